@@ -1,0 +1,104 @@
+"""What is released: the only types whose contents may leave the pipeline as results.
+
+Every field is a released value, a declared parameter, or a number computed from these (docs/guarantee.md, section 7).
+A raw count has no place to go here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+ABOVE = "above"
+BETWEEN = "between"
+
+
+class HeavyHitter(NamedTuple):
+    """One item that many users hold in one window.
+
+    item: its label, as the log spells it.
+    zone: in labels mode ``above`` (far above the threshold, free of charge) or ``between`` (near it, charged);
+        None in counts mode.
+    noisy_count: users holding it, with noise; None for ``above``, where publishing it would break the theorem.
+    """
+
+    item: str
+    zone: str | None
+    noisy_count: int | None
+
+
+class WindowReport(NamedTuple):
+    """The heavy hitters of one window of one stream. Windows without any are not reported.
+
+    stream: name of the stream.
+    window_start, window_end: microseconds since 1970 UTC; the end is exclusive.
+    heavy_hitters: sorted by released values only: above first, then by falling noisy count, then by label.
+    epsilon_total, delta: the guarantee of the whole run, for each user, over all its windows.
+    epsilon_spent: running estimate of the part used up to and including this window (docs/guarantee.md, section 7).
+    """
+
+    stream: str
+    window_start: int
+    window_end: int
+    heavy_hitters: Sequence[HeavyHitter]
+    epsilon_total: float
+    delta: float
+    epsilon_spent: float
+
+
+def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, str]:
+    """Sort key of the heavy hitters of a report: a function of released values only."""
+    count = heavy_hitter.noisy_count
+    return (heavy_hitter.zone != ABOVE, -(count if count is not None else 0), heavy_hitter.item)
+
+
+WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "WindowReport",
+    "namespace": "shh",
+    "doc": "Items held by many users in one window, differentially private for each user over the whole run.",
+    "fields": [
+        {"name": "stream", "type": "string", "doc": "Name of the stream."},
+        {
+            "name": "window_start",
+            "type": {"type": "long", "logicalType": "timestamp-micros"},
+            "doc": "Start of the window (inclusive), UTC.",
+        },
+        {
+            "name": "window_end",
+            "type": {"type": "long", "logicalType": "timestamp-micros"},
+            "doc": "End of the window (exclusive), UTC.",
+        },
+        {
+            "name": "heavy_hitters",
+            "doc": "Items found heavy; above first, then by falling noisy count, then by label.",
+            "type": {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "HeavyHitter",
+                    "fields": [
+                        {"name": "item", "type": "string", "doc": "Label of the item."},
+                        {
+                            "name": "zone",
+                            "type": ["null", "string"],
+                            "doc": "labels mode: above (free of charge) or between (charged); counts mode: null.",
+                        },
+                        {
+                            "name": "noisy_count",
+                            "type": ["null", "long"],
+                            "doc": "Users that hold the item, with discrete Laplace noise; null for above.",
+                        },
+                    ],
+                },
+            },
+        },
+        {"name": "epsilon_total", "type": "double", "doc": "Epsilon of the whole run, for each user."},
+        {"name": "delta", "type": "double", "doc": "Delta of the whole run, for each user."},
+        {
+            "name": "epsilon_spent",
+            "type": "double",
+            "doc": "Running estimate of the part of epsilon_total used so far, from public output alone.",
+        },
+    ],
+}

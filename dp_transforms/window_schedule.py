@@ -1,0 +1,101 @@
+"""The declared windows of a run: a range, a size and a slide, and nothing read off the data.
+
+The guarantee holds for a declared number of windows (the horizon, docs/guarantee.md section 3), so which windows there
+are must be a function of parameters alone. Windows are aligned to the declared start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+MICROS_PER_SECOND = 1_000_000
+
+
+def format_utc(micros: int) -> str:
+    """ISO 8601 in UTC of microseconds since 1970, e.g. ``2017-10-01T03:00:00Z``."""
+    moment = datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(microseconds=micros)
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowSchedule:
+    """Fixed or sliding windows over the declared range ``[start, end)``.
+
+    start_seconds, end_seconds: the range, in seconds since 1970 UTC; events outside are not part of the run.
+    window_seconds: size of a window.
+    slide_seconds: distance of consecutive window starts; divides the size. Equal to it for fixed windows.
+
+    Windows are numbered ``0 .. horizon - 1``. An event counts in every window that holds it, so with sliding windows
+    the first ones begin before the declared start (they hold only events from the start on).
+    """
+
+    start_seconds: int
+    end_seconds: int
+    window_seconds: int
+    slide_seconds: int
+
+    def __post_init__(self) -> None:
+        for name in ("start_seconds", "end_seconds", "window_seconds", "slide_seconds"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(f"{name} must be a whole number of seconds, got {value!r}.")
+        if self.window_seconds < 1:
+            raise ValueError(f"window_seconds must be >= 1, got {self.window_seconds}. Use 3600 for hours.")
+        if self.slide_seconds < 1:
+            raise ValueError(f"slide_seconds must be >= 1, got {self.slide_seconds}.")
+        if self.window_seconds % self.slide_seconds:
+            raise ValueError(
+                f"slide_seconds must divide window_seconds, got {self.slide_seconds} and {self.window_seconds}."
+            )
+        if not self.start_seconds < self.end_seconds:
+            raise ValueError(
+                f"the end of the range must lie after its start, got {format_utc(self.start_seconds * MICROS_PER_SECOND)}"
+                f" .. {format_utc(self.end_seconds * MICROS_PER_SECOND)}."
+            )
+
+    @classmethod
+    def fixed(cls, start_seconds: int, end_seconds: int, window_seconds: int) -> WindowSchedule:
+        """Fixed windows: each event lies in exactly one."""
+        return cls(start_seconds, end_seconds, window_seconds, window_seconds)
+
+    @property
+    def windows_per_event(self) -> int:
+        """In how many windows each event counts: 1 for fixed windows."""
+        return self.window_seconds // self.slide_seconds
+
+    @property
+    def horizon(self) -> int:
+        """Number of windows that may be published, each sliding one counted."""
+        return -(-(self.end_seconds - self.start_seconds) // self.slide_seconds) + self.windows_per_event - 1
+
+    def window_start_micros(self, index: int) -> int:
+        """Start of window ``index``, microseconds since 1970 UTC."""
+        start = self.start_seconds - self.window_seconds + self.slide_seconds + index * self.slide_seconds
+        return start * MICROS_PER_SECOND
+
+    def window_end_micros(self, index: int) -> int:
+        """End (exclusive) of window ``index``, microseconds since 1970 UTC."""
+        return self.window_start_micros(index) + self.window_seconds * MICROS_PER_SECOND
+
+    def first_window(self, time_micros: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Index of the first window that holds each event; it also lies in the ``windows_per_event - 1`` that follow.
+
+        time_micros: int64[n], microseconds since 1970 UTC. Events outside the range get -1.
+        """
+        start, end = self.start_seconds * MICROS_PER_SECOND, self.end_seconds * MICROS_PER_SECOND
+        inside = (time_micros >= start) & (time_micros < end)
+        # Clip first: a hostile time near the int64 limits must not wrap around into the range.
+        offset = np.clip(time_micros, start, end) - start
+        return np.where(inside, offset // (self.slide_seconds * MICROS_PER_SECOND), -1)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> WindowSchedule:
+        return cls(**fields)

@@ -1,0 +1,1 @@
+"""The command ``shh``: `cli` is its entrance, each other module one subcommand or one thing that several share."""

@@ -1,0 +1,63 @@
+"""Entrance of the command ``shh``: dispatches to one module per subcommand, and turns expected errors into one line."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from pipelines.options import UserError
+
+_COMMANDS = {
+    "plan": "pipelines.plan",
+    "replay": "pipelines.replay",
+    "show": "pipelines.show",
+    "simulate": "pipelines.simulate",
+}
+
+
+class _LazyGroup(click.Group):
+    """Imports a subcommand only when it is used: ``shh plan`` must not wait for Beam."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = importlib.import_module(_COMMANDS[cmd_name]).command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="shifting-heavy-hitters", prog_name="shh")
+def shh() -> None:
+    """Private shifting heavy hitters: which items are held by many users right now, window by window, under
+    differential privacy for each user over the whole life of the stream."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs ``shh``. Exit codes: 0 done, 1 the run failed, 2 the command line is wrong."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    beam_options: list[str] = []
+    if "--" in words:
+        split = words.index("--")
+        words, beam_options = words[:split], words[split + 1 :]
+    try:
+        shh.main(args=words, prog_name="shh", standalone_mode=False, obj=beam_options)
+    except UserError as error:
+        click.echo(f"shh: {error}", err=True)
+        sys.exit(1)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("shh: stopped.", err=True)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

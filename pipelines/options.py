@@ -1,0 +1,52 @@
+"""Parameter types and errors that the subcommands share."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+import click
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+class UserError(Exception):
+    """An expected failure: one line that says what, and the remedy. Never contains a cell of the data."""
+
+
+class Duration(click.ParamType[int]):
+    """``90s``, ``15m``, ``1h``, ``1d``, ``1w``: whole seconds."""
+
+    name = "duration"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"\s*(\d{1,9})\s*([smhdw])\s*", value)
+        if match is None or int(match[1]) == 0:
+            self.fail(f"{value!r} is no duration. Use a number and s, m, h, d or w, such as 1h.", param, ctx)
+        return int(match[1]) * _SECONDS[match[2]]
+
+
+class UtcTime(click.ParamType[int]):
+    """An ISO 8601 date or time, UTC unless it says otherwise: whole seconds since 1970 UTC."""
+
+    name = "time"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            moment = datetime.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", value.strip()))
+        except ValueError:
+            self.fail(f"{value!r} is no ISO 8601 time. Use one such as 2017-10-01T03:00:00Z.", param, ctx)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=datetime.timezone.utc)
+        seconds = (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)) / datetime.timedelta(seconds=1)
+        if seconds != int(seconds):
+            self.fail(f"{value!r} must be a whole second.", param, ctx)
+        return int(seconds)
+
+
+DURATION = Duration()
+UTC_TIME = UtcTime()

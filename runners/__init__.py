@@ -1,0 +1,1 @@
+"""Options and helpers of each engine; nothing of differential privacy."""
