@@ -14,7 +14,7 @@ class UserError(Exception):
     """An expected failure: one line that says what, and the remedy. Never contains a cell of the data."""
 
 
-class Duration(click.ParamType[int]):
+class Duration(click.ParamType):
     """``90s``, ``15m``, ``1h``, ``1d``, ``1w``: whole seconds."""
 
     name = "duration"
@@ -28,7 +28,7 @@ class Duration(click.ParamType[int]):
         return int(match[1]) * _SECONDS[match[2]]
 
 
-class UtcTime(click.ParamType[int]):
+class UtcTime(click.ParamType):
     """An ISO 8601 date or time, UTC unless it says otherwise: whole seconds since 1970 UTC."""
 
     name = "time"
