@@ -1,0 +1,97 @@
+"""Discrete Laplace noise by exact inversion of 128-bit uniform integers, directly or in two stages.
+
+Guarantee: adding the value to a count that one user changes by at most 1 is epsilon-DP, up to the total variation that
+`noise_distribution.sampling_total_variation` bounds (below 2^-100 a draw). Unit: one query. Source: docs/guarantee.md,
+sections 1, 5.4 and 6.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.mechanisms.randomness import Words
+from dp_transforms.noise_distribution import UNIFORM_BITS, upper_tail_integers
+
+_WORD = 1 << 64
+_LOW_HALF = np.uint64(0xFFFF_FFFF)
+_HALF_BITS = np.uint64(32)
+
+
+class DiscreteLaplace:
+    """Noise Z of scale ``1 / epsilon``, as a function of uniforms given by the caller (uint64[n, 2], high and low word).
+
+    Z >= m exactly when the uniform lies below ``tail(m) = floor(2^128 Pr[Z >= m])``; so ``|Z| <= reach``.
+    """
+
+    def __init__(self, epsilon: float) -> None:
+        tails = upper_tail_integers(epsilon)
+        self.reach = len(tails)
+        # tail(m) for m = reach, reach - 1, ..., 1, 0, -1, ..., 1 - reach: ascending.
+        self._ascending = [*reversed(tails), *((1 << UNIFORM_BITS) - tail for tail in tails)]
+        self._high = np.array([tail // _WORD for tail in self._ascending], dtype=np.uint64)
+        self._low = np.array([tail % _WORD for tail in self._ascending], dtype=np.uint64)
+
+    def sample(self, uniforms: Words) -> npt.NDArray[np.int64]:
+        """Z for each uniform. Returns int64[n]."""
+        high, low = uniforms[:, 0], uniforms[:, 1]
+        not_above = np.searchsorted(self._high, high, side="right")  # thresholds whose high word is <= the uniform's
+        # A tie of the high word is settled by the low word: once in 2^64 / len draws, so one at a time.
+        for row in np.flatnonzero(self._high[np.maximum(not_above, 1) - 1] == high):
+            not_above[row] = self._count_not_above(int(high[row]) * _WORD + int(low[row]))
+        return self.reach - not_above.astype(np.int64)
+
+    def passes(self, uniforms: Words, margins: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """First stage: the bit ``Z >= margin``. margins: int64[n]. Returns bool[n]."""
+        high, low = self._tail_words(margins)
+        below = (uniforms[:, 0] < high) | ((uniforms[:, 0] == high) & (uniforms[:, 1] < low))
+        return (below & (margins <= self.reach)) | (margins <= -self.reach)
+
+    def sample_given_pass(self, uniforms: Words, margins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Second stage: Z from its distribution given ``Z >= margin``. margins: int64[n], at most `reach`. Returns int64[n].
+
+        The uniform is first scaled into ``[0, tail(margin))``, then inverted.
+        """
+        if np.any(margins > self.reach):
+            raise ValueError(f"Z >= {int(margins.max())} has probability 0: |Z| is at most {self.reach}.")
+        certain = margins <= -self.reach
+        high, low = self._tail_words(margins)
+        scaled = _multiply_high(uniforms, np.stack([high, low], axis=1))
+        return self.sample(np.where(certain[:, None], uniforms, scaled))
+
+    def _tail_words(self, margins: npt.NDArray[np.int64]) -> tuple[Words, Words]:
+        index = self.reach - np.clip(margins, 1 - self.reach, self.reach)
+        return self._high[index], self._low[index]
+
+    def _count_not_above(self, uniform: int) -> int:
+        low, high = 0, len(self._ascending)
+        while low < high:
+            middle = (low + high) // 2
+            if self._ascending[middle] <= uniform:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+@functools.lru_cache(maxsize=8)
+def discrete_laplace(epsilon: float) -> DiscreteLaplace:
+    """The distribution at this epsilon; its table is made once a process."""
+    return DiscreteLaplace(epsilon)
+
+
+def _multiply_high(a: Words, b: Words) -> Words:
+    """``floor(a * b / 2^128)`` of 128-bit integers. a, b: uint64[n, 2]. Returns uint64[n, 2]."""
+    a_limbs = [a[:, 1] & _LOW_HALF, a[:, 1] >> _HALF_BITS, a[:, 0] & _LOW_HALF, a[:, 0] >> _HALF_BITS]
+    b_limbs = [b[:, 1] & _LOW_HALF, b[:, 1] >> _HALF_BITS, b[:, 0] & _LOW_HALF, b[:, 0] >> _HALF_BITS]
+    limbs = [np.zeros(len(a), dtype=np.uint64) for _ in range(8)]
+    for i, a_limb in enumerate(a_limbs):  # schoolbook; limb + product + carry < 2^64
+        carry = np.zeros(len(a), dtype=np.uint64)
+        for j, b_limb in enumerate(b_limbs):
+            total = limbs[i + j] + a_limb * b_limb + carry
+            limbs[i + j] = total & _LOW_HALF
+            carry = total >> _HALF_BITS
+        limbs[i + 4] = carry
+    return np.stack([(limbs[7] << _HALF_BITS) | limbs[6], (limbs[5] << _HALF_BITS) | limbs[4]], axis=1)

@@ -1,0 +1,157 @@
+"""Keyed functions: identities, choices and uniforms, all derived from one secret.
+
+Within a run every draw is a deterministic function of the secret, so that a bundle which runs twice publishes one answer
+and not two (docs/guarantee.md, section 6). The guarantee is then computational: AES-256 and HMAC-SHA256 are taken to be
+pseudo-random. There is no seedable generator here.
+
+A 128-bit value is a row ``(high, low)`` of an array ``uint64[n, 2]``; its integer is ``high * 2^64 + low``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+Words: TypeAlias = npt.NDArray[np.uint64]
+
+MIN_KEY_BYTES = 32
+_LONG_ID_BYTES = 1032  # longer ids are hashed down first: 65 blocks bound the loop below
+_ROWS_AT_ONCE = 65_536  # keeps the padded copy of a slice of ids in the cache
+_LOW_HALF = np.uint64(0xFFFF_FFFF)
+_HALF_BITS = np.uint64(32)
+
+
+def derive_key(secret: bytes, purpose: str, *context: str | int) -> bytes:
+    """A 256-bit key for one purpose and context: HMAC-SHA256 over parts that each carry their length."""
+    message = b"".join(
+        len(part).to_bytes(8, "little") + part for part in (str(value).encode() for value in (purpose, *context))
+    )
+    return hmac.digest(secret, b"shh v1" + message, "sha256")
+
+
+class BlockFunction:
+    """A keyed pseudo-random function on 128-bit blocks: AES-256."""
+
+    def __init__(self, key: bytes) -> None:
+        self._encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+
+    def __call__(self, blocks: Words) -> Words:
+        """blocks: uint64[n, 2]. Returns uint64[n, 2]."""
+        data = self._encryptor.update(blocks.astype("<u8", copy=False).tobytes())
+        return np.frombuffer(data, dtype="<u8").reshape(-1, 2)
+
+    def of_pairs(self, first: Words, second: Words) -> Words:
+        """AES-CBC-MAC over two fixed blocks each. first, second: uint64[n, 2]. Returns uint64[n, 2]."""
+        return self(self(first) ^ second)
+
+
+class IdHasher:
+    """Keyed hash of ids: AES-CBC-MAC over the length and the UTF-8 bytes, a prefix-free encoding.
+
+    Ids of over 1,032 bytes are first reduced by BLAKE2b; their length keeps them apart from all others.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._function = BlockFunction(key)
+
+    def __call__(self, ids: pa.StringArray) -> Words:
+        """ids: pyarrow string array of length n without nulls. Returns uint64[n, 2]."""
+        offsets = np.frombuffer(ids.buffers()[1], dtype=np.int32)[ids.offset : ids.offset + len(ids) + 1]
+        content = ids.buffers()[2]
+        data = np.frombuffer(content, dtype=np.uint8) if content is not None else np.zeros(0, np.uint8)
+        starts, lengths = offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64)
+        hashes = np.empty((len(ids), 2), dtype=np.uint64)
+        blocks = np.where(lengths > _LONG_ID_BYTES, 0, 1 + np.maximum(0, lengths - 8 + 15) // 16)
+        for count in np.unique(blocks):
+            rows = np.flatnonzero(blocks == count)
+            if count == 0:
+                hashes[rows] = self._long_ids(data, starts[rows], lengths[rows])
+                continue
+            width = int(count) * 16 - 8
+            padded = np.concatenate([data, np.zeros(width, np.uint8)])
+            at_every_start = np.lib.stride_tricks.sliding_window_view(padded, width)
+            for low in range(0, len(rows), _ROWS_AT_ONCE):
+                part = rows[low : low + _ROWS_AT_ONCE]
+                message = np.zeros((len(part), int(count) * 2), dtype="<u8")
+                message[:, 0] = lengths[part]
+                text = message.view(np.uint8)[:, 8:]
+                text[:] = at_every_start[starts[part]]
+                text *= np.arange(width) < lengths[part, None]
+                hashes[part] = self._chain(message)
+        return hashes
+
+    def _chain(self, message: Words) -> Words:
+        """CBC-MAC of messages of one length. message: uint64[n, 2 * blocks]."""
+        chained = self._function(message[:, :2])
+        for column in range(2, message.shape[1], 2):
+            chained = self._function(chained ^ message[:, column : column + 2])
+        return chained
+
+    def _long_ids(self, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Words:
+        message = np.zeros((len(starts), 10), dtype="<u8")
+        message[:, 0] = lengths
+        for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+            digest = hashlib.blake2b(data[start : start + length].tobytes()).digest()
+            message[row, 2:] = np.frombuffer(digest, dtype="<u8")
+        return self._chain(message)
+
+
+def sum_modulo_2_128(values: Words, starts: npt.NDArray[np.int64]) -> Words:
+    """Sums of consecutive groups of 128-bit values, modulo 2^128: digests of sets, whatever their order.
+
+    values: uint64[n, 2]. starts: int64[k], first row of each group, strictly increasing. Returns uint64[k, 2].
+    """
+    high, low = values[:, 0], values[:, 1]
+    quarter = np.add.reduceat(low & _LOW_HALF, starts)
+    upper = np.add.reduceat(low >> _HALF_BITS, starts) + (quarter >> _HALF_BITS)
+    sums = np.empty((len(starts), 2), dtype=np.uint64)
+    sums[:, 0] = np.add.reduceat(high, starts) + (upper >> _HALF_BITS)
+    sums[:, 1] = (upper << _HALF_BITS) | (quarter & _LOW_HALF)
+    return sums
+
+
+class StreamKeys:
+    """All keyed functions of one run over one stream.
+
+    secret: at least 32 bytes. run_id: fresh for every run that is charged. plan_fingerprint, stream, threshold: what the
+    noise is bound to besides the window, the item and its holders.
+
+    Noise depends on the run id; identities and choices do not, for budgets that carry over need stable ids.
+    """
+
+    def __init__(self, secret: bytes, *, run_id: str, plan_fingerprint: str, stream: str, threshold: int) -> None:
+        if len(secret) < MIN_KEY_BYTES:
+            raise ValueError(
+                f"the noise key must have at least {MIN_KEY_BYTES} bytes, got {len(secret)}."
+                " Make one with: head -c 32 /dev/urandom > noise.key; chmod 600 noise.key"
+            )
+        self._secret = secret
+        self._stream = stream
+        self._noise_context = (run_id, plan_fingerprint, stream, threshold)
+        self.user_ids = IdHasher(derive_key(secret, "user ids"))
+        self.item_ids = IdHasher(derive_key(secret, "item ids"))
+        self._holders = BlockFunction(derive_key(secret, "holders"))
+
+    def contribution_order(self, window: int) -> BlockFunction:
+        """Orders the items of a user with more than its share of them in one window."""
+        return BlockFunction(derive_key(self._secret, "contributions", self._stream, window))
+
+    def pass_uniforms(self, window: int) -> BlockFunction:
+        """First stage of a draw: of pairs (item, digest of all holders)."""
+        return BlockFunction(derive_key(self._secret, "pass", *self._noise_context, window))
+
+    def noise_uniforms(self, window: int) -> BlockFunction:
+        """Second stage of a draw: of pairs (item, digest of the active holders)."""
+        return BlockFunction(derive_key(self._secret, "noise", *self._noise_context, window))
+
+    def widen_users(self, users: Words) -> Words:
+        """Keyed 64-bit hashes of users, widened to the 128 bits that digests add up. uint64[n] -> uint64[n, 2]."""
+        blocks = np.zeros((len(users), 2), dtype=np.uint64)
+        blocks[:, 0] = users
+        return self._holders(blocks)
