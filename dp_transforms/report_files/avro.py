@@ -1,0 +1,138 @@
+"""Reports as an Avro object container file, with `WINDOW_REPORT_AVRO_SCHEMA` and the header in the file metadata.
+
+The container is read here and not by fastavro, which trusts the file: a 5 KB schema can end the process, and a small
+block can unpack to any size (docs/known_limitations.md). fastavro only decodes records, by our schema.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+import fastavro
+
+from dp_transforms.monitoring.window_report import WINDOW_REPORT_AVRO_SCHEMA, WindowReport
+from dp_transforms.report_files.records import (
+    HEADER_KEY,
+    MAX_HEADER_BYTES,
+    MAX_RECORD_BYTES,
+    ReportFileError,
+    ReportHeader,
+    check_report,
+    parse_header,
+    parse_json,
+    report_fields,
+)
+
+_MAGIC = b"Obj\x01"
+_SYNC_BYTES = 16
+_MAX_METADATA_ENTRIES = 64
+# A record takes at least a byte for each of its 4 variable-length fields and 8 for each of its 3 doubles.
+_MIN_RECORD_BYTES = 28
+
+
+def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
+    # fastavro writes into the schema that it is given.
+    schema = copy.deepcopy(WINDOW_REPORT_AVRO_SCHEMA)
+    records = (report_fields(report) for report in reports)
+    fastavro.writer(handle, schema, records, codec="deflate", metadata={HEADER_KEY: header.to_json()})
+
+
+def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
+    if handle.read(len(_MAGIC)) != _MAGIC:
+        raise ReportFileError("the file is no Avro object container file.")
+    metadata = _read_metadata(handle)
+    if _shape(parse_json(metadata.get("avro.schema", b"null"))) != _shape(WINDOW_REPORT_AVRO_SCHEMA):
+        raise ReportFileError("the Avro schema is not that of a report, so shh did not write the file.")
+    codec = metadata.get("avro.codec", b"null")
+    if codec not in (b"null", b"deflate"):
+        raise ReportFileError("the Avro codec of a report file must be null or deflate.")
+    header = parse_header(metadata.get(HEADER_KEY))
+    return header, _records(handle, _exactly(handle, _SYNC_BYTES), codec == b"deflate")
+
+
+def _records(handle: IO[bytes], sync: bytes, deflated: bool) -> Iterator[WindowReport]:
+    schema = fastavro.parse_schema(_without_logical_types(WINDOW_REPORT_AVRO_SCHEMA))
+    while (count := _read_long(handle, at_end=0)) != 0:
+        data = _exactly(handle, _read_long(handle))
+        if _exactly(handle, _SYNC_BYTES) != sync:
+            raise ReportFileError("a block of the Avro file does not end where it says.")
+        block = _inflate(data) if deflated else data
+        if not 0 < count <= len(block) // _MIN_RECORD_BYTES:
+            raise ReportFileError("a block of the Avro file does not hold as many records as it says.")
+        stream = io.BytesIO(block)
+        for _ in range(count):
+            yield check_report(fastavro.schemaless_reader(stream, schema, None))
+        if stream.tell() != len(block):
+            raise ReportFileError("a block of the Avro file holds more than its records.")
+
+
+def _inflate(data: bytes) -> bytes:
+    inflater = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
+    block = inflater.decompress(data, MAX_RECORD_BYTES)
+    if not inflater.eof:  # bytes behind the end are no fault: fastavro leaves 3 of a checksum there
+        raise ReportFileError(f"a block of the Avro file is broken or unpacks to more than {MAX_RECORD_BYTES} bytes.")
+    return block
+
+
+def _read_metadata(handle: IO[bytes]) -> dict[str, bytes]:
+    """The Avro map of the file header, bounded in entries and size."""
+    metadata: dict[str, bytes] = {}
+    while (count := _read_long(handle)) != 0:
+        if count < 0:  # a negative count is followed by the size of the block in bytes
+            count = -count
+            _read_long(handle)
+        if len(metadata) + count > _MAX_METADATA_ENTRIES:
+            raise ReportFileError(f"the Avro file has more than {_MAX_METADATA_ENTRIES} entries of metadata.")
+        for _ in range(count):
+            key = _exactly(handle, _read_long(handle), MAX_HEADER_BYTES).decode()
+            metadata[key] = _exactly(handle, _read_long(handle), MAX_HEADER_BYTES)
+    return metadata
+
+
+def _exactly(handle: IO[bytes], size: int, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
+    if not 0 <= size <= max_bytes:
+        raise ReportFileError(f"a part of the Avro file says that it has {size} bytes; at most {max_bytes} are read.")
+    data = handle.read(size)
+    if len(data) != size:
+        raise ReportFileError("the Avro file is truncated: write it anew.")
+    return data
+
+
+def _read_long(handle: IO[bytes], at_end: int | None = None) -> int:
+    """A zig-zag varint of at most 64 bits; ``at_end`` if the file ends before it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = handle.read(1)
+        if not byte:
+            if shift == 0 and at_end is not None:
+                return at_end
+            break
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return (value >> 1) ^ -(value & 1)
+    raise ReportFileError("the Avro file is truncated or broken: write it anew.")
+
+
+def _shape(schema: Any) -> Any:
+    """A schema without documentation and namespaces, to compare. Its nesting is bounded by `parse_json`."""
+    if isinstance(schema, list):
+        return [_shape(branch) for branch in schema]
+    if isinstance(schema, dict):
+        kept = {key: _shape(value) for key, value in schema.items() if key not in ("doc", "namespace")}
+        if isinstance(name := kept.get("name"), str):
+            kept["name"] = name.rpartition(".")[2]
+        return kept
+    return schema
+
+
+def _without_logical_types(schema: Any) -> Any:
+    """The same schema with times as plain microseconds: the calendar of datetime ends before that of a long."""
+    if isinstance(schema, list):
+        return [_without_logical_types(branch) for branch in schema]
+    if isinstance(schema, dict):
+        return {key: _without_logical_types(value) for key, value in schema.items() if key != "logicalType"}
+    return schema

@@ -1,0 +1,91 @@
+"""Reports as Parquet: typed columns, the header in the schema metadata, the meaning of each field beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dp_transforms.monitoring.window_report import WINDOW_REPORT_AVRO_SCHEMA, WindowReport
+from dp_transforms.report_files.records import (
+    HEADER_KEY,
+    MAX_HEADER_BYTES,
+    ReportFileError,
+    ReportHeader,
+    check_report,
+    parse_header,
+    report_fields,
+)
+
+_ROW_GROUP_WINDOWS = 1024
+_ROW_GROUP_HEAVY_HITTERS = 1 << 17
+# What a reader takes on: one window alone may be larger than a row group is meant to be.
+_MAX_VALUES_PER_COLUMN = 1 << 24
+_MAX_METADATA_ITEMS = 1 << 20
+_TYPES = {"string": pa.string(), "long": pa.int64(), "double": pa.float64()}
+
+
+def _arrow_type(avro: Any) -> pa.DataType:
+    if isinstance(avro, str):
+        return _TYPES[avro]
+    if isinstance(avro, list):  # ["null", type]
+        return _arrow_type(avro[1])
+    if avro["type"] == "array":
+        return pa.list_(pa.field("element", _arrow_type(avro["items"]), nullable=False))
+    if avro["type"] == "record":
+        return pa.struct([_arrow_field(field) for field in avro["fields"]])
+    return pa.timestamp("us", tz="UTC")
+
+
+def _arrow_field(avro: dict[str, Any]) -> pa.Field:
+    nullable = isinstance(avro["type"], list)
+    return pa.field(avro["name"], _arrow_type(avro["type"]), nullable, metadata={"doc": avro["doc"]})
+
+
+# One schema, told once: names, types and documentation follow the Avro schema.
+WINDOW_REPORT_ARROW_SCHEMA = pa.schema([_arrow_field(field) for field in WINDOW_REPORT_AVRO_SCHEMA["fields"]])
+
+
+def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
+    schema = WINDOW_REPORT_ARROW_SCHEMA.with_metadata({HEADER_KEY: header.to_json()})
+    with pq.ParquetWriter(handle, schema) as writer:
+        rows: list[dict[str, Any]] = []
+        heavy_hitters = 0
+        for report in reports:
+            rows.append(report_fields(report))
+            heavy_hitters += len(rows[-1]["heavy_hitters"])
+            if len(rows) >= _ROW_GROUP_WINDOWS or heavy_hitters >= _ROW_GROUP_HEAVY_HITTERS:
+                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+                rows, heavy_hitters = [], 0
+        if rows:
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+
+
+def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
+    file = pq.ParquetFile(
+        handle,
+        # A table schema is text of up to 4/3 of the metadata that it carries.
+        thrift_string_size_limit=2 * MAX_HEADER_BYTES,
+        thrift_container_size_limit=_MAX_METADATA_ITEMS,
+    )
+    schema = file.schema_arrow
+    if not schema.equals(WINDOW_REPORT_ARROW_SCHEMA, check_metadata=False):
+        raise ReportFileError("the Parquet schema is not that of a report, so shh did not write the file.")
+    return parse_header((schema.metadata or {}).get(HEADER_KEY.encode())), _records(file)
+
+
+def _records(file: pq.ParquetFile) -> Iterator[WindowReport]:
+    for row_group in range(file.metadata.num_row_groups):
+        columns = file.metadata.row_group(row_group)
+        if any(columns.column(i).num_values > _MAX_VALUES_PER_COLUMN for i in range(columns.num_columns)):
+            raise ReportFileError(f"a row group of the Parquet file has more than {_MAX_VALUES_PER_COLUMN} values.")
+        for batch in file.iter_batches(batch_size=64, row_groups=[row_group]):
+            # Times as plain microseconds: the calendar of datetime ends before that of an int64.
+            columns_by_name = {
+                field.name: (column.cast(pa.int64()) if pa.types.is_timestamp(field.type) else column).to_pylist()
+                for field, column in zip(batch.schema, batch.columns, strict=True)
+            }
+            for row in zip(*columns_by_name.values(), strict=True):
+                yield check_report(dict(zip(columns_by_name, row, strict=True)))

@@ -1,0 +1,198 @@
+"""The header and the records of a report file, and the one check that both pass on their way out and in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+
+HEADER_KEY = "shh.header"
+HEADER_VERSION = 1
+MAX_HEADER_BYTES = 1 << 20
+# One record, or one block of a compressed file once unpacked. Files are read in pieces of at most this size.
+MAX_RECORD_BYTES = 1 << 28
+# 0001-01-01 and 9999-12-31T23:59:59.999999 UTC: what the calendar of datetime can tell.
+_FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
+
+
+class ReportFileError(ValueError):
+    """A report file that cannot be written, read or published. One line: what, and the remedy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportHeader:
+    """What a report file says about its run: declared values only, nothing read off the data.
+
+    run_id, stream: names of the run and of the stream.
+    guarantee: the differential-privacy guarantee as one sentence.
+    plan: the ReleasePlan as a JSON object.
+    """
+
+    run_id: str
+    stream: str
+    guarantee: str
+    plan: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        for name in ("run_id", "stream", "guarantee"):
+            value = getattr(self, name)
+            if not (isinstance(value, str) and _is_unicode(value)):
+                raise ReportFileError(f"{name} of a report header must be Unicode text, got {type(value).__name__}.")
+        if not isinstance(self.plan, dict):
+            raise ReportFileError(f"plan of a report header must be a dict, got {type(self.plan).__name__}.")
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        try:
+            text = json.dumps({"version": HEADER_VERSION, **dataclasses.asdict(self)}, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ReportFileError("plan of a report header must hold finite JSON values only.") from error
+        if len(text) > MAX_HEADER_BYTES:
+            raise ReportFileError(f"the header of a report file must have <= {MAX_HEADER_BYTES} bytes of JSON.")
+        return text
+
+    @classmethod
+    def from_fields(cls, fields: Any) -> ReportHeader:
+        """From the JSON object that `to_json` wrote. Raises ReportFileError for anything else."""
+        if not isinstance(fields, dict):
+            raise ReportFileError("the header of the report file is no JSON object.")
+        version = fields.get("version")
+        if version != HEADER_VERSION:
+            raise ReportFileError(
+                f"the header of the report file must have version {HEADER_VERSION}. Read it with the shh that wrote it."
+            )
+        try:
+            return cls(fields["run_id"], fields["stream"], fields["guarantee"], fields["plan"])
+        except KeyError as error:
+            raise ReportFileError(f"the header of the report file lacks {error}.") from error
+
+
+def parse_header(data: bytes | str | None) -> ReportHeader:
+    """The header from the text that a file carries under `HEADER_KEY`."""
+    if data is None:
+        raise ReportFileError(f"the file has no {HEADER_KEY} in its metadata, so shh did not write it.")
+    if len(data) > MAX_HEADER_BYTES:
+        raise ReportFileError(f"the header of a report file must have <= {MAX_HEADER_BYTES} bytes.")
+    return ReportHeader.from_fields(parse_json(data))
+
+
+def parse_json(data: bytes | str) -> Any:
+    """JSON of one text, without what the standard parser lets through: NaN, duplicate keys, unbounded nesting."""
+    try:
+        return json.loads(data, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ReportFileError("the JSON is nested too deeply.") from error
+    except ReportFileError:
+        raise
+    except ValueError as error:  # json's own message cites no content, but a UnicodeDecodeError does
+        raise ReportFileError("the JSON is broken.") from error
+
+
+def check_report(fields: Mapping[str, Any]) -> WindowReport:
+    """The report of one record, whatever file it came from or is bound for.
+
+    Raises ReportFileError, which names the field and never its content, unless every field has its type and range. This
+    is also the last guard on the way out: a noisy count beside ``above`` would break the theorem.
+    """
+    _check_names(fields, WindowReport._fields)
+    report = WindowReport(
+        stream=_text(fields["stream"], "stream"),
+        window_start=_whole(fields["window_start"], "window_start", _FIRST_MICROS, _LAST_MICROS),
+        window_end=_whole(fields["window_end"], "window_end", _FIRST_MICROS, _LAST_MICROS),
+        heavy_hitters=_heavy_hitters(fields["heavy_hitters"]),
+        epsilon_total=_number(fields["epsilon_total"], "epsilon_total"),
+        delta=_number(fields["delta"], "delta"),
+        epsilon_spent=_number(fields["epsilon_spent"], "epsilon_spent"),
+    )
+    if not report.window_start < report.window_end:
+        raise ReportFileError("window_end of a report must lie after window_start.")
+    if report.delta > 1:
+        raise ReportFileError("delta of a report must be in [0, 1].")
+    return report
+
+
+def report_fields(report: WindowReport) -> dict[str, Any]:
+    """A report as plain dicts and lists, checked. Takes any object with the fields: Beam makes types of its own."""
+    fields = {name: getattr(report, name) for name in WindowReport._fields}
+    fields["heavy_hitters"] = [
+        {name: getattr(heavy_hitter, name) for name in HeavyHitter._fields} for heavy_hitter in report.heavy_hitters
+    ]
+    checked = check_report(fields)
+    return {**checked._asdict(), "heavy_hitters": [entry._asdict() for entry in checked.heavy_hitters]}
+
+
+def in_file_order(reports: Iterable[WindowReport]) -> list[WindowReport]:
+    """Sorted by stream and window, the order of every report file."""
+    return sorted(reports, key=lambda report: (report.stream, report.window_start, report.window_end))
+
+
+def _heavy_hitters(entries: Any) -> list[HeavyHitter]:
+    if not isinstance(entries, (list, tuple)):
+        raise ReportFileError("heavy_hitters of a report must be a list.")
+    heavy_hitters = []
+    for entry in entries:
+        _check_names(entry, HeavyHitter._fields)
+        zone, count = entry["zone"], entry["noisy_count"]
+        if not (zone is None or (isinstance(zone, str) and zone in (ABOVE, BETWEEN))):
+            raise ReportFileError(f"zone of a heavy hitter must be null, {ABOVE!r} or {BETWEEN!r}.")
+        if zone == ABOVE and count is not None:
+            raise ReportFileError(f"noisy_count must be null where zone is {ABOVE!r}: it would break the guarantee.")
+        if count is not None:
+            count = _whole(count, "noisy_count", -(1 << 63), (1 << 63) - 1)
+        heavy_hitters.append(HeavyHitter(_text(entry["item"], "item"), zone, count))
+    return heavy_hitters
+
+
+def _check_names(fields: Any, names: tuple[str, ...]) -> None:
+    if not isinstance(fields, Mapping) or set(fields) != set(names):
+        raise ReportFileError(f"a record must have exactly the fields {', '.join(names)}.")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether the text can be written as UTF-8: a lone surrogate can not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _text(value: Any, name: str) -> str:
+    if not (isinstance(value, str) and _is_unicode(value)):
+        raise ReportFileError(f"{name} of a record must be Unicode text.")
+    return str(value)
+
+
+def _whole(value: Any, name: str, low: int, high: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = high + 1
+    if isinstance(value, bool) or not low <= number <= high:
+        raise ReportFileError(f"{name} of a record must be a whole number in [{low}, {high}].")
+    return number
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise ReportFileError(f"{name} of a record must be a finite number >= 0.")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ReportFileError(f"{name} of a record must be a finite number >= 0.") from error
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ReportFileError("a JSON object names a field twice.")
+    return fields
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ReportFileError("the JSON holds NaN or an infinity.")
