@@ -1,0 +1,134 @@
+"""Reports as a table for a terminal. Labels are hostile input: they reach the terminal escaped, and never as markup."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+import rich.box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.window_schedule import format_utc
+
+_MAX_LABEL = 80
+_UNITS = (("w", 604_800), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+# Told apart by shape, so that colour is only a help.
+_SYMBOLS = {ABOVE: ("●", "*"), BETWEEN: ("○", "="), None: ("", "")}
+_STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
+
+
+def windows_table(
+    reports: Iterable[WindowReport], *, max_items: int | None = None, ascii_only: bool = False, title: str | None = None
+) -> Table:
+    """One row per window, in the order given: start, length, heavy items, running estimate of the epsilon spent.
+
+    max_items: show so many items of a window and count the rest.
+    ascii_only: for a terminal without UTF-8 (`is_ascii_only`).
+    """
+    rows = list(reports)
+    several_streams = len({report.stream for report in rows}) > 1
+    table = Table(
+        box=rich.box.SIMPLE, title=title and escape_text(title, ascii_only), title_justify="left", pad_edge=False
+    )
+    if several_streams:
+        table.add_column("stream", overflow="fold")
+    table.add_column("window start (UTC)", min_width=len("2017-10-01"), overflow="fold")
+    table.add_column("length", overflow="fold")
+    table.add_column("heavy items", overflow="fold", ratio=1)
+    table.add_column("epsilon spent" if ascii_only else "ε spent", justify="right", overflow="fold")
+    for report in rows:
+        cells: list[Text | str] = [
+            _start_text(report.window_start),
+            _length_text(report.window_end - report.window_start),
+            _items_text(report.heavy_hitters, max_items, ascii_only),
+            f"{report.epsilon_spent:.4g}",
+        ]
+        if several_streams:
+            cells.insert(0, label_text(report.stream, ascii_only))
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))  # a str would be markup
+    return table
+
+
+def legend(reports: Iterable[WindowReport], *, ascii_only: bool = False) -> str:
+    """What the signs of the table mean, as far as they occur in it."""
+    rows = list(reports)
+    zones = {heavy_hitter.zone for report in rows for heavy_hitter in report.heavy_hitters}
+    above, between = _SYMBOLS[ABOVE][ascii_only], _SYMBOLS[BETWEEN][ascii_only]
+    parts = []
+    if ABOVE in zones:
+        parts.append(f"{above} above: far over the threshold, no count.")
+    if BETWEEN in zones:
+        parts.append(f"{between} between: near the threshold.")
+    if zones - {ABOVE}:
+        parts.append("~N: number of users, with noise.")
+    totals = ", ".join(sorted({f"{report.epsilon_total:.4g}" for report in rows}))
+    parts.append(f"{'epsilon' if ascii_only else 'ε'} spent: running estimate, of {totals} for the whole run.")
+    return " ".join(parts)
+
+
+def is_ascii_only(console: Console) -> bool:
+    """Whether what is printed there must be ASCII."""
+    return not (console.encoding or "").lower().startswith("utf")
+
+
+def escape_text(text: str, ascii_only: bool = False) -> str:
+    """Text that a terminal shows as it is: escapes controls, invisible and direction-changing characters."""
+    return "".join(
+        character if _is_plain(character) and (not ascii_only or character.isascii()) else _escape(character)
+        for character in text
+    )
+
+
+def label_text(label: str, ascii_only: bool = False) -> str:
+    """A label as one unmistakable word: quoted if it holds blanks, cut if it is very long, escaped."""
+    if len(label) > _MAX_LABEL:
+        label = label[:_MAX_LABEL] + ("..." if ascii_only else "…")
+    if not re.fullmatch(r'[^\s"\\~●○]+', label):
+        label = '"' + label.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return escape_text(label, ascii_only)
+
+
+def _is_plain(character: str) -> bool:
+    category = unicodedata.category(character)
+    return character == " " or category[0] not in "CZ"
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _items_text(heavy_hitters: Iterable[HeavyHitter], max_items: int | None, ascii_only: bool) -> Text:
+    entries = list(heavy_hitters)
+    shown = entries if max_items is None else entries[:max_items]
+    text = Text()
+    for entry in shown:
+        if text:
+            text.append("  ")
+        count = "" if entry.noisy_count is None else f"~{entry.noisy_count}"
+        symbol = _SYMBOLS[entry.zone][ascii_only]
+        text.append(f"{symbol}{label_text(entry.item, ascii_only)}{count}", _STYLES[entry.zone])
+    if len(entries) > len(shown):
+        text.append(f"  and {len(entries) - len(shown)} more", "dim")
+    return text
+
+
+def _start_text(micros: int) -> str:
+    """``2017-10-01 03:00``, finer only where the window is."""
+    text = format_utc(micros).rstrip("Z").replace("T", " ")
+    return text.removesuffix(":00")
+
+
+def _length_text(micros: int) -> str:
+    """``1h``, ``90m``, ``7d``: in the largest unit that is whole."""
+    seconds, rest = divmod(micros, 1_000_000)
+    if rest:
+        return f"{micros / 1_000_000}s"
+    unit, size = next((unit, size) for unit, size in _UNITS if seconds % size == 0)
+    return f"{seconds // size}{unit}"

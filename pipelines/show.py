@@ -1,0 +1,112 @@
+"""``shh show REPORT``: prints a report file, for people as a table and for pipes as JSON lines."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import sys
+from collections.abc import Iterator
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.report_files import ReportFileError, ReportHeader, encode_report, read_report_file
+from pipelines.options import UserError
+from pipelines.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
+
+_LATEST_WINDOWS = 24
+_ITEMS_PER_WINDOW = 20
+
+
+@click.command(name="show")
+@click.argument("report", type=click.Path(path_type=str))
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Only the latest N windows with heavy items. [default: {_LATEST_WINDOWS}; with --json all]",
+)
+@click.option("--all", "show_all", is_flag=True, help="Every window, and every item of it.")
+@click.option("--item", metavar="LABEL", help="Only this item, and the windows in which it was heavy.")
+@click.option("--json", "as_json", is_flag=True, help="The records as JSON lines, one per window.")
+def command(report: str, last: int | None, show_all: bool, item: str | None, as_json: bool) -> None:
+    """Print a report file: its guarantee, and which items were heavy in which window.
+
+    REPORT is a file that `shh replay` wrote: Avro, JSON lines or Parquet.
+    """
+    if last is not None and show_all:
+        raise click.UsageError("--last and --all contradict each other. Give one of them.")
+    keep = None if show_all or (as_json and last is None) else last or _LATEST_WINDOWS
+    try:
+        header, reports = read_report_file(report)
+        selected, total = _latest(_only_item(reports, item), keep)
+    except ReportFileError as error:
+        raise UserError(str(error)) from error
+    try:
+        if as_json:
+            for window in selected:
+                click.echo(_json_line(window))
+        else:
+            _print_table(header, selected, total, item, _ITEMS_PER_WINDOW if not show_all else None)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `shh show ... | head` has seen enough. Nothing may be written any more, not even at the end of the process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _only_item(reports: Iterator[WindowReport], item: str | None) -> Iterator[WindowReport]:
+    for report in reports:
+        if item is None:
+            yield report
+        elif kept := [heavy_hitter for heavy_hitter in report.heavy_hitters if heavy_hitter.item == item]:
+            yield report._replace(heavy_hitters=kept)
+
+
+def _latest(reports: Iterator[WindowReport], keep: int | None) -> tuple[list[WindowReport], int]:
+    """The latest ``keep`` windows over all streams, in time order, and how many there are."""
+    total = 0
+
+    def counted() -> Iterator[WindowReport]:
+        nonlocal total
+        for report in reports:
+            total += 1
+            yield report
+
+    if keep is None:
+        return sorted(counted(), key=_time_order), total
+    latest = heapq.nlargest(keep, counted(), key=_time_order)
+    return latest[::-1], total
+
+
+def _time_order(report: WindowReport) -> tuple[int, str]:
+    return report.window_start, report.stream
+
+
+def _json_line(report: WindowReport) -> str:
+    # ASCII, DEL included: labels must not reach a terminal as control characters.
+    return encode_report(report, ascii_only=True).replace("\x7f", "\\u007f")
+
+
+def _print_table(
+    header: ReportHeader, reports: list[WindowReport], total: int, item: str | None, max_items: int | None
+) -> None:
+    console = Console(markup=False, highlight=False, emoji=False)
+    ascii_only = is_ascii_only(console)
+    console.print(Text(escape_text(header.guarantee, ascii_only), style="bold"))
+    console.print(
+        Text(
+            f"Stream {label_text(header.stream, ascii_only)}, run {label_text(header.run_id, ascii_only)}.", style="dim"
+        )
+    )
+    if not reports:
+        what = "any item" if item is None else label_text(item, ascii_only)
+        console.print(Text(f"No window reports {what}. It may have been held by some users, but by too few to tell."))
+        return
+    console.print(windows_table(reports, max_items=max_items, ascii_only=ascii_only))
+    console.print(Text(legend(reports, ascii_only=ascii_only), style="dim"))
+    if total > len(reports):
+        console.print(
+            Text(f"The latest {len(reports)} of {total} windows with heavy items; --all shows every one.", style="dim")
+        )
