@@ -1,0 +1,175 @@
+"""Arrow columns of ids and times -> an EventBatch, with the rows that cannot be read set aside.
+
+All work on text is done once per distinct value and block; what is done per row is numpy on integers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dp_transforms.event_files.log_chunk import ReadBlock
+from dp_transforms.event_files.times import TimeColumn
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.rejected_events import RejectedEvents
+
+# Faults of a cell; 0 is none.
+MISSING, EMPTY, NOT_UTF8, WRONG_TYPE, BAD_TIME = 1, 2, 3, 4, 5
+
+BROKEN_LINE = "broken line"
+WRONG_NUMBER_OF_CELLS = "wrong number of cells"
+
+_FAULT_BITS = 3
+_REASONS = {
+    MISSING: "missing {0}",
+    EMPTY: "empty {0}",
+    NOT_UTF8: "{0} is not valid UTF-8",
+    WRONG_TYPE: "{0} has the wrong type",
+    BAD_TIME: "bad {0}",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class IdColumn:
+    """n ids.
+
+    values: pa.StringArray, distinct canonical texts (where a fault refers to one, it may be empty).
+    indices: int32[n] into values; without meaning where there is a fault.
+    faults: uint8[n].
+    """
+
+    values: pa.StringArray
+    indices: npt.NDArray[np.int32]
+    faults: npt.NDArray[np.uint8]
+
+
+def is_id_type(column_type: pa.DataType) -> bool:
+    """Whether a column of this Arrow type can hold ids."""
+    if pa.types.is_dictionary(column_type):
+        column_type = column_type.value_type
+    return bool(pa.types.is_integer(column_type)) or is_text_type(column_type)
+
+
+def is_text_type(column_type: pa.DataType) -> bool:
+    checks = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
+    return any(getattr(pa.types, f"is_{name}")(column_type) for name in checks)
+
+
+def as_binary(array: pa.Array) -> pa.BinaryArray:
+    """The bytes of a text column of any layout, unchecked."""
+    if pa.types.is_string_view(array.type) or pa.types.is_large_string(array.type):
+        array = array.cast(pa.string())
+    elif not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)):
+        array = array.cast(pa.binary())
+    return array.view(pa.binary()) if pa.types.is_string(array.type) else array
+
+
+def encode_ids(array: pa.Array) -> IdColumn:
+    """Ids from a column of whole numbers or text of any layout (see `is_id_type`)."""
+    from_dictionary = pa.types.is_dictionary(array.type)
+    if not from_dictionary:
+        encoded = (array if pa.types.is_integer(array.type) else as_binary(array)).dictionary_encode()
+    else:
+        encoded = array
+    values, value_faults = _canonical_text(encoded.dictionary)
+    indices = encoded.indices
+    if indices.null_count:
+        is_null = indices.is_null().to_numpy(zero_copy_only=False)
+        indices = indices.fill_null(0)
+    else:
+        is_null = None
+    index = indices.to_numpy().astype(np.int32, copy=False)
+    if from_dictionary:  # a file's own dictionary may hold a value twice
+        distinct = values.dictionary_encode()
+        if len(distinct.dictionary) < len(values):
+            new_index = distinct.indices.to_numpy()
+            value_faults = value_faults[np.unique(new_index, return_index=True)[1]]
+            values, index = distinct.dictionary, new_index[index]
+    if len(values) == 0:
+        return IdColumn(values, index, np.full(len(index), MISSING, np.uint8))
+    faults = value_faults[index] if value_faults.any() else np.zeros(len(index), np.uint8)
+    if is_null is not None:
+        faults[is_null] = MISSING
+    return IdColumn(values, index, faults)
+
+
+def _canonical_text(values: pa.Array) -> tuple[pa.StringArray, npt.NDArray[np.uint8]]:
+    """Distinct values as text, with a fault each. A faulty value becomes a text that no id has: the empty one."""
+    faults = np.zeros(len(values), np.uint8)
+    if pa.types.is_integer(values.type):
+        text = values.cast(pa.string())
+    else:
+        binary = as_binary(values)
+        try:
+            text = binary.cast(pa.string())
+        except pa.ArrowInvalid:
+            is_utf8 = np.fromiter((_is_utf8(value) for value in binary.to_pylist()), np.bool_, len(binary))
+            text = pc.if_else(pa.array(is_utf8), binary, b"").cast(pa.string())
+            faults[~is_utf8] = NOT_UTF8
+    if text.null_count:
+        faults[text.is_null().to_numpy(zero_copy_only=False)] = MISSING
+        text = text.fill_null("")
+    is_empty = pc.equal(pc.binary_length(text), 0).to_numpy(zero_copy_only=False)
+    faults[is_empty & (faults == 0)] = EMPTY
+    return text, faults
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        return value is None or value.decode() is not None
+    except UnicodeDecodeError:
+        return False
+
+
+def assemble_block(
+    source: str,
+    columns: tuple[IdColumn, IdColumn, TimeColumn],
+    positions_of: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]],
+    byte_share: int,
+    unparsed: Sequence[RejectedEvents] = (),
+) -> ReadBlock:
+    """The good rows as a batch, the others by reason.
+
+    columns: user, item, time, all of length n. A row with several faults is reported for the first one.
+    positions_of: numbers of rows in the block, from 0 -> their positions in the file.
+    unparsed: rows of the block that never became columns.
+    """
+    user, item, time = columns
+    reasons = np.zeros(len(time.faults), np.uint8)
+    for role, faults in reversed(list(enumerate((user.faults, item.faults, time.faults)))):
+        if faults.any():
+            reasons = np.where(faults, faults | np.uint8(role << _FAULT_BITS), reasons)
+    if reasons.any():
+        good = np.flatnonzero(reasons == 0)
+        batch = EventBatch(
+            _dictionary_array(user.values, user.indices[good]),
+            _dictionary_array(item.values, item.indices[good]),
+            time.micros[good],
+        )
+    else:
+        batch = EventBatch(
+            _dictionary_array(user.values, user.indices), _dictionary_array(item.values, item.indices), time.micros
+        )
+    rejected = list(unparsed)
+    for reason in np.unique(reasons[reasons != 0]).tolist():
+        positions = positions_of(np.flatnonzero(reasons == reason))
+        name = ("user", "item", "time")[reason >> _FAULT_BITS]
+        text = _REASONS[reason & ((1 << _FAULT_BITS) - 1)].format(name)
+        rejected.append(RejectedEvents(source, tuple(positions.tolist()), text))
+    rows = len(reasons) + sum(len(events.positions) for events in unparsed)
+    return ReadBlock(batch, tuple(rejected), rows, byte_share)
+
+
+def _dictionary_array(values: pa.StringArray, indices: npt.NDArray[np.int32]) -> pa.DictionaryArray:
+    """With a dictionary that holds exactly the values in use: faulty values and those of other rows are gone."""
+    used = np.zeros(len(values), np.bool_)
+    used[indices] = True
+    if not used.all():
+        new_index = np.cumsum(used, dtype=np.int32) - np.int32(1)
+        values, indices = values.filter(pa.array(used)), new_index[indices]
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), values, safe=False)

@@ -1,0 +1,144 @@
+"""From what the user names (files, folders, globs) to chunks of checked logs."""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
+
+_FORMAT_OF_ENDING = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".avro": "avro",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".csv.gz": "csv",
+    ".tsv.gz": "csv",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".jsonl.gz": "json",
+    ".ndjson.gz": "json",
+    ".json.gz": "json",
+}
+_MODULES = {"parquet": "parquet", "avro": "avro", "csv": "csv_lines", "json": "json_lines"}
+
+# No event of a text log is shorter: three short cells, two separators, a line end. Compressed text shrinks about
+# tenfold at best. Both are lower bounds, so that the number of events is rather over- than underestimated.
+_MIN_BYTES_PER_EVENT = 24.0
+_MIN_BYTES_PER_COMPRESSED_EVENT = 2.4
+
+
+def known_endings() -> tuple[str, ...]:
+    """The endings of the files that can be read."""
+    return tuple(_FORMAT_OF_ENDING)
+
+
+def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChunk]:
+    """The chunks of all logs among ``sources``, by path.
+
+    sources: files, folders (searched through; hidden files, those that begin with ``_`` and those of other endings are
+        passed over) and globs. A file that several sources name is read once.
+    Raises EventFileError for sources without logs, logs without events and schemas that cannot serve.
+    """
+    chunks: list[LogChunk] = []
+    paths = _find_files(sources)
+    for path in paths:
+        chunks += _module(_format(path) or "").find_chunks(path, fields)
+    if not chunks:
+        shown = paths[0] if len(paths) == 1 else ", ".join(sources)
+        raise EventFileError(shown, "there is no event in it. Name a log that has some.")
+    return chunks
+
+
+def read_log_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
+    """The rows of a chunk, in order, in blocks of at most about a million: constant memory for any size."""
+    blocks: Iterator[ReadBlock] = _module(chunk.format).read_chunk(chunk, fields)
+    return blocks
+
+
+def estimate_events(chunks: Iterable[LogChunk]) -> int:
+    """The number of events, from above: exact where the files tell it (Parquet, Avro), else from their size."""
+    total = 0.0
+    for chunk in chunks:
+        if chunk.events is not None:
+            total += chunk.events
+        else:
+            compressed = chunk.path.endswith(".gz")
+            total += chunk.bytes / (_MIN_BYTES_PER_COMPRESSED_EVENT if compressed else _MIN_BYTES_PER_EVENT)
+    return int(total)
+
+
+def _module(format_name: str) -> Any:
+    """Only the formats in use are imported."""
+    return importlib.import_module(f"dp_transforms.event_files.{_MODULES[format_name]}")
+
+
+def _format(path: str) -> str | None:
+    name = os.path.basename(path).lower()
+    ending = max((ending for ending in _FORMAT_OF_ENDING if name.endswith(ending)), key=len, default="")
+    return _FORMAT_OF_ENDING.get(ending)
+
+
+def _find_files(sources: Sequence[str]) -> list[str]:
+    if not sources:
+        raise EventFileError("sources", "none given. Name a file, a folder or a glob.")
+    found: dict[str, str] = {}
+    for source in sources:
+        for path in sorted(_files_of(source)):
+            found.setdefault(os.path.realpath(path), path)
+    return sorted(found.values())
+
+
+def _files_of(source: str) -> list[str]:
+    if os.path.isdir(source):
+        files = _logs_below(source)
+    elif os.path.exists(source):
+        return [_checked_file(source)]
+    elif glob.has_magic(source):
+        matches = glob.glob(source, recursive=True)
+        if not matches:
+            raise EventFileError(source, "the pattern matches no file. Check it, and quote it against the shell.")
+        files = []
+        for match in matches:
+            if os.path.isdir(match):
+                files += _logs_below(match)
+            elif _is_log_name(match):
+                files.append(_checked_file(match))
+    else:
+        raise EventFileError(source, "there is no such file or folder. Check the name.")
+    if not files:
+        raise EventFileError(source, f"there is no log in it. Logs end in {', '.join(_FORMAT_OF_ENDING)}.")
+    return files
+
+
+def _logs_below(folder: str) -> list[str]:
+    files = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        files += [_checked_file(os.path.join(parent, name)) for name in names if _is_log_name(name)]
+    return files
+
+
+def _is_log_name(path: str) -> bool:
+    """Hidden files, and the likes of ``_SUCCESS`` and ``part-0.parquet.crc``, are no logs."""
+    return not os.path.basename(path).startswith((".", "_")) and _format(path) is not None
+
+
+def _checked_file(path: str) -> str:
+    if _format(path) is None:
+        raise EventFileError(
+            path, f"its ending tells no known format. Rename it to one of {', '.join(_FORMAT_OF_ENDING)}."
+        )
+    if not os.path.isfile(path):
+        raise EventFileError(path, "it is no regular file. Copy its content to a file first.")
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise EventFileError(path, f"it cannot be read ({error.strerror}). Check its permissions.") from None
+    return path

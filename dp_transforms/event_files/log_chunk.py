@@ -1,0 +1,135 @@
+"""What is read from a log, what comes out of it, and how errors name their remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.rejected_events import RejectedEvents
+
+TIME_UNITS = ("s", "ms", "us", "iso")
+
+# Large enough to make the work per block small, small enough that a block of long ids stays well under 1 GB.
+MAX_BLOCK_ROWS = 1 << 20
+
+_MAX_NAMES_SHOWN = 40
+
+
+class EventFileError(ValueError):
+    """A log that cannot be read as a whole: one line that says what, and the remedy. Never contains a cell."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{one_line(path)}: {problem}")
+        self._arguments = (path, problem)
+
+    def __reduce__(self) -> tuple[type[EventFileError], tuple[str, str]]:
+        return type(self), self._arguments  # it crosses process boundaries
+
+
+@dataclasses.dataclass(frozen=True)
+class EventFields:
+    """The names of the fields of a log.
+
+    time_unit: how numbers (and text that holds numbers) count time: ``s``, ``ms`` or ``us`` since 1970 UTC; ``iso``:
+        ISO 8601 text. None: typed time columns tell their own unit, and text is ISO 8601.
+    """
+
+    user: str = "user"
+    item: str = "item"
+    time: str = "timestamp"
+    time_unit: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.time_unit is not None and self.time_unit not in TIME_UNITS:
+            raise ValueError(f"--time-unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}.")
+        if len({self.user, self.item, self.time}) < 3 or not all(self.names):
+            raise ValueError("--user-field, --item-field and --time-field must name three different fields.")
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        return self.user, self.item, self.time
+
+    def flag(self, name: str) -> str:
+        """The option that sets the field called ``name``."""
+        return {self.user: "--user-field", self.item: "--item-field", self.time: "--time-field"}[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class LogChunk:
+    """A part of a log that one worker reads.
+
+    format: ``parquet``, ``avro``, ``csv`` or ``json``.
+    part: the row group of a Parquet file; None: the whole file.
+    events: the number of its rows where the file tells, else None.
+    bytes: its share of the file's size, for progress.
+    first_row: the number of rows of the file before it.
+    """
+
+    path: str
+    format: str
+    part: int | None
+    events: int | None
+    bytes: int
+    first_row: int = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReadBlock:
+    """A block of rows.
+
+    rejected: the rows that were left out; `RejectedEvents.source` is the path.
+    rows: rows seen, with the rejected ones.
+    bytes: its share of the chunk's bytes: over a chunk they sum to `LogChunk.bytes`.
+    """
+
+    batch: EventBatch
+    rejected: tuple[RejectedEvents, ...]
+    rows: int
+    bytes: int
+
+
+def one_line(text: str) -> str:
+    """``text`` without anything that would break a line or a terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def check_fields_present(path: str, available: Iterable[str], fields: EventFields) -> None:
+    """Raises EventFileError unless each of the three fields is there exactly once."""
+    names = list(available)
+    for name in fields.names:
+        if name not in names:
+            shown = [one_line(other)[:80] for other in names[:_MAX_NAMES_SHOWN]]
+            more = ", ..." if len(names) > _MAX_NAMES_SHOWN else ""
+            raise EventFileError(
+                path, f"no field {name!r}; its fields are: {', '.join(shown)}{more}. Name one with {fields.flag(name)}."
+            )
+        if names.count(name) > 1:
+            raise EventFileError(path, f"it has {names.count(name)} fields called {name!r}. Rename all but one.")
+
+
+def id_type_error(path: str, name: str, type_name: str) -> EventFileError:
+    return EventFileError(
+        path, f"the field {name!r} has type {type_name}; an id must be text or a whole number. Convert it to text."
+    )
+
+
+def time_type_error(path: str, name: str, type_name: str) -> EventFileError:
+    return EventFileError(
+        path,
+        f"the field {name!r} has type {type_name}; a time must be a timestamp, a date, ISO 8601 text or a number."
+        " Name another field with --time-field.",
+    )
+
+
+def time_unit_error(path: str, name: str) -> EventFileError:
+    return EventFileError(
+        path, f"the field {name!r} holds numbers without a unit. Give it with --time-unit s, ms or us."
+    )
+
+
+def damaged_error(path: str, format_name: str, rows_read: int | None = None) -> EventFileError:
+    where = "" if rows_read is None else f" after row {rows_read}"
+    return EventFileError(
+        path, f"it is damaged or no {format_name} file{where}. Write it again, or leave it out of the sources."
+    )

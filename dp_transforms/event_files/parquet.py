@@ -1,0 +1,104 @@
+"""Parquet logs: one chunk per row group, only the three columns, as dictionaries wherever the file has them."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dp_transforms.event_files import columns, times
+from dp_transforms.event_files.log_chunk import (
+    MAX_BLOCK_ROWS,
+    EventFields,
+    LogChunk,
+    ReadBlock,
+    check_fields_present,
+    damaged_error,
+    id_type_error,
+    time_type_error,
+    time_unit_error,
+)
+
+
+def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
+    """The row groups that have rows. Raises EventFileError where the schema cannot serve."""
+    try:
+        metadata = _metadata(path)
+        schema = metadata.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError, ValueError):
+        raise damaged_error(path, "Parquet") from None
+    _check_schema(path, schema, fields)
+    rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    ends = np.cumsum(rows, dtype=np.int64).tolist()
+    total, size = sum(rows), os.path.getsize(path)
+    chunks = []
+    for group, (count, end) in enumerate(zip(rows, ends, strict=True)):
+        if count:
+            share = size * end // total - size * (end - count) // total
+            chunks.append(LogChunk(path, "parquet", group, count, share, end - count))
+    return chunks
+
+
+def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
+    """The row group in slices of at most MAX_BLOCK_ROWS rows."""
+    assert chunk.part is not None
+    rows_read = 0
+    try:
+        metadata = _metadata(chunk.path)
+        schema = metadata.schema.to_arrow_schema()
+        # Measured: 1.5 times as fast as encoding afterwards for 1 M users, as the file is mostly dictionaries itself.
+        as_dictionary = [name for name in (fields.user, fields.item) if columns.is_text_type(schema.field(name).type)]
+        with pq.ParquetFile(
+            chunk.path,
+            metadata=metadata,
+            read_dictionary=as_dictionary,
+            coerce_int96_timestamp_unit="us",  # nanoseconds would wrap around after 2262
+        ) as file:
+            for batch in file.iter_batches(MAX_BLOCK_ROWS, row_groups=[chunk.part], columns=list(fields.names)):
+                first_row = chunk.first_row + rows_read + 1
+                share = chunk.bytes * (rows_read + len(batch)) // (chunk.events or 1)
+                share -= chunk.bytes * rows_read // (chunk.events or 1)
+                block = columns.assemble_block(
+                    chunk.path,
+                    (
+                        columns.encode_ids(batch.column(fields.user)),
+                        columns.encode_ids(batch.column(fields.item)),
+                        times.parse_times(batch.column(fields.time), fields.time_unit),
+                    ),
+                    lambda rows, first_row=first_row: rows + first_row,  # type: ignore[misc]
+                    share,
+                )
+                rows_read += len(batch)
+                yield block
+    except (pa.ArrowException, OSError, ValueError, KeyError):
+        raise damaged_error(chunk.path, "Parquet", chunk.first_row + rows_read) from None
+
+
+def _metadata(path: str) -> pq.FileMetaData:
+    status = os.stat(path)
+    return _metadata_of_version(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=8)
+def _metadata_of_version(path: str, mtime_ns: int, size: int) -> pq.FileMetaData:
+    """Kept, since the footer of a file of thousands of row groups is large and each of its chunks needs it."""
+    return pq.read_metadata(path)
+
+
+def _check_schema(path: str, schema: pa.Schema, fields: EventFields) -> None:
+    check_fields_present(path, schema.names, fields)
+    for name in (fields.user, fields.item):
+        if not columns.is_id_type(schema.field(name).type):
+            raise id_type_error(path, name, str(schema.field(name).type)[:80])
+    time_type = schema.field(fields.time).type
+    if pa.types.is_dictionary(time_type):
+        time_type = time_type.value_type
+    if times.is_number_type(time_type):
+        if fields.time_unit not in times.MICROS_PER_UNIT:
+            raise time_unit_error(path, fields.time)
+    elif not (pa.types.is_timestamp(time_type) or pa.types.is_date(time_type) or columns.is_text_type(time_type)):
+        raise time_type_error(path, fields.time, str(time_type)[:80])

@@ -1,0 +1,193 @@
+"""Event times: columns of any accepted type -> microseconds since 1970 UTC, or a fault.
+
+Accepted: timestamps and dates (they tell their own unit; without a zone they are UTC), whole and floating numbers in a
+declared unit, text in ISO 8601 or holding such numbers. Times lie in the years 1 to 9999. What is finer than a
+microsecond is rounded down.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_MISSING, _BAD = 1, 5  # as in columns.py
+
+_MIN_MICROS = -62_135_596_800_000_000  # 0001-01-01
+_END_MICROS = 253_402_300_800_000_000  # 10000-01-01
+MICROS_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+# What Arrow's cast is known to accept, in the two shapes that its two target types want. 29 February is left to Python.
+_DATE = (
+    r"[0-9]{4}-(?:02-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    r"|(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01]))"
+)
+_CLOCK = r"[ T](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]+)?"
+_ZONE = r"(?:Z|[+-](?:[01][0-9]|2[0-3]):?[0-5][0-9])"
+_ARROW_SHAPES = (
+    (f"^{_DATE}{_CLOCK}{_ZONE}$", pa.timestamp("us", "UTC")),
+    (f"^{_DATE}{_CLOCK}$", pa.timestamp("us")),
+)
+_ISO = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
+    r"(?:[ Tt]([0-9]{2})(?::?([0-9]{2})(?::?([0-9]{2})(?:[.,]([0-9]+))?)?)?)?"
+    r"(?:[zZ]|([+-])([0-9]{2})(?::?([0-9]{2}))?)?"
+)
+_INTEGER = "^-?[0-9]{1,18}$"
+_NUMBER = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?$"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TimeColumn:
+    """n times. micros: int64[n], microseconds since 1970 UTC, 0 where there is a fault. faults: uint8[n]."""
+
+    micros: npt.NDArray[np.int64]
+    faults: npt.NDArray[np.uint8]
+
+
+def is_number_type(column_type: pa.DataType) -> bool:
+    """Whether times of this Arrow type need a unit."""
+    return bool(pa.types.is_integer(column_type) or pa.types.is_floating(column_type))
+
+
+def parse_times(array: pa.Array, unit: str | None) -> TimeColumn:
+    """Times from a timestamp, date, number or text column. unit: see `EventFields.time_unit`."""
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    if pa.types.is_timestamp(array.type):
+        micros, good = _from_ticks(_int64(array), array.type.unit)
+    elif pa.types.is_date32(array.type):
+        micros, good = _scaled(_int64(array.cast(pa.int32())), 86_400_000_000)
+    elif pa.types.is_date64(array.type):
+        micros, good = _scaled(_int64(array), 1_000)
+    elif is_number_type(array.type):
+        micros, good = _from_numbers(array, unit)
+    else:
+        text = _ascii_text(array)
+        is_empty = pc.equal(pc.binary_length(text), 0).to_numpy(zero_copy_only=False)
+        is_null = is_empty if is_null is None else is_null | is_empty
+        micros, good = _from_iso(text) if unit in (None, "iso") else _from_number_text(text, str(unit))
+    good &= (micros >= _MIN_MICROS) & (micros < _END_MICROS)
+    faults = np.where(good, np.uint8(0), np.uint8(_BAD))
+    if is_null is not None:
+        faults[is_null] = _MISSING
+    return TimeColumn(micros if good.all() else np.where(good, micros, 0), faults)
+
+
+def _int64(array: pa.Array) -> npt.NDArray[np.int64]:
+    ticks = array.cast(pa.int64())
+    return (ticks.fill_null(0) if ticks.null_count else ticks).to_numpy()  # type: ignore[no-any-return]
+
+
+def _all_good(count: int) -> npt.NDArray[np.bool_]:
+    return np.ones(count, np.bool_)
+
+
+def _scaled(ticks: npt.NDArray[np.int64], factor: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """ticks * factor; what would leave the range, and so perhaps wrap around, is marked before the product."""
+    good = (ticks >= _MIN_MICROS // factor) & (ticks <= _END_MICROS // factor)
+    return (ticks if good.all() else np.where(good, ticks, 0)) * factor, good
+
+
+def _from_ticks(ticks: npt.NDArray[np.int64], unit: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    if unit == "ns":
+        return ticks // 1_000, _all_good(len(ticks))
+    return _scaled(ticks, MICROS_PER_UNIT[unit])
+
+
+def _from_numbers(array: pa.Array, unit: str | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    factor = MICROS_PER_UNIT.get(unit or "")
+    if factor is None:  # a number where ISO 8601 text was declared
+        return np.zeros(len(array), np.int64), np.zeros(len(array), np.bool_)
+    if pa.types.is_floating(array.type):
+        return _from_floats(array.cast(pa.float64()).fill_null(0.0).to_numpy(), factor)
+    if pa.types.is_uint64(array.type):
+        ticks = array.fill_null(0).to_numpy()
+        fits = ticks <= np.uint64(_END_MICROS)
+        micros, good = _scaled(np.where(fits, ticks, 0).astype(np.int64), factor)
+        return micros, good & fits
+    return _scaled(_int64(array), factor)
+
+
+def _from_floats(numbers: npt.NDArray[np.float64], factor: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        micros = np.floor(numbers * factor)
+        good = (micros >= _MIN_MICROS) & (micros < _END_MICROS)  # False for NaN and the infinities
+    return np.where(good, micros, 0.0).astype(np.int64), good
+
+
+def _ascii_text(array: pa.Array) -> pa.StringArray:
+    """The column as text. No time has a byte above 127 in it, so where a cell does, the cell is made unreadable."""
+    text = array.cast(pa.binary()) if not pa.types.is_binary(array.type) else array
+    text = text.fill_null(b"")
+    try:
+        return text.cast(pa.string())
+    except pa.ArrowInvalid:
+        cells = [value if value.isascii() else b"?" for value in text.to_pylist()]
+        return pa.array(cells, pa.binary()).cast(pa.string())
+
+
+def _from_number_text(text: pa.StringArray, unit: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    factor = MICROS_PER_UNIT[unit]
+    is_integer = pc.match_substring_regex(text, _INTEGER)
+    if is_integer.true_count == len(text):
+        return _scaled(_int64(text), factor)
+    micros, good = np.zeros(len(text), np.int64), np.zeros(len(text), np.bool_)
+    is_number = pc.and_not(pc.match_substring_regex(text, _NUMBER), is_integer)
+    for mask, is_float in ((is_integer, False), (is_number, True)):
+        rows = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+        if len(rows):
+            cells = text.take(pa.array(rows))
+            parsed = _from_floats(_floats(cells), factor) if is_float else _scaled(_int64(cells), factor)
+            micros[rows], good[rows] = parsed
+    return micros, good
+
+
+def _floats(text: pa.StringArray) -> npt.NDArray[np.float64]:
+    return np.fromiter(map(float, text.to_pylist()), np.float64, len(text))
+
+
+def _from_iso(text: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    for _, target in _ARROW_SHAPES:  # nearly always the whole column has one shape
+        try:
+            return _int64(text.cast(target)), _all_good(len(text))
+        except pa.ArrowInvalid:
+            continue
+    micros, good = np.zeros(len(text), np.int64), np.zeros(len(text), np.bool_)
+    left = _all_good(len(text))
+    for shape, target in _ARROW_SHAPES:
+        rows = np.flatnonzero(pc.match_substring_regex(text, shape).to_numpy(zero_copy_only=False))
+        if len(rows):
+            cells = pc.replace_substring_regex(text.take(pa.array(rows)), r"(\.[0-9]{6})[0-9]+", r"\1")
+            micros[rows], good[rows], left[rows] = _int64(cells.cast(target)), True, False
+    rest = np.flatnonzero(left)
+    for row, cell in zip(rest.tolist(), text.take(pa.array(rest)).to_pylist(), strict=True):
+        value = iso_micros(cell)
+        if value is not None:
+            micros[row], good[row] = value, True
+    return micros, good
+
+
+def iso_micros(text: str) -> int | None:
+    """One ISO 8601 text: the meaning that the columns above must have. None: it is no time of the years 1 to 9999."""
+    match = _ISO.fullmatch(text)
+    if match is None:
+        return None
+    year, month, day, hour, minute, second, fraction, sign, zone_hours, zone_minutes = match.groups()
+    try:
+        moment = datetime.datetime(int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0))
+    except ValueError:
+        return None
+    offset = datetime.timedelta(hours=int(zone_hours or 0), minutes=int(zone_minutes or 0))
+    if offset >= datetime.timedelta(days=1) or int(zone_minutes or 0) > 59:
+        return None
+    micros = (moment - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
+    micros += int(((fraction or "") + "000000")[:6])
+    micros -= (-1 if sign == "-" else 1) * (offset // datetime.timedelta(microseconds=1))
+    return micros if _MIN_MICROS <= micros < _END_MICROS else None
