@@ -1,0 +1,14 @@
+"""The streaming core on numpy columns; knows no Beam, no accounting.
+
+settings               the plain numbers that workers need of a plan
+event_batch            events as columns: user, item, time
+packed_arrays          arrays to bytes and back: what travels through a shuffle
+item_table             keyed 128-bit hashes of items and their labels
+user_pairs             which items each user holds in each window, by user: from events, merged
+contributions          at most L items per user and window, chosen uniformly
+item_holders           the same pairs by window and item
+candidates             the parallel front: which items pass the first stage of their draw
+user_budgets           hits paid by each user that was ever charged
+heavy_hitter_monitor   the sequential stage: one window after the other, test, charge, exclude, report
+window_report          the released types
+"""

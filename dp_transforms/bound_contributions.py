@@ -1,0 +1,58 @@
+"""Verb: all pairs of some users in some windows -> at most L items per user and window, turned to item order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import apache_beam as beam
+
+from dp_transforms.assign_windows import Sharding
+from dp_transforms.monitoring.contributions import bound_contributions
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.operator_counters import LATE_BATCHES, operator_counter
+from dp_transforms.stage import KeyedStageDoFn
+
+
+class BoundContributions(beam.PTransform):  # type: ignore[misc]
+    """``((slab, shard of users), packed UserPairs)`` -> ``((slab, shard of items), packed ItemHolders)``."""
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
+        super().__init__()
+        self._settings = settings
+        self._noise_key = noise_key
+        self._sharding = sharding
+
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
+        return (
+            packed
+            | "GroupByUserShard" >> beam.GroupByKey()
+            | "BoundUsers"
+            >> beam.ParDo(BoundContributionsDoFn(self._settings, self._noise_key, self._sharding)).with_output_types(
+                tuple[tuple[int, int], bytes]
+            )
+        )
+
+
+class BoundContributionsDoFn(KeyedStageDoFn):
+    """Adapts `bound_contributions` to groups; only the first pane of a window counts."""
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
+        super().__init__(settings, noise_key)
+        self._sharding = sharding
+        self._late = operator_counter(LATE_BATCHES)
+
+    def process(
+        self,
+        group: tuple[tuple[int, int], Iterable[bytes]],
+        pane: beam.utils.windowed_value.PaneInfo = beam.DoFn.PaneInfoParam,
+    ) -> Iterator[tuple[tuple[int, int], bytes]]:
+        (slab, _), blobs = group
+        if pane.index > 0:  # each further pane would be a release that nobody accounted for
+            self._late.inc(sum(1 for _ in blobs))
+            return
+        pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
+        bounded = bound_contributions(pairs, self._settings.max_items_per_user, self._keys)
+        for shard, cells in ItemHolders.of_pairs(bounded).shard_by_item(self._sharding.shards):
+            yield (slab, shard), cells.to_bytes()

@@ -1,0 +1,26 @@
+"""Registers a Beam coder for `EventBatch`: an Arrow IPC stream, opaque to Beam. Importing this module is enough."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+
+from dp_transforms.monitoring.event_batch import EventBatch
+
+
+class EventBatchCoder(beam.coders.Coder):  # type: ignore[misc]
+    """Deterministic only byte by byte: a batch is never a key."""
+
+    def encode(self, value: EventBatch) -> bytes:
+        return value.to_bytes()
+
+    def decode(self, encoded: bytes) -> EventBatch:
+        return EventBatch.from_bytes(encoded)
+
+    def is_deterministic(self) -> bool:
+        return False
+
+    def to_type_hint(self) -> type[EventBatch]:
+        return EventBatch
+
+
+beam.coders.registry.register_coder(EventBatch, EventBatchCoder)

@@ -1,0 +1,112 @@
+"""Who holds which item in which window: cells (window, item), each with its holders."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.monitoring.packed_arrays import pack_arrays, unpack_arrays
+from dp_transforms.monitoring.runs import run_slices, run_starts
+from dp_transforms.monitoring.user_pairs import UserPairs
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ItemHolders:
+    """c cells (window, item), distinct, sorted by window and then by the keyed hash of the item.
+
+    windows: int64[c], window index. items: int64[c], position in ``table``. splits: int64[c + 1], rows of each cell.
+    holders: uint64[n], keyed hashes of the users of each cell; distinct within it, in no particular order.
+    """
+
+    windows: npt.NDArray[np.int64]
+    items: npt.NDArray[np.int64]
+    splits: npt.NDArray[np.int64]
+    holders: npt.NDArray[np.uint64]
+    table: ItemTable
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Number of holders of each cell: raw, never to be published. int64[c]."""
+        return np.diff(self.splits)
+
+    @classmethod
+    def of_pairs(cls, pairs: UserPairs) -> ItemHolders:
+        """The same pairs, turned from user order into item order."""
+        rows = pairs.windows * len(pairs.table) + pairs.items if len(pairs) else pairs.windows
+        order = np.argsort(rows, kind="stable")
+        return cls._of_ordered_rows(rows[order], pairs.users[pairs.user_codes()[order]], pairs.table)
+
+    @classmethod
+    def merge(cls, parts: Sequence[ItemHolders]) -> ItemHolders:
+        """The union of parts that hold different users (their cells may coincide)."""
+        if len(parts) == 1:
+            return parts[0]
+        table, item_maps = ItemTable.merge([part.table for part in parts])
+        rows = np.concatenate(
+            [
+                np.repeat(part.windows * len(table) + item_map[part.items], part.counts)
+                for part, item_map in zip(parts, item_maps, strict=True)
+            ]
+        )
+        order = np.argsort(rows, kind="stable")
+        holders = np.concatenate([part.holders for part in parts])
+        return cls._of_ordered_rows(rows[order], holders[order], table)
+
+    @classmethod
+    def _of_ordered_rows(
+        cls, rows: npt.NDArray[np.int64], holders: npt.NDArray[np.uint64], table: ItemTable
+    ) -> ItemHolders:
+        """rows: ``window * len(table) + item``, ascending."""
+        starts = run_starts(rows)
+        windows, items = np.divmod(rows[starts], max(1, len(table)))
+        return cls(windows, items, np.append(starts, len(rows)), holders, table)
+
+    def select(self, cells: npt.NDArray[np.int64]) -> ItemHolders:
+        """These cells (ascending positions), with a table of their items alone."""
+        counts = self.counts[cells]
+        splits = np.concatenate([[0], np.cumsum(counts)])
+        rows = np.arange(splits[-1]) + np.repeat(self.splits[cells] - splits[:-1], counts)
+        used, items = np.unique(self.items[cells], return_inverse=True)
+        return ItemHolders(self.windows[cells], items.reshape(-1), splits, self.holders[rows], self.table.take(used))
+
+    def select_range(self, cells: slice) -> ItemHolders:
+        """Consecutive cells, as views; the table stays whole."""
+        low, high = self.splits[cells.start], self.splits[cells.stop]
+        return ItemHolders(
+            self.windows[cells],
+            self.items[cells],
+            self.splits[cells.start : cells.stop + 1] - low,
+            self.holders[low:high],
+            self.table,
+        )
+
+    def by_window(self) -> Iterator[tuple[int, slice]]:
+        """Each window and the slice of its cells, in order."""
+        for cells in run_slices(self.windows):
+            yield int(self.windows[cells.start]), cells
+
+    def shard_by_item(self, shards: int) -> Iterator[tuple[int, ItemHolders]]:
+        """The cells by shard of items: ``(shard, cells)``; shards without cells are left out."""
+        if shards == 1:
+            if len(self):
+                yield 0, self
+            return
+        shard_of_cell = (self.table.hashes[:, 1] % np.uint64(shards)).astype(np.int64)[self.items]
+        for shard in np.unique(shard_of_cell):
+            yield int(shard), self.select(np.flatnonzero(shard_of_cell == shard))
+
+    def to_bytes(self) -> bytes:
+        return pack_arrays(self.windows, self.items.astype(np.uint32), self.counts, self.holders, *self.table.arrays())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ItemHolders:
+        windows, items, counts, holders, *table = unpack_arrays(data)
+        splits = np.concatenate([[0], np.cumsum(counts)])
+        return cls(windows, items.astype(np.int64), splits, holders, ItemTable.from_arrays(*table))

@@ -1,0 +1,79 @@
+"""Items as keyed 128-bit hashes with their labels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dp_transforms.mechanisms.randomness import IdHasher, Words
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ItemTable:
+    """k distinct items in the order of their keyed hashes, which is also the canonical order of candidates.
+
+    hashes: uint64[k, 2]. labels: pyarrow string array of length k.
+    """
+
+    hashes: Words
+    labels: pa.StringArray
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def take(self, items: npt.NDArray[np.integer]) -> ItemTable:
+        """The sub-table of these (ascending) positions."""
+        return ItemTable(self.hashes[items], self.labels.take(pa.array(items)))
+
+    @classmethod
+    def of_labels(cls, labels: pa.StringArray, item_ids: IdHasher) -> tuple[ItemTable, npt.NDArray[np.int64]]:
+        """The table of these labels (duplicates are one item), and the position of each label in it."""
+        return cls._distinct(item_ids(labels), labels)
+
+    @classmethod
+    def merge(cls, tables: Sequence[ItemTable]) -> tuple[ItemTable, list[npt.NDArray[np.int64]]]:
+        """The union, and for each table the int64 positions of its items in the union."""
+        if len(tables) == 1:
+            return tables[0], [np.arange(len(tables[0]))]
+        hashes = np.concatenate([table.hashes for table in tables])
+        union, positions = cls._distinct(hashes, pa.concat_arrays([table.labels for table in tables]))
+        ends = np.cumsum([len(table) for table in tables])
+        return union, np.split(positions, ends[:-1])
+
+    @classmethod
+    def _distinct(cls, hashes: Words, labels: pa.StringArray) -> tuple[ItemTable, npt.NDArray[np.int64]]:
+        order = _hash_order(hashes)
+        ordered = hashes[order]
+        is_first = np.ones(len(ordered), dtype=np.bool_)
+        is_first[1:] = np.any(ordered[1:] != ordered[:-1], axis=1)
+        positions = np.empty(len(ordered), dtype=np.int64)
+        positions[order] = np.cumsum(is_first) - 1
+        return cls(ordered[is_first], labels.take(pa.array(order[is_first]))), positions
+
+    def arrays(self) -> tuple[npt.NDArray, ...]:
+        """For `pack_arrays`; `from_arrays` is the inverse."""
+        labels = self.labels
+        offsets = np.frombuffer(labels.buffers()[1], dtype=np.int32)[labels.offset : labels.offset + len(labels) + 1]
+        content = labels.buffers()[2]
+        text = np.frombuffer(content, dtype=np.uint8) if content is not None else np.zeros(0, np.uint8)
+        offsets = offsets if len(offsets) else np.zeros(1, np.int32)
+        used = text[offsets[0] : offsets[-1]]
+        return self.hashes.reshape(-1), (offsets - offsets[0]).astype(np.uint32), used
+
+    @classmethod
+    def from_arrays(cls, hashes: Words, offsets: npt.NDArray[np.uint32], text: npt.NDArray[np.uint8]) -> ItemTable:
+        buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text)]
+        return cls(hashes.reshape(-1, 2), pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers))
+
+
+def _hash_order(hashes: Words) -> npt.NDArray[np.int64]:
+    """Positions that sort 128-bit hashes as integers. hashes: uint64[n, 2]. Returns int64[n]."""
+    order = np.argsort(hashes[:, 0], kind="stable")
+    high = hashes[order, 0]
+    if np.any(high[1:] == high[:-1]):  # equal items, or two items with equal high words
+        order = np.lexsort((hashes[:, 1], hashes[:, 0]))
+    return order

@@ -1,0 +1,36 @@
+"""Numpy arrays to opaque bytes and back, for a shuffle: Beam would take anything else apart, element by element.
+
+A few microseconds a batch, where an Arrow IPC stream costs thirty and cannot hold columns of different lengths.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import numpy.typing as npt
+
+_MAGIC = b"SHH1"
+_DTYPES = (np.dtype("<u1"), np.dtype("<u4"), np.dtype("<i8"), np.dtype("<u8"))
+
+
+def pack_arrays(*arrays: npt.NDArray) -> bytes:
+    """One-dimensional arrays of uint8, uint32, int64 or uint64."""
+    headers = [struct.pack("<4sI", _MAGIC, len(arrays))]
+    headers += [struct.pack("<IQ", _DTYPES.index(array.dtype), len(array)) for array in arrays]
+    return b"".join([*headers, *(array.tobytes() for array in arrays)])
+
+
+def unpack_arrays(data: bytes) -> list[npt.NDArray]:
+    """Inverse of `pack_arrays`; the arrays are read-only views of the bytes."""
+    magic, count = struct.unpack_from("<4sI", data)
+    if magic != _MAGIC:
+        raise ValueError("the bytes are no packed arrays of this version.")
+    arrays = []
+    position = 8 + 12 * count
+    for index in range(count):
+        dtype_index, length = struct.unpack_from("<IQ", data, 8 + 12 * index)
+        dtype = _DTYPES[dtype_index]
+        arrays.append(np.frombuffer(data, dtype, length, position))
+        position += length * dtype.itemsize
+    return arrays

@@ -1,0 +1,47 @@
+"""The plain numbers of a run that workers need; a plan is turned into them when the pipeline is built."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.mechanisms.release_rule import ReleaseRule
+from dp_transforms.mechanisms.sparse_vector import SparseVector
+from dp_transforms.window_schedule import WindowSchedule
+
+
+@dataclasses.dataclass(frozen=True)
+class MonitorSettings:
+    """What one stream of one run is monitored with. Names as in `ReleasePlan`; contains no secret.
+
+    epsilon_after_hits: entry j - 1 is the epsilon of the same mechanism cut at j hits.
+    """
+
+    stream: str
+    run_id: str
+    plan_fingerprint: str
+    schedule: WindowSchedule
+    release: str
+    threshold: int
+    zone_width: int
+    epsilon_per_query: float
+    hits_per_user: int
+    max_items_per_user: int
+    epsilon_total: float
+    delta: float
+    epsilon_after_hits: tuple[float, ...]
+
+    def release_rule(self) -> ReleaseRule:
+        if self.release == "labels":
+            return BetweenThresholds(self.threshold, self.zone_width)
+        return SparseVector(self.threshold)
+
+    def stream_keys(self, secret: bytes) -> StreamKeys:
+        return StreamKeys(
+            secret,
+            run_id=self.run_id,
+            plan_fingerprint=self.plan_fingerprint,
+            stream=self.stream,
+            threshold=self.threshold,
+        )

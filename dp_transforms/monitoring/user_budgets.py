@@ -1,0 +1,62 @@
+"""Hits paid by each user: the contribution counters of ThresholdMonitorEvolving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.monitoring.packed_arrays import pack_arrays, unpack_arrays
+
+_USERS_PER_CELL = 700_000  # 12 bytes each: a cell stays well under 10 MB
+
+
+class UserBudgets:
+    """Counters of the users that were ever charged; all others stand at 0. 12 bytes a user.
+
+    Stored as cells, byte strings under 10 MB. Cells add up: the same user may stand in several, so that the charges of a
+    window can be appended without rewriting what is there.
+    """
+
+    def __init__(self, cells: Iterable[bytes] = ()) -> None:
+        self._users = np.zeros(0, dtype=np.uint64)  # ascending
+        self._hits = np.zeros(0, dtype=np.uint32)
+        arrays = [unpack_arrays(cell) for cell in cells]
+        if arrays:
+            users, positions = np.unique(np.concatenate([users for users, _ in arrays]), return_inverse=True)
+            self._users = users
+            self._hits = np.zeros(len(users), dtype=np.uint32)
+            np.add.at(self._hits, positions.reshape(-1), np.concatenate([hits for _, hits in arrays]))
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def hits(self, users: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+        """Hits paid so far. users: uint64[n], keyed hashes. Returns uint32[n]."""
+        if not len(self._users):
+            return np.zeros(len(users), dtype=np.uint32)
+        positions = np.minimum(np.searchsorted(self._users, users), len(self._users) - 1)
+        return np.where(self._users[positions] == users, self._hits[positions], np.uint32(0))
+
+    def charge(self, users: npt.NDArray[np.uint64], hits: npt.NDArray[np.uint32]) -> None:
+        """Adds hits. users: uint64[n], distinct, ascending. One pass over the counters: O(counters + n)."""
+        positions = np.searchsorted(self._users, users)
+        known = np.zeros(len(users), dtype=np.bool_)
+        inside = positions < len(self._users)
+        known[inside] = self._users[positions[inside]] == users[inside]
+        self._hits[positions[known]] += hits[known]
+        if not known.all():
+            self._users = np.insert(self._users, positions[~known], users[~known])
+            self._hits = np.insert(self._hits, positions[~known], hits[~known])
+
+    def to_cells(self) -> list[bytes]:
+        return budget_cells(self._users, self._hits)
+
+
+def budget_cells(users: npt.NDArray[np.uint64], hits: npt.NDArray[np.uint32]) -> list[bytes]:
+    """Cells of these charges: byte strings under 10 MB, none for no user."""
+    return [
+        pack_arrays(users[low : low + _USERS_PER_CELL], hits[low : low + _USERS_PER_CELL])
+        for low in range(0, len(users), _USERS_PER_CELL)
+    ]

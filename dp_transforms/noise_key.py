@@ -1,0 +1,96 @@
+"""Where the noise key comes from: a private file, or a fresh draw that never leaves this process.
+
+The key travels as a `beam.Secret`, which workers resolve in ``setup()``: what is pickled into a job graph is a path or a
+token, never the key.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import secrets
+import stat
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import DirectOptions
+from apache_beam.utils.secret import RawSecret
+
+from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES
+
+_MAX_KEY_BYTES = 1 << 16
+_MAKE_ONE = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
+_IN_PROCESS_RUNNERS = ("FnApiRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner", "TestDirectRunner")
+_FRESH_KEYS: dict[str, bytes] = {}
+
+
+class KeyFile(beam.Secret):  # type: ignore[misc]
+    """A key in a file of at least 32 bytes that only its owner can read; each worker needs the file at this path."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self.path = os.fspath(path)
+
+    def get_secret_bytes(self) -> bytes:
+        """Raises ValueError if the file is missing, open to others, too short or too long."""
+        try:
+            with open(self.path, "rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                if mode & (stat.S_IRWXG | stat.S_IRWXO):
+                    raise ValueError(
+                        f"the noise key file {self.path} can be used by others (mode {stat.S_IMODE(mode):04o})."
+                        f" Close it with: chmod 600 {self.path}"
+                    )
+                secret = file.read(_MAX_KEY_BYTES + 1)
+        except OSError as error:
+            raise ValueError(f"the noise key file {self.path} cannot be read: {error.strerror}. {_MAKE_ONE}") from None
+        if not MIN_KEY_BYTES <= len(secret) <= _MAX_KEY_BYTES:
+            raise ValueError(
+                f"the noise key file {self.path} must hold {MIN_KEY_BYTES} to {_MAX_KEY_BYTES} bytes,"
+                f" got {len(secret) if len(secret) <= _MAX_KEY_BYTES else 'more'}. {_MAKE_ONE}"
+            )
+        return secret
+
+
+class FreshKey(beam.Secret):  # type: ignore[misc]
+    """A 256-bit key from the operating system, kept in the memory of the process that drew it and forgotten with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._token = secrets.token_hex(8)
+        _FRESH_KEYS[self._token] = secrets.token_bytes(32)
+
+    def get_secret_bytes(self) -> bytes:
+        """Raises RuntimeError in any other process."""
+        try:
+            return _FRESH_KEYS[self._token]
+        except KeyError:
+            raise RuntimeError(
+                "the noise key was drawn for one process and this worker is another."
+                " Give all workers one key: noise_key=PATH, or --noise-key-file."
+            ) from None
+
+
+def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pipeline: beam.Pipeline) -> beam.Secret:
+    """The secret to hand to the DoFns of this pipeline.
+
+    noise_key: a path, any `beam.Secret` that fetches its bytes on the worker, or None for a fresh key, which is allowed only
+    where the run stays in this process. Raises ValueError otherwise, and for a key that cannot be used.
+    """
+    if isinstance(noise_key, RawSecret):
+        raise ValueError("a RawSecret would be pickled into the job graph. Use a path to a private file instead.")
+    if isinstance(noise_key, beam.Secret):
+        return noise_key
+    if isinstance(noise_key, (str, pathlib.PurePath)):
+        key_file = KeyFile(noise_key)
+        key_file.get_bytes()  # complain when the pipeline is built, not on a worker
+        return key_file
+    if noise_key is not None:
+        raise ValueError(f"noise_key must be a path, a beam.Secret or None, got a {type(noise_key).__name__}.")
+    runner = type(pipeline.runner).__name__
+    mode = pipeline.options.view_as(DirectOptions).direct_running_mode
+    if runner not in _IN_PROCESS_RUNNERS or mode not in (None, "in_memory"):
+        raise ValueError(
+            f"{runner}{f' in mode {mode}' if mode else ''} runs workers outside this process, which need one noise key:"
+            f" give noise_key=PATH, or --noise-key-file. {_MAKE_ONE}"
+        )
+    return FreshKey()

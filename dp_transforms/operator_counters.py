@@ -1,0 +1,29 @@
+"""Numbers for the operator alone: counts of events, never released and never by user or item (docs/guarantee.md, section 7)."""
+
+from __future__ import annotations
+
+from apache_beam.metrics import Metrics
+from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.runners.runner import PipelineResult
+
+NAMESPACE = "shh.operator"
+
+EVENTS_READ = "events_read"
+EVENTS_REJECTED = "events_rejected"
+EVENTS_OUTSIDE_RANGE = "events_outside_range"
+LATE_BATCHES = "late_batches_dropped"
+LATE_PAIRS = "late_pairs_dropped"
+
+
+def operator_counter(name: str) -> Metrics.DelegatingCounter:
+    return Metrics.counter(NAMESPACE, name)
+
+
+def operator_counts(result: PipelineResult) -> dict[str, int]:
+    """All counters of a run that has finished; those that were never touched are left out."""
+    counters = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["counters"]
+    counts: dict[str, int] = {}
+    for counter in counters:
+        name = counter.key.metric.name
+        counts[name] = counts.get(name, 0) + counter.result
+    return counts

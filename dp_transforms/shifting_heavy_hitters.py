@@ -1,0 +1,195 @@
+"""`ShiftingHeavyHitters`: the transform that users import."""
+
+from __future__ import annotations
+
+import operator
+import os
+import uuid
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, WindowFn
+from apache_beam.typehints import typehints
+from apache_beam.typehints.row_type import RowTypeConstraint
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.assign_windows import AssignWindows, Sharding
+from dp_transforms.bound_contributions import BoundContributions
+from dp_transforms.collect_events import CollectEvents, Getter
+from dp_transforms.find_candidates import FindCandidates
+from dp_transforms.monitor_heavy_hitters import MonitorHeavyHitters
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.noise_key import resolve_noise_key
+from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule
+
+
+class HeavyHitters(NamedTuple):
+    """What `ShiftingHeavyHitters` returns.
+
+    reports: PCollection of `WindowReport`, one per window with heavy items, at the maximal timestamp of its window, in the
+        GlobalWindow. rejected: PCollection of `RejectedEvents`, for the operator alone.
+    """
+
+    reports: beam.PCollection
+    rejected: beam.PCollection
+
+
+class ShiftingHeavyHitters(beam.PTransform):  # type: ignore[misc]
+    """Which items are held by many users in each window, under user-level differential privacy over the whole run.
+
+    Guarantee: all reports together are (plan.epsilon, plan.delta)-DP for adding or removing one user with all its events,
+    however many windows of the plan's schedule are published (docs/guarantee.md). ``rejected`` and Beam's metrics are for
+    the operator and not covered.
+
+    plan: a `ReleasePlan`; its schedule declares the windows. Events outside its range are skipped and counted.
+    window: None for the windows of the plan; otherwise they are checked to be the same ones.
+    user, item: names of the fields of a schema'd PCollection, or functions of an element. For a PCollection of pairs
+        (user, item) they are not used; nor for one of `EventBatch`. Event time is the element's timestamp (batches carry
+        their own column).
+    noise_key: a path to a private file of at least 32 bytes, a `beam.Secret`, or None for a key drawn for this run, which is
+        allowed only where the run stays in this process.
+    run_id: fresh for every run; None draws one. Reuse it only to resume the same run over the same input.
+    stream: name in the reports. Streams that share users add up.
+    shards: how many parts large windows are cut into; results do not depend on it.
+
+    Raises ValueError when applied to input windowed otherwise, or without a usable key.
+    """
+
+    def __init__(
+        self,
+        plan: ReleasePlan,
+        window: WindowFn | None = None,
+        user: str | Getter = "user",
+        item: str | Getter = "item",
+        noise_key: beam.Secret | str | os.PathLike[str] | None = None,
+        *,
+        run_id: str | None = None,
+        stream: str = "events",
+        shards: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(plan, ReleasePlan):
+            raise ValueError(
+                f"plan must be a ReleasePlan, got a {type(plan).__name__}. Use ReleasePlan.calibrate(...)."
+            )
+        if window is not None:
+            _check_window(window, plan.schedule)
+        for name, getter in (("user", user), ("item", item)):
+            if not (callable(getter) or (isinstance(getter, str) and getter)):
+                raise ValueError(f"{name} must be a field name or a function, got {getter!r}.")
+        for name, text in (("stream", stream), ("run_id", run_id)):
+            if text is not None and not (isinstance(text, str) and text):
+                raise ValueError(f"{name} must be a text that is not empty, got {text!r}.")
+        self._plan = plan
+        self._user = user
+        self._item = item
+        self._noise_key = noise_key
+        self._shards = shards
+        self._settings = settings_of_plan(plan, stream=stream, run_id=run_id or uuid.uuid4().hex)
+
+    def expand(self, events: beam.PCollection) -> HeavyHitters:
+        windowing = events.windowing.windowfn
+        if not isinstance(windowing, GlobalWindows):
+            _check_window(windowing, self._plan.schedule)
+        noise_key = resolve_noise_key(self._noise_key, events.pipeline)
+        is_bounded = events.is_bounded
+        sharding = Sharding.choose(self._plan.schedule, is_bounded=is_bounded, shards=self._shards)
+        batches, rejected = self._batches(events)
+        settings = self._settings
+        reports = (
+            batches
+            | "AssignWindows" >> AssignWindows(settings, noise_key, sharding, is_bounded)
+            | "BoundContributions" >> BoundContributions(settings, noise_key, sharding)
+            | "FindCandidates" >> FindCandidates(settings, noise_key)
+            | "MonitorHeavyHitters" >> MonitorHeavyHitters(settings, noise_key, sharding, is_bounded)
+        )
+        return HeavyHitters(reports, rejected)
+
+    def _batches(self, events: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
+        if events.element_type is EventBatch:
+            none = events | "NoneRejected" >> beam.FlatMap(_nothing).with_output_types(RejectedEvents)
+            globally = events | "BatchesInGlobalWindow" >> beam.WindowInto(GlobalWindows())
+            globally.element_type = EventBatch
+            return globally, none
+        user, item = self._getters(events.element_type)
+        batches, rejected = events | "CollectEvents" >> CollectEvents(user, item)
+        return batches, rejected
+
+    def _getters(self, element_type: Any) -> tuple[Getter, Getter]:
+        row_type = RowTypeConstraint.from_user_type(element_type) if isinstance(element_type, type) else element_type
+        if isinstance(row_type, RowTypeConstraint):
+            names = [name for name, _ in row_type._fields]
+            for flag, getter in (("user", self._user), ("item", self._item)):
+                if isinstance(getter, str) and getter not in names:
+                    raise ValueError(
+                        f"{flag}={getter!r} is no field of the input; it has {', '.join(names)}."
+                        f" Name one of them, or give a function."
+                    )
+            return _getter(self._user), _getter(self._item)
+        if callable(self._user) and callable(self._item):
+            return self._user, self._item
+        if callable(self._user) or callable(self._item):
+            raise ValueError("the input has no schema: give functions for both user and item, or pairs (user, item).")
+        if _may_be_pair(element_type):
+            return operator.itemgetter(0), operator.itemgetter(1)
+        raise ValueError(
+            f"the input must have a schema, or be pairs (user, item) or EventBatch, got elements of {element_type!r}."
+            " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
+        )
+
+
+def settings_of_plan(plan: ReleasePlan, *, stream: str, run_id: str) -> MonitorSettings:
+    """The plain numbers of a plan: all that workers see of it."""
+    return MonitorSettings(
+        stream=stream,
+        run_id=run_id,
+        plan_fingerprint=plan.fingerprint,
+        schedule=plan.schedule,
+        release=plan.release,
+        threshold=plan.threshold,
+        zone_width=plan.zone_width,
+        epsilon_per_query=plan.epsilon_per_query,
+        hits_per_user=plan.hits_per_user,
+        max_items_per_user=plan.max_items_per_user,
+        epsilon_total=plan.epsilon,
+        delta=plan.delta,
+        epsilon_after_hits=tuple(plan.epsilon_after_hits),
+    )
+
+
+def _check_window(window: WindowFn, schedule: WindowSchedule) -> None:
+    """Raises ValueError unless the Beam windows are those of the schedule."""
+    if isinstance(window, SlidingWindows):
+        size, slide = window.size.micros, window.period.micros
+    elif isinstance(window, FixedWindows):
+        size = slide = window.size.micros
+    else:
+        raise ValueError(
+            f"windows must be FixedWindows or SlidingWindows, got {type(window).__name__}."
+            " Apply the transform to globally windowed input."
+        )
+    declared = (schedule.window_seconds * MICROS_PER_SECOND, schedule.slide_seconds * MICROS_PER_SECOND)
+    aligned = (schedule.start_seconds * MICROS_PER_SECOND - window.offset.micros) % slide == 0
+    if (size, slide) != declared or not aligned:
+        raise ValueError(
+            f"the windows ({size / MICROS_PER_SECOND:g} s every {slide / MICROS_PER_SECOND:g} s, offset"
+            f" {window.offset.micros / MICROS_PER_SECOND:g} s) are not those of the plan ({schedule.window_seconds} s every"
+            f" {schedule.slide_seconds} s, aligned to its start). Make the plan for these windows, or leave them out."
+        )
+
+
+def _getter(field: str | Getter) -> Getter:
+    return operator.attrgetter(field) if isinstance(field, str) else field
+
+
+def _may_be_pair(element_type: Any) -> bool:
+    if element_type in (Any, typehints.Any, object):
+        return True
+    constraint = typehints.normalize(element_type)
+    return isinstance(constraint, typehints.TupleHint.TupleConstraint) and len(constraint.tuple_types) == 2
+
+
+def _nothing(batch: EventBatch) -> tuple[RejectedEvents, ...]:
+    return ()

@@ -1,0 +1,20 @@
+"""What the DoFns of all keyed stages share: settings, and the key resolved where the work is done."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.settings import MonitorSettings
+
+
+class KeyedStageDoFn(beam.DoFn):  # type: ignore[misc]
+    """Holds the settings and, from ``setup()`` on, the keyed functions of the stream as ``self._keys``."""
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
+        self._settings = settings
+        self._noise_key = noise_key
+        self._keys: StreamKeys
+
+    def setup(self) -> None:
+        self._keys = self._settings.stream_keys(self._noise_key.get_bytes())
