@@ -56,12 +56,13 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
 
 def _records(handle: IO[bytes], sync: bytes, deflated: bool) -> Iterator[WindowReport]:
     schema = fastavro.parse_schema(_without_logical_types(WINDOW_REPORT_AVRO_SCHEMA))
-    while (count := _read_long(handle, at_end=0)) != 0:
+    while first := handle.read(1):
+        count = _read_long(handle, first)
         data = _exactly(handle, _read_long(handle))
         if _exactly(handle, _SYNC_BYTES) != sync:
             raise ReportFileError("a block of the Avro file does not end where it says.")
         block = _inflate(data) if deflated else data
-        if not 0 < count <= len(block) // _MIN_RECORD_BYTES:
+        if not 0 <= count <= len(block) // _MIN_RECORD_BYTES:
             raise ReportFileError("a block of the Avro file does not hold as many records as it says.")
         stream = io.BytesIO(block)
         for _ in range(count):
@@ -102,14 +103,12 @@ def _exactly(handle: IO[bytes], size: int, max_bytes: int = MAX_RECORD_BYTES) ->
     return data
 
 
-def _read_long(handle: IO[bytes], at_end: int | None = None) -> int:
-    """A zig-zag varint of at most 64 bits; ``at_end`` if the file ends before it."""
+def _read_long(handle: IO[bytes], first: bytes = b"") -> int:
+    """A zig-zag varint of at most 64 bits. first: its first byte, if that has been read."""
     value = 0
     for shift in range(0, 70, 7):
-        byte = handle.read(1)
+        byte = first if first and not shift else handle.read(1)
         if not byte:
-            if shift == 0 and at_end is not None:
-                return at_end
             break
         value |= (byte[0] & 0x7F) << shift
         if byte[0] < 0x80:

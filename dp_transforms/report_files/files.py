@@ -13,7 +13,7 @@ from types import ModuleType
 
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.report_files import avro, json_lines, parquet
-from dp_transforms.report_files.records import ReportFileError, ReportHeader, in_file_order
+from dp_transforms.report_files.records import ReportFileError, ReportHeader, checked_report, in_file_order
 
 _ENDINGS = {
     ".avro": "avro",
@@ -48,7 +48,7 @@ def write_report_file(
     no file remains; a process that dies in the middle leaves one, so write to a `partial_path` and `publish_file` it.
     """
     report_writer = _FORMATS[file_format or report_format(path)]
-    ordered = in_file_order(reports)
+    ordered = in_file_order(map(checked_report, reports))
     try:
         handle = open(path, "xb")  # noqa: SIM115
     except OSError as error:

@@ -116,13 +116,18 @@ def check_report(fields: Mapping[str, Any]) -> WindowReport:
     return report
 
 
-def report_fields(report: WindowReport) -> dict[str, Any]:
-    """A report as plain dicts and lists, checked. Takes any object with the fields: Beam makes types of its own."""
+def checked_report(report: WindowReport) -> WindowReport:
+    """The same report through `check_report`. Takes any object with the fields: Beam makes types of its own."""
     fields = {name: getattr(report, name) for name in WindowReport._fields}
     fields["heavy_hitters"] = [
         {name: getattr(heavy_hitter, name) for name in HeavyHitter._fields} for heavy_hitter in report.heavy_hitters
     ]
-    checked = check_report(fields)
+    return check_report(fields)
+
+
+def report_fields(report: WindowReport) -> dict[str, Any]:
+    """A report as plain dicts and lists, checked."""
+    checked = checked_report(report)
     return {**checked._asdict(), "heavy_hitters": [entry._asdict() for entry in checked.heavy_hitters]}
 
 
