@@ -45,8 +45,9 @@ class Sharding:
 class AssignWindows(beam.PTransform):  # type: ignore[misc]
     """`EventBatch` -> ``((slab, shard), packed UserPairs)``.
 
-    Bounded input stays in the GlobalWindow: grouping one key over many Beam windows is quadratic on local runners. A stream
-    is stamped with the last instant of each window and put in Beam windows of one slide, which end together with it.
+    Bounded input stays in the GlobalWindow: grouping one key over many Beam windows is quadratic on local runners. A
+    stream is stamped with the last instant of each window and put in Beam windows of one slide, which end together with
+    it.
     """
 
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding, is_bounded: bool) -> None:

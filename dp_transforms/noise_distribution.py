@@ -1,9 +1,9 @@
 """The discrete Laplace distribution: the one thing that accounting and mechanisms share.
 
 ``Pr[Z = z] = (1 - a)/(1 + a) * a^|z|`` with ``a = exp(-epsilon)``, over the integers. Adding Z to a count that one user
-changes by at most 1 is epsilon-DP. For an integer m >= 1, ``Pr[Z >= m] = a^m / (1 + a)``. Counts are integers, so nothing is
-lost against continuous Laplace noise, and floating-point attacks (Mironov 2012) do not apply: what is sampled is an exact
-table of 128-bit integers, `upper_tail_integers`.
+changes by at most 1 is epsilon-DP. For an integer m >= 1, ``Pr[Z >= m] = a^m / (1 + a)``. Counts are integers, so
+nothing is lost against continuous Laplace noise, and floating-point attacks (Mironov 2012) do not apply: what is
+sampled is an exact table of 128-bit integers, `upper_tail_integers`.
 """
 
 from __future__ import annotations

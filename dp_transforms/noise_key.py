@@ -1,7 +1,7 @@
 """Where the noise key comes from: a private file, or a fresh draw that never leaves this process.
 
-The key travels as a `beam.Secret`, which workers resolve in ``setup()``: what is pickled into a job graph is a path or a
-token, never the key.
+The key travels as a `beam.Secret`, which workers resolve in ``setup()``: what is pickled into a job graph is a path or
+a token, never the key.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class FreshKey(beam.Secret):  # type: ignore[misc]
 def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pipeline: beam.Pipeline) -> beam.Secret:
     """The secret to hand to the DoFns of this pipeline.
 
-    noise_key: a path, any `beam.Secret` that fetches its bytes on the worker, or None for a fresh key, which is allowed only
-    where the run stays in this process. Raises ValueError otherwise, and for a key that cannot be used.
+    noise_key: a path, any `beam.Secret` that fetches its bytes on the worker, or None for a fresh key, which is allowed
+        only where the run stays in this process. Raises ValueError otherwise, and for a key that cannot be used.
     """
     if isinstance(noise_key, RawSecret):
         raise ValueError("a RawSecret would be pickled into the job graph. Use a path to a private file instead.")

@@ -1,4 +1,4 @@
-"""Numbers for the operator alone: counts of events, never released and never by user or item (docs/guarantee.md, section 7)."""
+"""Numbers for the operator alone: counts of events, never released, never by user or item (docs/guarantee.md, 7)."""
 
 from __future__ import annotations
 

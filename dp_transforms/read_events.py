@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import apache_beam as beam
 
@@ -20,7 +21,7 @@ _REJECTED = "rejected"
 class ReadProgress:
     """Counts what was read, for a progress bar in this process; in any other process it counts in vain."""
 
-    _live: dict[str, ReadProgress] = {}
+    _live: ClassVar[dict[str, ReadProgress]] = {}
     _lock = threading.Lock()
 
     def __init__(self) -> None:

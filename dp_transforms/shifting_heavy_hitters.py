@@ -28,8 +28,8 @@ from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule
 class HeavyHitters(NamedTuple):
     """What `ShiftingHeavyHitters` returns.
 
-    reports: PCollection of `WindowReport`, one per window with heavy items, at the maximal timestamp of its window, in the
-        GlobalWindow. rejected: PCollection of `RejectedEvents`, for the operator alone.
+    reports: PCollection of `WindowReport`, one per window with heavy items, at the maximal timestamp of its window, in
+        the GlobalWindow. rejected: PCollection of `RejectedEvents`, for the operator alone.
     """
 
     reports: beam.PCollection
@@ -39,17 +39,17 @@ class HeavyHitters(NamedTuple):
 class ShiftingHeavyHitters(beam.PTransform):  # type: ignore[misc]
     """Which items are held by many users in each window, under user-level differential privacy over the whole run.
 
-    Guarantee: all reports together are (plan.epsilon, plan.delta)-DP for adding or removing one user with all its events,
-    however many windows of the plan's schedule are published (docs/guarantee.md). ``rejected`` and Beam's metrics are for
-    the operator and not covered.
+    Guarantee: all reports together are (plan.epsilon, plan.delta)-DP for adding or removing one user with all its
+    events, however many windows of the plan's schedule are published (docs/guarantee.md). ``rejected`` and Beam's
+    metrics are for the operator and not covered.
 
     plan: a `ReleasePlan`; its schedule declares the windows. Events outside its range are skipped and counted.
     window: None for the windows of the plan; otherwise they are checked to be the same ones.
     user, item: names of the fields of a schema'd PCollection, or functions of an element. For a PCollection of pairs
-        (user, item) they are not used; nor for one of `EventBatch`. Event time is the element's timestamp (batches carry
-        their own column).
-    noise_key: a path to a private file of at least 32 bytes, a `beam.Secret`, or None for a key drawn for this run, which is
-        allowed only where the run stays in this process.
+        (user, item) they are not used; nor for one of `EventBatch`. Event time is the element's timestamp (batches
+        carry their own column).
+    noise_key: a path to a private file of at least 32 bytes, a `beam.Secret`, or None for a key drawn for this run,
+        which is allowed only where the run stays in this process.
     run_id: fresh for every run; None draws one. Reuse it only to resume the same run over the same input.
     stream: name in the reports. Streams that share users add up.
     shards: how many parts large windows are cut into; results do not depend on it.
@@ -175,8 +175,8 @@ def _check_window(window: WindowFn, schedule: WindowSchedule) -> None:
     if (size, slide) != declared or not aligned:
         raise ValueError(
             f"the windows ({size / MICROS_PER_SECOND:g} s every {slide / MICROS_PER_SECOND:g} s, offset"
-            f" {window.offset.micros / MICROS_PER_SECOND:g} s) are not those of the plan ({schedule.window_seconds} s every"
-            f" {schedule.slide_seconds} s, aligned to its start). Make the plan for these windows, or leave them out."
+            f" {window.offset.micros / MICROS_PER_SECOND:g} s) are not those of the plan ({schedule.window_seconds} s"
+            f" every {schedule.slide_seconds} s, aligned to its start). Make the plan for these windows, or give none."
         )
 
 

@@ -36,9 +36,9 @@ def windows_table(
     )
     if several_streams:
         table.add_column("stream", overflow="fold")
-    table.add_column("window start (UTC)", min_width=len("2017-10-01"), overflow="fold")
+    table.add_column("start (UTC)", overflow="fold")
     table.add_column("length", overflow="fold")
-    table.add_column("heavy items", overflow="fold", ratio=1)
+    table.add_column("heavy items", overflow="fold")
     table.add_column("epsilon spent" if ascii_only else "ε spent", justify="right", overflow="fold")
     for report in rows:
         cells: list[Text | str] = [

@@ -15,7 +15,8 @@ class BetweenThresholds:
     ``above``: named at no charge, and its noisy count is never published (the zone alone is in the target).
 
     Guarantee: with discrete Laplace noise of scale 1/epsilon each query is epsilon-DP, and the zone is a q-target,
-    ``q = (1 - e^{-W epsilon})/(e^epsilon + 1)``. Condition: users are excluded once they have paid their hits. Unit: one user.
+    ``q = (1 - e^{-W epsilon})/(e^epsilon + 1)``. Condition: users are excluded once they have paid their hits. Unit:
+    one user.
     """
 
     threshold: int

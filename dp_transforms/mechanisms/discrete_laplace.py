@@ -21,7 +21,8 @@ _HALF_BITS = np.uint64(32)
 
 
 class DiscreteLaplace:
-    """Noise Z of scale ``1 / epsilon``, as a function of uniforms given by the caller (uint64[n, 2], high and low word).
+    """Noise Z of scale ``1 / epsilon``, as a function of uniforms given by the caller (uint64[n, 2], high and low
+    word).
 
     Z >= m exactly when the uniform lies below ``tail(m) = floor(2^128 Pr[Z >= m])``; so ``|Z| <= reach``.
     """
@@ -50,7 +51,8 @@ class DiscreteLaplace:
         return (below & (margins <= self.reach)) | (margins <= -self.reach)
 
     def sample_given_pass(self, uniforms: Words, margins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Second stage: Z from its distribution given ``Z >= margin``. margins: int64[n], at most `reach`. Returns int64[n].
+        """Second stage: Z from its distribution given ``Z >= margin``. margins: int64[n], at most `reach`. Returns
+        int64[n].
 
         The uniform is first scaled into ``[0, tail(margin))``, then inverted.
         """

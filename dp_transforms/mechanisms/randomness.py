@@ -1,8 +1,8 @@
 """Keyed functions: identities, choices and uniforms, all derived from one secret.
 
-Within a run every draw is a deterministic function of the secret, so that a bundle which runs twice publishes one answer
-and not two (docs/guarantee.md, section 6). The guarantee is then computational: AES-256 and HMAC-SHA256 are taken to be
-pseudo-random. There is no seedable generator here.
+Within a run every draw is a deterministic function of the secret, so that a bundle which runs twice publishes one
+answer and not two (docs/guarantee.md, section 6). The guarantee is then computational: AES-256 and HMAC-SHA256 are
+taken to be pseudo-random. There is no seedable generator here.
 
 A 128-bit value is a row ``(high, low)`` of an array ``uint64[n, 2]``; its integer is ``high * 2^64 + low``.
 """
@@ -93,7 +93,9 @@ class IdHasher:
             chained = self._function(chained ^ message[:, column : column + 2])
         return chained
 
-    def _long_ids(self, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Words:
+    def _long_ids(
+        self, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+    ) -> Words:
         message = np.zeros((len(starts), 10), dtype="<u8")
         message[:, 0] = lengths
         for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
@@ -119,8 +121,8 @@ def sum_modulo_2_128(values: Words, starts: npt.NDArray[np.int64]) -> Words:
 class StreamKeys:
     """All keyed functions of one run over one stream.
 
-    secret: at least 32 bytes. run_id: fresh for every run that is charged. plan_fingerprint, stream, threshold: what the
-    noise is bound to besides the window, the item and its holders.
+    secret: at least 32 bytes. run_id: fresh for every run that is charged. plan_fingerprint, stream, threshold: what
+        the noise is bound to besides the window, the item and its holders.
 
     Noise depends on the run id; identities and choices do not, for budgets that carry over need stable ids.
     """

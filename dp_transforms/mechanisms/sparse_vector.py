@@ -11,9 +11,9 @@ from dp_transforms.mechanisms.release_rule import Release
 class SparseVector:
     """Publishes the noisy count when it reaches the threshold, and charges every active holder.
 
-    Guarantee: with discrete Laplace noise of scale 1/epsilon each query is epsilon-DP, and its outcomes other than "bot" are
-    a q-target, ``q = 1/(e^epsilon + 1)`` (NotPrior, [CL23] Lemma 2.5). Condition: users are excluded once they have
-    paid their hits. Unit: one user.
+    Guarantee: with discrete Laplace noise of scale 1/epsilon each query is epsilon-DP, and its outcomes other than
+    "bot" are a q-target, ``q = 1/(e^epsilon + 1)`` (NotPrior, [CL23] Lemma 2.5). Condition: users are excluded once
+    they have paid their hits. Unit: one user.
     """
 
     threshold: int

@@ -2,7 +2,8 @@
 
 The active holders of an item are at most all its holders, so an item whose full count plus noise stays below the
 threshold is not published whatever the counters of its holders are. Only the bit "reaches it" is drawn here; the
-sequential stage draws the noise conditioned on that bit. The transcript has exactly the sequential algorithm's distribution.
+sequential stage draws the noise conditioned on that bit. The transcript has exactly the sequential algorithm's
+distribution.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The sequential stage: one window after the other, test each candidate, charge its holders, exclude who has paid enough.
+"""The sequential stage: one window after the other, test each candidate, charge its holders, exclude who has paid
+enough.
 
 ThresholdMonitorEvolving ([KMS21] Algorithm 5) with the accounting of target charging ([CL23] Algorithm 5), on columns.
 
@@ -59,11 +60,9 @@ class HeavyHitterMonitor:
 
         Raises ValueError for a window out of order or outside the horizon: the theorem needs both.
         """
-        if not state.next_window <= window < self._settings.schedule.horizon:
-            raise ValueError(
-                f"window {window} cannot be closed: windows {state.next_window} .. {self._settings.schedule.horizon - 1}"
-                " are still open."
-            )
+        horizon = self._settings.schedule.horizon
+        if not state.next_window <= window < horizon:
+            raise ValueError(f"window {window} cannot be closed: open are {state.next_window} .. {horizon - 1}.")
         state.next_window = window + 1
         users, user_of_row = np.unique(candidates.holders, return_inverse=True)
         user_of_row = user_of_row.reshape(-1)

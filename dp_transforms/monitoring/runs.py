@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 
@@ -18,4 +20,4 @@ def run_starts(*columns: npt.NDArray) -> npt.NDArray[np.int64]:
 def run_slices(*columns: npt.NDArray) -> list[slice]:
     """The runs of equal rows as slices, in order."""
     bounds = [*run_starts(*columns).tolist(), len(columns[0])]
-    return [slice(low, high) for low, high in zip(bounds, bounds[1:], strict=False)]
+    return [slice(low, high) for low, high in itertools.pairwise(bounds)]
