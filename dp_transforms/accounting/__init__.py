@@ -1,0 +1,12 @@
+"""Budget in, plain numbers out. Knows no Beam and no mechanism; read `release_plan` first.
+
+- `release_plan`: `ReleasePlan`, the frozen, checked, serialisable result of calibration; how delta was split.
+- `calibration`: the noise, the threshold and the shares of delta for a budget.
+- `charging_game`: the game accountant of target charging, tight, the default.
+- `target_charging`: the closed form and the exact tail to compare it with, and what is charged in each release mode.
+- `renyi`: Renyi target charging, a cross-check.
+- `composition`: basic, advanced and optimal composition, and the solver.
+
+The proofs are in docs/guarantee.md. [CL23] is Cohen, Lyu, "The Target-Charging Technique for Privacy Analysis across
+Interactive Computations" (2023); [KOV15] Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy".
+"""

@@ -1,0 +1,205 @@
+"""The game accountant: the tight privacy cost of target charging, and the default.
+
+Guarantee: let a data holder be called any number of times, adaptively, each call epsilon_per_query-DP with a q-target
+for one user, and let the user be excluded after `hits` results in the target. Then the whole interaction is
+(epsilon, delta)-DP for that user, for the delta returned here, and no accountant that knows no more than this can
+return a smaller one. Proof, and the dynamic program: docs/guarantee.md section 3.
+
+Every such call is a post-processing of randomized response [KOV15], so the interaction is a walk of the privacy loss l
+in steps of +-epsilon_per_query, up with probability ``p = e^eps / (1 + e^eps)``, in which an adversary picks the
+probability of a hit after either step, h1 (up) and h0 (down), from the hits left k and from l:
+
+    V_0(l) = (1 - exp(epsilon - l))_+
+    V_k(l) = max(V_0(l), max over (h0, h1) of p [h1 V_{k-1}(l+eps) + (1-h1) V_k(l+eps)]
+                                       + (1-p) [h0 V_{k-1}(l-eps) + (1-h0) V_k(l-eps)])
+
+subject to ``p h1 + (1-p) h0 >= q`` and ``(1-p) h1 + p h0 >= q``; then ``delta = V_hits(0)``. Each level k is solved by
+policy iteration: a policy is a choice of vertex for each l, and its value solves one tridiagonal system.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import solve_banded
+
+from dp_transforms.accounting.composition import (
+    ROUNDING,
+    advanced_composition_epsilon,
+    check_delta,
+    check_epsilon,
+    check_epsilon_per_query,
+    check_whole,
+    smallest_safe_argument,
+)
+
+Values = npt.NDArray[np.float64]
+
+_MARGIN = 14.0  # losses are followed from -margin to epsilon + margin; beyond, truncation costs a factor 1 + e^-14
+_MARGIN_DEVIATIONS = 10.0  # or, where that is less, this many standard deviations of the loss of a long run of calls
+_MOST_IMPROVEMENTS = 60  # of one level's policy; 3 or 4 are usual, and what is left is added as a residual
+_NEGLIGIBLE = 1e-290  # values below it have lost their digits to underflow; their rounding is counted absolutely
+_STOP = -1  # index of the policy "stop here" among the vertices
+
+
+@dataclasses.dataclass(frozen=True)
+class _Lattice:
+    """The walk on losses ``epsilon_per_query * j``, j from -below to above; index `origin` is loss 0."""
+
+    up: float
+    down: float
+    vertices: tuple[tuple[float, float], ...]  # (h0, h1)
+    stop_value: Values
+    origin: int
+
+
+def check_target(epsilon_per_query: float, target_probability: float) -> None:
+    """Raises ValueError unless ``0 < q <= 1 / (e^eps + 1)``: beyond it the polygon of (h0, h1) has other vertices."""
+    check_epsilon_per_query(epsilon_per_query)
+    largest = 1 / (math.exp(epsilon_per_query) + 1) if epsilon_per_query < 700 else 0.0
+    if not 0 < target_probability <= largest * (1 + 1e-12):
+        raise ValueError(
+            f"target_probability must lie in (0, 1 / (e^epsilon_per_query + 1)] = (0, {largest:.6g}], "
+            f"got {target_probability!r}. A target with a larger one also has this largest one: use that."
+        )
+
+
+def _lattice(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> _Lattice:
+    a = math.exp(-epsilon_per_query)
+    up, down = 1 / (1 + a), a / (1 + a)
+    # However short the lattice is, truncation only raises delta; this is long enough that it does not show.
+    many_calls = (hits + 10 * math.sqrt(hits) + 40) / target_probability
+    margin = min(_MARGIN / epsilon_per_query, _MARGIN_DEVIATIONS * math.sqrt(many_calls))
+    below = math.ceil(margin)
+    above = math.ceil(epsilon / epsilon_per_query + margin)
+    loss = epsilon_per_query * np.arange(-below, above + 1)
+    edge = min(1.0, target_probability / down)
+    # (h0, h1) at the corners of the lower left boundary: more hits never help, since V_{k-1} <= V_k.
+    vertices = ((edge, 0.0), (0.0, edge), (target_probability, target_probability))
+    stop_value = -np.expm1(np.minimum(epsilon - loss, 0.0))
+    return _Lattice(up, down, vertices, stop_value, below)
+
+
+def _shift_up(values: Values) -> Values:
+    """values at l + eps; V = 1 above the top, which can only raise delta."""
+    shifted = np.empty_like(values)
+    shifted[:-1] = values[1:]
+    shifted[-1] = 1.0
+    return shifted
+
+
+def _shift_down(values: Values) -> Values:
+    """values at l - eps; reflected at the bottom (V grows with l), which can only raise delta."""
+    shifted = np.empty_like(values)
+    shifted[1:] = values[:-1]
+    shifted[0] = values[0]
+    return shifted
+
+
+def _evaluate(lattice: _Lattice, policy: npt.NDArray[np.int64], hit: list[Values]) -> Values:
+    """The value of one policy: at each l either stop, or the vertex chosen there. One tridiagonal system."""
+    size = len(policy)
+    walk_up, walk_down, right = np.zeros(size), np.zeros(size), lattice.stop_value.copy()
+    for index, (h0, h1) in enumerate(lattice.vertices):
+        chosen = policy == index
+        walk_up[chosen] = lattice.up * (1 - h1)
+        walk_down[chosen] = lattice.down * (1 - h0)
+        right[chosen] = hit[index][chosen]
+    right[-1] += walk_up[-1]  # V = 1 above
+    bands = np.zeros((3, size))
+    bands[0, 1:] = -walk_up[:-1]
+    bands[1] = 1.0
+    bands[1, 0] -= walk_down[0]  # V(-N-1) = V(-N)
+    bands[2, :-1] = -walk_down[1:]
+    solution = solve_banded((1, 1), bands, right, overwrite_ab=True, overwrite_b=True, check_finite=False)
+    return np.asarray(np.clip(solution, lattice.stop_value, 1.0))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Level:
+    """One level k: the values of the best policy found; ``factor * values + extra`` bounds the true ones from above."""
+
+    values: Values
+    policy: npt.NDArray[np.int64]
+    factor: float
+    extra: float
+
+
+def _solve_level(lattice: _Lattice, previous: _Level) -> _Level:
+    """V_k from V_{k-1} by policy iteration, and what rounding may have hidden.
+
+    Let r be what one more improvement would still add, and A_v V the part of vertex v that stays in level k. Where
+    ``r <= c (V - A_v V)`` for every v, the bound ``(1 + c) V`` absorbs it: a relative error, which is what a delta of
+    1e-12 needs. Where hits are worth next to nothing (far below epsilon in level 1) V = A_v V, and a constant r / q
+    absorbs it, since each step is a hit with probability at least q. Both satisfy ``W >= max over v of (W under v)``.
+    """
+    previous_up, previous_down = _shift_up(previous.values), _shift_down(previous.values)
+    hit = [lattice.up * h1 * previous_up + lattice.down * h0 * previous_down for h0, h1 in lattice.vertices]
+    policy = previous.policy
+    for _ in range(_MOST_IMPROVEMENTS):
+        values = _evaluate(lattice, policy, hit)
+        up, down = _shift_up(values), _shift_down(values)
+        stay = [lattice.up * (1 - h1) * up + lattice.down * (1 - h0) * down for h0, h1 in lattice.vertices]
+        best, best_policy = lattice.stop_value, np.full(len(values), _STOP, dtype=np.int64)
+        for index in range(len(lattice.vertices)):
+            candidate = hit[index] + stay[index]
+            better = candidate > best
+            best = np.where(better, candidate, best)
+            best_policy[better] = index
+        residual = np.maximum(best - values, 0.0)
+        improved = residual > 1e-13 * values + _NEGLIGIBLE
+        if not improved.any():
+            break
+        policy = np.where(improved, best_policy, policy)
+    room = values - np.maximum(np.maximum(stay[0], stay[1]), stay[2])
+    relative = (room > 1e-6 * values) & (values > _NEGLIGIBLE)
+    growth = float((residual[relative] / room[relative]).max(initial=0.0))
+    constant = previous.factor * float(residual[~relative].max(initial=0.0)) / lattice.vertices[-1][0]
+    return _Level(values, policy, previous.factor * (1 + growth), previous.extra + constant)
+
+
+@functools.lru_cache(maxsize=512)
+def charging_game_deltas(
+    epsilon_per_query: float, target_probability: float, hits: int, epsilon: float, enough: float = 1.0
+) -> tuple[float, ...]:
+    """delta at this epsilon with an exclusion after 1, 2, ..., `hits` hits: V_k(0) for all k from one pass.
+
+    Stops early, with fewer entries, after the first entry that exceeds `enough`.
+    """
+    check_target(epsilon_per_query, target_probability)
+    check_whole("hits", hits, 1)
+    check_epsilon(epsilon)
+    lattice = _lattice(epsilon_per_query, target_probability, hits, epsilon)
+    policy = np.where(lattice.stop_value > 0.5, _STOP, len(lattice.vertices) - 1).astype(np.int64)
+    level = _Level(lattice.stop_value, policy, factor=1.0, extra=0.0)
+    deltas: list[float] = []
+    for _ in range(hits):
+        level = _solve_level(lattice, level)
+        deltas.append(min(1.0, (float(level.values[lattice.origin]) * level.factor + level.extra) * (1 + ROUNDING)))
+        if deltas[-1] > enough:
+            break
+    return tuple(deltas)
+
+
+def charging_game_delta(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> float:
+    """The delta of the game at this epsilon, rounded up by less than one part in 10^5."""
+    return charging_game_deltas(epsilon_per_query, target_probability, hits, epsilon)[-1]
+
+
+def charging_game_epsilon(epsilon_per_query: float, target_probability: float, hits: int, delta: float) -> float:
+    """The smallest epsilon at which the game's delta is at most `delta`, rounded up."""
+    check_target(epsilon_per_query, target_probability)
+    check_delta(delta)
+    check_whole("hits", hits, 1)
+    calls = math.ceil((hits + 2 * math.sqrt(hits)) / target_probability)
+    return smallest_safe_argument(
+        lambda epsilon: charging_game_delta(epsilon_per_query, target_probability, hits, epsilon),
+        delta,
+        guess=0.9 * advanced_composition_epsilon(epsilon_per_query, calls, delta),
+        lowest=0.0,
+        highest=math.inf,
+    )

@@ -1,0 +1,142 @@
+"""Composition of pure mechanisms: basic, advanced and optimal, and the solver that every accountant shares.
+
+Guarantee: r adaptive calls to epsilon_per_query-DP mechanisms are (epsilon, delta)-DP, for the delta that the functions
+here return. No function rounds down: a delta is never smaller than the one of its formula beyond the last few digits of
+a float, and the solver returns an argument at which the bound was evaluated and holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import gammaln
+
+ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what anybody can measure
+_SMALLEST_LOG = -740.0  # just above the logarithm of the smallest float
+
+
+def check_epsilon_per_query(epsilon_per_query: float) -> None:
+    if not 0 < epsilon_per_query < math.inf:
+        raise ValueError(f"epsilon_per_query must be finite and > 0, got {epsilon_per_query!r}.")
+
+
+def check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta!r}. Use a small one such as 1e-9.")
+
+
+def check_epsilon(epsilon: float) -> None:
+    if not 0 <= epsilon < math.inf:
+        raise ValueError(f"epsilon must be finite and >= 0, got {epsilon!r}.")
+
+
+def check_whole(name: str, value: int, at_least: int) -> None:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not value >= at_least:
+        raise ValueError(f"{name} must be a whole number >= {at_least}, got {value!r}.")
+
+
+def advanced_composition_epsilon(epsilon_per_query: float, calls: int, delta: float) -> float:
+    """The smaller of basic and advanced composition ([CL23] Lemma A.4)."""
+    check_epsilon_per_query(epsilon_per_query)
+    check_whole("calls", calls, 1)
+    check_delta(delta)
+    drift = calls * epsilon_per_query**2 / 2
+    advanced = drift + epsilon_per_query * math.sqrt(2 * calls * math.log(1 / delta))
+    return min(calls * epsilon_per_query, advanced)
+
+
+def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: float) -> float:
+    """The smallest delta for which `calls` adaptive epsilon_per_query-DP mechanisms are (epsilon, delta)-DP.
+
+    [KOV15], docs/guarantee.md section 3: each call is worth one randomized response, so the privacy loss is
+    ``epsilon_per_query * (2 K - calls)`` with K ~ Binomial(calls, e^eps / (1 + e^eps)), and
+    ``delta = E[(1 - exp(epsilon - loss))_+]``. All terms are positive, so nothing cancels.
+    """
+    check_epsilon_per_query(epsilon_per_query)
+    check_whole("calls", calls, 0)
+    check_epsilon(epsilon)
+    # The first K whose loss exceeds epsilon; one lower for safety, since a term at or below 0 is clipped anyway.
+    first = max(0, math.floor((epsilon / epsilon_per_query + calls) / 2))
+    if first > calls:
+        return 0.0
+    k = np.arange(first, calls + 1, dtype=np.float64)
+    # ln p = -log1p(e^-eps), ln(1 - p) = ln p - eps.
+    log_p = -math.log1p(math.exp(-epsilon_per_query))
+    log_mass = gammaln(calls + 1) - gammaln(k + 1) - gammaln(calls - k + 1)
+    log_mass += calls * log_p - (calls - k) * epsilon_per_query
+    loss = epsilon_per_query * (2 * k - calls)
+    gain = -np.expm1(np.minimum(epsilon - loss, 0.0))
+    return float(min(1.0, np.sum(np.exp(log_mass) * gain) * (1 + ROUNDING)))
+
+
+def optimal_composition_epsilon(epsilon_per_query: float, calls: int, delta: float) -> float:
+    """The smallest epsilon for which `calls` such mechanisms are (epsilon, delta)-DP, rounded up."""
+    check_whole("calls", calls, 1)
+    check_delta(delta)
+    return smallest_safe_argument(
+        lambda epsilon: optimal_composition_delta(epsilon_per_query, calls, epsilon),
+        delta,
+        guess=advanced_composition_epsilon(epsilon_per_query, calls, delta),
+        lowest=0.0,
+        highest=calls * epsilon_per_query * (1 + 1e-9),
+    )
+
+
+def smallest_safe_argument(
+    delta_at: Callable[[float], float],
+    delta: float,
+    *,
+    guess: float,
+    lowest: float,
+    highest: float,
+    tolerance: float = 1e-7,
+) -> float:
+    """The smallest x in [lowest, highest] with ``delta_at(x) <= delta``, rounded up by a relative `tolerance` or so.
+
+    delta_at must not increase with x. Both of its uses are close to linear after the change of variable to
+    ``sqrt(-ln delta)``: in epsilon, and in the noise scale; so a secant finds the root in a few evaluations. The value
+    returned is one at which delta_at was evaluated and holds. Raises ValueError if even `highest` does not hold.
+    """
+    wanted = math.sqrt(-math.log(delta))
+
+    def excess(x: float) -> float:
+        """Positive or zero where x is safe."""
+        value = delta_at(x)
+        log_delta = math.log(value) if value > 0 else _SMALLEST_LOG
+        return math.sqrt(max(0.0, -log_delta)) - wanted
+
+    def safe(x: float) -> bool:
+        return delta_at(x) <= delta
+
+    at, step = min(max(guess, lowest), highest), 1.1
+    if safe(at):
+        above = at
+        while at > lowest and safe(at):
+            above, at, step = at, max(lowest, at / step if at / step > 1e-9 else lowest), step * step
+        if safe(at):
+            return at
+        below = at
+    else:
+        below = at
+        while not safe(at):
+            if at >= highest:
+                raise ValueError(f"no argument up to {highest:.6g} reaches delta = {delta:.6g}.")
+            below, at, step = at, min(highest, max(at * step, 1e-9)), step * step
+        above = at
+    gain_below, gain_above = excess(below), excess(above)
+    if gain_below < 0 < gain_above:
+        above = _polish(excess, safe, below, above, tolerance)
+    return above
+
+
+def _polish(
+    excess: Callable[[float], float], safe: Callable[[float], bool], below: float, above: float, tolerance: float
+) -> float:
+    root = float(brentq(excess, below, above, xtol=tolerance * above, rtol=4 * tolerance))
+    step = tolerance
+    while root < above and not safe(root):
+        root, step = root * (1 + step), step * 2
+    return min(root, above)

@@ -1,0 +1,300 @@
+"""The release plan: a privacy budget turned into the plain numbers that the mechanisms run on.
+
+Guarantee: a run that follows a plan is (epsilon, delta)-DP for adding or removing one user with all of its events, over
+the whole declared schedule. A plan that breaks this cannot be built: construction checks the split of delta, the
+threshold and, by running the accountant again, the noise. Every rounding goes toward more noise.
+
+``delta = delta_accounting + delta_open + delta_sampling + delta_hash`` (docs/guarantee.md section 3):
+delta_accounting pays for the charged interaction, delta_open for items whose only holder is one user, delta_sampling
+for the distance of the sampled noise from the exact distribution, delta_hash for collisions of keyed hashes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+from typing import Any
+
+from dp_transforms.accounting.calibration import (
+    ACCOUNTANTS,
+    accounting_delta,
+    check_release,
+    epsilon_after_each_hit,
+    hash_delta,
+    sampling_delta,
+    smallest_safe_threshold,
+    solve_noise,
+    target_probability_for,
+    zone_width_for,
+)
+from dp_transforms.accounting.composition import check_delta, check_whole
+from dp_transforms.noise_distribution import MAX_EPSILON, MIN_EPSILON, upper_tail
+from dp_transforms.window_schedule import WindowSchedule
+
+FORMAT_VERSION = 1
+DEFAULT_HITS = {"labels": 3, "counts": 10}
+DEFAULT_MAX_ITEMS_PER_USER = 3
+DEFAULT_MAX_USERS = 10**8
+DEFAULT_MAX_ITEMS = 10**9
+MOST_HITS = 10_000  # an accountant pass over more takes minutes
+_LARGEST_EPSILON = 500.0  # far beyond any meaning; keeps e^epsilon a float
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleasePlan:
+    """One calibrated run: what is promised, and the numbers that keep the promise. Build it with `calibrate`.
+
+    epsilon, delta: the guarantee for one user over the whole schedule.
+    hits_per_user: charged results after which a user is excluded.
+    max_items_per_user: distinct items of a user that count in one window (L).
+    schedule: the declared windows; its horizon is the number of windows that may be published.
+    release: ``labels`` or ``counts``.
+    threshold: noisy counts from here on are reported; in labels the lower edge of the charged zone.
+    zone_width: integers in the charged zone ``threshold .. threshold + zone_width - 1``; 0 in counts.
+    epsilon_per_query: the discrete Laplace noise of one count has scale 1 / epsilon_per_query.
+    max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured.
+    accountant: ``game``, ``exact_tail`` or ``closed_form``: which proof epsilon_per_query comes from.
+    delta_accounting, delta_open, delta_sampling, delta_hash: how delta was split.
+    """
+
+    epsilon: float
+    delta: float
+    hits_per_user: int
+    max_items_per_user: int
+    schedule: WindowSchedule
+    release: str
+    threshold: int
+    zone_width: int
+    epsilon_per_query: float
+    max_users: int
+    max_items: int
+    accountant: str
+    delta_accounting: float
+    delta_open: float
+    delta_sampling: float
+    delta_hash: float
+
+    def __post_init__(self) -> None:
+        for name in _FLOATS:  # 2 and 2.0 are one plan with one fingerprint
+            object.__setattr__(self, name, _as_float(name, getattr(self, name)))
+        _check_budget(self.epsilon, self.delta, self.hits_per_user, self.max_items_per_user, self.schedule)
+        _check_choices(self.release, self.accountant, self.max_users, self.max_items)
+        check_whole("threshold", self.threshold, 1)
+        check_whole("zone_width", self.zone_width, 0)
+        if not MIN_EPSILON <= self.epsilon_per_query <= MAX_EPSILON:
+            raise ValueError(
+                f"epsilon_per_query must lie in [{MIN_EPSILON}, {MAX_EPSILON:g}], got {self.epsilon_per_query!r}."
+            )
+        if self.zone_width != zone_width_for(self.release, self.epsilon_per_query):
+            raise ValueError(
+                f"zone_width must be {zone_width_for(self.release, self.epsilon_per_query)} for release "
+                f"{self.release!r} at this epsilon_per_query, got {self.zone_width}."
+            )
+        self._check_delta_split()
+        safe = smallest_safe_threshold(self.epsilon_per_query, self.queries_per_user, self.delta_open)
+        if not self.threshold >= safe:
+            raise _threshold_error(self.threshold, safe)
+        proved = accounting_delta(
+            self.accountant, self.release, self.epsilon_per_query, self.hits_per_user, self.epsilon
+        )
+        if not proved <= self.delta_accounting:
+            raise ValueError(
+                f"epsilon_per_query = {self.epsilon_per_query!r} is too little noise: at epsilon = {self.epsilon:g} it "
+                f"needs delta_accounting >= {proved:.6g}, got {self.delta_accounting:.6g}. Calibrate the plan again."
+            )
+
+    def _check_delta_split(self) -> None:
+        for name in _DELTA_SHARES:
+            if not 0 < getattr(self, name) < self.delta:
+                raise ValueError(f"{name} must lie strictly between 0 and delta, got {getattr(self, name)!r}.")
+        total = math.fsum(getattr(self, name) for name in _DELTA_SHARES)
+        if not total <= self.delta:
+            raise ValueError(f"the shares of delta must add up to at most {self.delta!r}, got {total!r}.")
+        needed_hash = hash_delta(self.queries_per_user, self.max_users, self.max_items)
+        needed_sampling = sampling_delta(self.epsilon, self.queries_per_user, self.epsilon_per_query)
+        for name, needed in (("delta_hash", needed_hash), ("delta_sampling", needed_sampling)):
+            if not getattr(self, name) >= needed:
+                raise ValueError(f"{name} must be >= {needed!r} for this plan, got {getattr(self, name)!r}.")
+
+    @classmethod
+    def calibrate(
+        cls,
+        *,
+        epsilon: float,
+        delta: float,
+        schedule: WindowSchedule,
+        hits_per_user: int | None = None,
+        max_items_per_user: int = DEFAULT_MAX_ITEMS_PER_USER,
+        release: str = "labels",
+        threshold: int | None = None,
+        max_users: int = DEFAULT_MAX_USERS,
+        max_items: int = DEFAULT_MAX_ITEMS,
+        accountant: str = "game",
+    ) -> ReleasePlan:
+        """The plan with the least noise for this budget. hits_per_user defaults to 3 in labels, 10 in counts.
+
+        threshold defaults to the smallest safe one; a smaller one is a ValueError that states it, and a larger one
+        leaves more of delta to the noise. Raises ValueError where the budget is too small or too large for the
+        noise that can be sampled.
+        """
+        epsilon, delta = _as_float("epsilon", epsilon), _as_float("delta", delta)
+        _check_choices(release, accountant, max_users, max_items)
+        hits = DEFAULT_HITS[release] if hits_per_user is None else hits_per_user
+        _check_budget(epsilon, delta, hits, max_items_per_user, schedule)
+        if threshold is not None:
+            check_whole("threshold", threshold, 1)
+        queries = max_items_per_user * schedule.horizon
+        delta_hash = hash_delta(queries, max_users, max_items)
+        delta_sampling = sampling_delta(epsilon, queries, MIN_EPSILON)  # the worst case; still far below 1e-20
+        shared = (delta - delta_hash - delta_sampling) * (1 - 1e-12)
+        if not shared > 0:
+            raise ValueError(
+                f"delta must be > {delta_hash + delta_sampling:.3g}, the share that hash collisions and sampling take, "
+                f"got {delta:g}. Raise delta, or declare fewer users and items (max_users = {max_users})."
+            )
+        delta_open = shared / 2
+        epsilon_per_query = solve_noise(accountant, release, hits, epsilon, shared - delta_open)
+        safe = smallest_safe_threshold(epsilon_per_query, queries, delta_open)
+        if threshold is not None and threshold < safe:
+            raise _threshold_error(threshold, safe)
+        if threshold is not None and threshold > safe:
+            # What the open domain no longer needs goes to the accountant: less noise, and with it a smaller tail still.
+            delta_open = max(queries * upper_tail(epsilon_per_query, threshold - 1), shared * 1e-6)
+            epsilon_per_query = solve_noise(accountant, release, hits, epsilon, shared - delta_open)
+        return cls(
+            epsilon=epsilon,
+            delta=delta,
+            hits_per_user=hits,
+            max_items_per_user=max_items_per_user,
+            schedule=schedule,
+            release=release,
+            threshold=safe if threshold is None else threshold,
+            zone_width=zone_width_for(release, epsilon_per_query),
+            epsilon_per_query=epsilon_per_query,
+            max_users=max_users,
+            max_items=max_items,
+            accountant=accountant,
+            delta_accounting=shared - delta_open,
+            delta_open=delta_open,
+            delta_sampling=delta_sampling,
+            delta_hash=delta_hash,
+        )
+
+    @property
+    def queries_per_user(self) -> int:
+        """At most so many (window, item) counts hold one user: max_items_per_user times the horizon."""
+        return self.max_items_per_user * self.schedule.horizon
+
+    @property
+    def noise_scale(self) -> float:
+        """1 / epsilon_per_query, in users."""
+        return 1 / self.epsilon_per_query
+
+    @property
+    def target_probability(self) -> float:
+        """q of the charged results."""
+        return target_probability_for(self.release, self.epsilon_per_query)
+
+    def smallest_detectable(self, probability: float = 0.95) -> int:
+        """The smallest count that one test reports with at least this probability, none of its users being excluded."""
+        if not 0 < probability < 1:
+            raise ValueError(f"probability must lie strictly between 0 and 1, got {probability!r}.")
+        a = math.exp(-self.epsilon_per_query)
+        # Pr[Z >= threshold - count]: a^m / (1 + a) at margin m >= 1, else 1 - a^(1 - m) / (1 + a).
+        if probability <= a / (1 + a):
+            margin = math.floor(-math.log(probability * (1 + a)) / self.epsilon_per_query)
+        else:
+            margin = 1 - max(1, math.ceil(-math.log((1 - probability) * (1 + a)) / self.epsilon_per_query))
+        return max(1, self.threshold - margin)
+
+    @functools.cached_property
+    def epsilon_after_hits(self) -> tuple[float, ...]:
+        """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, delta_accounting)-DP, rounded up.
+
+        float[hits_per_user], not decreasing, at most epsilon. By the game accountant whatever accountant the plan used:
+        it is never larger. Used for the running figure of docs/guarantee.md section 7.
+        """
+        return epsilon_after_each_hit(
+            self.epsilon_per_query, self.target_probability, self.hits_per_user, self.epsilon, self.delta_accounting
+        )
+
+    @property
+    def guarantee(self) -> str:
+        """What the plan promises, in one sentence."""
+        return (
+            f"Everything published is ({self.epsilon:g}, {self.delta:g})-differentially private for adding or removing "
+            f"one user with all of its events, over the whole run of {self.schedule.horizon:,} windows."
+        )
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Hex SHA-256 of the canonical JSON: equal for equal plans only."""
+        text = json.dumps(self._to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The plan as JSON text, with a format version; `from_json` reads it back."""
+        return json.dumps(self._to_dict(), indent=2, allow_nan=False)
+
+    def _to_dict(self) -> dict[str, Any]:
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {"format_version": FORMAT_VERSION, **fields, "schedule": self.schedule.to_dict()}
+
+    @classmethod
+    def from_json(cls, text: str) -> ReleasePlan:
+        """Reads `to_json` text and checks all of it again, the accountant included. Raises ValueError."""
+        try:
+            fields = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"the plan is no JSON ({error}). Write one with `shh plan --output`.") from None
+        if not isinstance(fields, dict) or fields.pop("format_version", None) != FORMAT_VERSION:
+            raise ValueError(f"the plan must have format_version {FORMAT_VERSION}. Write one with `shh plan --output`.")
+        expected = {field.name for field in dataclasses.fields(cls)}
+        if set(fields) != expected:
+            wrong = ", ".join(sorted(set(fields) ^ expected))
+            raise ValueError(f"the plan has missing or unknown fields: {wrong}. Write one with `shh plan --output`.")
+        try:
+            schedule = WindowSchedule.from_dict(fields.pop("schedule"))
+        except TypeError:
+            raise ValueError("the schedule of the plan has missing or unknown fields.") from None
+        return cls(schedule=schedule, **fields)
+
+
+_DELTA_SHARES = ("delta_accounting", "delta_open", "delta_sampling", "delta_hash")
+_FLOATS = ("epsilon", "delta", "epsilon_per_query", *_DELTA_SHARES)
+
+
+def _as_float(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{name} must be a number, got {value!r}.")
+    return float(value)
+
+
+def _check_choices(release: str, accountant: str, max_users: int, max_items: int) -> None:
+    check_release(release)
+    if accountant not in ACCOUNTANTS:
+        raise ValueError(f"accountant must be one of {', '.join(ACCOUNTANTS)}, got {accountant!r}.")
+    check_whole("max_users", max_users, 1)
+    check_whole("max_items", max_items, 1)
+
+
+def _check_budget(epsilon: float, delta: float, hits: int, max_items_per_user: int, schedule: WindowSchedule) -> None:
+    if not 0 < epsilon <= _LARGEST_EPSILON:
+        raise ValueError(f"epsilon must be > 0 and at most {_LARGEST_EPSILON:g}, got {epsilon!r}. Usual are 0.1 to 10.")
+    check_delta(delta)
+    check_whole("hits_per_user", hits, 1)
+    if hits > MOST_HITS:
+        raise ValueError(f"hits_per_user must be at most {MOST_HITS}, got {hits}.")
+    check_whole("max_items_per_user", max_items_per_user, 1)
+    if not isinstance(schedule, WindowSchedule):
+        raise ValueError(f"schedule must be a WindowSchedule, got {schedule!r}.")
+
+
+def _threshold_error(threshold: int, safe: int) -> ValueError:
+    return ValueError(
+        f"threshold must be >= {safe}, the smallest one at which an item of a single user stays hidden under this "
+        f"budget, got {threshold}. Use {safe} or leave it out."
+    )

@@ -1,0 +1,191 @@
+"""Target charging by counting calls: the closed form and the exact tail; and the targets of the release modes.
+
+Guarantee of each ``..._delta``: a data holder called any number of times, each call epsilon_per_query-DP with a
+q-target for one user, and an exclusion after `hits` results in the target, is (epsilon, delta)-DP for that user.
+Source: [CL23] Theorem B.4 in the form of its own Lemma A.4; docs/guarantee.md section 3 says what is misprinted there
+and proves what is computed here. `charging_game` is never larger.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import betainc, gammaln, xlogy
+
+from dp_transforms.accounting.charging_game import check_target
+from dp_transforms.accounting.composition import (
+    ROUNDING,
+    advanced_composition_epsilon,
+    check_delta,
+    check_epsilon,
+    check_epsilon_per_query,
+    check_whole,
+    optimal_composition_delta,
+    smallest_safe_argument,
+)
+
+_CUTS = 2000  # values of r tried by the closed form; each of them is a valid bound
+
+
+def not_prior_probability(epsilon_per_query: float) -> float:
+    """q of the target "everything but one outcome" ([CL23] Lemma 2.4): reports with counts are charged by it."""
+    check_epsilon_per_query(epsilon_per_query)
+    a = math.exp(-epsilon_per_query)
+    return a / (1 + a)
+
+
+def between_probability(epsilon_per_query: float, zone_width: int) -> float:
+    """q of the target "in a zone of zone_width integers" for discrete Laplace noise; labels are charged by it.
+
+    ``(1 - e^(-W eps)) / (e^eps + 1)``: [CL23] Lemma G.1 for the integers, docs/guarantee.md section 3.
+    """
+    check_whole("zone_width", zone_width, 1)
+    return -math.expm1(-zone_width * epsilon_per_query) * not_prior_probability(epsilon_per_query)
+
+
+def calls_exceed_probability(
+    calls: npt.NDArray[np.int64], hits: int, target_probability: float
+) -> npt.NDArray[np.float64]:
+    """``Pr[Binomial(calls, q) <= hits - 1]``: fewer than `hits` hits in so many calls. calls: int64[n], each >= 0."""
+    successes_missing = np.maximum(calls - hits + 1, 1)
+    tail = betainc(successes_missing.astype(np.float64), float(hits), 1 - target_probability)
+    return np.where(calls < hits, 1.0, np.minimum(1.0, tail * (1 + ROUNDING)))
+
+
+def exact_tail_delta(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> float:
+    """The smallest, over r, of ``Pr[more than r calls] + optimal composition of r calls`` at this epsilon."""
+    return _exact_tail(epsilon_per_query, target_probability, hits, epsilon)[0]
+
+
+def exact_tail_epsilon(epsilon_per_query: float, target_probability: float, hits: int, delta: float) -> float:
+    """The smallest epsilon at which `exact_tail_delta` is at most delta, rounded up."""
+    return exact_tail_epsilon_and_calls(epsilon_per_query, target_probability, hits, delta)[0]
+
+
+def exact_tail_epsilon_and_calls(
+    epsilon_per_query: float, target_probability: float, hits: int, delta: float
+) -> tuple[float, int]:
+    """That epsilon, and the number of calls r at which the interaction is cut in its proof."""
+    check_delta(delta)
+    epsilon = smallest_safe_argument(
+        lambda epsilon: exact_tail_delta(epsilon_per_query, target_probability, hits, epsilon),
+        delta,
+        guess=0.6 * closed_form_epsilon(epsilon_per_query, target_probability, hits, delta),
+        lowest=0.0,
+        highest=math.inf,
+    )
+    return epsilon, _exact_tail(epsilon_per_query, target_probability, hits, epsilon)[1]
+
+
+def _exact_tail(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> tuple[float, int]:
+    check_target(epsilon_per_query, target_probability)
+    check_whole("hits", hits, 1)
+    check_epsilon(epsilon)
+
+    def tail(calls: int) -> float:
+        return float(calls_exceed_probability(np.array([calls]), hits, target_probability)[0])
+
+    def composed(calls: int) -> float:
+        return optimal_composition_delta(epsilon_per_query, calls, epsilon)
+
+    # The first term falls with r and the second one rises. Find where they cross, then look both ways for as long as
+    # the larger term alone does not already exceed the best sum.
+    low, high = hits - 1, 2 * hits
+    while tail(high) > composed(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if tail(middle) > composed(middle) else (low, middle)
+    best, best_calls = 1.0, high
+    for step, at, larger_term in ((1, high, composed), (-1, high - 1, tail)):
+        while at >= 0 and larger_term(at) < best:
+            total = tail(at) + composed(at)
+            if total < best:
+                best, best_calls = total, at
+            at += step
+    return best, best_calls
+
+
+def closed_form_delta(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> float:
+    """The smallest, over r, of the Chernoff tail of more than r calls plus basic or advanced composition of r calls."""
+    check_target(epsilon_per_query, target_probability)
+    check_whole("hits", hits, 1)
+    check_epsilon(epsilon)
+    least = hits / target_probability
+    # Advanced composition says nothing once r eps^2 / 2 >= epsilon, nor basic composition once r eps > epsilon.
+    most = max(2 * epsilon / epsilon_per_query**2, epsilon / epsilon_per_query)
+    if most <= least:
+        return 1.0
+    calls = np.geomspace(least, most, _CUTS)
+    drift = calls * epsilon_per_query**2 / 2
+    exponent = np.maximum(epsilon - drift, 0.0) ** 2 / (2 * calls * epsilon_per_query**2)
+    composed = np.where(calls * epsilon_per_query <= epsilon, 0.0, np.exp(-exponent))
+    return float(min(1.0, np.min(_chernoff_tail(calls, hits, target_probability) + composed) * (1 + ROUNDING)))
+
+
+def closed_form_epsilon(epsilon_per_query: float, target_probability: float, hits: int, delta: float) -> float:
+    """[CL23] Theorem B.4 with the composition of its Lemma A.4, at the best alpha, where ``r = (1 + alpha) hits / q``."""
+    check_target(epsilon_per_query, target_probability)
+    check_whole("hits", hits, 1)
+    check_delta(delta)
+    # The smallest alpha with exp(-alpha^2 hits / (2 (1 + alpha))) <= delta; the best one leaves a little for the rest.
+    log_term = math.log(1 / delta) / hits
+    alpha = log_term + math.sqrt(log_term**2 + 2 * log_term)
+    least = (1 + alpha) * hits / target_probability
+    calls = np.geomspace(least, 2 * least, _CUTS)
+    left = delta - _chernoff_tail(calls, hits, target_probability) * (1 + ROUNDING)
+    calls, left = calls[left > 0], left[left > 0]
+    advanced = calls * epsilon_per_query**2 / 2 + epsilon_per_query * np.sqrt(2 * calls * np.log(1 / left))
+    return float(np.min(np.minimum(calls * epsilon_per_query, advanced)) * (1 + ROUNDING))
+
+
+def _chernoff_tail(calls: npt.NDArray[np.float64], hits: int, target_probability: float) -> npt.NDArray[np.float64]:
+    """Bound on ``Pr[more than floor(r) calls]``, for r = calls, any real numbers.
+
+    ``exp(-alpha^2 hits / (2 (1 + alpha)))`` with ``1 + alpha = r q / hits``: [CL23] Theorem B.4, and docs/guarantee.md
+    section 3 for the floor.
+    """
+    alpha = np.maximum(calls * target_probability / hits - 1, 0.0)
+    return np.asarray(np.exp(-(alpha**2) * hits / (2 * (1 + alpha))))
+
+
+def static_adversary_delta(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> float:
+    """What an adversary attains that has its hits only where the loss goes down: a lower bound on every accountant.
+
+    A legal play of the game: after each call, a hit with probability ``q / (1 - p)`` if the loss went down and none if
+    it went up, until the hits are used up. Summed over finitely many calls, so it stays a lower bound.
+    """
+    check_target(epsilon_per_query, target_probability)
+    check_whole("hits", hits, 1)
+    check_epsilon(epsilon)
+    a = math.exp(-epsilon_per_query)
+    up, down = 1 / (1 + a), a / (1 + a)
+    most = math.ceil((hits + 10 * math.sqrt(hits) + 40) / target_probability)
+    # Calls that are no hits: negative binomial. Of these, the share up / (1 - q) went up.
+    other = np.arange(most + 1, dtype=np.float64)
+    log_other = gammaln(other + hits) - gammaln(hits) - gammaln(other + 1)
+    log_other += hits * math.log(target_probability) + other * math.log1p(-target_probability)
+    stay_down = max(0.0, down - target_probability) / (1 - target_probability)
+    total = 0.0
+    for count, log_mass in zip(range(most + 1), log_other, strict=True):
+        went_down = np.arange(count + 1, dtype=np.float64) if stay_down > 1e-12 else np.zeros(1)
+        log_split = gammaln(count + 1) - gammaln(went_down + 1) - gammaln(count - went_down + 1)
+        log_split += xlogy(went_down, stay_down) + xlogy(count - went_down, up / (1 - target_probability))
+        loss = epsilon_per_query * (count - 2 * went_down - hits)
+        total += float(np.exp(log_mass + log_split) @ -np.expm1(np.minimum(epsilon - loss, 0.0)))
+    return total * (1 - ROUNDING)
+
+
+def static_adversary_epsilon(epsilon_per_query: float, target_probability: float, hits: int, delta: float) -> float:
+    """The smallest epsilon that this adversary leaves possible at delta (to about one part in 10^7)."""
+    check_delta(delta)
+    calls = math.ceil(hits / target_probability)
+    return smallest_safe_argument(
+        lambda epsilon: static_adversary_delta(epsilon_per_query, target_probability, hits, epsilon),
+        delta,
+        guess=advanced_composition_epsilon(epsilon_per_query, calls, delta),
+        lowest=0.0,
+        highest=math.inf,
+    )
