@@ -1,0 +1,305 @@
+"""Files that a pipeline writes: whole, once, whatever runs twice or dies, and with the modes that they should have."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import textwrap
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that, equal_to
+
+from dp_transforms import report_coder, write_reports
+from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file
+from dp_transforms.write_reports import WriteRejected, WriteReports, discard_file, partial_path, publish_file
+
+REPOSITORY = pathlib.Path(__file__).parents[2]
+HOUR = 3_600_000_000
+HEADER = ReportHeader("run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0})
+REPEATED = ["--direct_runner_bundle_repeat=1"]
+TWO_PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+
+
+def report(window, *heavy_hitters, stream="news"):
+    return WindowReport(stream, window * HOUR, (window + 1) * HOUR, list(heavy_hitters), 2.0, 1e-9, 0.01 * window)
+
+
+REPORTS = [
+    report(2, HeavyHitter("Ünïcode ☃", ABOVE, None), HeavyHitter("b", BETWEEN, 812)),
+    report(0, HeavyHitter("a", None, 4021), HeavyHitter("", None, -3)),
+    report(1),
+    report(1, HeavyHitter("x", ABOVE, None), stream="alpha"),
+]
+IN_ORDER = [REPORTS[3], REPORTS[1], REPORTS[2], REPORTS[0]]
+
+
+def pipeline(flags=()):
+    return beam.Pipeline(runner="FnApiRunner", options=PipelineOptions(list(flags)))
+
+
+def write(path, reports, flags=(), header=HEADER):
+    """Runs a pipeline that writes the reports; returns its result."""
+    job = pipeline(flags)
+    (
+        job
+        | "Reports" >> beam.Create(reports, reshuffle=False).with_output_types(WindowReport)
+        | "Shuffle" >> beam.Reshuffle()
+        | "Write" >> WriteReports(path, header)
+    )
+    result = job.run()
+    result.wait_until_finish()
+    return result
+
+
+def conflicts(result):
+    found = result.metrics().query(beam.metrics.MetricsFilter().with_name("conflicting_reports"))["counters"]
+    return sum(counter.committed for counter in found)
+
+
+def read_all(path):
+    header, reports = read_report_file(path)
+    assert header == HEADER
+    return list(reports)
+
+
+def check_types(row):
+    assert isinstance(row, WindowReport), type(row)
+    assert all(isinstance(entry, HeavyHitter) for entry in row.heavy_hitters)
+    return row
+
+
+def test_released_types_travel_as_rows_and_survive_a_shuffle():
+    for row_type in (HeavyHitter, WindowReport, RejectedEvents):
+        assert isinstance(beam.coders.registry.get_coder(row_type), beam.coders.RowCoder)
+    report_coder.register()
+    coder = beam.coders.registry.get_coder(WindowReport)
+    for original in REPORTS:
+        assert coder.decode(coder.encode(original)) == original
+    with pipeline() as job:
+        shuffled = job | beam.Create(REPORTS).with_output_types(WindowReport) | beam.Reshuffle() | beam.Map(check_types)
+        assert_that(shuffled, equal_to(REPORTS))
+
+
+@pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
+@pytest.mark.parametrize("flags", [[], REPEATED], ids=["once", "repeated"])
+def test_reports_become_one_file_in_order(tmp_path, ending, flags):
+    path = tmp_path / f"report.{ending}"
+    result = write(path, REPORTS, flags)
+    assert read_all(path) == IN_ORDER
+    assert os.listdir(tmp_path) == [path.name]
+    assert conflicts(result) == 0
+
+
+def test_reports_cross_processes(tmp_path):
+    path = tmp_path / "report.avro"
+    write(path, REPORTS, TWO_PROCESSES)
+    assert read_all(path) == IN_ORDER
+
+
+@pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
+@pytest.mark.parametrize("flags", [[], REPEATED], ids=["once", "repeated"])
+def test_a_run_without_reports_writes_a_valid_file(tmp_path, ending, flags):
+    path = tmp_path / f"report.{ending}"
+    write(path, [], flags)
+    assert read_all(path) == []
+
+
+def test_windowed_reports_are_gathered(tmp_path):
+    path = tmp_path / "report.avro"
+    with pipeline() as job:
+        written = (
+            job
+            | beam.Create(REPORTS).with_output_types(WindowReport)
+            | beam.Map(lambda row: beam.window.TimestampedValue(row, row.window_start // 1_000_000))
+            | beam.WindowInto(beam.window.FixedWindows(3600))
+            | WriteReports(path, HEADER)
+        )
+        assert_that(written, equal_to([str(path)]))
+    assert read_all(path) == IN_ORDER
+
+
+def test_a_window_that_arrives_twice_is_kept_once(tmp_path):
+    path = tmp_path / "report.avro"
+    result = write(path, [*REPORTS, *REPORTS])
+    assert read_all(path) == IN_ORDER
+    assert conflicts(result) == 0
+
+
+def test_of_contradicting_reports_the_same_one_is_kept_in_any_order_of_arrival(tmp_path):
+    versions = [report(5, HeavyHitter("a", None, count)) for count in (7, 30, 9)]
+    kept = []
+    for number, arrival in enumerate(itertools.permutations([*versions, REPORTS[0]])):
+        if number % 5:  # five of the 24 orders are enough
+            continue
+        path = tmp_path / f"report{number}.jsonl"
+        result = write(path, arrival)
+        assert conflicts(result) == 2
+        first, second = read_all(path)
+        assert first == REPORTS[0]
+        kept.append(second)
+    assert len(kept) == 5
+    assert kept[0] in versions
+    assert kept.count(kept[0]) == 5
+
+
+def test_a_count_that_would_break_the_guarantee_does_not_leave(tmp_path):
+    with pytest.raises(Exception, match="noisy_count must be null"):
+        write(tmp_path / "report.avro", [report(0, HeavyHitter("a", ABOVE, 700))])
+    assert os.listdir(tmp_path) == []
+
+
+def test_wrong_arguments_are_refused_when_the_pipeline_is_built(tmp_path):
+    with pytest.raises(ReportFileError, match="must end in one of"):
+        WriteReports(tmp_path / "report.txt", HEADER)
+    with pytest.raises(ReportFileError, match="finite JSON"):
+        WriteReports(tmp_path / "report.avro", ReportHeader("r", "s", "g", {"x": float("nan")}))
+    job = pipeline()
+    unbounded = job | beam.Create(REPORTS).with_output_types(WindowReport)
+    unbounded.is_bounded = False
+    with pytest.raises(ValueError, match="WriteReports needs bounded input"):
+        unbounded | WriteReports(tmp_path / "report.avro", HEADER)
+
+
+# Files appear as a whole.
+
+
+def test_the_output_appears_when_the_run_has_succeeded_and_is_published(tmp_path):
+    output = tmp_path / "report.parquet"
+    partial = partial_path(output, "run-1")
+    write(partial, REPORTS, REPEATED)
+    assert os.listdir(tmp_path) == [".report.parquet.run-1.partial"]
+    publish_file(partial, output)
+    assert os.listdir(tmp_path) == ["report.parquet"]
+    assert read_all(output) == IN_ORDER
+
+
+def test_a_second_run_of_the_step_replaces_its_own_file(tmp_path):
+    partial = tmp_path / ".report.avro.run.partial"
+    write(partial, REPORTS[:1])
+    write(partial, REPORTS)
+    assert read_all(partial) == IN_ORDER
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_a_failure_while_writing_leaves_nothing(tmp_path, monkeypatch, failing):
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, failing, fail)
+    with pytest.raises(Exception, match="No space left"):
+        write(tmp_path / "report.avro", REPORTS)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_worker_that_dies_before_the_file_is_complete_leaves_no_output(tmp_path):
+    partial = partial_path(tmp_path / "report.avro", "run")
+    program = textwrap.dedent("""
+        import os, sys
+        from dp_transforms import write_reports
+        from dp_transforms.report_files import ReportHeader
+        header = ReportHeader("run-1", "news", "g", {})
+        os.fsync = lambda descriptor: os._exit(9)
+        list(write_reports._WriteReportsDoFn(sys.argv[1], header).process([b""]))
+    """)
+    dead = subprocess.run(
+        [sys.executable, "-c", program, partial], cwd=REPOSITORY, check=False, capture_output=True, text=True
+    )
+    assert dead.returncode == 9, dead.stderr
+    (left,) = os.listdir(tmp_path)
+    assert left.endswith(".tmp")
+    discard_file(partial)
+    assert os.listdir(tmp_path) == []
+
+
+# Rejected events.
+
+REJECTED = [
+    RejectedEvents("b.jsonl", [30, 2], "broken line"),
+    RejectedEvents("a.parquet", [5], "time is missing"),
+    RejectedEvents("a.parquet", [9, 1, 5], "user is empty"),
+    RejectedEvents("b.jsonl", [7], "broken line"),
+    RejectedEvents("ü.csv", [-(1 << 62)], "time is no number"),
+]
+REJECTED_LINES = [
+    ("a.parquet", 1, "user is empty"),
+    ("a.parquet", 5, "time is missing"),
+    ("a.parquet", 5, "user is empty"),
+    ("a.parquet", 9, "user is empty"),
+    ("b.jsonl", 2, "broken line"),
+    ("b.jsonl", 7, "broken line"),
+    ("b.jsonl", 30, "broken line"),
+    ("ü.csv", -(1 << 62), "time is no number"),
+]
+
+
+def write_rejected(path, rejected, flags=()):
+    with pipeline(flags) as job:
+        elements = job | beam.Create(rejected, reshuffle=False)
+        elements.element_type = RejectedEvents
+        elements | "Shuffle" >> beam.Reshuffle() | "WriteRejected" >> WriteRejected(path)
+
+
+def lines_of(path):
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert all(list(row) == ["file", "position", "reason"] for row in rows)
+    return [tuple(row.values()) for row in rows]
+
+
+@pytest.mark.parametrize("flags", [[], REPEATED, TWO_PROCESSES], ids=["once", "repeated", "processes"])
+def test_rejected_rows_are_written_one_by_one_and_sorted(tmp_path, flags):
+    path = tmp_path / "rejected.jsonl"
+    write_rejected(path, random.Random(5).sample(REJECTED, len(REJECTED)), flags)
+    assert lines_of(path) == REJECTED_LINES
+
+
+def test_without_rejected_rows_the_file_is_empty(tmp_path):
+    path = tmp_path / "rejected.jsonl"
+    write_rejected(path, [])
+    assert path.read_bytes() == b""
+
+
+def test_rejected_rows_are_for_their_owner_alone_from_the_first_byte_on(tmp_path, monkeypatch):
+    modes = []
+    write_lines = write_reports._write_rejected_lines
+
+    def observed(handle, packed):
+        modes.extend(entry.stat().st_mode & 0o777 for entry in os.scandir(tmp_path))
+        write_lines(handle, packed)
+        modes.extend(entry.stat().st_mode & 0o777 for entry in os.scandir(tmp_path))
+
+    monkeypatch.setattr(write_reports, "_write_rejected_lines", observed)
+    before = os.umask(0)
+    try:
+        write_rejected(tmp_path / "rejected.jsonl", REJECTED)
+    finally:
+        os.umask(before)
+    assert modes == [0o600, 0o600]
+    assert (tmp_path / "rejected.jsonl").stat().st_mode & 0o777 == 0o600
+    publish_file(tmp_path / "rejected.jsonl", tmp_path / "published.jsonl")
+    assert (tmp_path / "published.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_rejected_rows_stay_packed_until_they_are_written():
+    positions = np.arange(1_000_000)[::-1]
+    packed = write_reports._encode_rejected(RejectedEvents("a", positions, "broken line"))
+    assert len(packed) < 8_000_100
+    lines = []
+
+    class Handle:
+        def write(self, line):
+            lines.append(line)
+
+    write_reports._write_rejected_lines(Handle(), [packed])
+    assert len(lines) == 1_000_000
+    assert json.loads(lines[0])["position"] == 0
+    assert json.loads(lines[-1])["position"] == 999_999
