@@ -20,6 +20,7 @@ from typing import Any
 
 from dp_transforms.accounting.calibration import (
     ACCOUNTANTS,
+    RELEASES,
     accounting_delta,
     check_release,
     epsilon_after_each_hit,
@@ -33,6 +34,8 @@ from dp_transforms.accounting.calibration import (
 from dp_transforms.accounting.composition import check_delta, check_whole
 from dp_transforms.noise_distribution import MAX_EPSILON, MIN_EPSILON, upper_tail
 from dp_transforms.window_schedule import WindowSchedule
+
+__all__ = ["ACCOUNTANTS", "RELEASES", "ReleasePlan", "target_probability_for", "zone_width_for"]
 
 FORMAT_VERSION = 1
 DEFAULT_HITS = {"labels": 3, "counts": 10}
@@ -281,13 +284,18 @@ def _check_choices(release: str, accountant: str, max_users: int, max_items: int
     check_whole("max_items", max_items, 1)
 
 
+def check_hits(hits: int) -> None:
+    """Raises ValueError unless the accountants can follow so many hits per user."""
+    check_whole("hits_per_user", hits, 1)
+    if hits > MOST_HITS:
+        raise ValueError(f"hits_per_user must be at most {MOST_HITS}, got {hits}.")
+
+
 def _check_budget(epsilon: float, delta: float, hits: int, max_items_per_user: int, schedule: WindowSchedule) -> None:
     if not 0 < epsilon <= _LARGEST_EPSILON:
         raise ValueError(f"epsilon must be > 0 and at most {_LARGEST_EPSILON:g}, got {epsilon!r}. Usual are 0.1 to 10.")
     check_delta(delta)
-    check_whole("hits_per_user", hits, 1)
-    if hits > MOST_HITS:
-        raise ValueError(f"hits_per_user must be at most {MOST_HITS}, got {hits}.")
+    check_hits(hits)
     check_whole("max_items_per_user", max_items_per_user, 1)
     if not isinstance(schedule, WindowSchedule):
         raise ValueError(f"schedule must be a WindowSchedule, got {schedule!r}.")

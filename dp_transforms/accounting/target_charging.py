@@ -126,7 +126,7 @@ def closed_form_delta(epsilon_per_query: float, target_probability: float, hits:
 
 
 def closed_form_epsilon(epsilon_per_query: float, target_probability: float, hits: int, delta: float) -> float:
-    """[CL23] Theorem B.4 with the composition of its Lemma A.4, at the best alpha, where ``r = (1 + alpha) hits / q``."""
+    """[CL23] Theorem B.4 with the composition of its Lemma A.4, at the best alpha; ``r = (1 + alpha) hits / q``."""
     check_target(epsilon_per_query, target_probability)
     check_whole("hits", hits, 1)
     check_delta(delta)

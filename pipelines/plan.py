@@ -1,0 +1,236 @@
+"""``shh plan``: what a budget buys, before any data is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from dp_transforms.accounting.charging_game import charging_game_epsilon
+from dp_transforms.accounting.release_plan import (
+    DEFAULT_HITS,
+    RELEASES,
+    ReleasePlan,
+    check_hits,
+    target_probability_for,
+    zone_width_for,
+)
+from dp_transforms.accounting.target_charging import closed_form_epsilon, exact_tail_epsilon
+from dp_transforms.noise_distribution import check_epsilon
+from pipelines.options import UserError
+from pipelines.plan_options import PLAN_OPTIONS, flag, option_error, plan_from_options, plan_options
+
+_HITS = (1, 3, 10, 30)
+_MAX_ITEMS_PER_USER = (1, 3, 10)
+_FOUND = 0.95
+_EPSILON_OF = {"game": charging_game_epsilon, "exact_tail": exact_tail_epsilon, "closed_form": closed_form_epsilon}
+
+
+@click.command("plan")
+@plan_options
+@click.option(
+    "--epsilon-per-query",
+    type=float,
+    help="Print instead, for this noise, the epsilon that each accountant proves; --delta is then theirs alone.",
+)
+@click.option("--output", type=click.Path(path_type=pathlib.Path), help="Write the chosen plan to this file, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def command(epsilon_per_query: float | None, output: pathlib.Path | None, as_json: bool, **options: Any) -> None:
+    """Show what a budget buys: noise, threshold, and the smallest count that is found, before any data is read.
+
+    \b
+    shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2017-10-01 --end 2017-10-17
+    shh plan --epsilon-per-query 0.1 --hits-per-user 5 --delta 1e-8 --release counts
+    """
+    if epsilon_per_query is not None:
+        _show_accountants(epsilon_per_query, output, as_json, options)
+        return
+    if output is not None:
+        _check_output(output)
+    with Console(stderr=True).status("calibrating"):
+        chosen = plan_from_options(**options)
+        rows = _alternatives(chosen, options)
+    if output is not None:
+        _write(output, chosen.to_json() + "\n")
+    if as_json:
+        click.echo(json.dumps(_as_json(chosen, rows), indent=2))
+    else:
+        _print_plan(chosen, rows)
+        if output is not None:
+            click.echo(f"Plan written to {output}.")
+
+
+def _show_accountants(
+    epsilon_per_query: float, output: pathlib.Path | None, as_json: bool, options: dict[str, Any]
+) -> None:
+    """The epsilon of one (noise, hits, delta) by every accountant."""
+    used = ("delta", "release", "hits_per_user")
+    unused = [flag(name) for name in PLAN_OPTIONS if name not in used and options[name] is not None]
+    if unused or output is not None:
+        raise click.UsageError(f"--epsilon-per-query goes without {', '.join(unused or ['--output'])}.")
+    if options["delta"] is None:
+        raise click.UsageError("Missing --delta.")
+    release = options["release"] or RELEASES[0]
+    hits = DEFAULT_HITS[release] if options["hits_per_user"] is None else options["hits_per_user"]
+    try:
+        check_epsilon(epsilon_per_query)
+        check_hits(hits)
+        q = target_probability_for(release, epsilon_per_query)
+        epsilons = {name: solve(epsilon_per_query, q, hits, options["delta"]) for name, solve in _EPSILON_OF.items()}
+    except ValueError as error:
+        raise option_error(error) from None
+    record = {
+        "release": release,
+        "epsilon_per_query": epsilon_per_query,
+        "hits_per_user": hits,
+        "delta": options["delta"],
+        "zone_width": zone_width_for(release, epsilon_per_query),
+        "target_probability": q,
+        "epsilon": epsilons,
+    }
+    if as_json:
+        click.echo(json.dumps(record, indent=2))
+        return
+    table = Table(
+        title=f"epsilon at delta = {options['delta']:g}, {release}, {hits} hits per user, noise scale "
+        f"{1 / epsilon_per_query:.4g}"
+    )
+    table.add_column("accountant")
+    table.add_column("epsilon", justify="right")
+    for name, value in epsilons.items():
+        table.add_row(name, f"{value:.4f}")
+    Console().print(table)
+
+
+def _alternatives(chosen: ReleasePlan, options: dict[str, Any]) -> list[ReleasePlan]:
+    """The chosen plan among those with other hits, items per user and, unless one was asked for, release mode.
+
+    The others take the smallest safe threshold; those that the budget cannot pay for are left out.
+    """
+    plans = []
+    for release in RELEASES if options["release"] is None else (chosen.release,):
+        for hits in sorted({*_HITS, chosen.hits_per_user}):
+            for max_items_per_user in sorted({*_MAX_ITEMS_PER_USER, chosen.max_items_per_user}):
+                if (release, hits, max_items_per_user) == (
+                    chosen.release,
+                    chosen.hits_per_user,
+                    chosen.max_items_per_user,
+                ):
+                    plans.append(chosen)
+                    continue
+                try:
+                    plans.append(
+                        ReleasePlan.calibrate(
+                            epsilon=chosen.epsilon,
+                            delta=chosen.delta,
+                            schedule=chosen.schedule,
+                            hits_per_user=hits,
+                            max_items_per_user=max_items_per_user,
+                            release=release,
+                            max_users=chosen.max_users,
+                            max_items=chosen.max_items,
+                            accountant=chosen.accountant,
+                        )
+                    )
+                except ValueError:
+                    continue
+    return plans
+
+
+def _as_json(chosen: ReleasePlan, plans: list[ReleasePlan]) -> dict[str, Any]:
+    return {
+        "plans": [
+            {
+                "release": plan.release,
+                "hits_per_user": plan.hits_per_user,
+                "max_items_per_user": plan.max_items_per_user,
+                "epsilon_per_query": plan.epsilon_per_query,
+                "noise_scale": plan.noise_scale,
+                "threshold": plan.threshold,
+                "zone_width": plan.zone_width,
+                "smallest_detectable": plan.smallest_detectable(_FOUND),
+                "chosen": plan is chosen,
+            }
+            for plan in plans
+        ],
+        "chosen": json.loads(chosen.to_json()),
+        "fingerprint": chosen.fingerprint,
+        "guarantee": chosen.guarantee,
+    }
+
+
+def _print_plan(chosen: ReleasePlan, plans: list[ReleasePlan]) -> None:
+    console = Console(highlight=False)
+    table = Table(title=f"epsilon {chosen.epsilon:g}, delta {chosen.delta:g}, {chosen.schedule.horizon:,} windows")
+    table.add_column("")
+    table.add_column("release")
+    for title in ("hits\nper user", "items per user\nand window", "noise\nscale", "threshold", "found with\n95 %"):
+        table.add_column(title, justify="right")
+    for before, plan in zip([None, *plans], plans, strict=False):
+        if before is not None and (before.release, before.hits_per_user) != (plan.release, plan.hits_per_user):
+            table.add_section()
+        table.add_row(
+            ">" if plan is chosen else "",
+            plan.release,
+            str(plan.hits_per_user),
+            str(plan.max_items_per_user),
+            f"{plan.noise_scale:.1f}",
+            f"{plan.threshold:,}",
+            f"{plan.smallest_detectable(_FOUND):,}",
+            style="bold" if plan is chosen else None,
+        )
+    console.print(table)
+    console.print(
+        "found with 95 %: users that an item needs in a window to be reported, while none of them is excluded.\n"
+        "labels: only items within a zone above the threshold are hits; counts: every report is a hit.\n"
+    )
+    lines = [
+        ("chosen", f"{chosen.release}, {chosen.hits_per_user} hits, {chosen.max_items_per_user} items per user"),
+        ("epsilon per query", f"{chosen.epsilon_per_query:g} (noise of scale {chosen.noise_scale:.2f})"),
+        ("threshold", _threshold_text(chosen)),
+        ("accountant", chosen.accountant),
+        ("delta, charged results", f"{chosen.delta_accounting:.4g}"),
+        ("delta, items of one user", f"{chosen.delta_open:.4g}"),
+        ("delta, hash collisions", f"{chosen.delta_hash:.2g}"),
+        ("delta, sampled noise", f"{chosen.delta_sampling:.2g}"),
+        ("fingerprint", chosen.fingerprint[:16]),
+    ]
+    grid = Table.grid(padding=(0, 2))
+    for name, value in lines:
+        grid.add_row(name, value)
+    console.print(grid)
+    console.print(f"\n{chosen.guarantee}", soft_wrap=True)
+
+
+def _threshold_text(plan: ReleasePlan) -> str:
+    if plan.zone_width == 0:
+        return f"{plan.threshold:,}"
+    return f"{plan.threshold:,} (charged zone: {plan.threshold:,} to {plan.threshold + plan.zone_width - 1:,})"
+
+
+def _check_output(output: pathlib.Path) -> None:
+    if output.exists():
+        raise UserError(f"{output} exists. Remove it, or give --output another name.")
+    if not output.parent.is_dir():
+        raise UserError(f"the folder {output.parent} does not exist. Create it, or give --output another one.")
+
+
+def _write(output: pathlib.Path, text: str) -> None:
+    """The file appears whole or not at all, and never replaces one."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".shh-", dir=output.parent) as folder:
+            partial = pathlib.Path(folder, "plan.json")
+            with partial.open("x", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            _check_output(output)  # again: solving took a while
+            os.replace(partial, output)
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror}.") from None

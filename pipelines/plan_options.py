@@ -1,0 +1,122 @@
+"""The command line options that define a release plan, shared by ``shh plan`` and ``shh replay``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from dp_transforms.accounting.release_plan import (
+    ACCOUNTANTS,
+    DEFAULT_HITS,
+    DEFAULT_MAX_ITEMS,
+    DEFAULT_MAX_ITEMS_PER_USER,
+    DEFAULT_MAX_USERS,
+    RELEASES,
+    ReleasePlan,
+)
+from dp_transforms.window_schedule import WindowSchedule
+from pipelines.options import DURATION, UTC_TIME, UserError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_OPTIONS = {
+    "epsilon": click.option("--epsilon", type=float, help="Privacy loss bound for a user over the whole run, e.g. 2."),
+    "delta": click.option("--delta", type=float, help="Its failure probability, far below 1 / users, e.g. 1e-9."),
+    "window": click.option("--window", type=DURATION, help="Size of a window, e.g. 1h; they are aligned to --start."),
+    "slide": click.option(
+        "--slide", type=DURATION, help="Distance of window starts; divides --window. Default: --window."
+    ),
+    "start": click.option("--start", type=UTC_TIME, help="Declared start of the run, ISO 8601, UTC unless it says so."),
+    "end": click.option("--end", type=UTC_TIME, help="Declared end (exclusive). Never taken from the data."),
+    "release": click.option(
+        "--release",
+        type=click.Choice(RELEASES),
+        help="labels: names of heavy items, free while far above the threshold. "
+        "counts: noisy counts, each one charged. Default: labels.",
+    ),
+    "hits_per_user": click.option(
+        "--hits-per-user",
+        type=int,
+        help="Charged results after which a user no longer counts. "
+        f"Default: {DEFAULT_HITS['labels']} in labels, {DEFAULT_HITS['counts']} in counts.",
+    ),
+    "max_items_per_user": click.option(
+        "--max-items-per-user",
+        type=int,
+        help=f"Distinct items of one user that count in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}.",
+    ),
+    "threshold": click.option(
+        "--threshold", type=int, help="Noisy counts from here on are reported. Default: the smallest safe one."
+    ),
+    "max_users": click.option(
+        "--max-users", type=int, help=f"Declared bound on users, for hash collisions. Default: {DEFAULT_MAX_USERS:,}."
+    ),
+    "max_items": click.option(
+        "--max-items", type=int, help=f"Declared bound on items, for hash collisions. Default: {DEFAULT_MAX_ITEMS:,}."
+    ),
+    "accountant": click.option(
+        "--accountant",
+        type=click.Choice(tuple(ACCOUNTANTS)),
+        help="The proof that sets the noise; game is tight, the others are for comparison. Default: game.",
+    ),
+}
+PLAN_OPTIONS = tuple(_OPTIONS)  # parameter names; each is None when it was not given
+_REQUIRED = ("epsilon", "delta", "window", "start", "end")
+
+
+def flag(name: str) -> str:
+    """``hits_per_user`` -> ``--hits-per-user``."""
+    return "--" + name.replace("_", "-")
+
+
+def plan_options(function: _F) -> _F:
+    """Adds the options of `PLAN_OPTIONS`, all of them optional, so that ``--plan FILE`` can replace them."""
+    for option in reversed(_OPTIONS.values()):
+        function = option(function)
+    return function
+
+
+def schedule_from_options(options: dict[str, Any]) -> WindowSchedule:
+    """The declared windows. Raises click.UsageError for a missing option and UserError for a wrong one."""
+    _require(options, ("window", "start", "end"))
+    slide = options["window"] if options.get("slide") is None else options["slide"]
+    try:
+        return WindowSchedule(options["start"], options["end"], options["window"], slide)
+    except ValueError as error:
+        raise option_error(error) from None
+
+
+def plan_from_options(**options: Any) -> ReleasePlan:
+    """The calibrated plan; options: the parameters of `plan_options`, others are ignored.
+
+    Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
+    """
+    _require(options, _REQUIRED)
+    schedule = schedule_from_options(options)
+    given = {
+        name: options[name]
+        for name in PLAN_OPTIONS
+        if options.get(name) is not None and name not in ("window", "slide", "start", "end")
+    }
+    try:
+        return ReleasePlan.calibrate(schedule=schedule, **given)
+    except ValueError as error:
+        raise option_error(error) from None
+
+
+def option_error(error: ValueError) -> UserError:
+    """The same message in the words of the command line."""
+    message = re.sub(r"\b(window|slide|start|end)_seconds\b", r"--\1", str(error))
+    names = "|".join(sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True))
+    message = re.sub(rf"\b({names})\b", lambda match: flag(match[1]), message)
+    # Names that are also plain words are flags where they stand first, or before their value.
+    return UserError(re.sub(r"^(epsilon|delta|threshold|release|accountant)\b(?= (must|=))", r"--\1", message))
+
+
+def _require(options: dict[str, Any], names: tuple[str, ...]) -> None:
+    missing = [flag(name) for name in names if options.get(name) is None]
+    if missing:
+        raise click.UsageError(f"Missing {', '.join(missing)}.", ctx=click.get_current_context(silent=True))
