@@ -1,4 +1,4 @@
-"""``shh show REPORT``: prints a report file, for people as a table and for pipes as JSON lines."""
+"""``shh show REPORT``: prints a report file, for people as a table or a chart, for pipes as JSON lines."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.text import Text
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.report_files import ReportFileError, ReportHeader, encode_report, read_report_file
 from pipelines.options import UserError
+from pipelines.report_chart import timeline_svg
 from pipelines.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
 
 _LATEST_WINDOWS = 24
@@ -31,19 +32,27 @@ _ITEMS_PER_WINDOW = 20
 @click.option("--all", "show_all", is_flag=True, help="Every window, and every item of it.")
 @click.option("--item", metavar="LABEL", help="Only this item, and the windows in which it was heavy.")
 @click.option("--json", "as_json", is_flag=True, help="The records as JSON lines, one per window.")
-def command(report: str, last: int | None, show_all: bool, item: str | None, as_json: bool) -> None:
+@click.option(
+    "--chart", metavar="FILE.svg", help="Also draw the items over time, all windows unless --last is given, as SVG."
+)
+def command(report: str, last: int | None, show_all: bool, item: str | None, as_json: bool, chart: str | None) -> None:
     """Print a report file: its guarantee, and which items were heavy in which window.
 
     REPORT is a file that `shh replay` wrote: Avro, JSON lines or Parquet.
     """
     if last is not None and show_all:
         raise click.UsageError("--last and --all contradict each other. Give one of them.")
+    if chart is not None and not chart.lower().endswith(".svg"):
+        raise click.UsageError("--chart must end in .svg: that is what it draws.")
     keep = None if show_all or (as_json and last is None) else last or _LATEST_WINDOWS
     try:
         header, reports = read_report_file(report)
-        selected, total = _latest(_only_item(reports, item), keep)
+        selected, total = _latest(_only_item(reports, item), None if chart and last is None else keep)
     except ReportFileError as error:
         raise UserError(str(error)) from error
+    if chart is not None:
+        _write_chart(chart, header, selected)
+        selected = selected if keep is None else selected[-keep:]
     try:
         if as_json:
             for window in selected:
@@ -54,6 +63,17 @@ def command(report: str, last: int | None, show_all: bool, item: str | None, as_
     except BrokenPipeError:
         # `shh show ... | head` has seen enough. Nothing may be written any more, not even at the end of the process.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write_chart(path: str, header: ReportHeader, reports: list[WindowReport]) -> None:
+    picture = timeline_svg(reports, header.guarantee)
+    try:
+        with open(path, "x", encoding="utf-8") as handle:
+            handle.write(picture)
+    except FileExistsError as error:
+        raise UserError(f"{path!r} exists and is never overwritten. Name another --chart, or move it away.") from error
+    except OSError as error:
+        raise UserError(f"cannot write {path!r}: {error.strerror}. Check the folder of --chart.") from error
 
 
 def _only_item(reports: Iterator[WindowReport], item: str | None) -> Iterator[WindowReport]:

@@ -1,7 +1,7 @@
 """Reports as an Avro object container file, with `WINDOW_REPORT_AVRO_SCHEMA` and the header in the file metadata.
 
 The container is read here and not by fastavro, which trusts the file: a 5 KB schema can end the process, and a small
-block can unpack to any size (docs/known_limitations.md). fastavro only decodes records, by our schema.
+block can unpack to any size. fastavro only decodes records, by our schema.
 """
 
 from __future__ import annotations

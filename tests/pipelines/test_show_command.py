@@ -1,0 +1,339 @@
+"""``shh show``: a report file as people and as pipes read it, also where its labels are hostile."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unicodedata
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.report_files import ReportHeader, decode_report, write_report_file
+from pipelines import cli
+from pipelines.report_table import escape_text, label_text, legend, windows_table
+
+REPOSITORY = pathlib.Path(__file__).parents[2]
+HOUR = 3_600_000_000
+START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
+HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected with ε = 2.", {"epsilon": 2.0})
+HOSTILE = "[red]x[/red] \x1b]0;owned\x07\x1b[31m\r\x9b2J\u202eevil\u2028\x00:smile:"
+
+
+def report(window, *heavy_hitters, stream="news", length=HOUR):
+    start = START + window * HOUR
+    return WindowReport(stream, start, start + length, list(heavy_hitters), 2.0, 1e-9, 0.01 * (window + 1))
+
+
+LABELS = [
+    report(0, HeavyHitter("iphone", ABOVE, None), HeavyHitter("the beatles", BETWEEN, 812)),
+    report(5, HeavyHitter("android", ABOVE, None), length=36 * HOUR),
+]
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch):
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLORTERM", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture
+def show(tmp_path, capsys):
+    """Runs ``shh show`` on a file of the reports; returns what it prints, its errors and its exit code."""
+
+    def run(reports, *options, ending="avro", header=HEADER):
+        path = tmp_path / f"report.{ending}"
+        if reports is not None:
+            path.unlink(missing_ok=True)
+            write_report_file(path, header, reports)
+        code = 0
+        try:
+            cli.main(["show", str(path), *options])
+        except SystemExit as leaving:
+            code = leaving.code
+        printed = capsys.readouterr()
+        return printed.out, printed.err, code
+
+    return run
+
+
+def rendered(reports, *, width=100, color=False, **options):
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=color, color_system="truecolor" if color else None
+    )
+    console.print(windows_table(reports, **options))
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
+def test_people_see_the_guarantee_and_the_windows(show, ending):
+    out, err, code = show(LABELS, ending=ending)
+    assert (err, code) == ("", 0)
+    lines = out.splitlines()
+    assert lines[0] == HEADER.guarantee
+    assert lines[1] == "Stream news, run run-1."
+    (row,) = [line for line in lines if "iphone" in line]
+    assert re.fullmatch(r' *2017-10-01 03:00 +1h +●iphone  ○"the beatles"~812 +0\.01 *', row)
+    (row,) = [line for line in lines if "android" in line]
+    assert re.fullmatch(r" *2017-10-01 08:00 +36h +●android +0\.06 *", row)
+    assert "● above" in out
+    assert "○ between" in out
+    assert "running estimate, of 2" in out
+    assert "--all" not in out
+
+
+def test_zones_are_told_apart_with_and_without_colour():
+    plain = rendered(LABELS)
+    assert "\x1b" not in plain
+    assert "●iphone" in plain
+    assert "○" in plain
+    colored = rendered(LABELS, color=True)
+    above, between = (re.search(rf"(\x1b\[[0-9;]*m){sign}", colored)[1] for sign in "●○")
+    assert above != between
+
+
+def test_counts_have_no_zone_and_no_sign():
+    reports = [report(0, HeavyHitter("a", None, 4021), HeavyHitter("b", None, -3))]
+    assert re.search(r"1h +a~4021  b~-3 +0\.01", rendered(reports))
+    assert "above" not in legend(reports)
+    assert "between" not in legend(reports)
+    assert "~N" in legend(reports)
+    assert "~N" not in legend(LABELS[1:])
+
+
+def many(windows, items=1):
+    return [report(w, *(HeavyHitter(f"w{w}i{i}", None, 9) for i in range(items))) for w in range(windows)]
+
+
+def shown(out):
+    return sorted(map(int, set(re.findall(r"w(\d+)i0~9", out))))
+
+
+def test_the_latest_windows_are_shown_unless_asked_otherwise(show):
+    out, _, _ = show(many(30))
+    assert shown(out) == list(range(6, 30))
+    assert "The latest 24 of 30 windows with heavy items; --all shows every one." in out
+    out, _, _ = show(many(30), "--last", "3")
+    assert shown(out) == [27, 28, 29]
+    out, _, _ = show(many(30), "--all")
+    assert shown(out) == list(range(30))
+    assert "latest" not in out
+    assert show(many(3), "--all", "--last", "2")[2] == 2
+    assert show(many(3), "--last", "0")[2] == 2
+
+
+def test_the_latest_windows_of_several_streams_are_the_latest_in_time(show):
+    reports = [report(w, HeavyHitter(f"{s}{w}", None, 9), stream=s) for s in ("b", "a") for w in range(4)]
+    out, _, _ = show(reports, "--last", "3")
+    assert re.findall(r"(\w+)~9", out) == ["b2", "a3", "b3"]
+    assert "stream" in out.splitlines()[3]
+
+
+def test_many_items_of_a_window_are_counted(show):
+    out, _, _ = show(many(1, items=50))
+    assert len(re.findall(r"i\d+~9", out)) == 20
+    assert "and 30" in out
+    out, _, _ = show(many(1, items=50), "--all")
+    assert len(re.findall(r"i\d+~9", out)) == 50
+
+
+def test_one_item_can_be_followed(show):
+    out, _, _ = show([*LABELS, report(9, HeavyHitter("iphone", BETWEEN, 7))], "--item", "iphone")
+    assert "●iphone" in out
+    assert "○iphone~7" in out
+    assert "beatles" not in out
+    assert "android" not in out
+    out, _, code = show(LABELS, "--item", "iph\x1b")
+    assert code == 0
+    assert "No window reports iph\\x1b." in out
+
+
+def test_a_report_without_windows_says_so(show):
+    out, _, code = show([])
+    assert code == 0
+    assert HEADER.guarantee in out
+    assert "No window reports any item." in out
+    assert show([], "--json")[0] == ""
+
+
+def test_json_holds_all_records_in_time_order_and_nothing_else(show):
+    out, _, _ = show(many(30), "--json")
+    assert [decode_report(line) for line in out.splitlines()] == many(30)
+    out, _, _ = show(many(30), "--json", "--last", "2")
+    assert [decode_report(line) for line in out.splitlines()] == many(30)[-2:]
+    out, _, _ = show(LABELS, "--json", "--item", "the beatles", ending="parquet")
+    assert json.loads(out)["heavy_hitters"] == [{"item": "the beatles", "zone": "between", "noisy_count": 812}]
+
+
+def hostile_characters(text):
+    return [character for character in text if unicodedata.category(character)[0] == "C" and character != "\n"] + [
+        character for character in text if character in "\u2028\u2029"
+    ]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
+@pytest.mark.parametrize("color", ["", "1"])
+def test_hostile_labels_and_headers_reach_no_terminal_as_they_are(show, monkeypatch, options, color):
+    if color:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm-256color")
+    header = ReportHeader(HOSTILE, HOSTILE, HOSTILE, {})
+    reports = [
+        report(0, HeavyHitter(HOSTILE, ABOVE, None), stream=HOSTILE),
+        report(1, HeavyHitter("\x7f" + HOSTILE, BETWEEN, 5)),
+    ]
+    out, err, code = show(reports, *options, header=header)
+    assert (err, code) == ("", 0)
+    without_styles = re.sub(r"\x1b\[[0-9;]*m", "", out)
+    if color and not options:
+        assert without_styles != out
+    assert hostile_characters(without_styles) == []
+    if not options:
+        squeezed = re.sub(r"\s", "", without_styles)
+        assert "[red]x[/red]\\x1b]0;owned\\x07\\x1b[31m\\x0d\\x9b2J\\u202eevil\\u2028\\x00:smile:" in squeezed
+
+
+def test_a_label_is_one_unmistakable_word():
+    assert label_text("iphone") == "iphone"
+    assert label_text("C++/é") == "C++/é"
+    assert label_text("a ●b~5") == '"a ●b~5"'
+    assert label_text('a"b\\n') == '"a\\"b\\\\n"'
+    assert label_text("a\n") == '"a\\x0a"'
+    assert label_text("") == '""'
+    assert label_text("\u00a0") == '"\\xa0"'
+    assert label_text("é", ascii_only=True) == "\\xe9"
+    assert label_text("x" * 80) == "x" * 80
+    assert label_text("x" * 5000) == "x" * 80 + "…"
+    words = ["a", "a b", "", '"', "\\", "\\x1b", "\x1b", "a~5", "●", "\u200b", "\U000e0001", "\\\\x1b"]
+    assert len({label_text(word) for word in words}) == len(words)
+
+
+def test_text_of_any_script_stays_readable():
+    for text in ("Ünïcode", "日本語", "नमस्ते", "🎉", "naïve café"):
+        assert escape_text(text) == text
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 60])
+def test_narrow_terminals_lose_nothing(width):
+    text = rendered([report(0, HeavyHitter("QWZJ", ABOVE, None), HeavyHitter("KX", BETWEEN, 88888))], width=width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "".join(re.findall(r"[●QWZJ○KX~8]", text)) == "●QWZJ○KX~88888"
+
+
+def test_narrow_terminals_show_whole_labels_where_they_fit():
+    text = rendered([report(0, HeavyHitter("iphone", ABOVE, None), HeavyHitter("b", BETWEEN, 7))], width=40)
+    assert "●iphone" in text
+    assert "○b~7" in text
+    assert "0.01" in text
+
+
+def test_a_terminal_without_utf_8_gets_ascii(tmp_path):
+    path = tmp_path / "report.avro"
+    write_report_file(path, HEADER, [*LABELS, report(9, HeavyHitter("é", ABOVE, None))])
+    shown = run_shh("show", str(path), PYTHONIOENCODING="ascii")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.isascii()
+    assert b"*iphone" in shown.stdout
+    assert b'="the beatles"~812' in shown.stdout
+    assert b"* above" in shown.stdout
+    assert b"*\\xe9" in shown.stdout
+
+
+def drawn(path):
+    """The picture, through an XML parser: labels in order, and the bars as (row, zone by height)."""
+    root = ElementTree.parse(path).getroot()
+    name = "{http://www.w3.org/2000/svg}"
+    labels = [text.text for text in root.iter(f"{name}text") if float(text.get("y")) > 60]
+    bars = [bar for bar in root.iter(f"{name}rect") if bar.get("width") != "100%"]
+    rows = [(int(float(bar.get("y")) - 64) // 20, bar.get("height"), float(bar.get("x"))) for bar in bars]
+    return labels, rows
+
+
+def test_a_chart_shows_every_window_of_the_most_frequent_items(show, tmp_path):
+    reports = [report(w, HeavyHitter("long", ABOVE, None), HeavyHitter("short", BETWEEN, 5)) for w in (0, 1, 99)]
+    reports += [report(w, HeavyHitter("long", ABOVE, None)) for w in range(40, 80)]
+    out, err, code = show(reports, "--chart", str(tmp_path / "chart.svg"))
+    assert (err, code) == ("", 0)
+    assert "The latest 24 of 43 windows" in out
+    labels, bars = drawn(tmp_path / "chart.svg")
+    assert labels == ["long", "short"]
+    # Windows that touch are one bar; from the first to the last there are 100, 9 units wide each.
+    assert bars == [(0, "14", 220), (0, "14", 580), (0, "14", 1111), (1, "8", 220), (1, "8", 1111)]
+
+
+def test_a_chart_escapes_labels_and_overwrites_nothing(show, tmp_path):
+    path = tmp_path / "chart.svg"
+    label = "</text><script>&" + HOSTILE[-12:]
+    show([report(0, HeavyHitter(label, ABOVE, None))], "--chart", str(path), header=ReportHeader("", "", HOSTILE, {}))
+    assert drawn(path)[0] == [label_text(label)]
+    before = path.read_bytes()
+    assert "overwritten" in show(LABELS, "--chart", str(path))[1]
+    assert path.read_bytes() == before
+    assert show(LABELS, "--chart", str(tmp_path / "chart.png"))[2] == 2
+    assert show(LABELS, "--chart", str(tmp_path / "none" / "chart.svg"))[2] == 1
+    assert show([], "--chart", str(tmp_path / "empty.svg"))[2] == 0
+    assert drawn(tmp_path / "empty.svg") == ([], [])
+
+
+def run_shh(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "pipelines.cli", *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, "COLUMNS": "100", **environment},
+        check=False,
+        capture_output=True,
+    )
+
+
+def test_show_starts_without_beam(tmp_path):
+    path = tmp_path / "report.jsonl"
+    write_report_file(path, HEADER, LABELS)
+    program = (
+        "import sys; from pipelines import cli; cli.main(['show', sys.argv[1]]); sys.exit('apache_beam' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], cwd=REPOSITORY, check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
+def test_a_pipe_that_closes_early_is_no_error(tmp_path, options):
+    path = tmp_path / "report.jsonl"
+    write_report_file(path, HEADER, many(3000))
+    command = [sys.executable, "-m", "pipelines.cli", "show", str(path), "--all", *options]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        running.stdout.readline()
+        running.stdout.close()
+        assert running.stderr.read() == b""
+
+
+def refused(show, *arguments, **options):
+    out, err, code = show(*arguments, **options)
+    assert code == 1
+    assert out == ""
+    assert re.fullmatch(r"shh: [^\n]+\n", err)
+    return err
+
+
+def test_expected_failures_are_one_line(show, tmp_path):
+    assert "No such file" in refused(show, None)
+    assert "must end in one of" in refused(show, None, ending="txt")
+    (tmp_path / "report.avro").write_bytes(b"Obj\x01junk")
+    refused(show, None)
+    (tmp_path / "report.parquet").write_bytes(b"PAR1")
+    refused(show, None, ending="parquet")
+
+
+def test_a_file_that_breaks_off_shows_no_half_of_itself(show, tmp_path):
+    show(many(100), ending="jsonl")
+    path = tmp_path / "report.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    for options in ([], ["--json"]):
+        assert "truncated" in refused(show, None, *options, ending="jsonl")
