@@ -55,7 +55,8 @@ class WindowSchedule:
         if not self.start_seconds < self.end_seconds:
             raise ValueError(
                 "the end of the range must lie after its start, got"
-                f" {format_utc(self.start_seconds * MICROS_PER_SECOND)} .. {format_utc(self.end_seconds * MICROS_PER_SECOND)}."
+                f" {format_utc(self.start_seconds * MICROS_PER_SECOND)} .."
+                f" {format_utc(self.end_seconds * MICROS_PER_SECOND)}."
             )
 
     @classmethod

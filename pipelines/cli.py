@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
+import warnings
 from collections.abc import Sequence
 
 import click
@@ -46,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "--" in words:
         split = words.index("--")
         words, beam_options = words[:split], words[split + 1 :]
+    _quiet_logs("--verbose" in words)
     try:
         shh.main(args=words, prog_name="shh", standalone_mode=False, obj=beam_options)
     except UserError as error:
@@ -57,6 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("shh: stopped.", err=True)
         sys.exit(130)
+
+
+def _quiet_logs(verbose: bool) -> None:
+    """Beam logs whole tracebacks, in which messages of other code may hold a cell of the data."""
+    logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, force=True)
+    if not verbose:
+        warnings.simplefilter("ignore")
 
 
 if __name__ == "__main__":

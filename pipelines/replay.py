@@ -1,0 +1,160 @@
+"""``shh replay LOG...``: a historical log to private reports, window by window."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import Any
+
+import click
+from rich.console import Console
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks
+from dp_transforms.read_events import ReadProgress
+from dp_transforms.report_files import ReportFileError, read_report_file, report_format
+from pipelines.options import UserError
+from pipelines.plan_options import PLAN_OPTIONS, flag, plan_from_options, plan_options
+from pipelines.replay_progress import show_progress
+from pipelines.replay_run import ReplayRequest, ReplaySummary, check_memory, run_replay
+from pipelines.report_table import is_ascii_only, legend, windows_table
+from runners.direct import is_local, pipeline_options
+
+_LATEST_WINDOWS = 12
+_ITEMS_PER_WINDOW = 12
+
+
+@click.command(name="replay")
+@click.argument("logs", metavar="LOG...", nargs=-1, required=True)
+@click.option("--user-field", default="user", show_default=True, help="Field that says who; text or a whole number.")
+@click.option("--item-field", default="item", show_default=True, help="Field that says what; text or a whole number.")
+@click.option("--time-field", default="timestamp", show_default=True, help="Field that says when.")
+@click.option(
+    "--time-unit",
+    type=click.Choice(["s", "ms", "us", "iso"]),
+    help="Unit of times that are numbers, since 1970 UTC. Typed times and ISO 8601 text need none.",
+)
+@click.option(
+    "--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, in place of the budget options."
+)
+@plan_options
+@click.option(
+    "--output", required=True, metavar="FILE", help="The report: ends in .avro, .jsonl or .parquet; must not exist."
+)
+@click.option(
+    "--noise-key-file",
+    metavar="FILE",
+    help="Secret of at least 32 bytes, mode 0600. Default: a key drawn for this run and forgotten.",
+)
+@click.option("--run-id", help="Name of the run. Default: a fresh one, as every new run must have.")
+@click.option("--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in the report.")
+@click.option(
+    "--dead-letter", metavar="FILE", help="Where rows that cannot be read are listed (JSON lines, mode 0600)."
+)
+@click.option(
+    "--max-bad-fraction",
+    type=click.FloatRange(0, 1),
+    default=0.01,
+    show_default=True,
+    help="Publish nothing when more of the rows than this cannot be read.",
+)
+@click.option("--allow-large-log", is_flag=True, help="Try a log that may not fit into memory.")
+@click.option("--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data.")
+@click.pass_context
+def command(context: click.Context, logs: tuple[str, ...], **options: Any) -> None:
+    """Replay a log: which items were held by many users in each window, under differential privacy for each user.
+
+    LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob. Options for Beam follow after
+    `--`, for example `-- --runner=FlinkRunner`.
+
+    \b
+    shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
+        --epsilon 2 --delta 1e-9 --output report.avro
+    """
+    try:
+        report_format(options["output"])
+        _check_free(options["output"], "--output")
+        if options["dead_letter"]:
+            _check_free(options["dead_letter"], "--dead-letter")
+        fields = EventFields(options["user_field"], options["item_field"], options["time_field"], options["time_unit"])
+        plan = _plan(options)
+        chunks = find_log_chunks(logs, fields)
+    except (EventFileError, ReportFileError, ValueError) as error:
+        raise UserError(str(error)) from None
+    beam_options = pipeline_options(context.obj or [])
+    if is_local(beam_options) and not options["allow_large_log"]:
+        check_memory(chunks, plan)
+    request = ReplayRequest(
+        chunks=chunks,
+        fields=fields,
+        plan=plan,
+        output=options["output"],
+        dead_letter=options["dead_letter"],
+        max_bad_fraction=options["max_bad_fraction"],
+        noise_key_file=options["noise_key_file"],
+        run_id=options["run_id"] or uuid.uuid4().hex,
+        stream=options["stream"],
+    )
+    progress = ReadProgress()
+    with show_progress(progress, sum(chunk.bytes for chunk in chunks)):
+        summary = run_replay(request, beam_options, progress)
+    _print_summary(summary, options["time_unit"])
+    _print_report(request)
+
+
+def _plan(options: dict[str, Any]) -> ReleasePlan:
+    path = options["plan_file"]
+    if path is None:
+        return plan_from_options(**options)
+    given = [flag(name) for name in PLAN_OPTIONS if options[name] is not None]
+    if given:
+        raise UserError(f"--plan already says {', '.join(given)}. Leave the plan or the options out.")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return ReleasePlan.from_json(file.read(1 << 20))
+    except OSError as error:
+        raise UserError(
+            f"--plan {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
+        ) from None
+    except ValueError as error:
+        raise UserError(f"--plan {path}: {error}") from None
+
+
+def _check_free(path: str, option: str) -> None:
+    if os.path.lexists(path):
+        raise UserError(f"{option} {path} exists and is never overwritten. Remove it or name another file.")
+    if not os.path.isdir(os.path.dirname(path) or "."):
+        raise UserError(f"{option} {path}: there is no such folder. Make it first.")
+
+
+def _print_summary(summary: ReplaySummary, time_unit: str | None) -> None:
+    """What only the operator may know goes to stderr."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(
+        f"[dim]Read {summary.events + summary.rejected:,} rows in {summary.seconds:.1f} s"
+        f" ({(summary.events + summary.rejected) / summary.seconds:,.0f} a second);"
+        f" {summary.outside_range:,} outside --start .. --end skipped, {summary.rejected:,} unreadable."
+        " (For the operator, not covered by the guarantee.)[/]"
+    )
+    if summary.events == summary.outside_range:
+        unit = f"--time-unit {time_unit}" if time_unit else "--time-unit"
+        console.print(f"[bold]No event lies inside --start .. --end.[/] Check them, and {unit}.")
+
+
+def _print_report(request: ReplayRequest) -> None:
+    console = Console(highlight=False)
+    console.print(request.plan.guarantee, markup=False)
+    _, reports = read_report_file(request.output)
+    latest = sorted(reports, key=lambda report: report.window_start)
+    shown = latest[-_LATEST_WINDOWS:]
+    if not shown:
+        console.print(f"No window had an item held by enough users (about {request.plan.smallest_detectable():,}).")
+    else:
+        ascii_only = is_ascii_only(console)
+        console.print(windows_table(shown, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only))
+        console.print(legend(shown, ascii_only=ascii_only), markup=False)
+    console.print(
+        f"{len(latest):,} windows with heavy items are in {request.output}; see them with: shh show {request.output}",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,57 @@
+"""The progress bar of a replay, on stderr, where people look."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from dp_transforms.read_events import ReadProgress
+
+_SECONDS_BETWEEN_LOOKS = 0.2
+
+
+@contextlib.contextmanager
+def show_progress(progress: ReadProgress, total_bytes: int) -> Iterator[None]:
+    """While the block runs in this thread, another one shows how much was read, and how fast."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        try:
+            yield
+        finally:
+            progress.close()
+        return
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+    done = threading.Event()
+    with bar:
+        task = bar.add_task("reading", total=max(1, total_bytes), rate="")
+        watcher = threading.Thread(target=_watch, args=(progress, total_bytes, bar, task, done), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
+            progress.close()
+
+
+def _watch(progress: ReadProgress, total_bytes: int, bar: Progress, task: TaskID, done: threading.Event) -> None:
+    while not done.wait(_SECONDS_BETWEEN_LOOKS):
+        elapsed = bar.tasks[task].elapsed or 1.0
+        finished = progress.bytes >= total_bytes
+        if finished:
+            bar.update(task, description="finding heavy items", total=None)  # how long is not known: a pulse
+        else:
+            rate = f"{progress.rows / elapsed:,.0f} events/s"
+            bar.update(task, completed=progress.bytes, rate=rate)

@@ -1,0 +1,166 @@
+"""A replay as a pipeline: read, find heavy hitters, write; and what is checked before anything is published."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.event_files import EventFields, LogChunk, estimate_events
+from dp_transforms.operator_counters import EVENTS_OUTSIDE_RANGE, EVENTS_READ, EVENTS_REJECTED, operator_counts
+from dp_transforms.read_events import ReadEvents, ReadProgress
+from dp_transforms.report_files import ReportHeader
+from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.write_reports import WriteRejected, WriteReports, discard_file, partial_path, publish_file
+from pipelines.options import UserError
+from runners.direct import free_memory_bytes
+
+# Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
+_BASE_BYTES = 400_000_000
+_BYTES_PER_EVENT = 80
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayRequest:
+    """Everything that a replay is made of."""
+
+    chunks: Sequence[LogChunk]
+    fields: EventFields
+    plan: ReleasePlan
+    output: str
+    dead_letter: str | None
+    max_bad_fraction: float
+    noise_key_file: str | None
+    run_id: str
+    stream: str
+
+    @property
+    def header(self) -> ReportHeader:
+        return ReportHeader(self.run_id, self.stream, self.plan.guarantee, json.loads(self.plan.to_json()))
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplaySummary:
+    """For the operator alone. seconds: wall clock of the pipeline."""
+
+    events: int
+    outside_range: int
+    rejected: int
+    seconds: float
+
+
+def check_memory(chunks: Sequence[LogChunk], plan: ReleasePlan) -> None:
+    """Raises UserError for a log that would not fit into memory on the local runner."""
+    events = estimate_events(chunks)
+    needed = _BASE_BYTES + events * plan.schedule.windows_per_event * _BYTES_PER_EVENT
+    free = free_memory_bytes()
+    if needed > free:
+        raise UserError(
+            f"about {events:,} events{_in_windows(plan)} may need {needed / 1e9:.1f} GB on the local runner and"
+            f" {free / 1e9:.1f} GB are free. Replay a part of the range, use another runner (-- --runner=...), or try it"
+            " with --allow-large-log."
+        )
+
+
+def _in_windows(plan: ReleasePlan) -> str:
+    repeats = plan.schedule.windows_per_event
+    return f", each in {repeats} sliding windows," if repeats > 1 else ""
+
+
+def run_replay(request: ReplayRequest, options: PipelineOptions, progress: ReadProgress) -> ReplaySummary:
+    """Runs the pipeline and publishes its files, the report last; none of them if anything fails.
+
+    Raises UserError: one line, without any cell.
+    """
+    partial = partial_path(request.output, request.run_id)
+    partial_dead_letter = partial_path(request.dead_letter, request.run_id) if request.dead_letter else None
+    started = time.monotonic()
+    try:
+        with _told_in_one_line():
+            pipeline = beam.Pipeline(options=options)
+            _build(pipeline, request, partial, partial_dead_letter, progress)
+            result = pipeline.run()
+            result.wait_until_finish()
+        counts = operator_counts(result)
+        summary = ReplaySummary(
+            events=counts.get(EVENTS_READ, 0),
+            outside_range=counts.get(EVENTS_OUTSIDE_RANGE, 0),
+            rejected=counts.get(EVENTS_REJECTED, 0),
+            seconds=time.monotonic() - started,
+        )
+        if partial_dead_letter and request.dead_letter:
+            publish_file(partial_dead_letter, request.dead_letter)
+        _check_bad_fraction(summary, request)
+        publish_file(partial, request.output)
+        return summary
+    finally:
+        for path in filter(None, (partial, partial_dead_letter)):
+            discard_file(path)
+
+
+def _build(
+    pipeline: beam.Pipeline,
+    request: ReplayRequest,
+    partial: str | os.PathLike[str],
+    partial_dead_letter: str | os.PathLike[str] | None,
+    progress: ReadProgress,
+) -> None:
+    batches, rejected = pipeline | "ReadEvents" >> ReadEvents(request.chunks, request.fields, progress)
+    heavy_hitters = batches | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(
+        request.plan, noise_key=request.noise_key_file, run_id=request.run_id, stream=request.stream
+    )
+    _ = heavy_hitters.reports | "WriteReports" >> WriteReports(partial, request.header)
+    if partial_dead_letter:
+        _ = rejected | "WriteRejected" >> WriteRejected(partial_dead_letter)
+
+
+def _check_bad_fraction(summary: ReplaySummary, request: ReplayRequest) -> None:
+    rows = summary.events + summary.rejected
+    if summary.rejected > request.max_bad_fraction * rows:
+        where = (
+            f"{request.dead_letter} tells where and why"
+            if request.dead_letter
+            else "see where and why with --dead-letter FILE"
+        )
+        raise UserError(
+            f"{summary.rejected:,} of {rows:,} rows ({summary.rejected / rows:.1%}) could not be read, more than the"
+            f" {request.max_bad_fraction:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}."
+        )
+
+
+@contextlib.contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """Turns what fails in a pipeline into one line. Messages of other code may hold a cell, and are not passed on."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        text = str(error)
+        # Errors of workers arrive as the text of a traceback.
+        ours = re.findall(
+            r"^\S*\.(?:EventFileError|ReportFileError): (.*?)(?: \[while running .*)?$", text, re.MULTILINE
+        )
+        if ours:
+            raise UserError(ours[-1]) from None
+        if type(error) is ValueError and "\n" not in text:
+            raise UserError(text) from None
+        raise UserError(_without_message(text)) from None
+    except Exception as error:
+        raise UserError(_without_message(f"{type(error).__name__}:")) from None
+
+
+def _without_message(traceback_text: str) -> str:
+    kinds = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception|Interrupt)): ?", traceback_text, re.MULTILINE)
+    places = re.findall(r'File "[^"]*/((?:dp_transforms|pipelines)/[^"]*)", line (\d+)', traceback_text)
+    place = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
+    return (
+        f"the pipeline failed with {kinds[-1] if kinds else 'an error'}{place}; nothing was published."
+        " See the whole story, which may show cells of the log, with --verbose."
+    )
