@@ -42,7 +42,7 @@ class Sharding:
         return cls(-(-schedule.horizon // slabs), shards or max(1, min(16, _BOUNDED_GROUPS // slabs)))
 
 
-class AssignWindows(beam.PTransform):  # type: ignore[misc]
+class AssignWindows(beam.PTransform):
     """`EventBatch` -> ``((slab, shard), packed UserPairs)``.
 
     Bounded input stays in the GlobalWindow: grouping one key over many Beam windows is quadratic on local runners. A

@@ -15,7 +15,7 @@ from dp_transforms.operator_counters import LATE_BATCHES, operator_counter
 from dp_transforms.stage import KeyedStageDoFn
 
 
-class BoundContributions(beam.PTransform):  # type: ignore[misc]
+class BoundContributions(beam.PTransform):
     """``((slab, shard of users), packed UserPairs)`` -> ``((slab, shard of items), packed ItemHolders)``."""
 
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding) -> None:

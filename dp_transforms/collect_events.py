@@ -23,7 +23,7 @@ _MAX_BATCH = 100_000
 Getter = Callable[[Any], Any]
 
 
-class CollectEvents(beam.PTransform):  # type: ignore[misc]
+class CollectEvents(beam.PTransform):
     """Elements with event times -> ``(batches, rejected)``: PCollections of `EventBatch` and `RejectedEvents`.
 
     user, item: functions from an element to its user and its item: text, or an integer (7 and "7" are the same id).
@@ -48,7 +48,7 @@ class CollectEvents(beam.PTransform):  # type: ignore[misc]
         return batches, rejected
 
 
-class CollectEventsDoFn(beam.DoFn):  # type: ignore[misc]
+class CollectEventsDoFn(beam.DoFn):
     """Buffers the elements of a bundle."""
 
     def __init__(self, user: Getter, item: Getter) -> None:

@@ -7,7 +7,7 @@ import apache_beam as beam
 from dp_transforms.monitoring.event_batch import EventBatch
 
 
-class EventBatchCoder(beam.coders.Coder):  # type: ignore[misc]
+class EventBatchCoder(beam.coders.Coder):
     """Deterministic only byte by byte: a batch is never a key."""
 
     def encode(self, value: EventBatch) -> bytes:

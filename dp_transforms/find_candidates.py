@@ -13,7 +13,7 @@ from dp_transforms.operator_counters import LATE_BATCHES, operator_counter
 from dp_transforms.stage import KeyedStageDoFn
 
 
-class FindCandidates(beam.PTransform):  # type: ignore[misc]
+class FindCandidates(beam.PTransform):
     """``((slab, shard of items), packed ItemHolders)`` -> ``(stream, (slab, shard, packed candidates))``."""
 
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:

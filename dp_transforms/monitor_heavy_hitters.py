@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
@@ -28,7 +29,7 @@ _CELLS_BEFORE_COMPACTION = 64
 _PROGRESS = struct.Struct("<qq")  # next_window, hit_bound
 
 
-class MonitorHeavyHitters(beam.PTransform):  # type: ignore[misc]
+class MonitorHeavyHitters(beam.PTransform):
     """``(stream, (slab, shard, packed candidates))`` -> `WindowReport`, at the maximal timestamp of its window."""
 
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding, is_bounded: bool) -> None:
@@ -73,10 +74,10 @@ class ThresholdMonitorEvolvingDoFn(KeyedStageDoFn):
     def process(
         self,
         element: tuple[str, tuple[int, int, bytes]],
-        pending: object = beam.DoFn.StateParam(PENDING),
-        progress: object = beam.DoFn.StateParam(PROGRESS),
-        due: object = beam.DoFn.StateParam(DUE),
-        close: object = beam.DoFn.TimerParam(CLOSE),
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        due: Any = beam.DoFn.StateParam(DUE),
+        close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> None:
         _, (slab, shard, blob) = element
         next_window, _ = _PROGRESS.unpack(progress.read() or _PROGRESS.pack(0, 0))
@@ -92,11 +93,11 @@ class ThresholdMonitorEvolvingDoFn(KeyedStageDoFn):
     @on_timer(CLOSE)
     def close_due_windows(
         self,
-        pending: object = beam.DoFn.StateParam(PENDING),
-        budgets: object = beam.DoFn.StateParam(BUDGETS),
-        progress: object = beam.DoFn.StateParam(PROGRESS),
-        due: object = beam.DoFn.StateParam(DUE),
-        close: object = beam.DoFn.TimerParam(CLOSE),
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        budgets: Any = beam.DoFn.StateParam(BUDGETS),
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        due: Any = beam.DoFn.StateParam(DUE),
+        close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> Iterator[TimestampedValue]:
         """Closes the due window (bounded input: all of them) and sets the timer for the one after it."""
         due_slab = due.read()

@@ -23,7 +23,7 @@ _IN_PROCESS_RUNNERS = ("FnApiRunner", "BundleBasedDirectRunner", "SwitchingDirec
 _FRESH_KEYS: dict[str, bytes] = {}
 
 
-class KeyFile(beam.Secret):  # type: ignore[misc]
+class KeyFile(beam.Secret):
     """A key in a file of at least 32 bytes that only its owner can read; each worker needs the file at this path."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -51,7 +51,7 @@ class KeyFile(beam.Secret):  # type: ignore[misc]
         return secret
 
 
-class FreshKey(beam.Secret):  # type: ignore[misc]
+class FreshKey(beam.Secret):
     """A 256-bit key from the operating system, kept in the memory of the process that drew it and forgotten with it."""
 
     def __init__(self) -> None:

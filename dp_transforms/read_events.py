@@ -42,7 +42,7 @@ class ReadProgress:
         self._live.pop(self.token, None)
 
 
-class ReadEvents(beam.PTransform):  # type: ignore[misc]
+class ReadEvents(beam.PTransform):
     """Reads the chunks of a log. Returns ``(batches, rejected)``: PCollections of `EventBatch` and `RejectedEvents`.
 
     chunks: from `event_files.find_log_chunks`, which has checked that the files exist and have the fields.
@@ -69,7 +69,7 @@ class ReadEvents(beam.PTransform):  # type: ignore[misc]
         return batches, rejected
 
 
-class ReadChunkDoFn(beam.DoFn):  # type: ignore[misc]
+class ReadChunkDoFn(beam.DoFn):
     """Adapts `read_log_chunk`."""
 
     def __init__(self, fields: EventFields, progress_token: str | None) -> None:

@@ -36,7 +36,7 @@ class HeavyHitters(NamedTuple):
     rejected: beam.PCollection
 
 
-class ShiftingHeavyHitters(beam.PTransform):  # type: ignore[misc]
+class ShiftingHeavyHitters(beam.PTransform):
     """Which items are held by many users in each window, under user-level differential privacy over the whole run.
 
     Guarantee: all reports together are (plan.epsilon, plan.delta)-DP for adding or removing one user with all its

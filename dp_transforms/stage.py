@@ -8,7 +8,7 @@ from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.settings import MonitorSettings
 
 
-class KeyedStageDoFn(beam.DoFn):  # type: ignore[misc]
+class KeyedStageDoFn(beam.DoFn):
     """Holds the settings and, from ``setup()`` on, the keyed functions of the stream as ``self._keys``."""
 
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:

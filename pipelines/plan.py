@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import tempfile
 from typing import Any
 
 import click
@@ -23,6 +22,8 @@ from dp_transforms.accounting.release_plan import (
 )
 from dp_transforms.accounting.target_charging import closed_form_epsilon, exact_tail_epsilon
 from dp_transforms.noise_distribution import check_epsilon
+from dp_transforms.report_files import ReportFileError, discard_file, partial_path, publish_file
+from dp_transforms.report_files.files import output_exists
 from pipelines.options import UserError
 from pipelines.plan_options import PLAN_OPTIONS, flag, option_error, plan_from_options, plan_options
 
@@ -215,22 +216,24 @@ def _threshold_text(plan: ReleasePlan) -> str:
 
 
 def _check_output(output: pathlib.Path) -> None:
-    if output.exists():
-        raise UserError(f"{output} exists. Remove it, or give --output another name.")
+    if os.path.lexists(output):
+        raise UserError(str(output_exists(output)))
     if not output.parent.is_dir():
         raise UserError(f"the folder {output.parent} does not exist. Create it, or give --output another one.")
 
 
 def _write(output: pathlib.Path, text: str) -> None:
     """The file appears whole or not at all, and never replaces one."""
+    partial = partial_path(output, str(os.getpid()))
     try:
-        with tempfile.TemporaryDirectory(prefix=".shh-", dir=output.parent) as folder:
-            partial = pathlib.Path(folder, "plan.json")
-            with partial.open("x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            _check_output(output)  # again: solving took a while
-            os.replace(partial, output)
+        with open(partial, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        publish_file(partial, output)
+    except ReportFileError as error:
+        raise UserError(str(error)) from None
     except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror}.") from None
+        raise UserError(f"cannot write {output}: {error.strerror}. Give --output another folder.") from None
+    finally:
+        discard_file(partial)

@@ -34,9 +34,7 @@ _ITEMS_PER_WINDOW = 12
     type=click.Choice(["s", "ms", "us", "iso"]),
     help="Unit of times that are numbers, since 1970 UTC. Typed times and ISO 8601 text need none.",
 )
-@click.option(
-    "--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, in place of the budget options."
-)
+@click.option("--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, not the budget options.")
 @plan_options
 @click.option(
     "--output", required=True, metavar="FILE", help="The report: ends in .avro, .jsonl or .parquet; must not exist."
@@ -61,7 +59,7 @@ _ITEMS_PER_WINDOW = 12
 @click.option("--allow-large-log", is_flag=True, help="Try a log that may not fit into memory.")
 @click.option("--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data.")
 @click.pass_context
-def command(context: click.Context, logs: tuple[str, ...], **options: Any) -> None:
+def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) -> None:
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
     LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob. Options for Beam follow after

@@ -65,8 +65,8 @@ def check_memory(chunks: Sequence[LogChunk], plan: ReleasePlan) -> None:
     if needed > free:
         raise UserError(
             f"about {events:,} events{_in_windows(plan)} may need {needed / 1e9:.1f} GB on the local runner and"
-            f" {free / 1e9:.1f} GB are free. Replay a part of the range, use another runner (-- --runner=...), or try it"
-            " with --allow-large-log."
+            f" {free / 1e9:.1f} GB are free. Replay a part of the range, use another runner (-- --runner=...), or try"
+            " it with --allow-large-log."
         )
 
 
@@ -144,9 +144,7 @@ def _told_in_one_line() -> Iterator[None]:
     except (ValueError, RuntimeError) as error:
         text = str(error)
         # Errors of workers arrive as the text of a traceback.
-        ours = re.findall(
-            r"^\S*\.(?:EventFileError|ReportFileError): (.*?)(?: \[while running .*)?$", text, re.MULTILINE
-        )
+        ours = re.findall(r"^\S*\.(?:Event|Report)FileError: (.*?)(?: \[while running .*)?$", text, re.MULTILINE)
         if ours:
             raise UserError(ours[-1]) from None
         if type(error) is ValueError and "\n" not in text:

@@ -1,5 +1,7 @@
-"""The local runner, named explicitly: ``DirectRunner`` would choose an engine by network and pipeline, each with its own
-timers, and try to download one."""
+"""The local runner, named explicitly.
+
+``DirectRunner`` would choose an engine by network and pipeline, each with its own timers, and try to download one.
+"""
 
 from __future__ import annotations
 

@@ -173,3 +173,13 @@ def _dictionary_array(values: pa.StringArray, indices: npt.NDArray[np.int32]) ->
         new_index = np.cumsum(used, dtype=np.int32) - np.int32(1)
         values, indices = values.filter(pa.array(used)), new_index[indices]
     return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), values, safe=False)
+
+
+def empty_batch() -> EventBatch:
+    empty = _dictionary_array(pa.array([], pa.string()), np.zeros(0, np.int32))
+    return EventBatch(empty, empty, np.zeros(0, np.int64))
+
+
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """A column of a table as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])

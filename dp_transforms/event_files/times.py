@@ -39,7 +39,7 @@ _ISO = re.compile(
     r"(?:[zZ]|([+-])([0-9]{2})(?::?([0-9]{2}))?)?"
 )
 _INTEGER = "^-?[0-9]{1,18}$"
-_NUMBER = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?$"
+NUMBER = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?$"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -139,7 +139,7 @@ def _from_number_text(text: pa.StringArray, unit: str) -> tuple[npt.NDArray[np.i
     if is_integer.true_count == len(text):
         return _scaled(_int64(text), factor)
     micros, good = np.zeros(len(text), np.int64), np.zeros(len(text), np.bool_)
-    is_number = pc.and_not(pc.match_substring_regex(text, _NUMBER), is_integer)
+    is_number = pc.and_not(pc.match_substring_regex(text, NUMBER), is_integer)
     for mask, is_float in ((is_integer, False), (is_number, True)):
         rows = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
         if len(rows):

@@ -48,7 +48,8 @@ class DiscreteLaplace:
         """First stage: the bit ``Z >= margin``. margins: int64[n]. Returns bool[n]."""
         high, low = self._tail_words(margins)
         below = (uniforms[:, 0] < high) | ((uniforms[:, 0] == high) & (uniforms[:, 1] < low))
-        return (below & (margins <= self.reach)) | (margins <= -self.reach)
+        passed: npt.NDArray[np.bool_] = (below & (margins <= self.reach)) | (margins <= -self.reach)
+        return passed
 
     def sample_given_pass(self, uniforms: Words, margins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Second stage: Z from its distribution given ``Z >= margin``. margins: int64[n], at most `reach`. Returns
