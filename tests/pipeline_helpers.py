@@ -1,0 +1,191 @@
+"""What the pipeline tests share: small plans, logs, one way to run a pipeline, and one way to see what came out."""
+
+from __future__ import annotations
+
+import functools
+import random
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+
+from dp_transforms import event_coder  # noqa: F401  (registers the coder of EventBatch)
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
+from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters, settings_of_plan
+from dp_transforms.window_schedule import WindowSchedule
+from tests.oracle import Event
+
+MICROS = 1_000_000
+MINUTE = 60
+START = 1_699_999_980  # a whole minute, but no whole hour
+RUN_ID = "run-1"
+SECRET = bytes(range(7, 47))
+
+
+@functools.lru_cache(maxsize=64)
+def small_plan(
+    windows: int = 12,
+    *,
+    sliding: int = 1,
+    release: str = "counts",
+    max_items_per_user: int = 3,
+    hits_per_user: int = 3,
+    window_seconds: int = MINUTE,
+) -> ReleasePlan:
+    """A plan of real calibration with a threshold of about 6: epsilon 40 protects nobody, but little noise is needed.
+
+    windows: how many slides the declared range has. sliding: in how many windows each event counts.
+    """
+    slide = window_seconds // sliding
+    return ReleasePlan.calibrate(
+        epsilon=40,
+        delta=0.1,
+        schedule=WindowSchedule(START, START + windows * slide, window_seconds, slide),
+        hits_per_user=hits_per_user,
+        max_items_per_user=max_items_per_user,
+        release=release,
+        max_users=1000,
+        max_items=1000,
+    )
+
+
+def settings_of(plan: ReleasePlan, stream: str = "events", run_id: str = RUN_ID) -> MonitorSettings:
+    return settings_of_plan(plan, stream=stream, run_id=run_id)
+
+
+def random_log(plan: ReleasePlan, seed: int, events: int = 1500, users: int = 40, items: int = 12) -> list[Event]:
+    """Skewed items that shift with time, and some events outside the declared range; times in no order."""
+    source = random.Random(seed)
+    schedule = plan.schedule
+    low, high = schedule.start_seconds * MICROS, schedule.end_seconds * MICROS
+    log = []
+    for _ in range(events):
+        time = source.randrange(low, high) if source.random() < 0.97 else source.choice([low - 1, high, 0, high * 2])
+        rank = min(int(source.expovariate(0.7)), items - 1)
+        shift = (time - low) * 3 // (high - low)
+        log.append((f"user-{source.randrange(users)}", f"item-{(rank + shift) % items}", time))
+    return log
+
+
+def batch_of(log: Sequence[Event]) -> EventBatch:
+    users, items, times = zip(*log, strict=True) if log else ((), (), ())
+    return EventBatch(
+        pa.array(users, pa.string()).dictionary_encode(),
+        pa.array(items, pa.string()).dictionary_encode(),
+        np.array(times, dtype=np.int64),
+    )
+
+
+def batches_of(log: Sequence[Event], size: int) -> list[EventBatch]:
+    return [batch_of(log[low : low + size]) for low in range(0, len(log), size)]
+
+
+def pairs_of(log: Iterable[Event]) -> list[TimestampedValue]:
+    return [TimestampedValue((user, item), Timestamp(micros=time)) for user, item, time in log]
+
+
+def local_pipeline(flags: Sequence[str] = (), runner: str = "FnApiRunner") -> beam.Pipeline:
+    return beam.Pipeline(runner=runner, options=PipelineOptions(list(flags)))
+
+
+def plain(report: WindowReport) -> tuple:
+    """The same in tuples and a list: equal wherever it was decoded, and easy to print."""
+    return (*report[:3], [tuple(found) for found in report[3]], *report[4:])
+
+
+def rebuilt(row: tuple) -> WindowReport:
+    return WindowReport(*row[:3], [HeavyHitter(*found) for found in row[3]], *row[4:])
+
+
+class Collected:
+    """Sees every element that reaches it, in the order of arrival, in this process: also those of a repeated bundle."""
+
+    _by_token: dict[str, list[tuple[Any, Timestamp]]] = {}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self._token = uuid.uuid4().hex
+        self._by_token[self._token] = []
+
+    def sink(self) -> beam.PTransform:
+        return beam.ParDo(_CollectDoFn(self._token))
+
+    @property
+    def stamped(self) -> list[tuple[Any, Timestamp]]:
+        return list(self._by_token[self._token])
+
+    @property
+    def values(self) -> list[Any]:
+        return [value for value, _ in self.stamped]
+
+    @classmethod
+    def add(cls, token: str, value: Any, timestamp: Timestamp) -> None:
+        cls._by_token[token].append((value, timestamp))
+
+
+class _CollectDoFn(beam.DoFn):
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def process(self, element: Any, timestamp: Timestamp = beam.DoFn.TimestampParam) -> None:
+        Collected.add(self._token, element, timestamp)
+
+
+class Outcome:
+    """What a run published and refused, and the numbers for the operator."""
+
+    def __init__(self, reports: Collected, rejected: Collected, result: Any) -> None:
+        self.stamped = reports.stamped
+        self.reports = reports.values
+        self.rejected = rejected.values
+        self.result = result
+
+
+def run_monitor(
+    source: Callable[[beam.Pipeline], beam.PCollection],
+    plan: ReleasePlan,
+    *,
+    flags: Sequence[str] = (),
+    runner: str = "FnApiRunner",
+    **arguments: Any,
+) -> Outcome:
+    """Runs `ShiftingHeavyHitters` over what `source` makes and waits."""
+    arguments.setdefault("run_id", RUN_ID)
+    pipeline = local_pipeline(flags, runner)
+    found = source(pipeline) | "Monitor" >> ShiftingHeavyHitters(plan, **arguments)
+    reports, rejected = Collected(), Collected()
+    _ = found.reports | "Reports" >> reports.sink()
+    _ = found.rejected | "Rejected" >> rejected.sink()
+    result = pipeline.run()
+    result.wait_until_finish()
+    return Outcome(reports, rejected, result)
+
+
+def batches_source(batches: Sequence[EventBatch]) -> Callable[[beam.Pipeline], beam.PCollection]:
+    return lambda pipeline: (
+        pipeline | "Batches" >> beam.Create(list(batches), reshuffle=False).with_output_types(EventBatch)
+    )
+
+
+def pairs_source(log: Iterable[Event]) -> Callable[[beam.Pipeline], beam.PCollection]:
+    stamped = pairs_of(log)
+    return lambda pipeline: (
+        pipeline
+        | "Events" >> beam.Create(stamped, reshuffle=False)
+        | "Stamp" >> beam.Map(lambda value: value).with_output_types(tuple[str, str])
+    )
+
+
+def key_file(tmp_path: Any, secret: bytes = SECRET) -> str:
+    path = tmp_path / "noise.key"
+    path.write_bytes(secret)
+    path.chmod(0o600)
+    return str(path)

@@ -1,0 +1,188 @@
+"""The streaming core, driven the way the DoFns drive it, publishes what the oracle publishes: no Beam here."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.monitoring.candidates import find_candidates
+from dp_transforms.monitoring.contributions import bound_contributions
+from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.user_budgets import UserBudgets
+from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
+from dp_transforms.window_schedule import WindowSchedule
+from tests.oracle import oracle_reports, oracle_transcript
+from tests.pipeline_helpers import SECRET, batches_of
+
+MICROS = 1_000_000
+START = 1_000
+WINDOWS = 6
+
+
+def monitor_settings(
+    release="counts", limit=3, sliding=1, *, epsilon=1.0, threshold=4, hits=2, stream="events", run_id="run-1"
+):
+    """Hand-made numbers: little noise and a low threshold, so that a few users suffice for things to happen."""
+    return MonitorSettings(
+        stream=stream,
+        run_id=run_id,
+        plan_fingerprint="plan",
+        schedule=WindowSchedule(START, START + 10 * WINDOWS, 10 * sliding, 10),
+        release=release,
+        threshold=threshold,
+        zone_width=2 if release == "labels" else 0,
+        epsilon_per_query=epsilon,
+        hits_per_user=hits,
+        max_items_per_user=limit,
+        epsilon_total=9.0,
+        delta=1e-3,
+        epsilon_after_hits=tuple(float(j + 1) for j in range(hits)),
+    )
+
+
+def run_core(log, chosen, *, windows_per_slab=1, shards=1, batch_size=1000, order=None, secret=SECRET):
+    """The path of an event through the functions of `monitoring`; ``order`` shuffles what each grouping hands over."""
+    keys = chosen.stream_keys(secret)
+    order = order or random.Random(0)
+    by_users: dict = {}
+    for batch in batches_of(log, batch_size):
+        for slab, shard, pairs in pairs_of_events(
+            batch, chosen.schedule, keys, windows_per_slab=windows_per_slab, shards=shards
+        ):
+            by_users.setdefault((slab, shard), []).append(pairs.to_bytes())
+    by_items: dict = {}
+    for slab, blobs in shuffled([(slab, blobs) for (slab, _), blobs in by_users.items()], order):
+        pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in shuffled(blobs, order)])
+        bounded = bound_contributions(pairs, chosen.max_items_per_user, keys)
+        for shard, cells in ItemHolders.of_pairs(bounded).shard_by_item(shards):
+            by_items.setdefault((slab, shard), []).append(cells.to_bytes())
+    pending: dict = {}
+    for (slab, _), blobs in shuffled(by_items.items(), order):
+        cells = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in shuffled(blobs, order)])
+        candidates = find_candidates(cells, chosen, keys)
+        if len(candidates):
+            pending.setdefault(slab, []).append(candidates.to_bytes())
+
+    monitor = HeavyHitterMonitor(chosen, keys)
+    state, reports = MonitorState(), []
+    for slab in sorted(pending):
+        candidates = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in shuffled(pending[slab], order)])
+        for window, part in candidates.by_window():
+            report, _ = monitor.close_window(window, candidates.select_range(part), state)
+            state.budgets = UserBudgets(state.budgets.to_cells())
+            reports += [report] if report is not None else []
+    return reports
+
+
+def shuffled(entries, order):
+    entries = list(entries)
+    order.shuffle(entries)
+    return entries
+
+
+EVENT = st.tuples(
+    st.sampled_from([*(f"u{number}" for number in range(9)), "ü☃", "7"]),
+    st.sampled_from(["a", "b", "c", "a much longer label of an item, over several blocks", "0", "é"]),
+    # Mostly inside the range, also at the very edges of windows and of the range, and far outside.
+    st.one_of(
+        st.integers(START * MICROS, (START + 10 * WINDOWS) * MICROS - 1),
+        st.sampled_from([START, START + 10, START + 10 * WINDOWS]).flatmap(
+            lambda second: st.sampled_from([second * MICROS - 1, second * MICROS])
+        ),
+        st.sampled_from([-(2**63), 2**63 - 1, 0]),
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(
+    log=st.lists(EVENT, min_size=0, max_size=120),
+    release=st.sampled_from(["counts", "labels"]),
+    limit=st.sampled_from([1, 3]),
+    sliding=st.sampled_from([1, 3]),
+    epsilon=st.floats(0.5, 2),
+    threshold=st.integers(3, 8),
+    hits=st.integers(1, 3),
+    windows_per_slab=st.integers(1, 9),
+    shards=st.integers(1, 7),
+    batch_size=st.integers(1, 130),
+    order=st.randoms(use_true_random=False),
+)
+def test_core_equals_oracle(
+    log, release, limit, sliding, epsilon, threshold, hits, windows_per_slab, shards, batch_size, order
+):
+    chosen = monitor_settings(release, limit, sliding, epsilon=epsilon, threshold=threshold, hits=hits)
+    found = run_core(log, chosen, windows_per_slab=windows_per_slab, shards=shards, batch_size=batch_size, order=order)
+    assert found == oracle_reports(log, chosen, SECRET)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), sliding=st.sampled_from([1, 3]), limit=st.sampled_from([1, 3]))
+@pytest.mark.parametrize("release", ["counts", "labels"])
+def test_core_equals_oracle_on_busy_logs(release, seed, sliding, limit):
+    log = busy_log(seed)
+    chosen = monitor_settings(release, limit, sliding, threshold=5)
+    assert run_core(log, chosen, shards=3, windows_per_slab=2, batch_size=70) == oracle_reports(log, chosen, SECRET)
+
+
+def busy_log(seed, events=400):
+    source = random.Random(seed)
+    return [
+        (
+            f"u{source.randrange(20)}",
+            f"i{min(int(source.expovariate(0.6)), 5)}",
+            source.randrange(START * MICROS, (START + 10 * WINDOWS) * MICROS),
+        )
+        for _ in range(events)
+    ]
+
+
+@pytest.mark.parametrize("release", ["counts", "labels"])
+@pytest.mark.parametrize("sliding", [1, 3])
+def test_busy_logs_exercise_what_they_are_for(release, sliding):
+    """Without reports, bounded users and users kept out in between, the equalities above would say little."""
+    transcripts = [
+        oracle_transcript(busy_log(seed), monitor_settings(release, 1, sliding, threshold=5), SECRET)
+        for seed in range(5)
+    ]
+    assert sum(len(found.reports) for found in transcripts) >= 10
+    assert sum(len(found.bounded) for found in transcripts) >= 100
+    assert sum(found.kept_out for found in transcripts) >= 20
+    zones = {hitter.zone for found in transcripts for report in found.reports for hitter in report.heavy_hitters}
+    assert zones == ({None} if release == "counts" else {"above", "between"})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"run_id": "run-2"},
+        {"stream": "others"},
+        {"threshold": 5},
+        {"hits": 1},
+        {"limit": 2},
+        {"epsilon": 1.5},
+        {"sliding": 3},
+        {"release": "labels"},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_the_comparison_can_fail(changed):
+    """Each number that the core runs on changes the transcript: an oracle of other numbers disagrees."""
+    differs = 0
+    for seed in range(3):
+        log = busy_log(seed)
+        found = [report.heavy_hitters for report in run_core(log, monitor_settings())]
+        differs += found != [
+            report.heavy_hitters for report in oracle_reports(log, monitor_settings(**changed), SECRET)
+        ]
+    assert differs >= 2
+
+
+def test_another_key_is_another_transcript():
+    log = busy_log(0)
+    assert run_core(log, monitor_settings()) != oracle_reports(log, monitor_settings(), bytes(range(32)))
