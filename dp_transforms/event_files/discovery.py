@@ -68,7 +68,7 @@ def estimate_events(chunks: Iterable[LogChunk]) -> int:
         if chunk.events is not None:
             total += chunk.events
         else:
-            compressed = chunk.path.endswith(".gz")
+            compressed = chunk.path.lower().endswith(".gz")
             total += chunk.bytes / (_MIN_BYTES_PER_COMPRESSED_EVENT if compressed else _MIN_BYTES_PER_EVENT)
     return int(total)
 

@@ -20,7 +20,8 @@ _MISSING, _BAD = 1, 5  # as in columns.py
 
 _MIN_MICROS = -62_135_596_800_000_000  # 0001-01-01
 _END_MICROS = 253_402_300_800_000_000  # 10000-01-01
-MICROS_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
+MICROS_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}  # the units that can be declared
+_MICROS_PER_DAY = 86_400_000_000
 
 # What Arrow's cast is known to accept, in the two shapes that its two target types want. 29 February is left to Python.
 _DATE = (
@@ -56,14 +57,14 @@ def is_number_type(column_type: pa.DataType) -> bool:
 
 
 def parse_times(array: pa.Array, unit: str | None) -> TimeColumn:
-    """Times from a timestamp, date, number or text column. unit: see `EventFields.time_unit`."""
+    """Times from a timestamp, date, number or text column. unit: see `EventFields.time_unit`; also ``d``."""
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     if pa.types.is_timestamp(array.type):
         micros, good = _from_ticks(_int64(array), array.type.unit)
     elif pa.types.is_date32(array.type):
-        micros, good = _scaled(_int64(array.cast(pa.int32())), 86_400_000_000)
+        micros, good = _scaled(_int64(array.cast(pa.int32())), _MICROS_PER_DAY)
     elif pa.types.is_date64(array.type):
         micros, good = _scaled(_int64(array), 1_000)
     elif is_number_type(array.type):
@@ -102,7 +103,7 @@ def _from_ticks(ticks: npt.NDArray[np.int64], unit: str) -> tuple[npt.NDArray[np
 
 
 def _from_numbers(array: pa.Array, unit: str | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    factor = MICROS_PER_UNIT.get(unit or "")
+    factor = _MICROS_PER_DAY if unit == "d" else MICROS_PER_UNIT.get(unit or "")
     if factor is None:  # a number where ISO 8601 text was declared
         return np.zeros(len(array), np.int64), np.zeros(len(array), np.bool_)
     if pa.types.is_floating(array.type):

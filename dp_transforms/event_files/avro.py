@@ -1,0 +1,146 @@
+"""Avro logs: each block of records is decoded by fastavro in one call, behind the limits of the two modules beside.
+
+A block is decoded as one Avro array of records, which is the same bytes with a count before and a zero behind. Measured
+against `fastavro.block_reader`: twice as fast, since no cell becomes text or a datetime on the way.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+
+from dp_transforms.event_files import columns, times
+from dp_transforms.event_files.avro_container import iter_frames, read_block, read_header
+from dp_transforms.event_files.avro_schema import EventSchema, check_schema
+from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, damaged_error
+from dp_transforms.event_files.text_files import ByteShares
+
+_BLOCK_ROWS = 1 << 18
+# Records of more fields than this are read faster by passing over the other fields.
+_FEW_FIELDS = 8
+
+
+def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
+    """The file as one chunk, if it has records. Raises EventFileError where header or schema cannot serve."""
+    try:
+        with open(path, "rb") as file:
+            header = read_header(path, file)
+            check_schema(path, header.schema, fields)
+            try:
+                events: int | None = sum(count for count, _, _ in iter_frames(file, header))
+            except ValueError:
+                events = None  # reading will come to the broken place and say where it is
+    except OSError:
+        raise damaged_error(path, "Avro") from None
+    return [] if events == 0 else [LogChunk(path, "avro", None, events, os.path.getsize(path))]
+
+
+def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
+    """The records, in blocks of about a quarter of a million."""
+    shares = ByteShares(chunk.bytes)
+    rows_decoded = 0
+    try:
+        with open(chunk.path, "rb") as file:
+            header = read_header(chunk.path, file)
+            schema = check_schema(chunk.path, header.schema, fields)
+            decoder = _Decoder(schema)
+            frames = iter_frames(file, header)
+            at_end = False
+            while not at_end:
+                parts: list[tuple[pa.Array, pa.Array, pa.Array]] = []
+                first_row, read_to = rows_decoded + 1, 0
+                while rows_decoded - first_row + 1 < _BLOCK_ROWS:
+                    frame = next(frames, None)
+                    if frame is None:
+                        at_end = True
+                        break
+                    count, begin, length = frame
+                    parts.append(decoder.decode(count, read_block(file, header, begin, length)))
+                    rows_decoded, read_to = rows_decoded + count, begin + length
+                if parts:
+                    yield _assemble(chunk.path, parts, schema, first_row, shares.up_to(read_to))
+    except EventFileError:
+        raise
+    except Exception:
+        # Whatever the decoder raises on hostile bytes, its words may hold some of them.
+        raise damaged_error(chunk.path, "Avro", rows_decoded) from None
+    yield ReadBlock(columns.empty_batch(), (), 0, shares.rest())
+
+
+class _Decoder:
+    """Blocks of records -> three Arrow columns."""
+
+    def __init__(self, schema: EventSchema) -> None:
+        self._schema = schema
+        self._written = fastavro.parse_schema({"type": "array", "items": schema.record})
+        fields = schema.record["fields"]
+        has_nested = any(_is_nested(field["type"]) for field in fields)
+        self._wanted = None
+        if has_nested or len(fields) > _FEW_FIELDS:
+            self._wanted = fastavro.parse_schema({"type": "array", "items": schema.wanted})
+
+    def decode(self, count: int, data: bytes) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """Raises anything for a block that does not hold ``count`` records and nothing else."""
+        if count > len(data) // self._schema.min_record_bytes:
+            raise ValueError("more records claimed than fit")
+        framed = io.BytesIO(b"".join([_zigzag(count), data, b"\0"] if count else [b"\0", data]))
+        records: Any = fastavro.schemaless_reader(framed, self._written, self._wanted)
+        if len(records) != count or framed.read(1):
+            raise ValueError("other bytes than the records claimed")
+        schema = self._schema
+        time_type = {"float": pa.float64(), "whole": pa.int64(), "text": pa.binary()}[schema.time_type]
+        return (
+            _id_array([record["user"] for record in records], schema.user_is_number),
+            _id_array([record["item"] for record in records], schema.item_is_number),
+            pa.array([record["time"] for record in records], time_type),
+        )
+
+
+def _is_nested(field_type: Any) -> bool:
+    if isinstance(field_type, list):
+        return any(_is_nested(branch) for branch in field_type)
+    return isinstance(field_type, dict) and field_type["type"] != "fixed"
+
+
+def _id_array(values: list[Any], is_number: bool) -> pa.Array:
+    if is_number:
+        return pa.array(values, pa.int64())
+    try:
+        return pa.array(values, pa.binary())
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # a union of text and whole numbers
+        cells = [str(value).encode() if isinstance(value, int) else value for value in values]
+        return pa.array(cells, pa.binary())
+
+
+def _zigzag(number: int) -> bytes:
+    """A count as Avro writes it."""
+    number <<= 1
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _assemble(
+    path: str,
+    parts: list[tuple[pa.Array, pa.Array, pa.Array]],
+    schema: EventSchema,
+    first_row: int,
+    byte_share: int,
+) -> ReadBlock:
+    user, item, time = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
+    if schema.time_unit == "ns":
+        time = time.view(pa.timestamp("ns"))
+    return columns.assemble_block(
+        path,
+        (columns.encode_ids(user), columns.encode_ids(item), times.parse_times(time, schema.time_unit)),
+        lambda rows: rows + first_row,
+        byte_share,
+    )

@@ -1,0 +1,334 @@
+"""JSON lines: one object per line. Arrow reads blocks of plain lines; blocks with anything odd are read line by line.
+
+Both ways give the same events and the same rejected lines (tests/unit/test_event_files_json.py compares them), so what
+is accepted does not depend on where a block begins. A line is broken if it is no JSON object, holds NaN or an
+infinity, repeats one of the three fields, nests deeper than MAX_DEPTH or is longer than MAX_LINE_BYTES. Blank lines are
+no events. Positions count all lines.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.json
+
+from dp_transforms.event_files import columns, times
+from dp_transforms.event_files.log_chunk import (
+    EventFields,
+    EventFileError,
+    LogChunk,
+    ReadBlock,
+    check_fields_present,
+    damaged_error,
+    time_unit_error,
+)
+from dp_transforms.event_files.text_files import UTF8_MARK, ByteShares, TextStream, file_size, read_head
+from dp_transforms.rejected_events import RejectedEvents
+
+MAX_LINE_BYTES = 16 << 20
+MAX_DEPTH = 200  # far below what Python's parser can recurse
+_BLOCK_BYTES = 16 << 20
+_LOOKED_AT_LINES = 100
+
+_BLANKS = b" \t\r"
+_NOT_JSON_NUMBER = re.compile(rb"[:,\[\s]-?(?:NaN|Inf)")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_EXACT_IN_FLOAT = 2.0**53
+
+Columns = tuple[columns.IdColumn, columns.IdColumn, times.TimeColumn]
+
+
+def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
+    """The file as one chunk, if it has lines. Raises EventFileError where the first lines cannot serve."""
+    try:
+        head, is_whole = read_head(path)
+    except (pa.ArrowException, OSError):
+        raise damaged_error(path, "gzip") from None
+    lines = [line.strip(_BLANKS) for line in head.split(b"\n")]
+    cut_off = None if is_whole else lines.pop()
+    lines = [line for line in lines if line][:_LOOKED_AT_LINES]
+    if not lines and not cut_off and is_whole:
+        return []
+    parser = _LineParser(fields)
+    objects = [event for event in map(parser.parse, lines) if event is not None]
+    if lines and not objects:
+        raise EventFileError(path, "its first lines are no JSON objects. Write one object per line.")
+    if objects:
+        check_fields_present(path, dict.fromkeys(name for event in objects for name in event), fields)
+        moments = [event.get(fields.time) for event in objects]
+        numbers = [isinstance(moment, (_Integer, float)) for moment in moments if moment is not None]
+        if fields.time_unit not in times.MICROS_PER_UNIT and numbers and all(numbers):
+            raise time_unit_error(path, fields.time)
+    return [LogChunk(path, "json", None, None, file_size(path))]
+
+
+def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
+    """The lines, in blocks of about 16 MB."""
+    shares = ByteShares(chunk.bytes)
+    lines_read = 0
+    try:
+        with TextStream(chunk.path) as text:
+            for first_line, block, too_long in _line_blocks(text.stream):
+                yield _read_block(chunk.path, block, first_line, too_long, fields, shares.up_to(text.bytes_read()))
+                lines_read = first_line + block.count(b"\n")
+    except (pa.ArrowException, OSError):
+        raise damaged_error(chunk.path, "gzip", lines_read) from None
+    yield ReadBlock(columns.empty_batch(), (), 0, shares.rest())
+
+
+def _line_blocks(stream: Any) -> Iterator[tuple[int, bytes, list[int]]]:
+    """Blocks of whole lines: (number of the first line, lines, numbers of lines that were too long).
+
+    In place of a line that was too long there is a blank one, so that the numbering goes on. Memory stays within two
+    blocks whatever the length of a line.
+    """
+    line_number, is_first = 1, True
+    pending: list[bytes] = []
+    pending_bytes = 0
+    at_end = False
+    while not at_end:
+        data = stream.read(_BLOCK_BYTES)
+        at_end = not data
+        if is_first:
+            data, is_first = data.removeprefix(UTF8_MARK), False
+        end = len(data) if at_end else data.rfind(b"\n") + 1
+        if not end and not at_end:
+            pending_bytes += len(data)
+            if pending_bytes <= MAX_LINE_BYTES:
+                pending.append(data)
+            else:
+                pending.clear()
+            continue
+        first_end = data.find(b"\n") if end else 0
+        too_long = []
+        if pending_bytes + first_end > MAX_LINE_BYTES:
+            too_long.append(line_number)
+            block = data[first_end:end]
+        else:
+            block = b"".join([*pending, data[:end]])
+        if block or too_long:
+            yield line_number, block, too_long
+        line_number += block.count(b"\n")
+        pending = [data[end:]]
+        pending_bytes = len(data) - end
+
+
+def _read_block(
+    path: str, block: bytes, first_line: int, too_long: list[int], fields: EventFields, byte_share: int
+) -> ReadBlock:
+    lines = _Lines(block)
+    unparsed = [RejectedEvents(path, tuple(too_long), columns.BROKEN_LINE)] if too_long else []
+    fast = _read_fast(lines, fields)
+    if fast is not None:
+        return columns.assemble_block(path, fast, lambda rows: lines.numbers()[rows] + first_line, byte_share, unparsed)
+    slow, kept, broken = _read_slow(lines, fields)
+    if len(broken):
+        positions = tuple((lines.numbers()[broken] + first_line).tolist())
+        unparsed.append(RejectedEvents(path, positions, columns.BROKEN_LINE))
+    return columns.assemble_block(
+        path, slow, lambda rows: lines.numbers()[kept[rows]] + first_line, byte_share, unparsed
+    )
+
+
+class _Lines:
+    """A block of lines, in the plainest form: each begins with its ``{`` right after the line end before it."""
+
+    def __init__(self, block: bytes) -> None:
+        self.raw = block
+        self.text = block if not block or block.endswith(b"\n") else block + b"\n"
+        self.is_plain = self._check_plain()
+        if not self.is_plain:
+            self.text = b"".join(line + b"\n" for line in self.stripped())
+            self.is_plain = self._check_plain()
+        self.count = self.text.count(b"\n") if self.is_plain else len(self.stripped())
+
+    def stripped(self) -> list[bytes]:
+        """The lines that are not blank."""
+        return [line for line in (line.strip(_BLANKS) for line in self.raw.split(b"\n")) if line]
+
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """For each of them its number among all lines of the block, from 0."""
+        filled = [bool(line.strip(_BLANKS)) for line in self.raw.split(b"\n")]
+        return np.flatnonzero(filled)
+
+    def _check_plain(self) -> bool:
+        """Whether each line begins with ``{``, ends with ``}``, nests little and holds no NaN.
+
+        Between a ``}`` and a ``{`` JSON wants a comma, except at the top: so no object can run over a line end, and if
+        there are as many objects as lines, each line is one.
+        """
+        text = np.frombuffer(self.text, np.uint8)
+        ends = np.flatnonzero(text == ord("\n"))
+        if not len(ends):
+            return True
+        if (text[np.concatenate([[0], ends[:-1] + 1])] != ord("{")).any():
+            return False
+        before = text[ends - 1]
+        if (before == ord("\r")).any():
+            before = np.where(before == ord("\r"), text[ends - 2], before)
+        if (before != ord("}")).any():
+            return False
+        if (b"NaN" in self.text or b"Inf" in self.text) and _NOT_JSON_NUMBER.search(self.text):
+            return False
+        if self.text.count(b"{") + self.text.count(b"[") - len(ends) < MAX_DEPTH:
+            return True
+        opened = np.searchsorted(np.flatnonzero((text | 0x20) == ord("{")), ends)
+        return bool(np.diff(opened, prepend=0).max() <= MAX_DEPTH)
+
+
+def _read_fast(lines: _Lines, fields: EventFields) -> Columns | None:
+    """The columns by Arrow; None if it must be done line by line."""
+    if not lines.is_plain or not lines.count:
+        return None
+    schema = _guess_schema(lines.text, fields)
+    if schema is None:
+        return None
+    try:
+        table = pa.json.read_json(
+            io.BytesIO(lines.text),
+            read_options=pa.json.ReadOptions(use_threads=False, block_size=len(lines.text) + 1),
+            parse_options=pa.json.ParseOptions(
+                explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior="ignore"
+            ),
+        ).combine_chunks()
+    except (pa.ArrowException, ValueError):
+        return None
+    if table.num_rows != lines.count:
+        return None
+    user, item, time = (columns.one_chunk(table.column(name)) for name in fields.names)
+    time_column = times.parse_times(time, fields.time_unit)
+    if pa.types.is_floating(time.type):
+        # Whole numbers beyond 2**53 have lost digits on the way through a float.
+        largest = max(np.abs(time.fill_null(0.0).to_numpy()).max(), np.abs(time_column.micros).max())
+        if not largest < _EXACT_IN_FLOAT:
+            return None
+    return columns.encode_ids(user), columns.encode_ids(item), time_column
+
+
+def _guess_schema(text: bytes, fields: EventFields) -> pa.Schema | None:
+    """The types of the three fields in the first lines of a block; None if a field has several."""
+    parser = _LineParser(fields)
+    kinds: dict[str, set[type]] = {name: set() for name in fields.names}
+    begin = 0
+    for _ in range(_LOOKED_AT_LINES):
+        end = text.find(b"\n", begin)
+        if end < 0:
+            break
+        event = parser.parse(text[begin:end])
+        begin = end + 1
+        if event is None:
+            return None
+        for name in fields.names:
+            kinds[name].add(type(event.get(name)))
+    types = []
+    for name in fields.names:
+        seen = kinds[name] - {type(None)}
+        if seen <= {str}:
+            types.append(pa.string())
+        elif seen == {_Integer}:
+            types.append(pa.int64())
+        elif name == fields.time and seen <= {_Integer, float}:
+            types.append(pa.float64())
+        else:
+            return None
+    return pa.schema(list(zip(fields.names, types, strict=True)))
+
+
+def _read_slow(lines: _Lines, fields: EventFields) -> tuple[Columns, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The columns line by line; the rows of `_Lines.stripped` that they hold; those that are broken."""
+    parser = _LineParser(fields)
+    parsed = [parser.parse(line) for line in lines.stripped()]
+    is_broken = np.fromiter((event is None for event in parsed), np.bool_, len(parsed))
+    events = [event for event in parsed if event is not None]
+    user, item = (_id_column([event.get(name) for event in events]) for name in (fields.user, fields.item))
+    time = _time_column([event.get(fields.time) for event in events], fields.time_unit)
+    return (user, item, time), np.flatnonzero(~is_broken), np.flatnonzero(is_broken)
+
+
+def _id_column(values: list[Any]) -> columns.IdColumn:
+    # A lone surrogate, which JSON can spell, becomes bytes that are no UTF-8.
+    cells = [value.encode("utf-8", "surrogatepass") if isinstance(value, str) else None for value in values]
+    column = columns.encode_ids(pa.array(cells, pa.binary()))
+    is_wrong = np.fromiter((not isinstance(value, (str, type(None))) for value in values), np.bool_, len(values))
+    column.faults[is_wrong] = columns.WRONG_TYPE
+    return column
+
+
+def _time_column(values: list[Any], unit: str | None) -> times.TimeColumn:
+    micros = np.zeros(len(values), np.int64)
+    faults = np.full(len(values), columns.WRONG_TYPE, np.uint8)
+    rows: dict[type, list[int]] = {}
+    for row, value in enumerate(values):
+        rows.setdefault(type(value), []).append(row)
+    faults[rows.get(type(None), [])] = columns.MISSING
+    for kind, convert, arrow_type in (
+        (str, lambda text: text.encode("utf-8", "surrogatepass"), pa.binary()),
+        (_Integer, _to_int64, pa.int64()),
+        (float, float, pa.float64()),
+    ):
+        if kind in rows:
+            parsed = times.parse_times(pa.array([convert(values[row]) for row in rows[kind]], arrow_type), unit)
+            micros[rows[kind]], faults[rows[kind]] = parsed.micros, parsed.faults
+    return times.TimeColumn(micros, faults)
+
+
+def _to_int64(digits: str) -> int:
+    """A whole number; one that is far outside every range of times stays outside."""
+    return int(digits) if len(digits) <= 18 else 2**63 - 1
+
+
+class _Integer(str):
+    """The digits of a whole number in JSON, however long; ``-0`` is ``0``."""
+
+    __slots__ = ()
+
+    def __new__(cls, digits: str) -> _Integer:
+        return super().__new__(cls, "0" if digits == "-0" else digits)
+
+
+class _Repeated(dict[str, Any]):
+    """An object in which one of the three fields occurs twice."""
+
+
+class _LineParser:
+    """Python's parser, made as strict as the format."""
+
+    def __init__(self, fields: EventFields) -> None:
+        self._names = fields.names
+        self._decoder = json.JSONDecoder(
+            object_pairs_hook=self._object, parse_int=_Integer, parse_constant=_refuse_constant
+        )
+
+    def parse(self, line: bytes) -> dict[str, Any] | None:
+        """The object of a line; None if the line is broken."""
+        if line.count(b"{") + line.count(b"[") > MAX_DEPTH and _depth(line) > MAX_DEPTH:
+            return None
+        try:
+            # Bytes that are no UTF-8 matter only in the fields that are used, where they become a fault of the cell.
+            event = self._decoder.decode(line.decode("utf-8", "surrogateescape"))
+        except (ValueError, RecursionError):
+            return None
+        return event if isinstance(event, dict) and not isinstance(event, _Repeated) else None
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        event = dict(pairs)
+        if len(event) < len(pairs) and any(sum(key == name for key, _ in pairs) > 1 for name in self._names):
+            return _Repeated(event)
+        return event
+
+
+def _refuse_constant(_: str) -> NoReturn:
+    raise ValueError("no JSON")
+
+
+def _depth(line: bytes) -> int:
+    brackets = np.frombuffer(_STRING.sub(b"", line), np.uint8)
+    steps = ((brackets | 0x20) == ord("{")).astype(np.int64) - ((brackets | 0x20) == ord("}"))
+    return int(np.cumsum(steps).max(initial=0))
