@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,20 @@ def format_utc(micros: int) -> str:
     """ISO 8601 in UTC of microseconds since 1970, e.g. ``2017-10-01T03:00:00Z``."""
     moment = datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(microseconds=micros)
     return moment.isoformat().replace("+00:00", "Z")
+
+
+def parse_utc(text: str) -> int:
+    """Seconds since 1970 UTC of an ISO 8601 date or time, UTC unless it says otherwise. Raises ValueError."""
+    try:
+        moment = datetime.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
+    except ValueError:
+        raise ValueError(f"{text!r} is no ISO 8601 time. Use one such as 2017-10-01T03:00:00Z.") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.timezone.utc)
+    seconds = (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)) / datetime.timedelta(seconds=1)
+    if seconds != int(seconds):
+        raise ValueError(f"{text!r} must be a whole second.")
+    return int(seconds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +75,15 @@ class WindowSchedule:
             )
 
     @classmethod
-    def fixed(cls, start_seconds: int, end_seconds: int, window_seconds: int) -> WindowSchedule:
-        """Fixed windows: each event lies in exactly one."""
-        return cls(start_seconds, end_seconds, window_seconds, window_seconds)
+    def fixed(cls, start: int | str, end: int | str, window_seconds: int) -> WindowSchedule:
+        """Fixed windows: each event lies in exactly one. start, end: ISO 8601 text, or seconds since 1970 UTC."""
+        return cls.sliding(start, end, window_seconds, window_seconds)
+
+    @classmethod
+    def sliding(cls, start: int | str, end: int | str, window_seconds: int, slide_seconds: int) -> WindowSchedule:
+        """Sliding windows: each event lies in ``window_seconds / slide_seconds`` of them, and counts in each."""
+        start_seconds, end_seconds = (parse_utc(time) if isinstance(time, str) else time for time in (start, end))
+        return cls(start_seconds, end_seconds, window_seconds, slide_seconds)
 
     @property
     def windows_per_event(self) -> int:

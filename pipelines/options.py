@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 
 import click
+
+from dp_transforms.window_schedule import parse_utc
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -37,15 +38,9 @@ class UtcTime(click.ParamType):
         if isinstance(value, int):
             return value
         try:
-            moment = datetime.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", value.strip()))
-        except ValueError:
-            self.fail(f"{value!r} is no ISO 8601 time. Use one such as 2017-10-01T03:00:00Z.", param, ctx)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=datetime.timezone.utc)
-        seconds = (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)) / datetime.timedelta(seconds=1)
-        if seconds != int(seconds):
-            self.fail(f"{value!r} must be a whole second.", param, ctx)
-        return int(seconds)
+            return parse_utc(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 DURATION = Duration()

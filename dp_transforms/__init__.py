@@ -1,0 +1,79 @@
+"""Private shifting heavy hitters: which items many users hold right now, window by window, under user-level privacy.
+
+Guarantee of everything that `ShiftingHeavyHitters` reports, over the whole run: for neighbouring streams S and S', which
+differ in one user with all of its events, and every set R of reports, ``Pr[reports(S) in R] <= e^epsilon
+Pr[reports(S') in R] + delta``. Proof: docs/guarantee.md.
+
+Public names, loaded when first used:
+
+- `ReleasePlan`: a budget (epsilon, delta) turned into noise, threshold and hits. Start here.
+- `WindowSchedule`: the declared windows of a run.
+- `ShiftingHeavyHitters`: the Beam transform, events in, `WindowReport` out.
+- `WindowReport`, `HeavyHitter`: what is released. `RejectedEvents`: rows that could not be read, for the operator.
+- `EventBatch`: events as columns, the fast way in. `ReadEvents`, `EventFields`, `find_log_chunks`: logs as batches.
+
+Map of the package, from what knows nothing to what knows all:
+
+- noise_distribution, window_schedule: the discrete Laplace distribution; which windows there are.
+- accounting: from a budget to plain numbers. Knows no mechanism and no Beam.
+- mechanisms: keyed randomness, exact noise, release rules. Knows no accounting and no Beam.
+- monitoring: the streaming core on numpy columns. Knows no Beam.
+- event_files, report_files: logs in, reports out. Know no Beam.
+- Beam, one verb a module, in the order in which an event meets them: read_events or collect_events, assign_windows,
+  bound_contributions, find_candidates, monitor_heavy_hitters (the stateful per-key DoFn), write_reports. They share
+  noise_key, stage, operator_counters and the coders; shifting_heavy_hitters puts them together.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dp_transforms.accounting.release_plan import ReleasePlan
+    from dp_transforms.event_files import EventFields, find_log_chunks
+    from dp_transforms.monitoring.event_batch import EventBatch
+    from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
+    from dp_transforms.read_events import ReadEvents
+    from dp_transforms.rejected_events import RejectedEvents
+    from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
+    from dp_transforms.window_schedule import WindowSchedule
+
+_HOME = {
+    "EventBatch": "monitoring.event_batch",
+    "EventFields": "event_files",
+    "HeavyHitter": "monitoring.window_report",
+    "ReadEvents": "read_events",
+    "RejectedEvents": "rejected_events",
+    "ReleasePlan": "accounting.release_plan",
+    "ShiftingHeavyHitters": "shifting_heavy_hitters",
+    "WindowReport": "monitoring.window_report",
+    "WindowSchedule": "window_schedule",
+    "find_log_chunks": "event_files",
+}
+
+__all__ = [
+    "EventBatch",
+    "EventFields",
+    "HeavyHitter",
+    "ReadEvents",
+    "RejectedEvents",
+    "ReleasePlan",
+    "ShiftingHeavyHitters",
+    "WindowReport",
+    "WindowSchedule",
+    "find_log_chunks",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used: a plan must not wait for Beam."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

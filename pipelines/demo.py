@@ -1,0 +1,37 @@
+"""``make demo``: simulates a log, replays it and shows the result, with the commands that a user would type."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import sys
+
+from rich.console import Console
+
+from pipelines.cli import main
+
+_FOLDER = pathlib.Path("demo")
+_LOG, _REPORT = str(_FOLDER / "clicks.parquet"), str(_FOLDER / "report.avro")
+_STEPS = (
+    ["simulate", "--events", "500000", "--users", "50000", "--days", "2", "--seed", "1", "--output", _LOG],
+    [
+        *("replay", _LOG, "--start", "2026-01-01T00:00:00Z", "--end", "2026-01-03T00:00:00Z", "--window", "1h"),
+        *("--epsilon", "2", "--delta", "1e-9", "--output", _REPORT),
+    ],
+    ["show", _REPORT, "--last", "6"],
+)
+
+
+def demo() -> None:
+    """Starts from nothing: what an earlier demo made is removed."""
+    shutil.rmtree(_FOLDER, ignore_errors=True)
+    _FOLDER.mkdir()
+    console = Console(highlight=False, soft_wrap=True)
+    for words in _STEPS:
+        console.print(f"\n[bold cyan]$ shh {' '.join(words)}[/]")
+        sys.stdout.flush()
+        main(words)
+
+
+if __name__ == "__main__":
+    demo()
