@@ -97,11 +97,6 @@ def solve_noise(accountant: str, release: str, hits: int, epsilon: float, delta:
             f"epsilon = {epsilon:g} with hits_per_user = {hits} needs noise of scale over {1 / MIN_EPSILON:g}. "
             "Raise epsilon or delta, or lower hits_per_user."
         ) from None
-    if noise_scale <= limits["lowest"]:
-        raise ValueError(
-            f"epsilon = {epsilon:g} with hits_per_user = {hits} asks for noise of scale below {1 / MAX_EPSILON:g}, "
-            "less than can be sampled. Lower epsilon or delta, or raise hits_per_user."
-        )
     unit = 10.0 ** (math.floor(math.log10(1 / noise_scale)) - 5)
     steps = math.floor(1 / noise_scale / unit)
     while True:
@@ -121,15 +116,17 @@ def epsilon_after_each_hit(
     epsilon. Between two values of epsilon, delta lies below its chord in e^epsilon: it is a supremum of functions
     ``P(S) - e^epsilon Q(S)``, hence convex.
     """
-    first = min(charging_game_epsilon(epsilon_per_query, target_probability, 1, delta), epsilon)
-    found = np.full(hits, epsilon)
+    first, last = (
+        min(charging_game_epsilon(epsilon_per_query, target_probability, k, delta), epsilon) for k in (1, hits)
+    )
+    found = np.full(hits, last)
     before: tuple[float, tuple[float, ...]] = (first, ())
     done = 0  # entries found; they are found in order, since delta grows with j
-    for at in np.linspace(first, epsilon, _GRID + 1).tolist():
+    for at in np.linspace(first, last, _GRID + 1).tolist():
         # Some of the entries that are not safe yet are wanted as well, for the chord to the next value.
         deltas = charging_game_deltas(epsilon_per_query, target_probability, hits, at, 20 * delta)
         while done < min(hits, len(deltas)) and deltas[done] <= delta:
-            found[done] = min(epsilon, at, _chord(before, (at, deltas), done, delta))
+            found[done] = min(last, at, _chord(before, (at, deltas), done, delta))
             done += 1
         before = (at, deltas)
     return tuple(np.maximum.accumulate(found).tolist())

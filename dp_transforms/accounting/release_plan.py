@@ -43,7 +43,7 @@ DEFAULT_MAX_ITEMS_PER_USER = 3
 DEFAULT_MAX_USERS = 10**8
 DEFAULT_MAX_ITEMS = 10**9
 MOST_HITS = 10_000  # an accountant pass over more takes minutes
-_LARGEST_EPSILON = 500.0  # far beyond any meaning; keeps e^epsilon a float
+_LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +108,7 @@ class ReleasePlan:
                 f"epsilon_per_query = {self.epsilon_per_query!r} is too little noise: at epsilon = {self.epsilon:g} it "
                 f"needs delta_accounting >= {proved:.6g}, got {self.delta_accounting:.6g}. Calibrate the plan again."
             )
+        self._check_small_shares()
 
     def _check_delta_split(self) -> None:
         for name in _DELTA_SHARES:
@@ -116,6 +117,8 @@ class ReleasePlan:
         total = math.fsum(getattr(self, name) for name in _DELTA_SHARES)
         if not total <= self.delta:
             raise ValueError(f"the shares of delta must add up to at most {self.delta!r}, got {total!r}.")
+
+    def _check_small_shares(self) -> None:
         needed_hash = hash_delta(self.queries_per_user, self.max_users, self.max_items)
         needed_sampling = sampling_delta(self.epsilon, self.queries_per_user, self.epsilon_per_query)
         for name, needed in (("delta_hash", needed_hash), ("delta_sampling", needed_sampling)):
@@ -140,7 +143,7 @@ class ReleasePlan:
         """The plan with the least noise for this budget. hits_per_user defaults to 3 in labels, 10 in counts.
 
         threshold defaults to the smallest safe one; a smaller one is a ValueError that states it, and a larger one
-        leaves more of delta to the noise. Raises ValueError where the budget is too small or too large for the
+        leaves more of delta to the noise. Raises ValueError where the budget is too small for the
         noise that can be sampled.
         """
         epsilon, delta = _as_float("epsilon", epsilon), _as_float("delta", delta)

@@ -1,0 +1,172 @@
+"""``shh plan`` by its command line."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from pipelines.options import UserError
+from pipelines.plan import command
+from pipelines.plan_options import PLAN_OPTIONS, plan_from_options, plan_options
+
+HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
+BUDGET = ["--epsilon", "2", "--delta", "1e-9"]
+REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())
+
+
+def _run(*words: str) -> Result:
+    return CliRunner().invoke(command, list(words))
+
+
+def test_accountants_as_in_the_reference() -> None:
+    row = next(row for row in REFERENCES if (row["eps_query"], row["hits"], row["delta"]) == (0.1, 5, 1e-8))
+    words = ["--epsilon-per-query", "0.1", "--hits-per-user", "5", "--delta", "1e-8", "--json"]
+    counts = json.loads(_run("--release", "counts", *words).stdout)
+    for name in ("game", "exact_tail", "closed_form"):
+        assert counts["epsilon"][name] == pytest.approx(row[name], rel=3e-5)
+    labels = json.loads(_run("--release", "labels", *words).stdout)
+    assert labels["epsilon"]["game"] == pytest.approx(row["game_between_zone_2_over_eps"], rel=3e-5)
+    assert labels["zone_width"] == 20
+    assert labels["target_probability"] == pytest.approx((1 - math.exp(-2)) / (math.exp(0.1) + 1))
+
+
+def test_accountants_as_a_table() -> None:
+    result = _run("--epsilon-per-query", "0.1", "--delta", "1e-8", "--release", "counts", "--hits-per-user", "5")
+    assert result.exit_code == 0
+    assert "3.4498" in result.stdout
+    assert "exact_tail" in result.stdout
+
+
+def test_a_table_to_decide_from() -> None:
+    result = _run(*BUDGET, *HOURLY)
+    assert result.exit_code == 0, result.output
+    marked = [line for line in result.stdout.splitlines() if "│ >" in line]
+    assert len(marked) == 1
+    for part in ("labels", "3", "17.6", "490", "530"):
+        assert part in marked[0]
+    assert "counts" in result.stdout
+    assert "ReleasePlan" not in result.stdout
+    assert "(2, 1e-09)-differentially private" in " ".join(result.stdout.split())
+
+
+def test_the_command_itself() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelines.cli", "plan", *BUDGET, *HOURLY, "--release", "counts"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=pathlib.Path(__file__).parents[2],
+    )
+    assert "620" in done.stdout
+    assert "labels │" not in done.stdout
+
+
+def test_machine_output_and_plan_file(tmp_path: pathlib.Path) -> None:
+    output = tmp_path / "plan.json"
+    result = _run(
+        *BUDGET, *HOURLY, "--hits-per-user", "7", "--max-items-per-user", "2", "--json", "--output", str(output)
+    )
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    plan = ReleasePlan.from_json(output.read_text())
+    assert ReleasePlan.from_json(json.dumps(record["chosen"])) == plan
+    assert record["fingerprint"] == plan.fingerprint
+    chosen = [row for row in record["plans"] if row["chosen"]]
+    assert len(chosen) == 1
+    assert (chosen[0]["hits_per_user"], chosen[0]["max_items_per_user"]) == (7, 2)
+    assert chosen[0]["smallest_detectable"] == plan.smallest_detectable(0.95)
+    assert {row["release"] for row in record["plans"]} == {"labels", "counts"}
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_output_is_never_overwritten(tmp_path: pathlib.Path) -> None:
+    output = tmp_path / "plan.json"
+    output.write_text("mine")
+    result = _run(*BUDGET, *HOURLY, "--output", str(output))
+    assert isinstance(result.exception, UserError)
+    assert "exists" in str(result.exception)
+    assert "\n" not in str(result.exception)
+    assert output.read_text() == "mine"
+    result = _run(*BUDGET, *HOURLY, "--output", str(tmp_path / "no" / "plan.json"))
+    assert isinstance(result.exception, UserError)
+    assert "does not exist. Create it" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--threshold", "489"], "--threshold must be >= 490"),
+        (["--hits-per-user", "0"], "--hits-per-user must be a whole number >= 1, got 0."),
+        (["--max-items-per-user", "-2"], "--max-items-per-user must be a whole number >= 1, got -2."),
+        (["--epsilon", "nan"], "--epsilon must be > 0"),
+        (["--epsilon", "-1"], "--epsilon must be > 0"),
+        (["--delta", "1"], "--delta must lie strictly between 0 and 1"),
+        (["--delta", "1e-13"], "--delta must be > 5.42e-12"),
+        (["--slide", "7m"], "--slide must divide --window"),
+        (["--end", "2017-09-01"], "the end of the range must lie after its start"),
+        (["--max-users", "0"], "--max-users must be"),
+        (["--epsilon", "0.0001"], "Raise epsilon or delta, or lower --hits-per-user"),
+    ],
+)
+def test_errors_name_the_flag(words: list[str], message: str) -> None:
+    result = _run(*BUDGET, *HOURLY, *words)
+    assert isinstance(result.exception, UserError), result.output
+    assert message in str(result.exception)
+    assert "_" not in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*BUDGET], "Missing --window, --start, --end."),
+        ([*HOURLY, "--epsilon", "2"], "Missing --delta."),
+        (["--epsilon-per-query", "0.1"], "Missing --delta."),
+        (
+            ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--window", "1h"],
+            "--epsilon-per-query goes without --window",
+        ),
+        ([*BUDGET, *HOURLY, "--release", "kms21"], "'kms21' is not one of"),
+        ([*BUDGET, *HOURLY, "--window", "1 hour"], "is no duration"),
+    ],
+)
+def test_wrong_command_lines(words: list[str], message: str) -> None:
+    result = _run(*words)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_epsilon_per_query_out_of_range() -> None:
+    for value in ("nan", "0", "100"):
+        result = _run("--epsilon-per-query", value, "--delta", "1e-8")
+        assert isinstance(result.exception, UserError)
+        assert "psilon per query must lie in" in str(result.exception)
+
+
+def test_options_are_optional_for_replay() -> None:
+    seen = {}
+
+    @click.command()
+    @plan_options
+    def probe(**options: object) -> None:
+        seen.update(options)
+
+    assert CliRunner().invoke(probe, []).exit_code == 0
+    assert seen == dict.fromkeys(PLAN_OPTIONS)
+
+
+def test_plan_from_options_is_calibrate() -> None:
+    given = {"epsilon": 2.0, "delta": 1e-9, "window": 3600, "start": 0, "end": 86_400, "release": "counts"}
+    plan = plan_from_options(**{**dict.fromkeys(PLAN_OPTIONS), **given}, unrelated=1)
+    assert plan.schedule.horizon == 24
+    assert (plan.release, plan.hits_per_user) == ("counts", 10)
+    sliding = plan_from_options(**given, slide=1800)
+    assert sliding.schedule.horizon == 49

@@ -1,0 +1,163 @@
+"""Composition against dp_accounting's privacy loss distributions; targets and tails against direct enumeration."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+
+from dp_transforms.accounting.composition import (
+    advanced_composition_epsilon,
+    optimal_composition_delta,
+    optimal_composition_epsilon,
+    smallest_safe_argument,
+)
+from dp_transforms.accounting.target_charging import (
+    between_probability,
+    calls_exceed_probability,
+    closed_form_delta,
+    closed_form_epsilon,
+    exact_tail_delta,
+    exact_tail_epsilon,
+    not_prior_probability,
+)
+from dp_transforms.noise_distribution import probability, upper_tail
+
+
+@pytest.mark.parametrize(("epsilon_per_query", "calls"), [(0.5, 1), (0.1, 29), (0.25, 35), (1.0, 7), (0.1, 400)])
+def test_optimal_composition_against_dp_accounting(epsilon_per_query: float, calls: int) -> None:
+    # The loss is a multiple of epsilon_per_query, so this discretisation loses nothing.
+    single = privacy_loss_distribution.from_privacy_parameters(
+        privacy_loss_distribution.common.DifferentialPrivacyParameters(epsilon_per_query),
+        value_discretization_interval=epsilon_per_query / 10,
+    )
+    composed = single.self_compose(calls)
+    for fraction in (0.0, 0.1, 0.4, 0.9):
+        epsilon = fraction * calls * epsilon_per_query
+        oracle = composed.get_delta_for_epsilon(epsilon)
+        assert optimal_composition_delta(epsilon_per_query, calls, epsilon) == pytest.approx(
+            oracle, rel=1e-6, abs=1e-12
+        )
+
+
+def test_optimal_composition_is_exact_where_it_can_be_counted() -> None:
+    p = Fraction(3, 4)  # e^eps = 3
+    total = Fraction(0)
+    for k in range(6):
+        loss_ratio = Fraction(3) ** (2 * k - 5)  # e^loss
+        gain = max(Fraction(0), 1 - Fraction(2) / loss_ratio)  # e^epsilon = 2
+        total += math.comb(5, k) * p**k * (1 - p) ** (5 - k) * gain
+    assert optimal_composition_delta(math.log(3), 5, math.log(2)) == pytest.approx(float(total), rel=1e-9)
+    assert optimal_composition_delta(math.log(3), 5, 5 * math.log(3) * 1.001) == 0.0
+    assert optimal_composition_delta(0.3, 0, 0.0) == 0.0
+
+
+def test_optimal_is_below_advanced_composition() -> None:
+    for calls in (1, 10, 100, 1000):
+        optimal = optimal_composition_epsilon(0.1, calls, 1e-7)
+        assert optimal <= advanced_composition_epsilon(0.1, calls, 1e-7) * (1 + 1e-6)
+        assert optimal_composition_delta(0.1, calls, optimal) <= 1e-7
+
+
+def test_solver_returns_the_safe_side() -> None:
+    for delta in (0.3, 1e-3, 1e-9, 1e-15):
+        for guess in (1e-3, 1.0, 100.0):
+            found = smallest_safe_argument(lambda x: math.exp(-x), delta, guess=guess, lowest=0.0, highest=1e6)
+            assert math.exp(-found) <= delta
+            assert found == pytest.approx(-math.log(delta), rel=1e-5)
+    assert smallest_safe_argument(lambda x: 0.0, 0.1, guess=5.0, lowest=2.0, highest=9.0) == 2.0
+    with pytest.raises(ValueError, match="no argument up to 9"):
+        smallest_safe_argument(lambda x: 0.5, 0.1, guess=5.0, lowest=2.0, highest=9.0)
+
+
+def test_solver_survives_jumps() -> None:
+    """The zone of labels has whole numbers, so its delta jumps."""
+    found = smallest_safe_argument(lambda x: 0.5 if x < 3.0 else 1e-12, 1e-6, guess=1.0, lowest=0.0, highest=50.0)
+    assert 3.0 <= found <= 3.0 * (1 + 1e-5)
+
+
+def test_solver_rejects_a_planted_unsafe_side() -> None:
+    """The twin of the tests above: the value just below is not safe, so rounding down would be seen."""
+    found = smallest_safe_argument(lambda x: math.exp(-x), 1e-9, guess=1.0, lowest=0.0, highest=1e6)
+    assert math.exp(-found * (1 - 1e-5)) > 1e-9
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0, 2.5])
+def test_between_probability_is_the_worst_case_of_the_real_zone(epsilon: float) -> None:
+    """q is what the zone keeps after removing the largest common part outside it, minimised over the count.
+
+    Only outcomes outside the zone may go to the common part: "below" and "above", each as far as both remainders stay
+    within e^eps of one another (docs/guarantee.md section 3).
+    """
+    width = math.ceil(2 / epsilon)
+    grow = math.exp(epsilon)
+
+    def removable(a: float, b: float) -> float:
+        """The most mass c with (a - c) and (b - c) within a factor e^eps."""
+        low, high = min(a, b), max(a, b)
+        return max(0.0, (grow * low - high) / (grow - 1))
+
+    worst = 1.0
+    for margin in range(-3 * width, 3 * width):  # lower edge of the zone minus the count without the user
+        below = [1 - upper_tail(epsilon, margin), 1 - upper_tail(epsilon, margin - 1)]
+        above = [upper_tail(epsilon, margin + width), upper_tail(epsilon, margin + width - 1)]
+        between = [1 - b - a for b, a in zip(below, above, strict=True)]
+        common = removable(*below) + removable(*above)
+        if common < 1 - 1e-6:
+            worst = min(worst, *(mass / (1 - common) for mass in between))
+    # q of one margin is attained far from the zone on either side; nowhere is it smaller.
+    assert worst == pytest.approx(between_probability(epsilon, width), rel=1e-6)
+    assert between_probability(epsilon, width) < not_prior_probability(epsilon)
+    assert not_prior_probability(epsilon) == pytest.approx(1 / (grow + 1))
+
+
+def test_noise_tail_agrees_with_its_mass() -> None:
+    total = sum(probability(0.2, z) for z in range(3, 500))
+    assert upper_tail(0.2, 3) == pytest.approx(total, rel=1e-9)
+
+
+def test_calls_exceed_probability_by_counting() -> None:
+    q, hits = 0.3, 3
+    for calls in (0, 2, 3, 10, 40):
+        exact = sum(math.comb(calls, k) * q**k * (1 - q) ** (calls - k) for k in range(hits))
+        found = float(calls_exceed_probability(np.array([calls]), hits, q)[0])
+        assert exact <= found * (1 + 1e-12)
+        assert found == pytest.approx(exact, rel=1e-8)
+
+
+def test_chernoff_tail_holds_with_the_floor_of_the_calls() -> None:
+    """``Pr[Binomial(floor(r), q) < hits] <= exp(-alpha^2 hits / (2 (1 + alpha)))`` at ``r = (1 + alpha) hits / q``."""
+    for q in (0.499, 0.3, 0.05):
+        for hits in (1, 2, 10, 100):
+            alpha = np.linspace(0.0, 30.0, 500)
+            calls = np.floor((1 + alpha) * hits / q).astype(np.int64)
+            bound = np.exp(-(alpha**2) * hits / (2 * (1 + alpha)))
+            assert (calls_exceed_probability(calls, hits, q) <= bound * (1 + 1e-9)).all()
+
+
+def test_epsilon_and_delta_of_each_bound_are_inverse() -> None:
+    q = 0.45
+    epsilon = exact_tail_epsilon(0.1, q, 8, 1e-7)
+    assert exact_tail_delta(0.1, q, 8, epsilon) == pytest.approx(1e-7, rel=1e-4)
+    epsilon = closed_form_epsilon(0.1, q, 8, 1e-7)
+    assert closed_form_delta(0.1, q, 8, epsilon) == pytest.approx(1e-7, rel=2e-3)
+
+
+def test_exact_tail_tries_every_cut() -> None:
+    best = min(
+        float(calls_exceed_probability(np.array([r]), 4, 0.4)[0]) + optimal_composition_delta(0.3, r, 2.0)
+        for r in range(1, 200)
+    )
+    assert exact_tail_delta(0.3, 0.4, 4, 2.0) == pytest.approx(best, rel=1e-12)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-9, math.nan, 2.0])
+def test_impossible_deltas_are_refused(delta: float) -> None:
+    for solve in (exact_tail_epsilon, closed_form_epsilon):
+        with pytest.raises(ValueError, match="delta must lie strictly between 0 and 1"):
+            solve(0.1, 0.4, 3, delta)
+    with pytest.raises(ValueError, match="delta must lie strictly between 0 and 1"):
+        optimal_composition_epsilon(0.1, 3, delta)

@@ -1,0 +1,233 @@
+"""The game accountant against reference values, brute force and an implementation that shares nothing with it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+from dp_transforms.accounting.charging_game import (
+    charging_game_delta,
+    charging_game_deltas,
+    charging_game_epsilon,
+)
+from dp_transforms.accounting.renyi import renyi_epsilon
+from dp_transforms.accounting.target_charging import (
+    between_probability,
+    closed_form_delta,
+    closed_form_epsilon,
+    exact_tail_delta,
+    exact_tail_epsilon_and_calls,
+    not_prior_probability,
+    static_adversary_delta,
+    static_adversary_epsilon,
+)
+
+REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())
+
+
+def _reference_id(row: dict[str, float]) -> str:
+    return f"{row['eps_query']}-{row['hits']}-{row['delta']}"
+
+
+@pytest.mark.parametrize("row", REFERENCES, ids=_reference_id)
+def test_reference_values(row: dict[str, float]) -> None:
+    epsilon_per_query, hits, delta = row["eps_query"], int(row["hits"]), row["delta"]
+    q = not_prior_probability(epsilon_per_query)
+    between = between_probability(epsilon_per_query, math.ceil(2 / epsilon_per_query))
+    exact_tail, calls = exact_tail_epsilon_and_calls(epsilon_per_query, q, hits, delta)
+    assert charging_game_epsilon(epsilon_per_query, q, hits, delta) == pytest.approx(row["game"], rel=3e-5)
+    assert charging_game_epsilon(epsilon_per_query, between, hits, delta) == pytest.approx(
+        row["game_between_zone_2_over_eps"], rel=3e-5
+    )
+    assert exact_tail == pytest.approx(row["exact_tail"], rel=3e-5)
+    assert calls == row["exact_tail_calls"]
+    assert closed_form_epsilon(epsilon_per_query, q, hits, delta) == pytest.approx(row["closed_form"], rel=3e-5)
+    assert static_adversary_epsilon(epsilon_per_query, q, hits, delta) == pytest.approx(
+        row["static_lower_bound"], rel=3e-5
+    )
+    # The reference used another grid of orders.
+    assert renyi_epsilon(epsilon_per_query, hits, delta) == pytest.approx(row["renyi"], rel=1e-3)
+
+
+def test_misprint_of_theorem_b4() -> None:
+    """As printed, without the factor 2 of its own Lemma A.4, the bound lies below what an adversary attains."""
+    epsilon_per_query, hits, delta = 0.02, 300, 1e-8
+    q = not_prior_probability(epsilon_per_query)
+
+    def printed(alpha: float) -> float:
+        failure = math.exp(-(alpha**2) * hits / (2 * (1 + alpha)))
+        calls = (1 + alpha) * hits / q
+        left = delta - failure
+        return calls * epsilon_per_query**2 / 2 + epsilon_per_query * math.sqrt(calls * math.log(1 / left))
+
+    alphas = np.linspace(0.415, 0.6, 500)
+    as_printed = min(printed(alpha) for alpha in alphas if math.exp(-(alpha**2) * hits / (2 * (1 + alpha))) < delta)
+    attained = static_adversary_epsilon(epsilon_per_query, q, hits, delta)
+    assert as_printed == pytest.approx(2.72, abs=0.005)
+    assert attained == pytest.approx(2.97, abs=0.005)
+    assert static_adversary_delta(epsilon_per_query, q, hits, as_printed) > 5 * delta
+    assert closed_form_epsilon(epsilon_per_query, q, hits, delta) == pytest.approx(3.78, abs=0.005)
+
+
+GRID = list(itertools.product((0.02, 0.1, 0.5, 1.5), (1, 4, 30), (1.0, 0.6), (1e-4, 1e-9)))
+
+
+@pytest.mark.parametrize(("epsilon_per_query", "hits", "share", "delta"), GRID)
+def test_order_of_the_bounds(epsilon_per_query: float, hits: int, share: float, delta: float) -> None:
+    q = share * not_prior_probability(epsilon_per_query)
+    epsilon = charging_game_epsilon(epsilon_per_query, q, hits, delta)
+    game = charging_game_delta(epsilon_per_query, q, hits, epsilon)
+    assert delta * 0.9999 < game <= delta
+    assert static_adversary_delta(epsilon_per_query, q, hits, epsilon) <= game
+    exact_tail = exact_tail_delta(epsilon_per_query, q, hits, epsilon)
+    assert game <= exact_tail <= closed_form_delta(epsilon_per_query, q, hits, epsilon) * (1 + 1e-9)
+    if share == 1.0:
+        assert epsilon <= renyi_epsilon(epsilon_per_query, hits, delta)
+
+
+def test_monotone_in_every_argument() -> None:
+    def delta(epsilon_per_query: float = 0.2, share: float = 0.8, hits: int = 5, epsilon: float = 3.0) -> float:
+        # The same q throughout, or a larger epsilon_per_query would come with a smaller one.
+        return charging_game_delta(epsilon_per_query, share / (math.exp(0.4) + 1), hits, epsilon)
+
+    def rising(values: list[float]) -> bool:
+        return all(a < b for a, b in itertools.pairwise(values))
+
+    assert rising([delta(epsilon_per_query=e) for e in (0.05, 0.1, 0.2, 0.3, 0.4)])
+    assert rising([delta(hits=k) for k in (1, 2, 3, 5, 10, 50)])
+    assert rising([delta(epsilon=e) for e in (6.0, 4.0, 3.0, 1.0, 0.1, 0.0)])
+    assert rising([delta(share=s) for s in (1.0, 0.99, 0.8, 0.4, 0.1)])
+    epsilons = [charging_game_epsilon(0.2, 0.4, 5, d) for d in (0.1, 1e-3, 1e-6, 1e-9, 1e-12)]
+    assert rising(epsilons)
+
+
+def test_all_hits_from_one_pass() -> None:
+    deltas = charging_game_deltas(0.1, 0.45, 12, 3.0)
+    assert len(deltas) == 12
+    for hits in (1, 2, 7, 12):
+        assert deltas[hits - 1] == pytest.approx(charging_game_delta(0.1, 0.45, hits, 3.0), rel=1e-9)
+    enough = deltas[4] * 0.99
+    cut = charging_game_deltas(0.1, 0.45, 12, 3.0, enough)
+    assert len(cut) == 5
+    assert cut == deltas[:5]
+
+
+def _dumb_game(
+    epsilon_per_query: float, q: float, hits: int, epsilon: float, calls: int, corners: list[tuple[float, float]]
+) -> float:
+    """V_hits(0) with at most `calls` calls, by dynamic programming over plain Python floats and dicts.
+
+    corners: the (h0, h1) that the adversary may choose from. Grows with `calls` towards the value of the game.
+    """
+    p = math.exp(epsilon_per_query) / (1 + math.exp(epsilon_per_query))
+
+    def stop(step: int) -> float:
+        return max(0.0, 1 - math.exp(epsilon - step * epsilon_per_query))
+
+    values = {(k, step): stop(step) for k in range(hits + 1) for step in range(-calls - 1, calls + 2)}
+    for left in range(calls):
+        reach = calls - left - 1  # steps away from 0 that still matter
+        updated = {}
+        for step in range(-reach, reach + 1):
+            updated[0, step] = stop(step)
+            for k in range(1, hits + 1):
+                best = stop(step)
+                for h0, h1 in corners:
+                    up = h1 * values[k - 1, step + 1] + (1 - h1) * values[k, step + 1]
+                    down = h0 * values[k - 1, step - 1] + (1 - h0) * values[k, step - 1]
+                    best = max(best, p * up + (1 - p) * down)
+                updated[k, step] = best
+        values = updated
+    return values[hits, 0]
+
+
+def _vertices(epsilon_per_query: float, q: float) -> list[tuple[float, float]]:
+    edge = min(1.0, q * (math.exp(epsilon_per_query) + 1))
+    return [(0.0, edge), (edge, 0.0), (q, q)]
+
+
+@pytest.mark.parametrize(
+    ("epsilon_per_query", "share", "hits", "epsilon"),
+    [(0.7, 1.0, 1, 1.5), (0.7, 0.5, 2, 2.0), (0.5, 0.86, 3, 3.0), (1.2, 0.8, 2, 4.0), (3.0, 1.0, 2, 5.0)],
+)
+def test_against_dumb_value_iteration(epsilon_per_query: float, share: float, hits: int, epsilon: float) -> None:
+    q = share / (math.exp(epsilon_per_query) + 1)
+    oracle = _dumb_game(epsilon_per_query, q, hits, epsilon, 130, _vertices(epsilon_per_query, q))
+    game = charging_game_delta(epsilon_per_query, q, hits, epsilon)
+    assert oracle <= game <= oracle * (1 + 2e-5)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.7])
+def test_vertices_are_enough(share: float) -> None:
+    """No (h0, h1) of a dense grid over the whole feasible polygon beats the three vertices."""
+    epsilon_per_query, hits, epsilon = 0.8, 2, 1.5
+    p = math.exp(epsilon_per_query) / (1 + math.exp(epsilon_per_query))
+    q = share * (1 - p)
+    dense = [
+        (h0, h1)
+        for h0, h1 in itertools.product(np.linspace(0, 1, 26).tolist(), repeat=2)
+        if p * h1 + (1 - p) * h0 >= q and (1 - p) * h1 + p * h0 >= q
+    ]
+    # The lower left boundary itself, finely, where the best plays are.
+    edge = min(1.0, q / (1 - p))
+    for weight in np.linspace(0, 1, 11).tolist():
+        dense.append((weight * q + (1 - weight) * edge, weight * q))
+        dense.append((weight * q, weight * q + (1 - weight) * edge))
+    by_grid = _dumb_game(epsilon_per_query, q, hits, epsilon, 25, dense)
+    by_vertices = _dumb_game(epsilon_per_query, q, hits, epsilon, 25, _vertices(epsilon_per_query, q))
+    assert by_grid == pytest.approx(by_vertices, rel=1e-12)
+    without_a_vertex = _dumb_game(epsilon_per_query, q, hits, epsilon, 25, [(0.0, edge), (q, q)])
+    assert without_a_vertex < by_vertices * 0.99
+
+
+def test_too_large_a_target_is_refused() -> None:
+    largest = 1 / (math.exp(0.3) + 1)
+    assert charging_game_delta(0.3, largest, 2, 1.0) > 0
+    for q in (largest * 1.001, 0.5, 1.0, 0.0, -0.1, math.nan):
+        with pytest.raises(ValueError, match="target_probability must lie in"):
+            charging_game_delta(0.3, q, 2, 1.0)
+        with pytest.raises(ValueError, match="target_probability must lie in"):
+            charging_game_epsilon(0.3, q, 2, 1e-6)
+        with pytest.raises(ValueError, match="target_probability must lie in"):
+            exact_tail_delta(0.3, q, 2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0.0, 0.4, 1, 1.0), "epsilon_per_query must be finite"),
+        ((math.nan, 0.4, 1, 1.0), "epsilon_per_query must be finite"),
+        ((0.1, 0.4, 0, 1.0), "hits must be a whole number >= 1"),
+        ((0.1, 0.4, 1.5, 1.0), "hits must be a whole number >= 1"),
+        ((0.1, 0.4, 1, -1.0), "epsilon must be finite and >= 0"),
+        ((0.1, 0.4, 1, math.nan), "epsilon must be finite and >= 0"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: tuple[float, float, int, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        charging_game_delta(*arguments)
+
+
+def test_truncation_and_rounding_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lattice that is twice as long gives the same delta; a short one gives a larger one, never a smaller one."""
+    from dp_transforms.accounting import charging_game
+
+    usual = charging_game_delta(0.1, 0.47, 5, 3.4)
+    monkeypatch.setattr(charging_game, "_MARGIN", 28.0)
+    monkeypatch.setattr(charging_game, "_MARGIN_DEVIATIONS", 40.0)
+    charging_game_deltas.cache_clear()
+    assert charging_game_delta(0.1, 0.47, 5, 3.4) == pytest.approx(usual, rel=1e-8)
+    monkeypatch.setattr(charging_game, "_MARGIN", 0.5)
+    charging_game_deltas.cache_clear()
+    assert charging_game_delta(0.1, 0.47, 5, 3.4) > usual
+    charging_game_deltas.cache_clear()
+
+
+def test_hopeless_epsilons_underflow_quietly() -> None:
+    assert 0 <= charging_game_delta(0.001, 0.45, 1, 3.0) < 1e-200
+    assert charging_game_delta(5.0, 0.005, 3, 0.0) == pytest.approx(1.0, abs=0.05)

@@ -1,0 +1,241 @@
+"""ReleasePlan: calibration, safe rounding, what is refused, and the round trip through JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import pickle
+from typing import Any
+
+import pytest
+
+from dp_transforms.accounting.calibration import accounting_delta, smallest_safe_threshold
+from dp_transforms.accounting.charging_game import charging_game_delta, charging_game_epsilon
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.noise_distribution import upper_tail
+from dp_transforms.window_schedule import WindowSchedule
+
+START = 1_506_826_800  # 2017-10-01T03:00:00Z
+HOURLY = WindowSchedule.fixed(START, START + 384 * 3600, 3600)
+
+
+def _plan(**changes: Any) -> ReleasePlan:
+    options: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, **changes}
+    return ReleasePlan.calibrate(**options)
+
+
+LABELS = _plan()
+COUNTS = _plan(release="counts")
+
+
+def test_hourly_example() -> None:
+    assert LABELS.schedule.horizon == 384
+    assert (LABELS.release, LABELS.hits_per_user, LABELS.max_items_per_user) == ("labels", 3, 3)
+    assert LABELS.noise_scale == pytest.approx(17.58, abs=0.01)
+    assert (LABELS.threshold, LABELS.zone_width) == (490, 36)
+    assert (COUNTS.hits_per_user, COUNTS.zone_width, COUNTS.threshold) == (10, 0, 620)
+    assert COUNTS.noise_scale == pytest.approx(22.26, abs=0.01)
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("accountant", ["game", "exact_tail", "closed_form"])
+@pytest.mark.parametrize(("epsilon", "delta", "hits"), [(0.3, 1e-6, 1), (1.0, 1e-9, 7), (8.0, 1e-10, 40)])
+def test_every_share_is_kept_and_nothing_is_wasted(
+    release: str, accountant: str, epsilon: float, delta: float, hits: int
+) -> None:
+    plan = _plan(epsilon=epsilon, delta=delta, hits_per_user=hits, release=release, accountant=accountant)
+    shares = (plan.delta_accounting, plan.delta_open, plan.delta_sampling, plan.delta_hash)
+    assert delta * (1 - 1e-9) <= math.fsum(shares) <= delta
+    proved = accounting_delta(accountant, release, plan.epsilon_per_query, hits, epsilon)
+    assert 0.98 * plan.delta_accounting <= proved <= plan.delta_accounting or release == "labels"
+    assert proved <= plan.delta_accounting
+    # One step in the sixth digit less noise would break it.
+    step = 10.0 ** (math.floor(math.log10(plan.epsilon_per_query)) - 4)
+    assert accounting_delta(accountant, release, plan.epsilon_per_query + step, hits, epsilon) > plan.delta_accounting
+    queries = 3 * 384
+    assert queries * upper_tail(plan.epsilon_per_query, plan.threshold - 1) <= plan.delta_open
+    assert queries * upper_tail(plan.epsilon_per_query, plan.threshold - 2) > plan.delta_open
+
+
+@pytest.mark.parametrize("epsilon_per_query", [0.003, 0.05, 0.7, 3.0])
+@pytest.mark.parametrize("delta_open", [1e-3, 1e-10, 0.9])
+def test_smallest_safe_threshold(epsilon_per_query: float, delta_open: float) -> None:
+    threshold = smallest_safe_threshold(epsilon_per_query, 50, delta_open)
+    assert 50 * upper_tail(epsilon_per_query, threshold - 1) <= delta_open
+    assert threshold == 1 or 50 * upper_tail(epsilon_per_query, threshold - 2) > delta_open
+
+
+def test_threshold_by_choice() -> None:
+    with pytest.raises(ValueError, match=r"threshold must be >= 490, .* got 489\. Use 490"):
+        _plan(threshold=489)
+    assert _plan(threshold=490) == LABELS
+    higher = _plan(threshold=1000)
+    assert higher.threshold == 1000
+    assert higher.delta_open < LABELS.delta_open / 1000
+    assert higher.epsilon_per_query > LABELS.epsilon_per_query  # the freed share buys less noise
+
+
+def test_sliding_windows_count_each() -> None:
+    sliding = WindowSchedule(START, START + 384 * 3600, 3600, 900)
+    plan = _plan(schedule=sliding)
+    assert plan.queries_per_user == 3 * (384 * 4 + 3)
+    assert plan.threshold > LABELS.threshold
+    assert f"{sliding.horizon:,} windows" in plan.guarantee
+
+
+def test_more_budget_never_means_more_noise() -> None:
+    scales = [_plan(epsilon=e).noise_scale for e in (0.5, 1.0, 2.0, 4.0, 8.0)]
+    assert scales == sorted(scales, reverse=True)
+    scales = [_plan(delta=d).noise_scale for d in (1e-10, 1e-9, 1e-7, 1e-4)]
+    assert scales == sorted(scales, reverse=True)
+    scales = [_plan(hits_per_user=h).noise_scale for h in (1, 2, 5, 20)]
+    assert scales == sorted(scales)
+    thresholds = [_plan(max_items_per_user=items).threshold for items in (1, 3, 10, 100)]
+    assert thresholds == sorted(thresholds)
+    scales = [_plan(accountant=a).noise_scale for a in ("game", "exact_tail", "closed_form")]
+    assert scales == sorted(scales)
+
+
+def test_smallest_detectable() -> None:
+    for plan in (LABELS, COUNTS):
+        for probability in (1e-6, 0.3, 0.5, 0.51, 0.95, 0.999999):
+            count = plan.smallest_detectable(probability)
+            assert upper_tail(plan.epsilon_per_query, plan.threshold - count) >= probability * (1 - 1e-9)
+            assert upper_tail(plan.epsilon_per_query, plan.threshold - (count - 1)) < probability * (1 + 1e-9)
+    assert LABELS.smallest_detectable() == LABELS.smallest_detectable(0.95) == 530
+    for probability in (0.0, 1.0, math.nan):
+        with pytest.raises(ValueError, match="probability must lie strictly"):
+            LABELS.smallest_detectable(probability)
+
+
+@pytest.mark.parametrize(
+    "plan", [LABELS, COUNTS, _plan(hits_per_user=40, accountant="closed_form"), _plan(hits_per_user=1)]
+)
+def test_epsilon_after_hits(plan: ReleasePlan) -> None:
+    running = plan.epsilon_after_hits
+    assert len(running) == plan.hits_per_user
+    assert all(a <= b for a, b in itertools.pairwise(running))
+    assert running[-1] <= plan.epsilon
+    for hits in {1, 2, plan.hits_per_user // 2, plan.hits_per_user}:
+        if not 1 <= hits <= plan.hits_per_user:
+            continue
+        delta = charging_game_delta(plan.epsilon_per_query, plan.target_probability, hits, running[hits - 1])
+        assert delta <= plan.delta_accounting * (1 + 1e-9)
+        exact = charging_game_epsilon(plan.epsilon_per_query, plan.target_probability, hits, plan.delta_accounting)
+        assert running[hits - 1] == pytest.approx(exact, rel=2e-3)
+
+
+def test_json_round_trip() -> None:
+    for plan in (LABELS, COUNTS, _plan(threshold=600), _plan(accountant="exact_tail")):
+        again = ReleasePlan.from_json(plan.to_json())
+        assert again == plan
+        assert again.fingerprint == plan.fingerprint
+        assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301
+    assert len(LABELS.fingerprint) == 64
+    assert LABELS.fingerprint != COUNTS.fingerprint
+    assert _plan(epsilon=2).fingerprint == LABELS.fingerprint
+    LABELS.epsilon_after_hits  # noqa: B018 - a cached value is no part of the plan
+    assert ReleasePlan.from_json(LABELS.to_json()) == LABELS
+
+
+def _tampered(**changes: Any) -> str:
+    return json.dumps({**json.loads(LABELS.to_json()), **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon_per_query": LABELS.epsilon_per_query * 1.01, "zone_width": 35}, "too little noise"),
+        ({"epsilon": 1.9}, "too little noise"),
+        ({"hits_per_user": 4}, "too little noise"),
+        ({"accountant": "closed_form"}, "too little noise"),
+        ({"release": "counts"}, "zone_width must be 0"),
+        ({"zone_width": 35}, "zone_width must be 36"),
+        ({"threshold": 489}, "threshold must be >= 490"),
+        ({"max_items_per_user": 4}, "threshold must be >="),
+        ({"delta": 9e-10}, "shares of delta must add up"),
+        ({"delta_open": LABELS.delta_open * 1.5}, "shares of delta must add up"),
+        ({"delta_hash": LABELS.delta_hash / 2}, "delta_hash must be >="),
+        ({"max_users": 10**9}, "delta_hash must be >="),
+        ({"delta_sampling": 1e-40}, "delta_sampling must be >="),
+        ({"delta_open": -1e-10}, "delta_open must lie strictly"),
+        ({"epsilon": -1.0}, "epsilon must be > 0"),
+        ({"epsilon": "2"}, "epsilon must be a number"),
+        ({"epsilon_per_query": math.nan}, "epsilon_per_query must lie in"),
+        ({"delta": math.nan}, "delta must lie strictly"),
+        ({"threshold": 490.5}, "threshold must be a whole number"),
+        ({"hits_per_user": True}, "hits_per_user must be a whole number"),
+        ({"release": "histogram"}, "release must be one of"),
+        ({"release": ["labels"]}, "release must be one of"),
+        ({"accountant": None}, "accountant must be one of"),
+        ({"format_version": 2}, "format_version 1"),
+        ({"surprise": 1}, "missing or unknown fields: surprise"),
+        ({"schedule": {"start_seconds": 0}}, "schedule of the plan"),
+        ({"schedule": None}, "schedule of the plan"),
+    ],
+)
+def test_a_tampered_plan_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ReleasePlan.from_json(_tampered(**changes))
+
+
+def test_a_longer_schedule_is_refused() -> None:
+    longer = WindowSchedule.fixed(START, START + 500 * 3600, 3600)
+    with pytest.raises(ValueError, match="threshold must be >="):
+        ReleasePlan.from_json(_tampered(schedule=longer.to_dict()))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '{"format_version": 1}'])
+def test_what_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="the plan"):
+        ReleasePlan.from_json(text)
+
+
+def test_more_noise_than_needed_is_allowed() -> None:
+    weaker = dataclasses.replace(LABELS, epsilon_per_query=0.05, zone_width=40, threshold=600)
+    assert ReleasePlan.from_json(weaker.to_json()) == weaker
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": 0.0}, "epsilon must be > 0"),
+        ({"epsilon": -1.0}, "epsilon must be > 0"),
+        ({"epsilon": math.inf}, "epsilon must be > 0"),
+        ({"epsilon": math.nan}, "epsilon must be > 0"),
+        ({"delta": 0.0}, "delta must lie strictly between 0 and 1"),
+        ({"delta": 1.0}, "delta must lie strictly between 0 and 1"),
+        ({"delta": math.nan}, "delta must lie strictly between 0 and 1"),
+        ({"delta": 1e-12}, "delta must be > 5.42e-12, the share that hash collisions"),
+        ({"hits_per_user": 0}, "hits_per_user must be a whole number >= 1, got 0"),
+        ({"hits_per_user": 20_000}, "hits_per_user must be at most 10000"),
+        ({"max_items_per_user": 0}, "max_items_per_user must be a whole number >= 1"),
+        ({"threshold": 0}, "threshold must be a whole number >= 1"),
+        ({"max_users": 0}, "max_users must be a whole number >= 1"),
+        ({"max_items": -1}, "max_items must be a whole number >= 1"),
+        ({"release": "kms21"}, "release must be one of labels, counts, got 'kms21'"),
+        ({"accountant": "renyi"}, "accountant must be one of"),
+        ({"epsilon": 1e-4, "hits_per_user": 100}, "Raise epsilon or delta, or lower hits_per_user"),
+        ({"epsilon": 40.1}, "epsilon must be > 0 and at most 40"),
+        ({"schedule": 384}, "schedule must be a WindowSchedule"),
+    ],
+)
+def test_bad_parameters_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _plan(**changes)
+
+
+def test_a_plan_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        LABELS.threshold = 1  # type: ignore[misc]
+    with pytest.raises(ValueError, match="too little noise"):
+        dataclasses.replace(LABELS, hits_per_user=30)
+
+
+def test_guarantee_sentence() -> None:
+    sentence = LABELS.guarantee
+    for part in ("(2, 1e-09)", "differentially private", "adding or removing one user", "whole run", "384 windows"):
+        assert part in sentence
+    assert sentence.count(".") == 1
