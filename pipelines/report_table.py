@@ -31,9 +31,9 @@ def windows_table(
     """
     rows = list(reports)
     several_streams = len({report.stream for report in rows}) > 1
-    table = Table(
-        box=rich.box.SIMPLE, title=title and escape_text(title, ascii_only), title_justify="left", pad_edge=False
-    )
+    # A Text and never a str, here and below: rich would read a str as markup.
+    heading = None if title is None else Text(escape_text(title, ascii_only))
+    table = Table(box=rich.box.SIMPLE, title=heading, title_justify="left", pad_edge=False)
     if several_streams:
         table.add_column("stream", overflow="fold")
     table.add_column("start (UTC)", overflow="fold")
@@ -49,7 +49,7 @@ def windows_table(
         ]
         if several_streams:
             cells.insert(0, label_text(report.stream, ascii_only))
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))  # a str would be markup
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
 
 

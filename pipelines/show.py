@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import os
-import sys
 from collections.abc import Iterator
 
 import click
@@ -53,16 +51,11 @@ def command(report: str, last: int | None, show_all: bool, item: str | None, as_
     if chart is not None:
         _write_chart(chart, header, selected)
         selected = selected if keep is None else selected[-keep:]
-    try:
-        if as_json:
-            for window in selected:
-                click.echo(_json_line(window))
-        else:
-            _print_table(header, selected, total, item, _ITEMS_PER_WINDOW if not show_all else None)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # `shh show ... | head` has seen enough. Nothing may be written any more, not even at the end of the process.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if as_json:
+        for window in selected:
+            click.echo(encode_report(window, ascii_only=True))
+    else:
+        _print_table(header, selected, total, item, _ITEMS_PER_WINDOW if not show_all else None)
 
 
 def _write_chart(path: str, header: ReportHeader, reports: list[WindowReport]) -> None:
@@ -102,11 +95,6 @@ def _latest(reports: Iterator[WindowReport], keep: int | None) -> tuple[list[Win
 
 def _time_order(report: WindowReport) -> tuple[int, str]:
     return report.window_start, report.stream
-
-
-def _json_line(report: WindowReport) -> str:
-    # ASCII, DEL included: labels must not reach a terminal as control characters.
-    return encode_report(report, ascii_only=True).replace("\x7f", "\\u007f")
 
 
 def _print_table(

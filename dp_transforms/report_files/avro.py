@@ -6,7 +6,6 @@ block can unpack to any size. fastavro only decodes records, by our schema.
 
 from __future__ import annotations
 
-import copy
 import io
 import zlib
 from collections.abc import Iterator, Sequence
@@ -35,8 +34,7 @@ _MIN_RECORD_BYTES = 28
 
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
-    # fastavro writes into the schema that it is given.
-    schema = copy.deepcopy(WINDOW_REPORT_AVRO_SCHEMA)
+    schema = fastavro.parse_schema(WINDOW_REPORT_AVRO_SCHEMA)
     records = (report_fields(report) for report in reports)
     fastavro.writer(handle, schema, records, codec="deflate", metadata={HEADER_KEY: header.to_json()})
 

@@ -103,9 +103,7 @@ def publish_file(partial: Path, output: Path) -> None:
     try:
         try:
             os.link(partial, output)
-        except (FileExistsError, FileNotFoundError):
-            raise
-        except OSError:  # a file system without links
+        except OSError:  # a file system without links, or one of the faults that the other way meets as well
             _claim_and_replace(partial, output)
         else:
             os.unlink(partial)

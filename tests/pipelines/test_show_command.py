@@ -201,6 +201,12 @@ def test_hostile_labels_and_headers_reach_no_terminal_as_they_are(show, monkeypa
         assert "[red]x[/red]\\x1b]0;owned\\x07\\x1b[31m\\x0d\\x9b2J\\u202eevil\\u2028\\x00:smile:" in squeezed
 
 
+def test_the_table_holds_no_markup_whatever_console_prints_it():
+    name = "[red]x[/red]:smile:"
+    reports = [report(0, HeavyHitter(name, ABOVE, None), stream=name), report(0, HeavyHitter("a", None, 1))]
+    assert rendered(reports, title=name, max_items=1).count(name) == 3
+
+
 def test_a_label_is_one_unmistakable_word():
     assert label_text("iphone") == "iphone"
     assert label_text("C++/é") == "C++/é"
