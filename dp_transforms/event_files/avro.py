@@ -6,6 +6,8 @@ against `fastavro.block_reader`: twice as fast, since no cell becomes text or a 
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
 import os
 from collections.abc import Iterator
@@ -89,7 +91,8 @@ class _Decoder:
         if count > len(data) // self._schema.min_record_bytes:
             raise ValueError("more records claimed than fit")
         framed = io.BytesIO(b"".join([_zigzag(count), data, b"\0"] if count else [b"\0", data]))
-        records: Any = fastavro.schemaless_reader(framed, self._written, self._wanted)
+        with _no_garbage_collection():
+            records: Any = fastavro.schemaless_reader(framed, self._written, self._wanted)
         if len(records) != count or framed.read(1):
             raise ValueError("other bytes than the records claimed")
         schema = self._schema
@@ -99,6 +102,18 @@ class _Decoder:
             _id_array([record["item"] for record in records], schema.item_is_number),
             pa.array([record["time"] for record in records], time_type),
         )
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Measured: a quarter of the time of decoding went to looking for cycles, which records have none of."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _is_nested(field_type: Any) -> bool:

@@ -8,7 +8,6 @@ no events. Positions count all lines.
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterator
@@ -35,6 +34,7 @@ from dp_transforms.rejected_events import RejectedEvents
 MAX_LINE_BYTES = 16 << 20
 MAX_DEPTH = 200  # far below what Python's parser can recurse
 _BLOCK_BYTES = 16 << 20
+_ARROW_BLOCK_BYTES = 1 << 20
 _LOOKED_AT_LINES = 100
 
 _BLANKS = b" \t\r"
@@ -76,8 +76,8 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     try:
         with TextStream(chunk.path) as text:
             for first_line, block, too_long in _line_blocks(text.stream):
+                lines_read = first_line - 1
                 yield _read_block(chunk.path, block, first_line, too_long, fields, shares.up_to(text.bytes_read()))
-                lines_read = first_line + block.count(b"\n")
     except (pa.ArrowException, OSError):
         raise damaged_error(chunk.path, "gzip", lines_read) from None
     yield ReadBlock(columns.empty_batch(), (), 0, shares.rest())
@@ -138,16 +138,20 @@ def _read_block(
 
 
 class _Lines:
-    """A block of lines, in the plainest form: each begins with its ``{`` right after the line end before it."""
+    """A block of lines.
+
+    text: its lines, without blank ones and blanks around them if need be. is_plain: Arrow may read it.
+    count: their number, if it is plain.
+    """
 
     def __init__(self, block: bytes) -> None:
         self.raw = block
         self.text = block if not block or block.endswith(b"\n") else block + b"\n"
+        self.count = 0
         self.is_plain = self._check_plain()
         if not self.is_plain:
             self.text = b"".join(line + b"\n" for line in self.stripped())
             self.is_plain = self._check_plain()
-        self.count = self.text.count(b"\n") if self.is_plain else len(self.stripped())
 
     def stripped(self) -> list[bytes]:
         """The lines that are not blank."""
@@ -164,22 +168,22 @@ class _Lines:
         Between a ``}`` and a ``{`` JSON wants a comma, except at the top: so no object can run over a line end, and if
         there are as many objects as lines, each line is one.
         """
-        text = np.frombuffer(self.text, np.uint8)
-        ends = np.flatnonzero(text == ord("\n"))
-        if not len(ends):
+        text = self.text
+        if not text:
             return True
-        if (text[np.concatenate([[0], ends[:-1] + 1])] != ord("{")).any():
+        if not (text.startswith(b"{") and text.endswith((b"}\n", b"}\r\n"))):
             return False
-        before = text[ends - 1]
-        if (before == ord("\r")).any():
-            before = np.where(before == ord("\r"), text[ends - 2], before)
-        if (before != ord("}")).any():
+        codes = np.frombuffer(text, np.uint8)
+        lines = int(np.count_nonzero(codes == ord("\n")))
+        if text.count(b"}\n{") + text.count(b"}\r\n{") != lines - 1:
             return False
-        if (b"NaN" in self.text or b"Inf" in self.text) and _NOT_JSON_NUMBER.search(self.text):
+        self.count = lines
+        if (b"NaN" in text or b"Inf" in text) and _NOT_JSON_NUMBER.search(text):
             return False
-        if self.text.count(b"{") + self.text.count(b"[") - len(ends) < MAX_DEPTH:
+        is_opening = (codes | 0x20) == ord("{")
+        if np.count_nonzero(is_opening) - lines < MAX_DEPTH:
             return True
-        opened = np.searchsorted(np.flatnonzero((text | 0x20) == ord("{")), ends)
+        opened = np.searchsorted(np.flatnonzero(is_opening), np.flatnonzero(codes == ord("\n")))
         return bool(np.diff(opened, prepend=0).max() <= MAX_DEPTH)
 
 
@@ -192,8 +196,9 @@ def _read_fast(lines: _Lines, fields: EventFields) -> Columns | None:
         return None
     try:
         table = pa.json.read_json(
-            io.BytesIO(lines.text),
-            read_options=pa.json.ReadOptions(use_threads=False, block_size=len(lines.text) + 1),
+            pa.BufferReader(lines.text),
+            # Measured: twice as fast as in one piece, for the sake of the caches. A longer line is read on its own.
+            read_options=pa.json.ReadOptions(use_threads=False, block_size=_ARROW_BLOCK_BYTES),
             parse_options=pa.json.ParseOptions(
                 explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior="ignore"
             ),
