@@ -1,0 +1,175 @@
+"""Where the noise key comes from: which files are taken, which runs may do without one, and what is pickled."""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+
+import apache_beam as beam
+import pytest
+from apache_beam.internal import pickler
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.utils.secret import RawSecret
+
+from dp_transforms.noise_key import FreshKey, KeyFile, resolve_noise_key
+
+KEY = bytes(range(100, 140))
+DATAFLOW = ["--project=some-project", "--region=r", "--temp_location=gs://some/t", "--staging_location=gs://some/s"]
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def write_key(path, content=KEY, mode=0o600):
+    path.write_bytes(content)
+    path.chmod(mode)
+    return path
+
+
+def pipeline(runner="FnApiRunner", *flags):
+    return beam.Pipeline(runner=runner, options=PipelineOptions(list(flags)))
+
+
+def test_a_private_file_of_32_bytes_is_a_key(tmp_path):
+    path = write_key(tmp_path / "key", KEY[:32])
+    assert KeyFile(path).get_bytes() == KEY[:32]
+    assert resolve_noise_key(path, pipeline()).get_bytes() == KEY[:32]
+    assert resolve_noise_key(str(path), pipeline()).get_bytes() == KEY[:32]
+
+
+def test_the_whole_file_is_the_key_even_if_it_looks_like_text(tmp_path):
+    content = b"x" * 40 + b"\n"
+    assert KeyFile(write_key(tmp_path / "key", content)).get_bytes() == content
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o610, 0o601, 0o620])
+def test_a_file_that_others_can_use_is_refused_with_the_command_that_closes_it(tmp_path, mode):
+    path = write_key(tmp_path / "key", mode=mode)
+    with pytest.raises(ValueError, match=rf"mode {mode:04o}.*chmod 600 {path}"):
+        resolve_noise_key(path, pipeline())
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o700])
+def test_a_file_for_its_owner_alone_is_taken(tmp_path, mode):
+    assert resolve_noise_key(write_key(tmp_path / "key", mode=mode), pipeline()).get_bytes() == KEY
+
+
+@pytest.mark.parametrize("size", [0, 1, 31])
+def test_a_short_file_is_refused_with_its_size(tmp_path, size):
+    with pytest.raises(ValueError, match=rf"32 to \d+ bytes, got {size}\b.*urandom"):
+        resolve_noise_key(write_key(tmp_path / "key", KEY[:size]), pipeline())
+
+
+def test_a_huge_file_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="got more"):
+        resolve_noise_key(write_key(tmp_path / "key", b"k" * (1 << 20)), pipeline())
+
+
+def test_a_missing_file_and_a_folder_are_refused_with_a_remedy(tmp_path):
+    with pytest.raises(ValueError, match=r"No such file.*urandom"):
+        resolve_noise_key(tmp_path / "none", pipeline())
+    tmp_path.chmod(0o700)
+    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+        resolve_noise_key(tmp_path, pipeline())
+
+
+def test_errors_never_hold_the_content(tmp_path):
+    for content, mode in ((KEY[:31], 0o600), (KEY, 0o644)):
+        with pytest.raises(ValueError, match="noise key file") as raised:
+            resolve_noise_key(write_key(tmp_path / "key", content, mode), pipeline())
+        assert content not in str(raised.value).encode()
+        assert content.hex() not in str(raised.value)
+
+
+def test_a_raw_secret_and_foreign_types_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="RawSecret would be pickled"):
+        resolve_noise_key(RawSecret(KEY), pipeline())
+    for other in (KEY, 7, ["key"]):
+        with pytest.raises(ValueError, match="must be a path") as raised:
+            resolve_noise_key(other, pipeline())
+        assert repr(KEY) not in str(raised.value)
+
+
+def test_any_secret_that_fetches_its_bytes_is_taken():
+    secret = FreshKey()
+    assert resolve_noise_key(secret, pipeline("DirectRunner")) is secret
+
+
+@pytest.mark.parametrize("runner", ["FnApiRunner", "BundleBasedDirectRunner", "DirectRunner"])
+def test_without_a_file_each_run_in_this_process_draws_its_own_key(runner):
+    keys = {resolve_noise_key(None, pipeline(runner)).get_bytes() for _ in range(5)}
+    assert len(keys) == 5
+    assert {len(key) for key in keys} == {32}
+
+
+def test_a_fresh_key_is_one_key(tmp_path):
+    secret = FreshKey()
+    assert secret.get_bytes() == secret.get_bytes() == pickle.loads(pickle.dumps(secret)).get_bytes()  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    ("runner", "flags"),
+    [
+        ("FnApiRunner", ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]),
+        ("DirectRunner", ["--direct_running_mode=multi_processing"]),
+        ("DataflowRunner", DATAFLOW),
+        ("PortableRunner", ["--job_endpoint=embed"]),
+        ("FlinkRunner", []),
+        ("SparkRunner", []),
+        ("PrismRunner", []),
+    ],
+)
+def test_a_run_with_workers_elsewhere_needs_a_key_file(tmp_path, runner, flags):
+    elsewhere = pipeline(runner, *flags)
+    with pytest.raises(ValueError, match=r"outside this process.*noise_key=PATH.*--noise-key-file"):
+        resolve_noise_key(None, elsewhere)
+    assert resolve_noise_key(write_key(tmp_path / "key"), elsewhere).get_bytes() == KEY
+
+
+def pickles_of(value):
+    """By pickle, and by Beam's own pickler, whose output is compressed."""
+    return pickle.dumps(value), bz2.decompress(base64.b64decode(pickler.dumps(value)))
+
+
+def test_no_secret_is_pickled_even_after_it_was_cached(tmp_path):
+    for secret in (KeyFile(write_key(tmp_path / "key")), FreshKey()):
+        key = secret.get_bytes(cacheSecret=True)
+        assert not any(key in data for data in pickles_of(secret))
+        assert all(key in data for data in pickles_of([key]))  # the search can find one
+
+
+def test_no_secret_shows_in_repr(tmp_path):
+    for secret in (KeyFile(write_key(tmp_path / "key")), FreshKey()):
+        key = secret.get_bytes(cacheSecret=True)
+        for text in (repr(secret), str(secret)):
+            assert key.hex() not in text
+            assert repr(key) not in text
+
+
+def run_elsewhere(secret):
+    """Unpickles a secret in another process and asks for its bytes; returns what that process says."""
+    return subprocess.run(
+        [sys.executable, "-c", "import pickle, sys; print(pickle.load(sys.stdin.buffer).get_bytes().hex())"],
+        input=pickle.dumps(secret),
+        capture_output=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+
+
+def test_a_fresh_key_in_another_process_is_a_clear_error():
+    secret = FreshKey()
+    found = run_elsewhere(secret)
+    assert found.returncode != 0
+    assert b"RuntimeError: the noise key was drawn for one process" in found.stderr
+    assert b"noise_key=PATH" in found.stderr
+    assert secret.get_bytes().hex().encode() not in found.stdout + found.stderr
+
+
+def test_a_key_file_in_another_process_is_the_same_key(tmp_path):
+    found = run_elsewhere(KeyFile(write_key(tmp_path / "key")))
+    assert found.stdout.decode().strip() == KEY.hex(), found.stderr.decode()
