@@ -122,7 +122,7 @@ def epsilon_after_each_hit(
     found = np.full(hits, last)
     before: tuple[float, tuple[float, ...]] = (first, ())
     done = 0  # entries found; they are found in order, since delta grows with j
-    for at in np.linspace(first, last, _GRID + 1).tolist():
+    for at in np.geomspace(first, last, _GRID + 1).tolist():
         # Some of the entries that are not safe yet are wanted as well, for the chord to the next value.
         deltas = charging_game_deltas(epsilon_per_query, target_probability, hits, at, 20 * delta)
         while done < min(hits, len(deltas)) and deltas[done] <= delta:

@@ -43,6 +43,7 @@ _MARGIN = 14.0  # losses are followed from -margin to epsilon + margin; beyond, 
 _MARGIN_DEVIATIONS = 10.0  # or, where that is less, this many standard deviations of the loss of a long run of calls
 _MOST_IMPROVEMENTS = 60  # of one level's policy; 3 or 4 are usual, and what is left is added as a residual
 _NEGLIGIBLE = 1e-290  # values below it have lost their digits to underflow; their rounding is counted absolutely
+_SLOPE = 2e-15  # relative, per step of the lattice
 _STOP = -1  # index of the policy "stop here" among the vertices
 
 
@@ -129,34 +130,46 @@ class _Level:
     extra: float
 
 
-def _solve_level(lattice: _Lattice, previous: _Level) -> _Level:
+def _improve(lattice: _Lattice, values: Values, hit: list[Values]) -> tuple[Values, npt.NDArray[np.int64], Values]:
+    """One step of the maximum over the vertices: its values, its policy, and the most that stays in this level."""
+    up, down = _shift_up(values), _shift_down(values)
+    best, policy = lattice.stop_value, np.full(len(values), _STOP, dtype=np.int64)
+    most_stays = np.zeros(len(values))
+    for index, (h0, h1) in enumerate(lattice.vertices):
+        stays = lattice.up * (1 - h1) * up + lattice.down * (1 - h0) * down
+        candidate = hit[index] + stays
+        better = candidate > best
+        best = np.where(better, candidate, best)
+        policy[better] = index
+        most_stays = np.maximum(most_stays, stays)
+    return best, policy, most_stays
+
+
+def _solve_level(lattice: _Lattice, previous: _Level, first: bool) -> _Level:
     """V_k from V_{k-1} by policy iteration, and what rounding may have hidden.
 
     Let r be what one more improvement would still add, and A_v V the part of vertex v that stays in level k. Where
     ``r <= c (V - A_v V)`` for every v, the bound ``(1 + c) V`` absorbs it: a relative error, which is what a delta of
-    1e-12 needs. Where hits are worth next to nothing (far below epsilon in level 1) V = A_v V, and a constant r / q
-    absorbs it, since each step is a hit with probability at least q. Both satisfy ``W >= max over v of (W under v)``.
+    1e-12 needs. Elsewhere a constant r / q does, since each step is a hit with probability at least q. Both satisfy
+    ``W >= max over v of (W under v)``, so W bounds the true values from above.
     """
     previous_up, previous_down = _shift_up(previous.values), _shift_down(previous.values)
     hit = [lattice.up * h1 * previous_up + lattice.down * h0 * previous_down for h0, h1 in lattice.vertices]
     policy = previous.policy
     for _ in range(_MOST_IMPROVEMENTS):
         values = _evaluate(lattice, policy, hit)
-        up, down = _shift_up(values), _shift_down(values)
-        stay = [lattice.up * (1 - h1) * up + lattice.down * (1 - h0) * down for h0, h1 in lattice.vertices]
-        best, best_policy = lattice.stop_value, np.full(len(values), _STOP, dtype=np.int64)
-        for index in range(len(lattice.vertices)):
-            candidate = hit[index] + stay[index]
-            better = candidate > best
-            best = np.where(better, candidate, best)
-            best_policy[better] = index
-        residual = np.maximum(best - values, 0.0)
-        improved = residual > 1e-13 * values + _NEGLIGIBLE
+        best, best_policy, stays = _improve(lattice, values, hit)
+        improved = best - values > 1e-13 * values + _NEGLIGIBLE
         if not improved.any():
             break
         policy = np.where(improved, best_policy, policy)
-    room = values - np.maximum(np.maximum(stay[0], stay[1]), stay[2])
-    relative = (room > 1e-6 * values) & (values > _NEGLIGIBLE)
+    if first:
+        # The last hit is worthless below epsilon, so V = A_v V there, and rounding would cost the constant. Raising
+        # the values by a few roundings per step down leaves room, since most of A_v V comes from the step up.
+        values = np.minimum(values * (1 + _SLOPE * np.arange(len(values), 0, -1)), 1.0)
+        best, _, stays = _improve(lattice, values, hit)
+    residual, room = np.maximum(best - values, 0.0), values - stays
+    relative = (room > 1e-6 * values) & (values > 1e20 * _NEGLIGIBLE)
     growth = float((residual[relative] / room[relative]).max(initial=0.0))
     constant = previous.factor * float(residual[~relative].max(initial=0.0)) / lattice.vertices[-1][0]
     return _Level(values, policy, previous.factor * (1 + growth), previous.extra + constant)
@@ -177,8 +190,8 @@ def charging_game_deltas(
     policy = np.where(lattice.stop_value > 0.5, _STOP, len(lattice.vertices) - 1).astype(np.int64)
     level = _Level(lattice.stop_value, policy, factor=1.0, extra=0.0)
     deltas: list[float] = []
-    for _ in range(hits):
-        level = _solve_level(lattice, level)
+    for k in range(1, hits + 1):
+        level = _solve_level(lattice, level, first=k == 1)
         deltas.append(min(1.0, (float(level.values[lattice.origin]) * level.factor + level.extra) * (1 + ROUNDING)))
         if deltas[-1] > enough:
             break

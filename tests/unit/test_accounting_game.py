@@ -231,3 +231,15 @@ def test_truncation_and_rounding_do_not_show(monkeypatch: pytest.MonkeyPatch) ->
 def test_hopeless_epsilons_underflow_quietly() -> None:
     assert 0 <= charging_game_delta(0.001, 0.45, 1, 3.0) < 1e-200
     assert charging_game_delta(5.0, 0.005, 3, 0.0) == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize(("hits", "epsilon"), [(1, 6.0), (3, 8.0), (40, 12.0)])
+def test_tiny_deltas_keep_their_digits(hits: int, epsilon: float) -> None:
+    """delta is convex in e^epsilon; rounding that is absolute instead of relative would show as noise here."""
+    q = 0.8 * not_prior_probability(0.1)
+    gammas = math.exp(epsilon) * (1 + 1e-7 * np.arange(5))
+    deltas = [charging_game_delta(0.1, q, hits, math.log(gamma)) for gamma in gammas]
+    assert 0 < deltas[0] < 1e-12
+    falls = -np.diff(deltas)
+    assert (falls > 0).all()
+    assert falls == pytest.approx(np.full(4, falls.mean()), rel=1e-2)

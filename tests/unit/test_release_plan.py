@@ -124,7 +124,7 @@ def test_epsilon_after_hits(plan: ReleasePlan) -> None:
         delta = charging_game_delta(plan.epsilon_per_query, plan.target_probability, hits, running[hits - 1])
         assert delta <= plan.delta_accounting * (1 + 1e-9)
         exact = charging_game_epsilon(plan.epsilon_per_query, plan.target_probability, hits, plan.delta_accounting)
-        assert running[hits - 1] == pytest.approx(exact, rel=2e-3)
+        assert running[hits - 1] == pytest.approx(exact, rel=3e-3)
 
 
 def test_json_round_trip() -> None:
