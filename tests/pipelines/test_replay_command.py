@@ -18,18 +18,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
 HOURS = 6
-BUDGET = [
-    "--start",
-    "2026-01-01",
-    "--end",
-    "2026-01-01T06:00:00Z",
-    "--window",
-    "1h",
-    "--epsilon",
-    "8",
-    "--delta",
-    "1e-6",
-]
+BUDGET = "--start 2026-01-01 --end 2026-01-01T06:00:00Z --window 1h --epsilon 8 --delta 1e-6".split()
 # At this budget the threshold is below 200, so 300 users are found for sure and 20 never.
 MANY, FEW = 300, 20
 
@@ -170,7 +159,7 @@ def test_counts_mode_gives_a_noisy_count_for_every_item(parquet_log: pathlib.Pat
 
 
 def test_ids_are_compared_as_text_across_types_and_formats(tmp_path: pathlib.Path) -> None:
-    """The integer 7 of Parquet is the text 7 of CSV; 007 is another user. 160 integer and 160 text users of one item."""
+    """The integer 7 of Parquet is the text 7 of CSV, and 007 another: 160 users as integers and 160 as text."""
     folder = tmp_path / "log"
     folder.mkdir()
     half = 160

@@ -1,0 +1,67 @@
+"""An sdist and a wheel of what git tracks can be built and used, and setup.py serves as Beam's shim."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def run(*words: object, cwd: pathlib.Path, **environment: str) -> str:
+    result = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture
+def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The tracked files alone."""
+    folder = tmp_path / "checkout"
+    for name in run("git", "ls-files", "-z", cwd=ROOT).split("\0"):
+        if name and (ROOT / name).exists():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, target)
+    return folder
+
+
+def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    # Builds the sdist, and the wheel from the sdist, with the build backend that is installed: no network.
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", cwd=checkout)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    (sdist,) = (tmp_path / "dist").glob("*.tar.gz")
+    assert sdist.name.startswith("shifting_heavy_hitters-")
+    target = tmp_path / "site"
+    run(sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", target, wheel, cwd=tmp_path)
+    assert not (target / "tests").exists()
+    assert not (target / "benchmarks").exists()
+    use = "from dp_transforms import ReleasePlan, ShiftingHeavyHitters; import pipelines, dp_transforms; "
+    told = run(sys.executable, "-c", use + "print(dp_transforms.__file__)", cwd=tmp_path, PYTHONPATH=str(target))
+    assert pathlib.Path(told.strip()).is_relative_to(target)
+    version = run(target / "bin" / "shh", "--version", cwd=tmp_path, PYTHONPATH=str(target))
+    assert version.startswith("shh, version ")
+    planned = run(
+        *(target / "bin" / "shh", "plan", "--release", "counts", "--epsilon-per-query", "0.1"),
+        *("--hits-per-user", "5", "--delta", "1e-8", "--json"),
+        cwd=tmp_path,
+        PYTHONPATH=str(target),
+    )
+    assert '"game"' in planned
+
+
+def test_setup_py_builds_what_beam_ships_to_workers(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    run(sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", tmp_path / "dist", cwd=checkout)
+    assert len(list((tmp_path / "dist").glob("shifting_heavy_hitters-*.tar.gz"))) == 1
