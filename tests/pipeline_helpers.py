@@ -76,6 +76,19 @@ def random_log(plan: ReleasePlan, seed: int, events: int = 1500, users: int = 40
     return log
 
 
+def thousand_windows(seed: int = 10) -> list[Event]:
+    """Shuffled events for `small_plan(1000)`: each window has none, those of 4 users, or those of 22."""
+    source = random.Random(seed)
+    log = []
+    for window in range(1000):
+        start = (START + MINUTE * window) * MICROS
+        for user in source.sample(range(1500), source.choice([0, 4, 22])):
+            log.append((f"u{user}", f"i{source.randrange(2)}", source.randrange(start, start + MINUTE * MICROS)))
+            log.append((f"u{user}", "news", source.randrange(start, start + MINUTE * MICROS)))
+    source.shuffle(log)
+    return log
+
+
 def batch_of(log: Sequence[Event]) -> EventBatch:
     users, items, times = zip(*log, strict=True) if log else ((), (), ())
     return EventBatch(
