@@ -18,7 +18,10 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
 HOURS = 6
-BUDGET = "--start 2026-01-01 --end 2026-01-01T06:00:00Z --window 1h --epsilon 8 --delta 1e-6".split()
+BUDGET = [
+    *("--start", "2026-01-01", "--end", "2026-01-01T06:00:00Z", "--window", "1h"),
+    *("--epsilon", "8", "--delta", "1e-6"),
+]
 # At this budget the threshold is below 200, so 300 users are found for sure and 20 never.
 MANY, FEW = 300, 20
 
