@@ -1,0 +1,7 @@
+"""Measurements of speed, memory, utility and solve time. Run them with ``make bench``; the product never imports this.
+
+speed        events per second and memory of whole replays, beside Beam's element path; keyed draws per second
+utility      what a replay finds in a real log, beside one noisy histogram per window
+accounting   how long the accountants take
+report       a table on the terminal, JSON in benchmarks/results
+"""

@@ -1,0 +1,34 @@
+"""``python -m benchmarks [speed] [utility] [accounting] [--quick] [--full]``: the named ones, or all."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from benchmarks.report import Figure
+
+_NAMES = ("accounting", "utility", "speed")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures; exit code 1: a target missed.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(_NAMES)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer: does it run? The figures say little")
+    parser.add_argument("--full", action="store_true", help="Beam's element path too on all events: takes minutes more")
+    options = parser.parse_args()
+    unknown = set(options.names) - set(_NAMES)
+    if unknown:
+        parser.error(f"no benchmark called {', '.join(sorted(unknown))}; there are {', '.join(_NAMES)}.")
+    missed: list[Figure] = []
+    for name in options.names or _NAMES:
+        arguments = {"quick": options.quick, "full": options.full} if name == "speed" else {"quick": options.quick}
+        figures = importlib.import_module(f"benchmarks.{name}").run(**arguments)
+        missed += [figure for figure in figures or () if figure.passed is False]
+    for figure in missed:
+        print(f"missed: {figure.name}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

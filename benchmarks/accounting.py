@@ -1,0 +1,98 @@
+"""Accounting: how long a calibration takes, and what each bound says on the reference grid."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.report import Figure, show_figures, write_results
+from dp_transforms.accounting.charging_game import charging_game_deltas, charging_game_epsilon
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.accounting.renyi import renyi_epsilon
+from dp_transforms.accounting.target_charging import (
+    between_probability,
+    closed_form_epsilon,
+    exact_tail_epsilon,
+    not_prior_probability,
+    static_adversary_epsilon,
+)
+from dp_transforms.window_schedule import WindowSchedule
+
+_GRID = Path(__file__).parents[1] / "tests" / "data" / "reference_values.json"
+_HOURLY = WindowSchedule.fixed(1_506_826_800, 1_506_826_800 + 384 * 3600, 3600)
+_ROUNDS = 3
+
+
+def run(*, quick: bool = False) -> list[Figure]:
+    figures = []
+    for release in ("labels",) if quick else ("labels", "counts"):
+        for hits in (10,) if quick else (10, 100, 300):
+            target = ("<=", 2.0) if hits == 100 else None
+            seconds, plan = _calibrate(release, hits)
+            note = f"noise scale {plan.noise_scale:.1f}, threshold {plan.threshold:,}"
+            figures.append(Figure(f"Calibrate {release}, {hits} hits", seconds, "s", target, note))
+            started = time.perf_counter()
+            first = plan.epsilon_after_hits[0]
+            note = f"after 1 hit: {first:.3f} of 2"
+            figures.append(Figure("  its running figure", time.perf_counter() - started, "s", None, note))
+    show_figures("Accounting: epsilon 2, delta 1e-9, 384 windows, 3 items per user", figures)
+    table = [_bounds(row) for row in json.loads(_GRID.read_text(encoding="utf-8"))[: 2 if quick else None]]
+    _show_bounds(table)
+    write_results("accounting", figures, epsilon_by_bound=table)
+    return figures
+
+
+def _calibrate(release: str, hits: int) -> tuple[float, ReleasePlan]:
+    """The median of a few calibrations, each from a cold cache."""
+    seconds = []
+    for _ in range(_ROUNDS):
+        charging_game_deltas.cache_clear()
+        started = time.perf_counter()
+        plan = ReleasePlan.calibrate(epsilon=2.0, delta=1e-9, schedule=_HOURLY, release=release, hits_per_user=hits)
+        seconds.append(time.perf_counter() - started)
+    return sorted(seconds)[_ROUNDS // 2], plan
+
+
+def _bounds(row: dict[str, Any]) -> dict[str, float]:
+    epsilon_per_query, hits, delta = row["eps_query"], row["hits"], row["delta"]
+    q = not_prior_probability(epsilon_per_query)
+    between = between_probability(epsilon_per_query, math.ceil(2 / epsilon_per_query))
+    return {
+        "epsilon_per_query": epsilon_per_query,
+        "hits": hits,
+        "delta": delta,
+        "static adversary": static_adversary_epsilon(epsilon_per_query, q, hits, delta),
+        "game": charging_game_epsilon(epsilon_per_query, q, hits, delta),
+        "exact tail": exact_tail_epsilon(epsilon_per_query, q, hits, delta),
+        "Renyi": renyi_epsilon(epsilon_per_query, hits, delta),
+        "closed form": closed_form_epsilon(epsilon_per_query, q, hits, delta),
+        "game, labels": charging_game_epsilon(epsilon_per_query, between, hits, delta),
+    }
+
+
+def _show_bounds(rows: list[dict[str, float]]) -> None:
+    table = Table(title="epsilon by bound", title_justify="left", title_style="bold")
+    for name in rows[0]:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            *(
+                f"{value:g}" if name in ("epsilon_per_query", "hits", "delta") else f"{value:.3f}"
+                for name, value in row.items()
+            )
+        )
+    Console(width=None if Console().is_terminal else 150).print(table)
+
+
+def main() -> None:
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The simulated logs of the benchmarks, made once and kept in a folder outside the repository.
+
+Run as a program it derives a log, ``python -m benchmarks.logs prefix|shuffled SOURCE TARGET ROWS``: in a process of its
+own, so that the one that measures stays small.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.processes import run_measured
+
+START = "2026-01-01T00:00:00Z"
+DAYS = 16
+USERS_PER_EVENT = 0.1
+SEED = 7
+_ROW_GROUP = 500_000
+
+
+def data_folder() -> Path:
+    """Kept between runs: ``SHH_BENCH_DATA``, or a folder among the temporary files."""
+    folder = Path(os.environ.get("SHH_BENCH_DATA") or Path(tempfile.gettempdir()) / "shh_bench_data")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def simulated_log(events: int, ending: str = "parquet") -> Path:
+    """``shh simulate``: 16 days from START, a tenth as many users as events, 50,000 items, ids are text."""
+    path = data_folder() / f"events_{events}.{ending}"
+    if not path.exists():
+        run_measured(
+            "pipelines.cli", "simulate", "--events", str(events), "--users", str(max(1, int(events * USERS_PER_EVENT))),
+            "--items", "50000", "--start", START, "--days", str(DAYS), "--seed", str(SEED), "--output", str(path),
+        )  # fmt: skip
+    return path
+
+
+def derived_log(kind: str, source: Path, rows: int = 0) -> Path:
+    """``prefix``: the first rows of a Parquet log. ``shuffled``: all its rows in random order."""
+    path = source.with_name(f"{source.stem}_{kind}{rows or ''}.parquet")
+    if not path.exists():
+        run_measured("benchmarks.logs", kind, str(source), str(path), str(rows))
+    return path
+
+
+def _derive(kind: str, source: str, target: str, rows: int) -> None:
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(source)
+    if kind == "prefix":
+        table = table.slice(0, rows)
+    else:
+        table = table.take(np.random.default_rng(SEED).permutation(len(table)))
+    partial = f"{target}.partial"
+    pq.write_table(table, partial, compression="zstd", row_group_size=_ROW_GROUP)
+    os.replace(partial, target)
+
+
+if __name__ == "__main__":
+    _derive(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

@@ -1,0 +1,57 @@
+"""Runs a command in a process of its own and measures it from outside."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """wall_seconds: from start to exit. pipeline_seconds: as `shh replay` says, 0 where it does not.
+    peak_bytes: resident memory at its highest (ru_maxrss). output: all that was printed."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    pipeline_seconds: float
+    peak_bytes: int
+    output: str
+
+
+def run_measured(module: str, *arguments: str) -> Measurement:
+    """``python -m module arguments``. Raises RuntimeError, with the end of what it printed, if it fails.
+
+    Keep this process small: Linux counts what a parent holds when it starts a child toward the child's peak.
+    """
+    with tempfile.TemporaryFile() as output:
+        started = time.perf_counter()
+        child = subprocess.Popen([sys.executable, "-m", module, *arguments], stdout=output, stderr=output)
+        _, status, usage = os.wait4(child.pid, 0)
+        wall = time.perf_counter() - started
+        child.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    if child.returncode:
+        raise RuntimeError(f"{module} {' '.join(arguments)} ended with {child.returncode}:\n{text[-2000:]}")
+    told = re.search(r"rows in ([0-9.]+) s", text)
+    unit = 1 if sys.platform == "darwin" else 1024
+    cpu = usage.ru_utime + usage.ru_stime
+    return Measurement(wall, cpu, float(told[1]) if told else 0.0, usage.ru_maxrss * unit, text)
+
+
+def medians(measurements: Sequence[Measurement]) -> Measurement:
+    """The median of each number; the largest peak."""
+    return Measurement(
+        statistics.median(m.wall_seconds for m in measurements),
+        statistics.median(m.cpu_seconds for m in measurements),
+        statistics.median(m.pipeline_seconds for m in measurements),
+        max(m.peak_bytes for m in measurements),
+        measurements[-1].output,
+    )

@@ -1,0 +1,76 @@
+"""Figures with their targets: a table on the terminal, and JSON in ``benchmarks/results``."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import operator
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """One measured number. target: ``(">=", 1e6)``, ``("<=", 1.3)``, or None where it is only reported."""
+
+    name: str
+    value: float
+    unit: str = ""
+    target: tuple[str, float] | None = None
+    note: str = ""
+
+    @property
+    def passed(self) -> bool | None:
+        if self.target is None:
+            return None
+        relation, bound = self.target
+        return {">=": operator.ge, "<=": operator.le, "<": operator.lt}[relation](self.value, bound)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "passed": self.passed}
+
+
+def show_figures(title: str, figures: Sequence[Figure]) -> None:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for heading, justify in (("", "left"), ("measured", "right"), ("target", "right"), ("", "left"), ("note", "left")):
+        table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    marks = {True: "[green]pass[/]", False: "[bold red]MISSED[/]", None: ""}
+    for figure in figures:
+        target = f"{figure.target[0]} {format_value(figure.target[1], figure.unit)}" if figure.target else ""
+        measured = format_value(figure.value, figure.unit)
+        table.add_row(figure.name, measured, target, marks[figure.passed], figure.note)
+    Console(width=None if Console().is_terminal else 150).print(table)
+
+
+def format_value(value: float, unit: str) -> str:
+    if unit == "%":
+        return f"{value:.2%}".replace("%", " %")
+    if value != value:
+        return "-"
+    digits = 0 if abs(value) >= 1000 or value == int(value) else 1 if abs(value) >= 100 else 2
+    return f"{value:,.{digits}f} {unit}".strip()
+
+
+def write_results(name: str, figures: Sequence[Figure], **details: Any) -> Path:
+    """Figures, and whatever else is worth keeping, as ``results/NAME.json``."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    document = {
+        "benchmark": name,
+        "measured_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "figures": [figure.to_dict() for figure in figures],
+        **details,
+    }
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,120 @@
+"""Speed and memory of whole replays, each in a process of its own, and of keyed draws.
+
+Rates are events per second of wall clock from the start of the process to its end, imports included; the pipeline's own
+time is given beside them. The variants of a comparison run in turn, several times; figures are medians.
+"""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import draws, logs
+from benchmarks.processes import Measurement, medians, run_measured
+from benchmarks.report import Figure, show_figures, write_results
+
+_HOUR = 3600
+_BUDGET = ("--epsilon", "2", "--delta", "1e-9")
+# 100 and 10,000 whole windows: the last 40 minutes of the log are left out.
+_RANGE_SECONDS = 1_380_000
+_PEER_EVENTS = 1_000_000
+
+
+def run(*, quick: bool = False, full: bool = False) -> list[Figure]:
+    console = Console(stderr=True)
+    events = 1_000_000 if quick else 10_000_000
+    rounds = 1 if quick else 3
+    console.print(f"Simulating logs of {events:,} events in {logs.data_folder()}, once ...")
+    parquet = logs.simulated_log(events)
+    small = logs.simulated_log(events // 10)
+    peer_log = parquet if full else logs.derived_log("prefix", parquet, min(events, _PEER_EVENTS))
+    peer_events = events if full else min(events, _PEER_EVENTS)
+    shuffled = logs.derived_log("shuffled", parquet)
+    others = {ending: logs.simulated_log(events, ending) for ending in ("avro", "csv", "jsonl")}
+
+    measured: dict[str, list[Measurement]] = {}
+
+    def measure(name: str, module: str, *arguments: str) -> None:
+        console.print(f"  {name} ...")
+        measured.setdefault(name, []).append(run_measured(module, *arguments))
+
+    for _ in range(rounds):
+        measure("parquet", "pipelines.cli", *_replay(parquet))
+        measure("peer", "benchmarks.beam_elements", str(peer_log), str(_HOUR))
+        measure("small", "pipelines.cli", *_replay(small))
+        for ending, path in others.items():
+            measure(ending, "pipelines.cli", *_replay(path))
+        for windows in (100, 10_000):
+            measure(f"{windows} windows", "pipelines.cli", *_replay_in_windows(parquet, windows))
+            measure(f"{windows} windows, shuffled", "pipelines.cli", *_replay_in_windows(shuffled, windows))
+    if not quick:
+        measure("three times as many", "pipelines.cli", *_replay(logs.simulated_log(3 * events)))
+
+    results = {name: medians(runs) for name, runs in measured.items()}
+    figures = _figures(results, events, peer_events, rounds)
+    figures += draws.run(quick=quick)
+    show_figures(f"Speed and memory, {events:,} events", figures)
+    raw = {name: [_numbers(run) for run in runs] for name, runs in measured.items()}
+    write_results("speed", figures, events=events, peer_events=peer_events, runs=raw)
+    return figures
+
+
+def _replay(log: Path, window: str = "1h", seconds: int = logs.DAYS * 86_400) -> list[str]:
+    start = datetime.datetime.fromisoformat(logs.START.replace("Z", "+00:00"))
+    end = start + datetime.timedelta(seconds=seconds)
+    output = Path(tempfile.mkdtemp(prefix="shh_bench_")) / "report.jsonl"
+    return [
+        "replay", str(log), "--start", logs.START, "--end", end.isoformat(), "--window", window, *_BUDGET,
+        "--output", str(output), "--allow-large-log",
+    ]  # fmt: skip
+
+
+def _replay_in_windows(log: Path, windows: int) -> list[str]:
+    return _replay(log, f"{_RANGE_SECONDS // windows}s", _RANGE_SECONDS)
+
+
+def _figures(results: dict[str, Measurement], events: int, peer_events: int, rounds: int) -> list[Figure]:
+    def rate(name: str, count: int = events) -> float:
+        return count / results[name].wall_seconds
+
+    def beside(name: str) -> str:
+        result = results[name]
+        pipeline = f"pipeline {result.pipeline_seconds:.1f} s of " if result.pipeline_seconds else ""
+        peak = f"peak {result.peak_bytes / 1e9:.2f} GB"
+        return f"{pipeline}{result.wall_seconds:.1f} s, {result.cpu_seconds:.1f} s of CPU, {peak}"
+
+    peer_note = f"on {'the same file' if peer_events == events else f'the first {peer_events:,} events of the log'}"
+    figures = [
+        Figure("Parquet", rate("parquet"), "events/s", (">=", 1e6), f"median of {rounds}; {beside('parquet')}"),
+        Figure("Beam's element path", rate("peer", peer_events), "events/s", None, f"{peer_note}; {beside('peer')}"),
+        Figure("Parquet / Beam's element path", rate("parquet") / rate("peer", peer_events), "", (">=", 25)),
+        Figure("Avro (deflate)", rate("avro"), "events/s", (">=", 4e5), beside("avro")),
+        Figure("CSV", rate("csv"), "events/s", None, beside("csv")),
+        Figure("JSON lines", rate("jsonl"), "events/s", None, beside("jsonl")),
+        Figure("Peak memory, Parquet", results["parquet"].peak_bytes / 1e9, "GB", ("<", 1.2)),
+    ]
+    if "three times as many" in results:
+        name = "three times as many"
+        figures.append(Figure(f"Peak memory, {3 * events:,}", results[name].peak_bytes / 1e9, "GB", None, beside(name)))
+    per_event = results["parquet"].wall_seconds / (results["small"].wall_seconds * 10)
+    in_pipeline = results["parquet"].pipeline_seconds / (results["small"].pipeline_seconds * 10)
+    note = f"of the pipeline alone {in_pipeline:.2f}; small: {beside('small')}"
+    figures.append(Figure(f"Time per event, {events:,} / {events // 10:,}", per_event, "", ("<=", 1.3), note))
+    for order, ending, target in (("", "", ("<=", 3.0)), (", shuffled", ", shuffled", None)):
+        many, few = results[f"10000 windows{ending}"], results[f"100 windows{ending}"]
+        note = f"{many.wall_seconds:.1f} s / {few.wall_seconds:.1f} s; peak {many.peak_bytes / 1e9:.2f} GB"
+        ratio = many.wall_seconds / few.wall_seconds
+        figures.append(Figure(f"10,000 windows / 100 windows{order}", ratio, "", target, note))
+    return figures
+
+
+def _numbers(run: Measurement) -> dict[str, float]:
+    return {
+        "wall_seconds": run.wall_seconds,
+        "cpu_seconds": run.cpu_seconds,
+        "pipeline_seconds": run.pipeline_seconds,
+        "peak_bytes": run.peak_bytes,
+    }
