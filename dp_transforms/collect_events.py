@@ -8,7 +8,7 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.transforms.window import GlobalWindow, GlobalWindows
+from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
@@ -62,7 +62,7 @@ class CollectEventsDoFn(beam.DoFn):
         self._times: list[int] = []
         self._rejected: dict[str, list[int]] = {}
 
-    def process(self, element: Any, timestamp: Timestamp = beam.DoFn.TimestampParam) -> Iterator[EventBatch]:
+    def process(self, element: Any, timestamp: Timestamp = beam.DoFn.TimestampParam) -> Iterator[TimestampedValue]:
         try:
             user, item = canonical_id(self._user(element), "user"), canonical_id(self._item(element), "item")
         except _BadIdError as error:
@@ -79,9 +79,8 @@ class CollectEventsDoFn(beam.DoFn):
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         if self._times:
-            # Stamped with its earliest event: the watermark must not overtake any of them.
-            earliest = Timestamp(micros=min(self._times))
-            yield WindowedValue(self._take_batch(), earliest, [GlobalWindow()])
+            batch = self._take_batch()
+            yield WindowedValue(batch.value, batch.timestamp, [GlobalWindow()])
         for reason, positions in self._rejected.items():
             self._rejected_counter.inc(len(positions))
             rejected = RejectedEvents("element", positions, reason)
@@ -89,14 +88,16 @@ class CollectEventsDoFn(beam.DoFn):
             yield beam.pvalue.TaggedOutput(_REJECTED, stamped)
         self._rejected = {}
 
-    def _take_batch(self) -> EventBatch:
+    def _take_batch(self) -> TimestampedValue:
+        """What is buffered, stamped with its earliest event: the watermark must not overtake any of them."""
         batch = EventBatch(
             pa.array(self._users, pa.string()).dictionary_encode(),
             pa.array(self._items, pa.string()).dictionary_encode(),
             np.array(self._times, dtype=np.int64),
         )
+        earliest = Timestamp(micros=min(self._times))
         self._users, self._items, self._times = [], [], []
-        return batch
+        return TimestampedValue(batch, earliest)
 
 
 class _BadIdError(ValueError):

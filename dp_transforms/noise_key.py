@@ -88,9 +88,10 @@ def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pi
         raise ValueError(f"noise_key must be a path, a beam.Secret or None, got a {type(noise_key).__name__}.")
     runner = type(pipeline.runner).__name__
     mode = pipeline.options.view_as(DirectOptions).direct_running_mode
-    if runner not in _IN_PROCESS_RUNNERS or mode not in (None, "in_memory"):
+    is_local = runner in _IN_PROCESS_RUNNERS
+    if not is_local or mode not in (None, "in_memory"):
         raise ValueError(
-            f"{runner}{f' in mode {mode}' if mode else ''} runs workers outside this process, which need one noise key:"
-            f" give noise_key=PATH, or --noise-key-file. {_MAKE_ONE}"
+            f"{runner}{f' in mode {mode}' if is_local else ''} runs workers outside this process, which need one noise"
+            f" key: give noise_key=PATH, or --noise-key-file. {_MAKE_ONE}"
         )
     return FreshKey()
