@@ -1,0 +1,340 @@
+"""What `ShiftingHeavyHitters` takes and gives: every kind of input is the same log, and anything else is refused when
+the pipeline is built."""
+
+from __future__ import annotations
+
+import typing
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, Sessions, SlidingWindows, TimestampedValue
+from apache_beam.typehints import row_type
+from apache_beam.utils.secret import RawSecret
+from apache_beam.utils.timestamp import Timestamp
+
+from dp_transforms.collect_events import CollectEvents, canonical_id
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.operator_counters import EVENTS_REJECTED, operator_counts
+from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
+from tests.oracle import oracle_reports
+from tests.pipeline_helpers import (
+    MICROS,
+    RUN_ID,
+    SECRET,
+    START,
+    Collected,
+    batches_of,
+    key_file,
+    local_pipeline,
+    pairs_of,
+    random_log,
+    run_monitor,
+    settings_of,
+    small_plan,
+)
+
+Pair = tuple[str, str]
+
+
+class Visit(typing.NamedTuple):
+    reader: str
+    article: str
+
+
+beam.coders.registry.register_coder(Visit, beam.coders.RowCoder)
+
+
+def events_of(log):
+    """In the pipelines below events are tuples ``(user, item, micros)``, stamped on the way."""
+    return beam.Create(log, reshuffle=False)
+
+
+def stamp(make):
+    return beam.Map(lambda event: TimestampedValue(make(*event[:2]), Timestamp(micros=event[2])))
+
+
+@pytest.mark.parametrize("sliding", [1, 3])
+def test_every_kind_of_input_is_the_same_log(tmp_path, sliding):
+    plan = small_plan(sliding=sliding, release="labels", hits_per_user=2)
+    # Beam's windows hold no timestamp far out, and refuse some: events outside are tested with batches.
+    log = [event for event in random_log(plan, seed=1, events=900) if event[2] > 0]
+    offset = plan.schedule.start_seconds % plan.schedule.slide_seconds
+    windows = FixedWindows(60, Timestamp(offset)) if sliding == 1 else SlidingWindows(60, 20, Timestamp(offset))
+    pipeline, key, found = local_pipeline(), key_file(tmp_path), {}
+    events = pipeline | "Events" >> events_of(log)
+    pairs = events | "Pairs" >> stamp(lambda user, item: (user, item)).with_output_types(Pair)
+    visits = events | "Visits" >> stamp(Visit).with_output_types(Visit)
+    rows = events | "Rows" >> stamp(lambda user, item: beam.Row(u=user, i=item)).with_output_types(
+        row_type.RowTypeConstraint.from_fields([("u", str), ("i", str)])
+    )
+    untyped = events | "Untyped" >> stamp(lambda user, item: {"who": user, "what": item}).with_output_types(dict)
+    batches = pipeline | "Batches" >> beam.Create(batches_of(log, 200), reshuffle=False).with_output_types(EventBatch)
+    fields = {"user": "reader", "item": "article"}
+    inputs = {
+        "batches": (batches, {}),
+        "windowed batches": (batches | "Window batches" >> beam.WindowInto(windows), {"window": windows}),
+        "pairs": (pairs, {}),
+        "pairs of no known type": (pairs | beam.Map(lambda pair: pair).with_output_types(typing.Any), {}),
+        "windowed pairs": (pairs | "Window pairs" >> beam.WindowInto(windows), {"window": windows}),
+        "field names": (visits, fields),
+        "windowed field names": (visits | "Window visits" >> beam.WindowInto(windows), {"window": None, **fields}),
+        "rows": (rows, {"user": "u", "item": "i"}),
+        "functions": (rows, {"user": lambda row: row.u, "item": lambda row: row.i}),
+        "a name and a function": (rows, {"user": "u", "item": lambda row: row.i}),
+        "functions of anything": (untyped, {"user": lambda row: row["who"], "item": lambda row: row["what"]}),
+    }
+    for name, (source, arguments) in inputs.items():
+        found[name] = Collected()
+        monitor = ShiftingHeavyHitters(plan, noise_key=key, run_id=RUN_ID, **arguments)
+        _ = (source | f"Monitor {name}" >> monitor).reports | f"Reports {name}" >> found[name].sink()
+    pipeline.run().wait_until_finish()
+
+    expected = oracle_reports(log, settings_of(plan), SECRET)
+    assert expected
+    for name, reports in found.items():
+        assert reports.values == expected, name
+
+
+def test_reports_have_a_schema_and_stand_at_the_end_of_their_window(tmp_path):
+    plan = small_plan()
+    log = random_log(plan, seed=2)
+    pipeline = local_pipeline()
+    batches = pipeline | beam.Create(batches_of(log, 500), reshuffle=False).with_output_types(EventBatch)
+    reports = (batches | ShiftingHeavyHitters(plan, noise_key=key_file(tmp_path), run_id=RUN_ID)).reports
+    assert reports.element_type is WindowReport
+    assert isinstance(beam.coders.registry.get_coder(reports.element_type), beam.coders.RowCoder)
+    assert isinstance(reports.windowing.windowfn, GlobalWindows)
+    selected, by_window = Collected(), Collected()
+    _ = (
+        reports
+        | beam.Select("stream", "window_start", spent="epsilon_spent", found=lambda row: len(row.heavy_hitters))
+        | "Selected" >> selected.sink()
+    )
+    _ = (
+        reports
+        | beam.WindowInto(FixedWindows(60))
+        | beam.Map(lambda report, window=beam.DoFn.WindowParam: (report.window_start, report.window_end, window))
+        | "By window" >> by_window.sink()
+    )
+    pipeline.run().wait_until_finish()
+
+    expected = oracle_reports(log, settings_of(plan), SECRET)
+    assert [tuple(row) for row in selected.values] == [
+        (report.stream, report.window_start, report.epsilon_spent, len(report.heavy_hitters)) for report in expected
+    ]
+    for start, end, window in by_window.values:
+        assert (window.start.micros, window.end.micros) == (start, end)
+    for (_, end, _), stamped in by_window.stamped:
+        assert stamped.micros == end - 1
+
+
+def test_ids_are_their_canonical_text(tmp_path):
+    """40 users hold one item, which half of them spell as a number: 7 is "7" and b"7", and not "007"."""
+    plan = small_plan(1, hits_per_user=2)
+    spellings = [7, "7", b"7", np.int64(7), np.str_("7"), bytearray(b"7")]
+    elements = [(user, spellings[user % len(spellings)]) for user in range(40)]
+    elements += [(str(user), "007") for user in range(40)]
+    elements += [(user, "nobody") for user in (3, "3", b"3", np.int32(3), np.uint8(3))] * 20  # one user
+    canonical = [(str(user), "7", START * MICROS) for user in range(40)]
+    canonical += [(str(user), "007", START * MICROS) for user in range(40)] + [("3", "nobody", START * MICROS)]
+    found = run_monitor(
+        lambda pipeline: (
+            pipeline
+            | beam.Create([0])
+            | beam.FlatMap(lambda _: elements)
+            | beam.Map(lambda pair: TimestampedValue(pair, Timestamp(START))).with_output_types(tuple[object, object])
+        ),
+        plan,
+        noise_key=key_file(tmp_path),
+    )
+    assert found.reports == oracle_reports(canonical, settings_of(plan), SECRET)
+    assert {hitter.item for report in found.reports for hitter in report.heavy_hitters} == {"7", "007"}
+    assert found.rejected == []
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
+def test_text_that_is_no_unicode_is_no_id(text):
+    """Beam's own coders refuse it before it gets here, unless a function makes it."""
+    with pytest.raises(ValueError, match=r"^item is not valid UTF-8$"):
+        canonical_id(text, "item")
+
+
+class Hostile:
+    """An id whose conversion fails loudly."""
+
+    def __str__(self):
+        raise RuntimeError("hostile")
+
+
+def test_what_is_no_id_is_rejected_with_a_reason_and_nothing_else_is_lost(tmp_path):
+    plan = small_plan(1)
+    good = [(f"u{number}", "good", START * MICROS) for number in range(40)]
+    bad = {
+        "missing user": [(None, "x"), ("", "x"), (b"", "x")],
+        "missing item": [("u", None), ("u", "")],
+        "user has the wrong type": [(1.5, "x"), (True, "x"), (np.bool_(False), "x"), (Hostile(), "x"), (("a",), "x")],
+        "item has the wrong type": [("u", [1]), ("u", float("nan"))],
+        "user is not valid UTF-8": [(b"\xff", "x"), (bytearray(b"u\xc3"), "x")],
+        "item is not valid UTF-8": [("u", b"\xc0\x80")],
+        "user or item cannot be read": [("alone",), 5, None],
+    }
+    expected = {}
+    stamped = pairs_of(good)
+    for reason, elements in bad.items():
+        for element in elements:
+            time = START * MICROS + len(stamped)
+            expected.setdefault(reason, []).append(time)
+            stamped.append(TimestampedValue(element, Timestamp(micros=time)))
+    found = run_monitor(
+        lambda pipeline: pipeline | beam.Create([0]) | beam.FlatMap(lambda _: stamped).with_output_types(typing.Any),
+        plan,
+        noise_key=key_file(tmp_path),
+    )
+    assert found.reports == oracle_reports(good, settings_of(plan), SECRET)
+    assert found.reports
+    assert sorted(map(tuple, found.rejected)) == sorted(
+        ("element", positions, reason) for reason, positions in expected.items()
+    )
+    assert operator_counts(found.result)[EVENTS_REJECTED] == sum(map(len, expected.values()))
+
+
+def test_a_batch_from_single_elements_is_stamped_with_its_earliest_event(monkeypatch):
+    """Whatever comes later in the bundle: a watermark must not overtake an event that waits in a batch."""
+    monkeypatch.setattr("dp_transforms.collect_events._MAX_BATCH", 3)
+    times = [50, 20, 40, 90, 80, 70, 60]
+    pipeline, found = local_pipeline(), Collected()
+    batches, rejected = (
+        pipeline
+        | beam.Create([0])
+        | beam.FlatMap(lambda _: [TimestampedValue(("u", "i"), Timestamp(time)) for time in times])
+        | CollectEvents(lambda pair: pair[0], lambda pair: pair[1])
+    )
+    assert batches.element_type is EventBatch
+    assert rejected.element_type is RejectedEvents
+    _ = batches | found.sink()
+    pipeline.run().wait_until_finish()
+    assert [(stamped.micros, (batch.time_micros // MICROS).tolist()) for batch, stamped in found.stamped] == [
+        (20 * MICROS, [50, 20, 40]),
+        (70 * MICROS, [90, 80, 70]),
+        (60 * MICROS, [60]),
+    ]
+
+
+# --- refused when the pipeline is built
+
+
+def build(plan, *, windowing=None, element_type=Pair, runner="FnApiRunner", flags=(), **arguments):
+    """Applies the transform to a PCollection of that type; nothing runs."""
+    source = (
+        local_pipeline(flags, runner) | beam.Create([1]) | beam.Map(lambda one: one).with_output_types(element_type)
+    )
+    if windowing is not None:
+        source |= beam.WindowInto(windowing)
+    return source | ShiftingHeavyHitters(plan, **arguments)
+
+
+FIXED, SLIDING = {"sliding": 1}, {"sliding": 3}
+
+
+@pytest.mark.parametrize(
+    ("kind", "window"),
+    [
+        (FIXED, FixedWindows(60)),
+        (FIXED, FixedWindows(60, offset=0)),
+        (FIXED, SlidingWindows(60, 60)),
+        (SLIDING, SlidingWindows(60, 20)),
+        (SLIDING, SlidingWindows(60, 20, offset=20 * 7)),
+    ],
+)
+def test_the_windows_of_the_plan_are_taken(kind, window):
+    assert build(small_plan(**kind), window=window).reports.element_type is WindowReport
+    assert build(small_plan(**kind), windowing=window).reports.element_type is WindowReport
+
+
+@pytest.mark.parametrize(
+    ("kind", "window", "message"),
+    [
+        (FIXED, Sessions(60), "must be FixedWindows or SlidingWindows, got Sessions"),
+        (FIXED, FixedWindows(61), "not those of the plan"),
+        (FIXED, FixedWindows(30), "not those of the plan"),
+        (FIXED, FixedWindows(60, offset=7), r"offset 7 s\) are not those of the plan \(60 s every 60 s"),
+        (FIXED, FixedWindows(60, offset=Timestamp(micros=1)), "not those of the plan"),
+        (FIXED, SlidingWindows(60, 20), "60 s every 20 s.* not those of the plan"),
+        (SLIDING, FixedWindows(60), "not those of the plan"),
+        (SLIDING, FixedWindows(20), "not those of the plan"),
+        (SLIDING, SlidingWindows(60, 30), "not those of the plan"),
+        (SLIDING, SlidingWindows(80, 20), "not those of the plan"),
+        (SLIDING, SlidingWindows(60, 20, offset=5), "not those of the plan"),
+    ],
+)
+def test_other_windows_are_refused(kind, window, message):
+    plan = small_plan(**kind)
+    with pytest.raises(ValueError, match=message):
+        ShiftingHeavyHitters(plan, window=window)
+    with pytest.raises(ValueError, match=message):
+        build(plan, windowing=window)
+
+
+def test_global_windows_are_no_declared_windows():
+    with pytest.raises(ValueError, match="got GlobalWindows"):
+        ShiftingHeavyHitters(small_plan(), window=GlobalWindows())
+
+
+@pytest.mark.parametrize(
+    ("element_type", "arguments", "message"),
+    [
+        (Visit, {}, "user='user' is no field of the input; it has reader, article"),
+        (Visit, {"user": "reader"}, "item='item' is no field"),
+        (Visit, {"user": "reader", "item": "Article"}, "item='Article' is no field"),
+        (dict, {}, "must have a schema, or be pairs"),
+        (str, {}, "must have a schema, or be pairs"),
+        (tuple[str, str, str], {}, "must have a schema, or be pairs"),
+        (tuple[str, ...], {}, "must have a schema, or be pairs"),
+        (dict, {"user": len}, "give functions for both user and item"),
+        (Pair, {"item": len}, "give functions for both user and item"),
+    ],
+)
+def test_input_without_the_fields_is_refused(element_type, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        build(small_plan(), element_type=element_type, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"user": ""}, "user must be a field name or a function"),
+        ({"item": 7}, "item must be a field name or a function"),
+        ({"user": None}, "user must be a field name or a function"),
+        ({"stream": ""}, "stream must be a text that is not empty"),
+        ({"run_id": ""}, "run_id must be a text that is not empty"),
+        ({"run_id": 7}, "run_id must be a text that is not empty"),
+        ({"shards": 0}, "shards must be >= 1, got 0"),
+        ({"noise_key": RawSecret(SECRET)}, "RawSecret would be pickled"),
+        ({"noise_key": SECRET}, "noise_key must be a path"),
+        ({"noise_key": "/nowhere/at/all"}, "cannot be read: No such file"),
+        ({"flags": ["--direct_running_mode=multi_processing"]}, "FnApiRunner in mode multi_processing runs workers"),
+        ({"runner": "FlinkRunner"}, "FlinkRunner runs workers outside this process"),
+        ({"runner": "PortableRunner", "flags": ["--job_endpoint=embed"]}, "PortableRunner runs workers outside"),
+    ],
+)
+def test_other_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message) as raised:
+        build(small_plan(), **arguments)
+    assert repr(SECRET) not in str(raised.value)
+
+
+def test_a_key_file_that_is_short_or_open_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="32 to 65536 bytes, got 31"):
+        build(small_plan(), noise_key=key_file(tmp_path, SECRET[:31]))
+    path = key_file(tmp_path)
+    (tmp_path / "noise.key").chmod(0o640)
+    with pytest.raises(ValueError, match="mode 0640"):
+        build(small_plan(), noise_key=path)
+
+
+def test_a_plan_is_a_plan():
+    with pytest.raises(ValueError, match=r"ReleasePlan, got a dict.*calibrate"):
+        ShiftingHeavyHitters({"epsilon": 2})
