@@ -1,0 +1,212 @@
+"""All transcripts of up to six windows through the real monitor, with x' and without: exact delta(epsilon) of the pair,
+in both directions, is below the claim. Nothing here is random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+
+from dp_transforms.accounting.charging_game import charging_game_delta
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
+from dp_transforms.mechanisms.sparse_vector import SparseVector
+from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.window_schedule import WindowSchedule
+from tests.privacy.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
+from tests.privacy.exact_monitor import (
+    ONE,
+    TARGET_USER,
+    TailIntegers,
+    WindowProbe,
+    settings_for,
+    state_with_hits,
+    target_probability,
+)
+
+THRESHOLD, ZONE = 4, 2
+EPSILONS = [0.05 * index for index in range(61)]
+
+
+def fresh(counts: Sequence[int]) -> list[Round]:
+    """One item a window, held by x' and by so many users that appear nowhere else."""
+    return [Round.single(fresh_users(window, count)) for window, count in enumerate(counts)]
+
+
+# Which windows x' is in; counts of the others around the threshold 4 and the upper edge 6 of the zone.
+SEQUENCES: dict[str, list[Round]] = {
+    "one below the threshold": fresh([3] * 6),
+    "at the threshold": fresh([4] * 6),
+    "one below the upper edge": fresh([5] * 6),
+    "both edges in turn": fresh([3, 5, 3, 5, 3, 5]),
+    "from far above to far below": fresh([7, 6, 5, 4, 3, 2]),
+    "x' leaves and comes back": [
+        Round.single(played.others[0], held=window % 3 != 1) for window, played in enumerate(fresh([3, 4, 5, 3, 4, 5]))
+    ],
+}
+# The same others every time: they are charged together with x', so that who is active depends on the transcript.
+SHARED = (100, 101, 102)
+POOLS: dict[str, list[Round]] = {
+    "one pool for ever": [Round.single(SHARED)] * 5,
+    "the pool pays before x' comes": [Round.single(SHARED, held=False)] * 2 + [Round.single(SHARED)] * 3,
+    "two pools overlap": [Round.single(SHARED), Round.single((102, 103, 104, 105)), Round.single((100, 104))] * 2,
+}
+TWO_ITEMS: dict[str, list[Round]] = {
+    "x' holds both": [
+        Round((fresh_users(window, 3), fresh_users(window + 10, 3)), (True, True)) for window in range(2)
+    ],
+    "a user is charged in between": [
+        Round(((*fresh_users(window, 2), 100), (*fresh_users(window + 10, 2), 100)), (True, True))
+        for window in range(2)
+    ],
+    "x' holds the second": [
+        Round((fresh_users(window, 3), fresh_users(window + 10, 3)), (False, True)) for window in range(2)
+    ],
+}
+
+
+def _excess(
+    claimed: MonitorSettings,
+    rounds: Sequence[Round],
+    *,
+    real: MonitorSettings | None = None,
+    paid_before: dict[int, int] | None = None,
+    open_domain: bool = False,
+) -> tuple[float, float]:
+    """Largest delta - claim and largest delta / claim over both directions and all epsilons."""
+    with_target, without = (
+        transcript_distribution(real or claimed, rounds, present, paid_before=paid_before) for present in (True, False)
+    )
+    q = target_probability(claimed)
+    alone = 0.0
+    if open_domain:
+        queries = sum(sum(played.held) for played in rounds)
+        tails = TailIntegers(claimed.epsilon_per_query)
+        alone = queries * tails(claimed.threshold - 1) / ONE
+    excess, ratio = -1.0, 0.0
+    for epsilon, deltas in zip(EPSILONS, deltas_of_pair(with_target, without, EPSILONS), strict=True):
+        claim = alone + charging_game_delta(claimed.epsilon_per_query, q, claimed.hits_per_user, epsilon)
+        excess, ratio = max(excess, max(deltas) - claim), max(ratio, max(deltas) / claim)
+    return excess, ratio
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize(("epsilon", "hits"), [(0.25, 1), (1.0, 1), (0.5, 2)])
+def test_every_transcript_of_fresh_users(release: str, epsilon: float, hits: int) -> None:
+    settings = settings_for(release, epsilon, hits, THRESHOLD, ZONE)
+    ratios = []
+    for name, rounds in SEQUENCES.items():
+        excess, ratio = _excess(settings, rounds)
+        assert excess <= 1e-12, name
+        ratios.append(ratio)
+    assert max(ratios) > 0.25, "six windows attain a good part of the claim somewhere"
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("hits", [1, 2])
+@pytest.mark.parametrize("name", POOLS)
+def test_every_transcript_of_users_that_pay_together(release: str, hits: int, name: str) -> None:
+    """Where all others are excluded x' may be the only active holder: that is what delta_open pays for."""
+    settings = settings_for(release, 0.75, hits, THRESHOLD, ZONE)
+    assert _excess(settings, POOLS[name], open_domain=True)[0] <= 1e-12
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+def test_others_that_paid_before_the_first_window(release: str) -> None:
+    """Raw counts well above the active ones: the bit is drawn for the former, the noise tested on the latter."""
+    settings = settings_for(release, 0.75, 1, THRESHOLD, ZONE)
+    paid = {user: 1 for window in range(4) for user in fresh_users(window, 2)}
+    assert _excess(settings, fresh([5, 6, 5, 7]), paid_before=paid)[0] <= 1e-12
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("hits", [1, 2])
+@pytest.mark.parametrize("name", TWO_ITEMS)
+def test_every_transcript_of_two_items_in_a_window(release: str, hits: int, name: str) -> None:
+    settings = settings_for(release, 0.75, hits, THRESHOLD, ZONE, max_items=2)
+    assert _excess(settings, TWO_ITEMS[name])[0] <= 1e-12
+
+
+def test_windows_are_functions_of_their_state() -> None:
+    """Outcomes that are remembered by state equal those of running every window of every transcript anew."""
+    settings = settings_for("labels", 0.5, 2, THRESHOLD, ZONE)
+    rounds = [Round.single(SHARED)] * 3
+    remembered = transcript_distribution(settings, rounds, True)
+    assert transcript_distribution(settings, rounds, True, remember=False) == remembered
+
+
+@pytest.mark.parametrize("rule", [SparseVector, BetweenThresholds])
+def test_enumeration_finds_a_missing_charge(rule: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = rule.__call__
+
+    def uncharged(self: object, noisy_count: int) -> object:
+        release = original(self, noisy_count)
+        return release and release._replace(charged=False)
+
+    monkeypatch.setattr(rule, "__call__", uncharged)
+    settings = settings_for("labels" if rule is BetweenThresholds else "counts", 1.0, 1, THRESHOLD, ZONE)
+    assert _excess(settings, SEQUENCES["one below the threshold"])[0] > 0.01
+
+
+def test_enumeration_finds_halved_noise() -> None:
+    for release in ("labels", "counts"):
+        claimed = settings_for(release, 0.5, 1, THRESHOLD, ZONE)
+        real = settings_for(release, 1.0, 1, THRESHOLD, ZONE)
+        assert _excess(claimed, SEQUENCES["one below the threshold"], real=real)[0] > 0.01
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Open domain
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize(("epsilon", "threshold"), [(0.25, 12), (1.0, 5), (0.5, 1), (0.5, 2)])
+def test_an_item_of_one_user_is_published_with_the_probability_of_the_tail(
+    release: str, epsilon: float, threshold: int
+) -> None:
+    """Exactly ``Pr[Z >= T - 1]``, and never without the user."""
+    settings = settings_for(release, epsilon, 1, threshold, 3)
+    probe = WindowProbe(settings)
+    outcomes = probe.outcomes(0, [[TARGET_USER]], state_with_hits({}), threshold + 4)
+    silent = outcomes.pop(())
+    published = sum(outcome.weight for outcome in outcomes.values())
+    assert published == TailIntegers(epsilon)(threshold - 1) * ONE
+    assert silent.weight + published == ONE * ONE
+    nobody = probe.outcomes(0, [[]], state_with_hits({}), threshold + 4)
+    assert {transcript: outcome.weight for transcript, outcome in nobody.items()} == {(): 1}
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+def test_an_item_whose_other_holders_have_paid_is_as_good_as_alone(release: str) -> None:
+    settings = settings_for(release, 0.5, 1, THRESHOLD, ZONE)
+    probe = WindowProbe(settings)
+    outcomes = probe.outcomes(0, [[*SHARED, TARGET_USER]], state_with_hits(dict.fromkeys(SHARED, 1)), 9)
+    published = sum(outcome.weight for transcript, outcome in outcomes.items() if transcript)
+    expected = TailIntegers(0.5)(THRESHOLD - 1) * ONE
+    # Two stages: each threshold is off by at most one unit.
+    assert abs(published - expected) <= ONE
+    alone = probe.outcomes(0, [[*SHARED]], state_with_hits(dict.fromkeys(SHARED, 1)), 9)
+    assert [transcript for transcript, outcome in alone.items() if outcome.weight] == [()]
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("max_items", [1, 3])
+def test_the_plan_pays_for_every_item_of_one_user(release: str, max_items: int) -> None:
+    plan = ReleasePlan.calibrate(
+        epsilon=2.0,
+        delta=1e-9,
+        schedule=WindowSchedule.fixed(0, 384 * 3600, 3600),
+        release=release,
+        hits_per_user=2,
+        max_items_per_user=max_items,
+    )
+    tails = TailIntegers(plan.epsilon_per_query)
+    queries = max_items * 384
+
+    def cost(threshold: int) -> Fraction:
+        return Fraction(queries * tails(threshold - 1), ONE)
+
+    assert cost(plan.threshold) <= Fraction(plan.delta_open)
+    assert cost(plan.threshold - 1) > Fraction(plan.delta_open), "the smallest safe threshold"
