@@ -116,9 +116,9 @@ def epsilon_after_each_hit(
     epsilon. Between two values of epsilon, delta lies below its chord in e^epsilon: it is a supremum of functions
     ``P(S) - e^epsilon Q(S)``, hence convex.
     """
-    first, last = (
-        min(charging_game_epsilon(epsilon_per_query, target_probability, k, delta), epsilon) for k in (1, hits)
-    )
+    solved = (charging_game_epsilon(epsilon_per_query, target_probability, k, delta) for k in (1, hits))
+    # At least a thousandth of the total: a generous delta alone may cover the first hits, at epsilon 0.
+    first, last = (min(max(one, epsilon / 1000), epsilon) for one in solved)
     found = np.full(hits, last)
     before: tuple[float, tuple[float, ...]] = (first, ())
     done = 0  # entries found; they are found in order, since delta grows with j

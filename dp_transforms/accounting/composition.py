@@ -15,6 +15,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln
 
 ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what anybody can measure
+LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
 _SMALLEST_LOG = -740.0  # just above the logarithm of the smallest float
 
 
@@ -36,6 +37,8 @@ def check_epsilon(epsilon: float) -> None:
 def check_whole(name: str, value: int, at_least: int) -> None:
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not value >= at_least:
         raise ValueError(f"{name} must be a whole number >= {at_least}, got {value!r}.")
+    if value > LARGEST_WHOLE:
+        raise ValueError(f"{name} must be at most 2^62 = {LARGEST_WHOLE}, got a larger one.")
 
 
 def advanced_composition_epsilon(epsilon_per_query: float, calls: int, delta: float) -> float:

@@ -254,7 +254,7 @@ class ReleasePlan:
         """Reads `to_json` text and checks all of it again, the accountant included. Raises ValueError."""
         try:
             fields = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"the plan is no JSON ({error}). Write one with `shh plan --output`.") from None
         if not isinstance(fields, dict) or fields.pop("format_version", None) != FORMAT_VERSION:
             raise ValueError(f"the plan must have format_version {FORMAT_VERSION}. Write one with `shh plan --output`.")
@@ -276,7 +276,10 @@ _FLOATS = ("epsilon", "delta", "epsilon_per_query", *_DELTA_SHARES)
 def _as_float(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{name} must be a number, got {value!r}.")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} must be a finite number, got a larger one.") from None
 
 
 def _check_choices(release: str, accountant: str, max_users: int, max_items: int) -> None:
@@ -302,6 +305,7 @@ def _check_budget(epsilon: float, delta: float, hits: int, max_items_per_user: i
     check_whole("max_items_per_user", max_items_per_user, 1)
     if not isinstance(schedule, WindowSchedule):
         raise ValueError(f"schedule must be a WindowSchedule, got {schedule!r}.")
+    check_whole("the horizon, the number of windows,", schedule.horizon, 1)
 
 
 def _threshold_error(threshold: int, safe: int) -> ValueError:

@@ -127,6 +127,14 @@ def test_epsilon_after_hits(plan: ReleasePlan) -> None:
         assert running[hits - 1] == pytest.approx(exact, rel=3e-3)
 
 
+@pytest.mark.parametrize("accountant", ["game", "closed_form"])
+def test_epsilon_after_hits_where_delta_alone_covers_the_first(accountant: str) -> None:
+    plan = _plan(epsilon=0.05, delta=0.3, hits_per_user=20, accountant=accountant)
+    running = plan.epsilon_after_hits
+    assert len(running) == 20
+    assert 0 < running[0] <= running[-1] <= plan.epsilon
+
+
 def test_json_round_trip() -> None:
     for plan in (LABELS, COUNTS, _plan(threshold=600), _plan(accountant="exact_tail")):
         again = ReleasePlan.from_json(plan.to_json())
@@ -171,6 +179,9 @@ def _tampered(**changes: Any) -> str:
         ({"release": ["labels"]}, "release must be one of"),
         ({"accountant": None}, "accountant must be one of"),
         ({"format_version": 2}, "format_version 1"),
+        ({"threshold": 10**400}, "threshold must be at most"),
+        ({"max_users": 10**400}, "max_users must be at most"),
+        ({"epsilon": 10**400}, "epsilon must be"),
         ({"surprise": 1}, "missing or unknown fields: surprise"),
         ({"schedule": {"start_seconds": 0}}, "schedule of the plan"),
         ({"schedule": None}, "schedule of the plan"),
@@ -187,7 +198,7 @@ def test_a_longer_schedule_is_refused() -> None:
         ReleasePlan.from_json(_tampered(schedule=longer.to_dict()))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '{"format_version": 1}'])
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "{", "[]", "null", "3", '{"format_version": 1}'])
 def test_what_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="the plan"):
         ReleasePlan.from_json(text)
