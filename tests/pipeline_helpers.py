@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import random
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+from apache_beam.coders import FastPrimitivesCoder
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from dp_transforms import event_coder  # noqa: F401  (registers the coder of EventBatch)
 from dp_transforms.accounting.release_plan import ReleasePlan
@@ -195,6 +198,75 @@ def pairs_source(log: Iterable[Event]) -> Callable[[beam.Pipeline], beam.PCollec
         | "Events" >> beam.Create(stamped, reshuffle=False)
         | "Stamp" >> beam.Map(lambda value: value).with_output_types(tuple[str, str])
     )
+
+
+class LocalCounter:
+    """Stands in for a Beam counter: the runner that knows `TestStream` reports the counters of one bundle alone."""
+
+    counts: Counter[str] = Counter()  # noqa: RUF012
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def inc(self, count: int = 1) -> None:
+        self.counts[self._name] += count
+
+    @classmethod
+    def install(cls, monkeypatch: Any) -> Counter[str]:
+        """Makes every stage that is built from here on count locally. Returns the counts."""
+        cls.counts.clear()
+        for module in ("assign_windows", "bound_contributions", "collect_events", "find_candidates"):
+            monkeypatch.setattr(f"dp_transforms.{module}.operator_counter", cls)
+        monkeypatch.setattr("dp_transforms.monitor_heavy_hitters.operator_counter", cls)
+        return cls.counts
+
+
+class Script:
+    """A stream as a test tells it: events, marks and what the watermark does, for `BundleBasedDirectRunner`.
+
+    What reaches the end is collected in one list, in the order in which it does: reports and marks.
+    """
+
+    MARK = "mark"
+
+    def __init__(self, plan: ReleasePlan) -> None:
+        self._stream = TestStream(coder=FastPrimitivesCoder())
+        self._plan = plan
+        self._watermark = Timestamp(plan.schedule.start_seconds - plan.schedule.window_seconds)
+        self._stream.advance_watermark_to(self._watermark)
+
+    def events(self, log: Iterable[Event]) -> Script:
+        self._stream.add_elements(pairs_of(log))
+        return self
+
+    def watermark(self, seconds: float) -> Script:
+        """Seconds after the declared start, to the millisecond; a watermark that stands there already stays."""
+        target = Timestamp(micros=round((START + seconds) * 1000) * 1000)
+        if target > self._watermark:
+            self._stream.advance_watermark_to(target)
+            self._watermark = target
+        return self
+
+    def mark(self, name: str) -> Script:
+        """A mark shows when it passed, stamped far in the future; it is no event."""
+        self._stream.add_elements([TimestampedValue((self.MARK, name), MAX_TIMESTAMP - 1)])
+        return self
+
+    def run(self, key: str, **arguments: Any) -> list[Any]:
+        """Runs to the end of time; returns what was collected: plain reports and the names of marks."""
+        self._stream.advance_watermark_to_infinity()
+        collected = Collected()
+        pipeline = local_pipeline(["--streaming"], "BundleBasedDirectRunner")
+        told = pipeline | "Script" >> self._stream
+        marks = told | "Marks" >> beam.Filter(lambda pair: pair[0] == Script.MARK)
+        _ = marks | "Names" >> beam.Map(lambda pair: pair[1]) | "See marks" >> collected.sink()
+        events = told | "Events" >> beam.Filter(lambda pair: pair[0] != Script.MARK).with_output_types(tuple[str, str])
+        reports = (
+            events | "Monitor" >> ShiftingHeavyHitters(self._plan, noise_key=key, run_id=RUN_ID, **arguments)
+        ).reports
+        _ = reports | "See reports" >> collected.sink()
+        pipeline.run().wait_until_finish()
+        return collected.values
 
 
 def key_file(tmp_path: Any, secret: bytes = SECRET) -> str:

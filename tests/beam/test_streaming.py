@@ -1,0 +1,152 @@
+"""Unbounded input, on the one local runner whose watermark drives timers: windows close when the watermark passes
+them, once, in order, and with budgets that last.
+
+`TestStream` runs on `BundleBasedDirectRunner` alone. It reports the counters of one bundle only, so that
+`LocalCounter` counts here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from dp_transforms.operator_counters import EVENTS_OUTSIDE_RANGE, EVENTS_READ, LATE_BATCHES
+from tests.oracle import oracle_reports, oracle_transcript
+from tests.pipeline_helpers import (
+    MICROS,
+    SECRET,
+    START,
+    LocalCounter,
+    Script,
+    key_file,
+    random_log,
+    settings_of,
+    small_plan,
+    thousand_windows,
+)
+
+
+def holders(window, users, item="news", second=1, slide=60):
+    """These users hold the item in one window."""
+    return [(f"u{user}", item, (START + slide * window + second) * MICROS) for user in users]
+
+
+def windows_of(reports):
+    return [(report.window_start // MICROS - START) // 60 for report in reports]
+
+
+@pytest.mark.parametrize(
+    ("release", "sliding", "limit"), [("counts", 1, 3), ("counts", 3, 1), ("labels", 3, 3), ("labels", 1, 1)]
+)
+def test_the_transcript_of_a_stream_equals_the_oracle(tmp_path, release, sliding, limit):
+    """Events come up to 25 seconds out of order, with the watermark that far behind; some lie outside the range."""
+    plan = small_plan(release=release, sliding=sliding, max_items_per_user=limit, hits_per_user=2)
+    source = random.Random(3)
+    end = plan.schedule.end_seconds * MICROS
+    log = [event for event in random_log(plan, seed=3, events=1000) if 0 < event[2] <= end]
+    log.sort(key=lambda event: event[2] + source.randrange(25 * MICROS))
+    script = Script(plan)
+    for low in range(0, len(log), 40):
+        script.events(log[low : low + 40])
+        latest = max(time for _, _, time in log[: low + 40])
+        script.watermark(latest // MICROS - START - 25)
+    expected = oracle_transcript(log, settings_of(plan), SECRET)
+    assert expected.reports
+    assert expected.bounded
+    assert expected.kept_out > 0
+    assert script.run(key_file(tmp_path)) == expected.reports
+
+
+def test_a_window_is_reported_when_the_watermark_passes_its_end_and_not_before(tmp_path):
+    plan = small_plan(8, hits_per_user=2)
+    groups = [holders(window, range(40 * window, 40 * window + 25)) for window in (0, 1, 3, 4, 6)]
+    first, second, fourth, fifth, seventh = oracle_reports(itertools.chain(*groups), settings_of(plan), SECRET)
+    script = Script(plan).mark("start").events(groups[1]).events(groups[0]).watermark(30).mark("half")
+    script.watermark(59.998).mark("nearly").watermark(60).mark("first is due").watermark(119).mark("second is open")
+    script.events(groups[2]).watermark(120).mark("second is due").events(groups[4]).events(groups[3])
+    script.watermark(330).mark("a jump over four windows").watermark(480).mark("end")
+    assert script.run(key_file(tmp_path)) == [
+        *("start", "half", "nearly", first, "first is due", "second is open", second, "second is due"),
+        *(fourth, fifth, "a jump over four windows", seventh, "end"),
+    ]
+
+
+def test_a_sliding_window_is_reported_when_its_own_end_passes(tmp_path):
+    plan = small_plan(6, sliding=3, release="labels", hits_per_user=2)
+    log = holders(1, range(40), slide=20)  # lies in the three windows that end 40, 60 and 80 seconds after the start
+    reports = oracle_reports(log, settings_of(plan), SECRET)
+    assert [report.window_end // MICROS - START for report in reports] == [40, 60, 80]
+    script = Script(plan).events(log).watermark(39).mark("39").watermark(40).mark("40").watermark(60).mark("60")
+    script.watermark(79).mark("79")
+    assert script.run(key_file(tmp_path)) == ["39", reports[0], "40", reports[1], "60", "79", reports[2]]
+
+
+@pytest.mark.parametrize(("closed_at", "reaches_us"), [(60, True), (61, False)])
+def test_late_events_change_nothing_and_are_counted(tmp_path, monkeypatch, closed_at, reaches_us):
+    """New items, more holders of a published item, a window that had no event in time; then life goes on.
+
+    What is later than the very end of its window the runner drops by itself, and tells nobody; what it lets through as
+    a second pane we drop and count.
+    """
+    counts = LocalCounter.install(monkeypatch)
+    plan = small_plan(8, hits_per_user=2)
+    in_time = [holders(0, range(30)), holders(2, range(100, 130)), holders(4, range(200, 230))]
+    script = Script(plan).events(in_time[0]).watermark(closed_at).mark("closed")
+    script.events(holders(0, range(30, 60), "too late")).events(holders(0, range(60, 99)))
+    script.events(in_time[1]).watermark(182).mark("closed again")
+    script.events(holders(1, range(300, 340))).events(holders(2, range(340, 380)))  # nobody was in window 1 in time
+    script.events(in_time[2])
+    found = script.run(key_file(tmp_path))
+    first, second, third = oracle_reports(itertools.chain(*in_time), settings_of(plan), SECRET)
+    assert found == [first, "closed", second, "closed again", third]
+    assert (counts[LATE_BATCHES] > 0) == reaches_us
+    assert counts[EVENTS_READ] == 90 + 30 + 39 + 40 + 40
+
+
+def test_a_batch_that_comes_again_changes_nothing(tmp_path, monkeypatch):
+    """A source that delivers twice: into the open window, and after it has closed."""
+    counts = LocalCounter.install(monkeypatch)
+    plan = small_plan(4, hits_per_user=2)
+    first, second = holders(0, range(30)), holders(1, range(20, 50))
+    script = Script(plan).events(first).events(first).watermark(60).mark("closed").events(first).watermark(90)
+    script.events(second).watermark(120).mark("closed too").events(first).events(second)
+    reports = oracle_reports(first + second, settings_of(plan), SECRET)
+    assert script.run(key_file(tmp_path)) == [reports[0], "closed", reports[1], "closed too"]
+    assert counts[LATE_BATCHES] > 0
+
+
+def test_users_who_have_paid_stay_out_of_later_windows(tmp_path):
+    plan = small_plan(8, hits_per_user=2)
+    old, new = range(30), range(30, 60)
+    log = holders(0, old) + holders(1, old) + holders(5, old, "only old") + holders(5, [*old, *new], "both")
+    script = Script(plan)
+    for window in range(8):
+        script.events([event for event in log if (event[2] // MICROS - START) // 60 == window]).watermark(
+            60 * (window + 1)
+        )
+    found = script.run(key_file(tmp_path))
+    assert found == oracle_reports(log, settings_of(plan), SECRET)
+    assert windows_of(found) == [0, 1, 5]
+    (both,) = found[-1].heavy_hitters
+    assert both.item == "both"
+    assert abs(both.noisy_count - len(new)) < 15  # far from the 60 that hold it
+
+
+def test_a_thousand_windows_in_no_order_close_in_order(tmp_path, monkeypatch):
+    """All that is there before the watermark moves; over 200 charge users, so budgets are compacted."""
+    counts = LocalCounter.install(monkeypatch)
+    plan = small_plan(1000, hits_per_user=3, max_items_per_user=3)
+    log = thousand_windows()
+    expected = oracle_transcript(log, settings_of(plan), SECRET)
+    assert len(expected.reports) > 200
+    assert expected.kept_out > 1000
+    script = Script(plan)
+    for low in range(0, len(log), 3000):
+        script.events(log[low : low + 3000])
+    script.events([("u1", "outside", (START - 1) * MICROS), ("u1", "outside", (START + 60_000) * MICROS)])
+    found = script.run(key_file(tmp_path))
+    assert found == expected.reports
+    assert counts[EVENTS_OUTSIDE_RANGE] == 2
+    assert counts[LATE_BATCHES] == 0
