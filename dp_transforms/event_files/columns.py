@@ -84,17 +84,15 @@ def encode_ids(array: pa.Array) -> IdColumn:
     else:
         is_null = None
     index = indices.to_numpy().astype(np.int32, copy=False)
-    if from_dictionary:  # a file's own dictionary may hold a value twice
-        distinct = values.dictionary_encode()
-        if len(distinct.dictionary) < len(values):
-            new_index = distinct.indices.to_numpy()
-            value_faults = value_faults[np.unique(new_index, return_index=True)[1]]
-            values, index = distinct.dictionary, new_index[index]
     if len(values) == 0:
         return IdColumn(values, index, np.full(len(index), MISSING, np.uint8))
     faults = value_faults[index] if value_faults.any() else np.zeros(len(index), np.uint8)
     if is_null is not None:
         faults[is_null] = MISSING
+    if from_dictionary:  # a file's own dictionary may hold a value twice
+        distinct = values.dictionary_encode()
+        if len(distinct.dictionary) < len(values):
+            values, index = distinct.dictionary, distinct.indices.to_numpy()[index]
     return IdColumn(values, index, faults)
 
 

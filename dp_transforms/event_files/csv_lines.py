@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from dp_transforms.event_files import columns, times
@@ -27,7 +28,7 @@ from dp_transforms.event_files.log_chunk import (
     damaged_error,
     time_unit_error,
 )
-from dp_transforms.event_files.text_files import ByteShares, TextStream, file_size, read_head
+from dp_transforms.event_files.text_files import UTF8_MARK, ByteShares, TextStream, file_size, read_head
 from dp_transforms.rejected_events import RejectedEvents
 
 # Also the longest row: longer ones, such as all the rest of a file behind a quote that is never closed, are an error.
@@ -86,9 +87,8 @@ class _InvalidRows:
 
     def __call__(self, row: Any) -> str:
         self._numbers.append(row.number - 1)  # the parser counts the header
-        text = row.text
         # A row that runs over line ends and never closes its quote has swallowed the rest of the file.
-        self.open_quote |= text.count('"') % 2 == 1 and ("\n" in text or "\r" in text)
+        self.open_quote |= row.text.count('"') % 2 == 1 and ("\n" in row.text or "\r" in row.text)
         return "skip"
 
     def positions(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -103,54 +103,93 @@ class _InvalidRows:
         return (RejectedEvents(path, new, columns.WRONG_NUMBER_OF_CELLS),) if new else ()
 
 
+class _QuoteCounter(io.RawIOBase):
+    """Passes a text on, without a byte order mark, and counts its quotes."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream, self._at_begin, self.quotes = stream, True, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._stream.read(size)
+        if self._at_begin and data:
+            data, self._at_begin = data.removeprefix(UTF8_MARK), False
+            data = data or self._stream.read(size)
+        self.quotes += data.count(b'"')
+        return data
+
+
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The rows, in blocks of about 16 MB of text."""
     path = chunk.path
     invalid = _InvalidRows()
     shares = ByteShares(chunk.bytes)
-    rows_read = 0
+    rows_read, ends_in_line_end = 0, False
     try:
+        header = next(_rows(path, read_head(path)[0]), [])
         with TextStream(path) as text:
-            for batch in _batches(text.stream, path, fields, invalid):
+            counter = _QuoteCounter(text.stream)
+            for batch in _batches(counter, path, fields, header[-1:], invalid):
                 if invalid.open_quote:
                     break
                 first_row = rows_read
                 rows_read += len(batch)
+                if len(batch):
+                    ends_in_line_end = any(column[-1].as_py().endswith((b"\n", b"\r")) for column in batch.columns)
+                user, item, time = (batch.column(_as_latin1(name)) for name in fields.names)
                 yield columns.assemble_block(
                     path,
-                    (
-                        columns.encode_ids(batch.column(fields.user)),
-                        columns.encode_ids(batch.column(fields.item)),
-                        times.parse_times(batch.column(fields.time), fields.time_unit),
-                    ),
+                    (_encode_ids(user), _encode_ids(item), times.parse_times(time, fields.time_unit)),
                     lambda rows, first_row=first_row: invalid.positions(rows + first_row),  # type: ignore[misc]
                     shares.up_to(text.bytes_read()),
                     invalid.report(path),
                 )
+            # A last cell that is never closed holds the rest of the file, its line end included.
+            if invalid.open_quote or (counter.quotes % 2 and ends_in_line_end):
+                raise ValueError("open quote")
     except (pa.ArrowException, OSError, ValueError, KeyError):
         raise _broken(path, rows_read) from None
-    if invalid.open_quote:
-        raise _broken(path, rows_read)
     rejected = invalid.report(path)
-    rows = sum(len(events.positions) for events in rejected)
-    yield ReadBlock(columns.empty_batch(), rejected, rows, shares.rest())
+    yield ReadBlock(columns.empty_batch(), rejected, sum(len(events.positions) for events in rejected), shares.rest())
 
 
-def _batches(stream: Any, path: str, fields: EventFields, invalid: _InvalidRows) -> Iterator[pa.RecordBatch]:
+def _batches(
+    text: _QuoteCounter, path: str, fields: EventFields, last_column: list[str], invalid: _InvalidRows
+) -> Iterator[pa.RecordBatch]:
+    # The parser fails at a row with a wrong number of cells that is no UTF-8. As Latin-1 every row is some text, and
+    # the way back is exact.
+    names = [_as_latin1(name) for name in dict.fromkeys([*fields.names, *last_column])]
     return pa.csv.open_csv(  # type: ignore[no-any-return]
-        stream,
+        pa.transcoding_input_stream(pa.PythonFile(text, mode="r"), "latin1", "utf8"),
         # With threads the parser does not number the rows.
         read_options=pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
         parse_options=pa.csv.ParseOptions(
             delimiter=_delimiter(path), newlines_in_values=True, invalid_row_handler=invalid
         ),
         convert_options=pa.csv.ConvertOptions(
-            check_utf8=False,  # one bad cell must not cost the file
+            check_utf8=False,
             strings_can_be_null=False,
-            include_columns=list(fields.names),
-            column_types={name: pa.binary() for name in fields.names},
+            include_columns=names,
+            column_types={name: pa.binary() for name in names},
         ),
     )
+
+
+def _as_latin1(name: str) -> str:
+    return name.encode().decode("latin1")
+
+
+def _encode_ids(cells: pa.BinaryArray) -> columns.IdColumn:
+    """Ids from cells that were read as Latin-1."""
+    encoded = cells.dictionary_encode()
+    values = encoded.dictionary
+    text = values.view(pa.string())
+    if not pc.all(pc.string_is_ascii(text)).as_py():
+        values = pa.array([value.encode("latin1") for value in text.to_pylist()], pa.binary())
+    return columns.encode_ids(pa.DictionaryArray.from_arrays(encoded.indices, values, safe=False))
 
 
 def _broken(path: str, rows_read: int) -> EventFileError:

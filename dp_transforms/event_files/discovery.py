@@ -106,7 +106,7 @@ def _files_of(source: str) -> list[str]:
         files = []
         for match in matches:
             if os.path.isdir(match):
-                files += _logs_below(match)
+                files += [] if _is_hidden(match) else _logs_below(match)
             elif _is_log_name(match):
                 files.append(_checked_file(match))
     else:
@@ -119,14 +119,18 @@ def _files_of(source: str) -> list[str]:
 def _logs_below(folder: str) -> list[str]:
     files = []
     for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        folders[:] = [name for name in folders if not _is_hidden(name)]
         files += [_checked_file(os.path.join(parent, name)) for name in names if _is_log_name(name)]
     return files
 
 
+def _is_hidden(path: str) -> bool:
+    """Hidden, or one of the likes of ``_SUCCESS`` and ``_temporary``."""
+    return os.path.basename(path.rstrip(os.sep)).startswith((".", "_"))
+
+
 def _is_log_name(path: str) -> bool:
-    """Hidden files, and the likes of ``_SUCCESS`` and ``part-0.parquet.crc``, are no logs."""
-    return not os.path.basename(path).startswith((".", "_")) and _format(path) is not None
+    return not _is_hidden(path) and _format(path) is not None
 
 
 def _checked_file(path: str) -> str:

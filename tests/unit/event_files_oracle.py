@@ -1,0 +1,163 @@
+"""Reading logs in plain Python, for comparison, and what every reader must hold to."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import decimal
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dp_transforms.event_files import EventFields, LogChunk, find_log_chunks, read_log_chunk
+
+Event = tuple[str, str, int]
+NAMES = ("user", "item", "timestamp")
+SECRET = "s3cr3t-cell-4711"
+
+
+def read_all(
+    sources: str | Sequence[str], fields: EventFields | None = None
+) -> tuple[list[Event], dict[str, list[int]]]:
+    """Events and rejected positions by reason; checks on the way what holds for every block."""
+    fields = fields or EventFields()
+    chunks = find_log_chunks([sources] if isinstance(sources, str) else sources, fields)
+    return read_chunks(chunks, fields)
+
+
+def read_chunks(chunks: Iterable[LogChunk], fields: EventFields) -> tuple[list[Event], dict[str, list[int]]]:
+    events: list[Event] = []
+    rejected: dict[str, list[int]] = {}
+    for chunk in chunks:
+        blocks = list(read_log_chunk(chunk, fields))
+        assert sum(block.bytes for block in blocks) == chunk.bytes
+        assert chunk.events in (None, sum(block.rows for block in blocks))
+        for block in blocks:
+            assert block.bytes >= 0
+            assert block.rows == len(block.batch) + sum(len(part.positions) for part in block.rejected)
+            for column in (block.batch.user, block.batch.item):
+                assert column.type == pa.dictionary(pa.int32(), pa.string())
+                assert column.null_count == 0
+                column.validate(full=True)
+                labels = column.dictionary.to_pylist()
+                assert len(set(labels)) == len(labels)
+                assert "" not in labels
+                assert len(pc.unique(column.indices)) == len(labels)
+            for part in block.rejected:
+                assert part.source == chunk.path
+                assert SECRET not in part.reason
+                rejected.setdefault(part.reason, []).extend(part.positions)
+            events += zip(
+                block.batch.user.to_pylist(),
+                block.batch.item.to_pylist(),
+                block.batch.time_micros.tolist(),
+                strict=True,
+            )
+    return events, {reason: sorted(positions) for reason, positions in rejected.items()}
+
+
+def expected(rows: Iterable[Sequence[Any]], unit: str | None = None) -> tuple[list[Event], dict[str, list[int]]]:
+    """What (user, item, time) rows must give, with positions from 1."""
+    events: list[Event] = []
+    rejected: dict[str, list[int]] = {}
+    for position, (user, item, time) in enumerate(rows, 1):
+        micros = oracle_micros(time, unit)
+        reason = (
+            _id_fault("user", user)
+            or _id_fault("item", item)
+            or ("missing time" if time in (None, "") else None)
+            or ("time has the wrong type" if isinstance(time, (bool, list, dict)) else None)
+            or ("bad time" if micros is None else None)
+        )
+        if reason:
+            rejected.setdefault(reason, []).append(position)
+        else:
+            assert micros is not None
+            events.append((_text(user), _text(item), micros))
+    return events, rejected
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _id_fault(role: str, value: Any) -> str | None:
+    if value is None:
+        return f"missing {role}"
+    if isinstance(value, (bool, float, list, dict)):
+        return f"{role} has the wrong type"
+    if value in ("", b""):
+        return f"empty {role}"
+    try:
+        value.decode() if isinstance(value, bytes) else str(value).encode()
+    except UnicodeError:
+        return f"{role} is not valid UTF-8"
+    return None
+
+
+def oracle_micros(time: Any, unit: str | None) -> int | None:
+    if isinstance(time, datetime.datetime):
+        moment = time if time.tzinfo else time.replace(tzinfo=datetime.timezone.utc)
+        micros = (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)) // datetime.timedelta(0, 0, 1)
+    elif isinstance(time, str) and unit in (None, "iso"):
+        try:
+            return oracle_micros(datetime.datetime.fromisoformat(time.replace("Z", "+00:00")), None)
+        except ValueError:
+            return None
+    elif isinstance(time, (bool, list, dict)) or unit in (None, "iso") or time is None:
+        return None
+    else:
+        factor = {"s": 1_000_000, "ms": 1_000, "us": 1}[unit]
+        if isinstance(time, int) or (isinstance(time, str) and time.removeprefix("-").isdigit()):
+            micros = int(time) * factor
+        else:
+            try:
+                number = float(time)
+            except ValueError:
+                return None
+            if not math.isfinite(number) or abs(number) > 1e18:
+                return None
+            # Also the product is a float: this is what is documented for times that are floats.
+            micros = int(decimal.Decimal(number * factor).to_integral_value(decimal.ROUND_FLOOR))
+    return micros if -62_135_596_800_000_000 <= micros < 253_402_300_800_000_000 else None
+
+
+def write_csv(path: Any, rows: Iterable[Sequence[Any]], header: Sequence[str] = NAMES) -> str:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
+    return str(path)
+
+
+def write_json(path: Any, rows: Iterable[Sequence[Any]]) -> str:
+    with open(path, "w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps({"other": [1, {"x": None}], **dict(zip(NAMES, row, strict=True))}) + "\n")
+    return str(path)
+
+
+def write_parquet(path: Any, rows: Sequence[Sequence[Any]], types: Sequence[pa.DataType], group: int = 1 << 20) -> str:
+    arrays = [pa.array([row[k] for row in rows], types[k]) for k in range(3)]
+    pq.write_table(pa.table(dict(zip(NAMES, arrays, strict=True))), path, row_group_size=group)
+    return str(path)
+
+
+def avro_schema(types: Sequence[Any], extra: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    fields = [{"name": name, "type": kind} for name, kind in zip(NAMES, types, strict=True)]
+    return {"type": "record", "name": "Event", "fields": [*extra, *fields]}
+
+
+def write_avro(
+    path: Any, rows: Iterable[Sequence[Any]], types: Sequence[Any], codec: str = "null", interval: int = 16_000
+) -> str:
+    records = [dict(zip(NAMES, row, strict=True)) for row in rows]
+    with open(path, "wb") as file:
+        fastavro.writer(file, fastavro.parse_schema(avro_schema(types)), records, codec=codec, sync_interval=interval)
+    return str(path)

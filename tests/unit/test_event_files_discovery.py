@@ -1,0 +1,106 @@
+"""Files, folders and globs -> logs; the errors name the remedy."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import pickle
+
+import pytest
+
+from dp_transforms.event_files import EventFields, EventFileError, LogChunk, estimate_events, find_log_chunks
+from tests.unit.event_files_oracle import read_all, write_csv, write_json
+
+LINE = ("u", "i", "2017-10-01T03:00:00Z")
+
+
+def _paths(sources: list[str]) -> list[str]:
+    return [chunk.path for chunk in find_log_chunks(sources, EventFields())]
+
+
+def test_folders_are_searched_and_what_is_no_log_is_passed_over(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "day=2" / ".hidden").mkdir(parents=True)
+    (tmp_path / "_temporary").mkdir()
+    wanted = [write_csv(tmp_path / "b.csv", [LINE]), write_json(tmp_path / "day=2" / "a.JSONL", [LINE])]
+    for other in (".c.csv", "_SUCCESS", "b.csv.crc", "notes.txt", "_temporary/d.csv", "day=2/.hidden/e.csv"):
+        write_csv(tmp_path / other, [("x", "x", "x")])
+    folder = str(tmp_path)
+    assert _paths([folder]) == sorted(wanted)
+    assert _paths([folder + "/*"]) == sorted(wanted)
+    assert _paths([folder + "/**/*.JSONL"]) == wanted[1:]
+    assert _paths([wanted[1], wanted[0], folder, folder + "/b.*", folder + "/./b.csv"]) == sorted(wanted)
+
+
+def test_a_file_whose_name_looks_like_a_pattern(tmp_path: pathlib.Path) -> None:
+    path = write_csv(tmp_path / "log[1].csv", [LINE])
+    assert _paths([path]) == [path]
+
+
+def test_a_link_to_a_log_counts_once(tmp_path: pathlib.Path) -> None:
+    path = write_csv(tmp_path / "a.csv", [LINE])
+    os.symlink(path, tmp_path / "b.csv")
+    assert _paths([str(tmp_path)]) == [path]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("absent.csv", "there is no such file or folder. Check the name."),
+        ("absent*.csv", "the pattern matches no file."),
+        ("empty", "there is no log in it. Logs end in .parquet, .pq, .avro, .csv"),
+        ("notes.txt", "its ending tells no known format. Rename it to one of .parquet"),
+        ("notes*", "there is no log in it."),
+        ("pipe.csv", "it is no regular file. Copy its content to a file first."),
+        ("blank.csv", "there is no event in it."),
+        ("header.csv", "there is no event in it."),
+        ("blank.jsonl", "there is no event in it."),
+        ("blank.avro", "damaged or no Avro file"),
+        ("blank.parquet", "damaged or no Parquet file"),
+    ],
+)
+def test_sources_without_logs(tmp_path: pathlib.Path, source: str, words: str) -> None:
+    (tmp_path / "empty").mkdir()
+    for name, content in (("notes.txt", "x"), ("header.csv", "user,item,timestamp\n"), ("blank.csv", "\n \n")):
+        (tmp_path / name).write_text(content)
+    for name in ("blank.jsonl", "blank.avro", "blank.parquet"):
+        (tmp_path / name).write_text("")
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(EventFileError) as caught:
+        find_log_chunks([str(tmp_path / source)], EventFields())
+    assert words in str(caught.value)
+    assert str(tmp_path / source) in str(caught.value)
+
+
+def test_an_empty_hour_among_others_is_no_error(tmp_path: pathlib.Path) -> None:
+    write_csv(tmp_path / "hour0.csv", [])
+    (tmp_path / "hour1.csv").write_text("")
+    write_csv(tmp_path / "hour2.csv", [LINE])
+    assert read_all(str(tmp_path)) == ([("u", "i", 1_506_826_800_000_000)], {})
+
+
+def test_no_source_and_fields_that_cannot_be() -> None:
+    with pytest.raises(EventFileError, match="none given"):
+        find_log_chunks([], EventFields())
+    with pytest.raises(ValueError, match="--time-unit must be one of s, ms, us, iso"):
+        EventFields(time_unit="ns")
+    with pytest.raises(ValueError, match="three different fields"):
+        EventFields(user="item")
+
+
+def test_errors_are_one_line_and_cross_process_boundaries(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(EventFileError) as caught:
+        find_log_chunks([str(tmp_path / "a\n\x1b[31m.csv")], EventFields())
+    assert str(caught.value).isprintable()
+    copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301
+    assert (type(copy), str(copy)) == (EventFileError, str(caught.value))
+    assert isinstance(copy, ValueError)
+
+
+def test_the_estimate_is_exact_where_files_tell_and_high_where_not() -> None:
+    chunks = [
+        LogChunk("a.parquet", "parquet", 0, 10, 1),
+        LogChunk("a.csv", "csv", None, None, 2400),
+        LogChunk("a.csv.gz", "csv", None, None, 240),
+    ]
+    assert estimate_events(chunks) == 10 + 100 + 100
+    assert pickle.loads(pickle.dumps(chunks)) == chunks  # noqa: S301

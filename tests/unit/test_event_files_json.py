@@ -1,0 +1,250 @@
+"""JSON lines: both ways of reading give the same; broken lines cost nothing but themselves."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks, json_lines
+from tests.unit.event_files_oracle import SECRET, expected, read_all, write_json
+
+TIME = "2017-10-01T03:00:00Z"
+MICROS = 1_506_826_800_000_000
+GOOD = '{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}'
+BIG = 10**40 + 7
+ROWS: list[tuple[Any, Any, Any]] = [
+    ("7", "a", TIME),
+    (7, 7, TIME),
+    ("007", BIG, "2017-10-01"),
+    (None, "a", TIME),
+    ("", "a", TIME),
+    (7.0, "a", TIME),
+    (True, "a", TIME),
+    ("u", {"x": SECRET}, TIME),
+    ("u", [SECRET], TIME),
+    ("u", "a", None),
+    ("u", "a", True),
+    ("u", "a", {"x": 1}),
+    ("u", "a", 1506826800),
+    ("u", "a", "yesterday"),
+    ("\ud800", "a", TIME),
+    ("u", SECRET + "\udc00", TIME),
+    ("\0", "ä€𝄞", TIME),
+]
+
+
+def _write(path: pathlib.Path, *lines: str | bytes) -> str:
+    path.write_bytes(b"".join((line if isinstance(line, bytes) else line.encode()) + b"\n" for line in lines))
+    return str(path)
+
+
+@pytest.mark.parametrize("block", [50, 400, 16 << 20])
+def test_values_of_every_kind_in_blocks_of_any_size(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(json_lines, "_BLOCK_BYTES", block)
+    rows = ROWS[:3] * 5 + ROWS + ROWS[:1] * 9
+    assert read_all(write_json(tmp_path / "log.jsonl", rows)) == expected(rows)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_numbers_in_the_declared_unit(tmp_path: pathlib.Path, unit: str) -> None:
+    for times in (
+        [1506826800, 0, -5],
+        [1506826800.25, 3, None],
+        [1.5, 2**53 + 1, 10**17 + 1],
+        [10**18, 10**19, -(10**40), 1e300, 5],
+        ["1506826800", 1506826800, 1506826800.5, "1e3", "x"],
+    ):
+        rows = [(n, "i", time) for n, time in enumerate(times)]
+        assert read_all(write_json(tmp_path / "log.jsonl", rows), EventFields(time_unit=unit)) == expected(rows, unit)
+
+
+def test_broken_lines_cost_nothing_but_themselves(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_lines, "MAX_LINE_BYTES", 40_000)
+    long = f'{{"user":"{SECRET}","item":"i","timestamp":"{TIME}","x":"%s"}}'
+    broken: list[str | bytes] = [
+        SECRET,
+        f'{{"user":"{SECRET}"',
+        f'["{SECRET}"]',
+        "null",
+        f'{GOOD[:-1]},"x":NaN}}',
+        f'{GOOD[:-1]},"x":[-Infinity]}}',
+        f'{GOOD[:-1]},"x":Inf}}',
+        f'{GOOD[:-1]},"user":"{SECRET}"}}',
+        f'{GOOD[:-1]},"x":{"[" * 201}{"]" * 201}}}',
+        f'{GOOD[:-1]},"x":{"[" * 20_000}',
+        f'{GOOD[:-1]},"x":{"[" * 15_000}{"]" * 15_000}}}',
+        f"{GOOD}{GOOD}",
+        f"{GOOD},",
+        f"{GOOD}\0",
+        f'{GOOD[:-1]},"x":01}}',
+        f'{GOOD[:-1]},"x":"\t"}}',
+        long % ("y" * 40_000),
+        long % ("y" * 90_000),
+    ]
+    fine: list[str | bytes] = [
+        GOOD,
+        f"  {GOOD} \r",
+        GOOD.replace("user", "us\\u0065r"),
+        f'{GOOD[:-1]},"x":{{"user":1,"user":2}},"x":3}}',
+        f'{GOOD[:-1]},"x":1e400,"y":{"9" * 5000}}}',
+        f'{GOOD[:-1]},"x":{"[" * 199}{"]" * 199}}}',
+        f'{GOOD[:-1]},"x":"{"[{" * 2_000}"}}',
+        f'{GOOD[:-1]},"x":"\\ud800: NaN, Info"}}',
+        GOOD[:-1].encode() + b',"x":"\xff"}',
+        long.replace(SECRET, "u") % ("y" * (40_000 - len(long.replace(SECRET, "u")) + 2)),
+    ]
+    lines: list[str | bytes] = []
+    positions = []
+    for n in range(max(len(broken), len(fine))):
+        for kind in (broken, fine):
+            if n < len(kind):
+                lines += [kind[n], "", GOOD, " \t"]
+                if kind is broken:
+                    positions.append(len(lines) - 3)
+    count = len(fine) + len(broken) + len(fine)
+    for block in (300, 5_000, 40_000):
+        monkeypatch.setattr(json_lines, "_BLOCK_BYTES", block)
+        events, rejected = read_all(_write(tmp_path / "log.jsonl", *lines))
+        assert rejected == {"broken line": positions}
+        assert events == [("u", "i", MICROS)] * count
+
+
+def test_a_line_of_100_mb_is_passed_over_in_little_memory(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with open(path, "wb") as file:
+        file.write(GOOD.encode() + b'\n{"user":"')
+        for _ in range(100):
+            file.write(b"x" * (1 << 20))
+        file.write(b'","item":"i","timestamp":"2017"}\n' + GOOD.encode())
+    assert read_all(str(path)) == ([("u", "i", MICROS)] * 2, {"broken line": [2]})
+
+
+def test_plain_logs_are_read_fast(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object) -> None:
+        raise AssertionError("line by line")
+
+    monkeypatch.setattr(json_lines, "_read_slow", slow)
+    for line_end in ("\n", "\r\n", "\n\n", " \n  "):
+        (tmp_path / "log.jsonl").write_bytes(b"\xef\xbb\xbf" + line_end.join([GOOD] * 500).encode())
+        assert read_all(str(tmp_path / "log.jsonl")) == ([("u", "i", MICROS)] * 500, {})
+    (tmp_path / "log.jsonl.gz").write_bytes(gzip.compress("\n".join([GOOD] * 500).encode()))
+    assert read_all(str(tmp_path / "log.jsonl.gz")) == ([("u", "i", MICROS)] * 500, {})
+    rows = [(n, n, n) for n in range(100)]
+    assert read_all(write_json(tmp_path / "n.ndjson", rows), EventFields(time_unit="s")) == expected(rows, "s")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (['{"who":1,"item":2,"timestamp":3}'], "its fields are: who, item, timestamp. Name one with --user-field."),
+        (['{"user":1,"item":2,"timestamp":3}'], "--time-unit s, ms or us"),
+        (["[", "{}"[:1], "]"], "Write one object per line"),
+        ([f"{SECRET},b,c"], "its first lines are no JSON objects"),
+    ],
+)
+def test_first_lines_that_cannot_serve(tmp_path: pathlib.Path, lines: list[str], words: str) -> None:
+    with pytest.raises(EventFileError) as caught:
+        find_log_chunks([_write(tmp_path / "log.jsonl", *lines)], EventFields())
+    assert words in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=3))
+_ANYTHING = st.recursive(
+    _SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2)
+)
+_IDS = st.one_of(
+    st.text(max_size=4), st.integers(-(2**64), 2**64), st.sampled_from(["", "\ud800", 7, "7", -0]), _ANYTHING
+)
+_TIMES = st.one_of(
+    st.sampled_from([TIME, "2017-10-01", "", "x", 1506826800, 2**53 + 1, 1.5, -0.0]),
+    st.integers(),
+    st.floats(),
+    _ANYTHING,
+)
+
+
+@st.composite
+def _blocks(draw: st.DrawFn) -> bytes:
+    """Lines that are mostly of one kind, so that often the fast way can read them, and a few odd ones."""
+    user, item, time = (
+        draw(st.sampled_from([st.text(min_size=1, max_size=4), st.integers(0, 99), st.just("a"), _IDS])),
+        draw(st.sampled_from([st.text(max_size=4), st.integers(-5, 99), _IDS])),
+        draw(st.sampled_from([st.just(TIME), st.integers(0, 10**10), st.floats(0, 1e10), _TIMES])),
+    )
+    lines = []
+    for _ in range(draw(st.integers(1, 6))):
+        event = {"user": draw(user), "item": draw(item), "timestamp": draw(time), "x": draw(_ANYTHING)}
+        if draw(st.integers(0, 9)) == 0:
+            del event[draw(st.sampled_from(sorted(event)))]
+        line = json.dumps(event, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
+        if draw(st.integers(0, 9)) == 0:
+            at = draw(st.integers(0, len(line)))
+            put = draw(
+                st.sampled_from([b"", b"\xff", b"}", b"{", b"\n", b"\0", b'"', b"\\", b'"user":1,', b" ", b"\r"])
+            )
+            line = line[:at] + put + line[at + draw(st.integers(0, 2)) :]
+        lines.append(line)
+    return draw(st.sampled_from([b"\n", b"\r\n", b"\n\n "])).join(lines)
+
+
+def _seen(lines: json_lines._Lines, read: Any, kept: Any) -> list[tuple[Any, ...]]:
+    """(number of the line, fault or value of each cell) of each line."""
+    numbers = lines.numbers()[kept]
+    cells = []
+    for column in read:
+        if hasattr(column, "values"):
+            labels = column.values.to_pylist()
+            pairs = zip(column.indices.tolist(), column.faults.tolist(), strict=True)
+            values = [None if fault else labels[index] for index, fault in pairs]
+        else:
+            values = column.micros.tolist()
+        cells += [values, column.faults.tolist()]
+    return list(zip(numbers.tolist(), *cells, strict=True))
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(block=_blocks(), unit=st.sampled_from([None, "s", "us"]))
+@example(block=b'{"user":1}{"user":2}\n\n{"user":3,\n"item":4}', unit=None)
+@example(block=b'{"user":"a"}\n{"user":"b","x":NaN}', unit=None)
+@example(block=b'{"user":1,"timestamp":1.5}\n{"user":1,"timestamp":9007199254740993}', unit="us")
+def test_the_fast_way_agrees_with_the_slow_one(block: bytes, unit: str | None) -> None:
+    fields, lines = EventFields(time_unit=unit), json_lines._Lines(block)
+    fast = json_lines._read_fast(lines, fields)
+    slow, kept, broken = json_lines._read_slow(lines, fields)
+    if fast is not None:
+        assert len(broken) == 0
+        assert _seen(lines, fast, kept) == _seen(lines, slow, kept)
+    assert (
+        len(kept) + len(broken) == len(lines.numbers()) == sum(1 for line in block.split(b"\n") if line.strip(b" \t\r"))
+    )
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(blocks=st.lists(_blocks(), min_size=1, max_size=4))
+def test_the_result_does_not_depend_on_the_blocks(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, blocks: list[bytes]
+) -> None:
+    path = _write(tmp_path / "log.jsonl", GOOD, *blocks)
+    seen = []
+    for size in (16 << 20, 150, 20):
+        monkeypatch.setattr(json_lines, "_BLOCK_BYTES", size)
+        seen.append(read_all(path))
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_numbers_of_lines_are_those_of_the_file() -> None:
+    lines = json_lines._Lines(b'\n {"user":1}\n\r\n\t\n{}\n')
+    assert np.array_equal(lines.numbers(), [1, 4])
+    assert (lines.is_plain, lines.count) == (True, 2)

@@ -1,0 +1,198 @@
+"""Parquet logs: round trips over column types and row groups, rejected rows, schemas that cannot serve, damage."""
+
+from __future__ import annotations
+
+import datetime
+import pathlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dp_transforms.event_files import EventFields, EventFileError, estimate_events, find_log_chunks, parquet
+from tests.unit.event_files_oracle import SECRET, expected, read_all, read_chunks, write_parquet
+
+UTC = datetime.timezone.utc
+MOMENT = datetime.datetime(2017, 10, 1, 3, 0, 0, 123_456, UTC)
+MICROS = pa.timestamp("us", "UTC")
+
+ROWS: list[tuple[Any, Any, Any]] = [
+    ("7", "a", MOMENT),
+    ("007", "ä€𝄞", MOMENT + datetime.timedelta(seconds=1)),
+    (None, "a", MOMENT),
+    ("", "a", MOMENT),
+    ("u", None, MOMENT),
+    ("u", "", None),
+    ("u", "a", None),
+    ("e\u0301", "\u00e9", MOMENT),
+    (None, None, None),
+    ("\0", " ", datetime.datetime(1, 1, 1, tzinfo=UTC)),
+] * 3
+
+
+@pytest.mark.parametrize(
+    "id_type",
+    [
+        pa.string(),
+        pa.large_string(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.dictionary(pa.int8(), pa.string()),
+        pa.string_view(),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("group", [1, 7, 1000])
+def test_text_columns_of_any_layout(tmp_path: pathlib.Path, id_type: pa.DataType, group: int) -> None:
+    path = write_parquet(tmp_path / "log.parquet", ROWS, (id_type, id_type, MICROS), group)
+    assert read_all(path) == expected(ROWS)
+
+
+@pytest.mark.parametrize("id_type", [pa.int8(), pa.uint8(), pa.int32(), pa.int64(), pa.uint64()], ids=str)
+def test_whole_numbers_are_their_decimal_text(tmp_path: pathlib.Path, id_type: pa.DataType) -> None:
+    info = np.iinfo(id_type.to_pandas_dtype())
+    rows = [(int(info.max), int(info.min), 5), (None, 7, 6), (7, 7, 7)]
+    path = write_parquet(tmp_path / "log.parquet", rows, (id_type, id_type, pa.int64()))
+    assert read_all(path, EventFields(time_unit="ms")) == expected(rows, "ms")
+
+
+def test_slices_of_a_row_group_count_on(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS), 11)
+    for size in (1, 4, 1000):
+        monkeypatch.setattr(parquet, "MAX_BLOCK_ROWS", size)
+        assert read_all(path) == expected(ROWS)
+
+
+def test_chunks_are_the_row_groups_and_share_the_bytes_of_the_file(tmp_path: pathlib.Path) -> None:
+    path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS), 7)
+    chunks = find_log_chunks([path], EventFields())
+    assert [(chunk.part, chunk.events, chunk.first_row) for chunk in chunks] == [
+        (0, 7, 0), (1, 7, 7), (2, 7, 14), (3, 7, 21), (4, 2, 28),
+    ]  # fmt: skip
+    assert sum(chunk.bytes for chunk in chunks) == pathlib.Path(path).stat().st_size
+    assert estimate_events(chunks) == len(ROWS)
+    events, rejected = read_chunks(chunks[2:3], EventFields())
+    assert events == expected(ROWS[14:21])[0]
+    assert rejected == {
+        reason: [position + 14 for position in positions] for reason, positions in expected(ROWS[14:21])[1].items()
+    }
+
+
+def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path: pathlib.Path) -> None:
+    bad = [b"\xff" + SECRET.encode(), b"\xed\xa0\x80", b"ok", b"\xc3", b"ok"]
+    for id_type in (pa.binary(), pa.string()):
+        ids = pa.array(bad, pa.binary())
+        ids = ids.view(pa.string()) if id_type == pa.string() else ids
+        table = pa.table({"user": ids, "item": pa.array(["i"] * 5), "timestamp": pa.array([1] * 5, pa.timestamp("s"))})
+        path = str(tmp_path / f"{id_type}.parquet")
+        pq.write_table(table, path)
+        assert read_all(path) == (
+            [("ok", "i", 1_000_000), ("ok", "i", 1_000_000)],
+            {"user is not valid UTF-8": [1, 2, 4]},
+        )
+
+
+def test_a_dictionary_with_repeated_empty_and_null_values(tmp_path: pathlib.Path) -> None:
+    from dp_transforms.event_files.columns import encode_ids
+
+    values = pa.array(["a", "a", "", None, "b", "unused"])
+    array = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 3, 4, None], pa.int8()), values)
+    column = encode_ids(array)
+    assert column.faults.tolist() == [0, 0, 2, 1, 0, 1]
+    assert [column.values[index].as_py() for index in column.indices[[0, 1, 4]].tolist()] == ["a", "a", "b"]
+    assert encode_ids(pa.array([None, None], pa.string())).faults.tolist() == [1, 1]
+    assert encode_ids(pa.array([], pa.string())).faults.tolist() == []
+
+
+def test_times_of_every_kind(tmp_path: pathlib.Path) -> None:
+    texts = ["2017-10-01T03:00:00Z", "2017-10-01", "x", "", None, "2017-10-01T05:00:00.5+02:00"]
+    rows = [("u", "i", text) for text in texts]
+    for text_type in (pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())):
+        path = write_parquet(tmp_path / "log.parquet", rows, (pa.string(), pa.string(), text_type))
+        assert read_all(path) == expected(rows)
+    numbers = [("u", "i", value) for value in (1.5, float("nan"), None, 1e300, -0.25)]
+    path = write_parquet(tmp_path / "log.parquet", numbers, (pa.string(), pa.string(), pa.float64()))
+    assert read_all(path, EventFields(time_unit="s")) == expected(numbers, "s")
+    table = pa.table({"user": ["u"], "item": ["i"], "timestamp": pa.array([datetime.datetime(3000, 1, 1)])})
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    assert read_all(path)[0] == [("u", "i", 32_503_680_000_000_000)]
+
+
+@pytest.mark.parametrize(
+    ("types", "unit", "words"),
+    [
+        ((pa.float64(), pa.string(), MICROS), None, ["'user' has type double", "Convert it to text"]),
+        ((pa.string(), pa.bool_(), MICROS), None, ["'item' has type bool", "Convert it to text"]),
+        ((pa.decimal128(9, 0), pa.string(), MICROS), None, ["'user' has type decimal128"]),
+        ((pa.list_(pa.string()), pa.string(), MICROS), None, ["'user' has type list"]),
+        ((pa.string(), pa.string(), pa.int64()), None, ["'timestamp' holds numbers", "--time-unit s, ms or us"]),
+        ((pa.string(), pa.string(), pa.int64()), "iso", ["--time-unit s, ms or us"]),
+        ((pa.string(), pa.string(), pa.float64()), None, ["--time-unit s, ms or us"]),
+        ((pa.string(), pa.string(), pa.bool_()), "s", ["'timestamp' has type bool", "--time-field"]),
+        ((pa.string(), pa.string(), pa.time64("us")), "s", ["'timestamp' has type time64"]),
+    ],
+)
+def test_a_schema_that_cannot_serve(tmp_path: pathlib.Path, types: Any, unit: str | None, words: list[str]) -> None:
+    path = write_parquet(tmp_path / "log.parquet", [(None, None, None)], types)
+    with pytest.raises(EventFileError) as caught:
+        find_log_chunks([path], EventFields(time_unit=unit))
+    assert all(word in str(caught.value) for word in [path, *words])
+
+
+def test_a_missing_or_repeated_field_names_the_option(tmp_path: pathlib.Path) -> None:
+    path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS))
+    for fields, flag in (
+        (EventFields(user="who"), "--user-field"),
+        (EventFields(item="what"), "--item-field"),
+        (EventFields(time="when"), "--time-field"),
+    ):
+        with pytest.raises(EventFileError, match=rf"its fields are: user, item, timestamp\. Name one with {flag}\."):
+            find_log_chunks([path], fields)
+    column = pa.array(["x"])
+    twice = pa.table([column, column, column, pa.array([1], MICROS)], names=["user", "user", "item", "timestamp"])
+    pq.write_table(twice, path)
+    with pytest.raises(EventFileError, match="2 fields called 'user'"):
+        find_log_chunks([path], EventFields())
+
+
+def _error_of(path: pathlib.Path) -> EventFileError | None:
+    try:
+        read_all(str(path))
+    except EventFileError as error:
+        return error
+    return None
+
+
+def test_a_damaged_file_is_told_by_place_and_not_by_content(tmp_path: pathlib.Path) -> None:
+    rows = [(f"{SECRET}{n}", SECRET, MOMENT) for n in range(4000)]
+    path = pathlib.Path(write_parquet(tmp_path / "log.parquet", rows, (pa.string(), pa.string(), MICROS), 1000))
+    good = path.read_bytes()
+    rng = np.random.default_rng(5)
+    told = 0
+    for _ in range(60):
+        data = bytearray(good)
+        for at in rng.integers(0, len(good), 30):
+            data[at] ^= int(rng.integers(1, 256))
+        path.write_bytes(data)
+        error = _error_of(path)
+        if error is not None:
+            told += 1
+            assert SECRET not in str(error)
+            assert error.__cause__ is None
+            assert error.__suppress_context__
+            assert str(error).isprintable()
+    assert told > 10
+    path.write_bytes(good[: len(good) // 2])
+    with pytest.raises(EventFileError, match="damaged or no Parquet file"):
+        find_log_chunks([str(path)], EventFields())
+
+
+def test_files_without_rows_are_passed_over(tmp_path: pathlib.Path) -> None:
+    types = (pa.string(), pa.string(), MICROS)
+    empty = write_parquet(tmp_path / "a.parquet", [], types)
+    with pytest.raises(EventFileError, match="there is no event in it"):
+        find_log_chunks([empty], EventFields())
+    write_parquet(tmp_path / "b.parquet", ROWS, types)
+    assert read_all(str(tmp_path)) == expected(ROWS)

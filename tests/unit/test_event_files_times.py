@@ -1,0 +1,176 @@
+"""Times of every accepted type against Python's own datetime."""
+
+from __future__ import annotations
+
+import datetime
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dp_transforms.event_files.times import iso_micros, parse_times
+from tests.unit.event_files_oracle import oracle_micros
+
+_MISSING, _BAD = 1, 5
+
+
+def _parsed(array: pa.Array, unit: str | None = None) -> list[int | None]:
+    """Microseconds, None for a fault."""
+    column = parse_times(array, unit)
+    assert column.micros.dtype == np.int64
+    return [None if fault else micros for micros, fault in zip(column.micros.tolist(), column.faults, strict=True)]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_timestamps_tell_their_own_unit_and_have_their_zone_applied_already(unit: str, zone: str | None) -> None:
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    array = pa.array([1_506_826_800 * per_second, -per_second, None], pa.timestamp(unit, zone))
+    assert _parsed(array, "s") == [1_506_826_800_000_000, -1_000_000, None]
+    assert parse_times(array, None).faults.tolist() == [0, 0, _MISSING]
+
+
+def test_what_is_finer_than_a_microsecond_is_rounded_down() -> None:
+    assert _parsed(pa.array([1_999, -1], pa.timestamp("ns"))) == [1, -1]
+    assert _parsed(pa.array([0.0000019, -0.0000001]), "s") == [1, -1]
+
+
+def test_dates_are_midnight() -> None:
+    dates = [datetime.date(2017, 10, 1), datetime.date(1969, 12, 31), None]
+    assert _parsed(pa.array(dates, pa.date32())) == [1_506_816_000_000_000, -86_400_000_000, None]
+    assert _parsed(pa.array(dates, pa.date64())) == [1_506_816_000_000_000, -86_400_000_000, None]
+
+
+@pytest.mark.parametrize("arrow_type", [pa.int64(), pa.int32(), pa.uint32(), pa.uint64(), pa.float64()])
+def test_numbers_count_in_the_declared_unit(arrow_type: pa.DataType) -> None:
+    assert _parsed(pa.array([1_506_826_800, 0, None], arrow_type), "s") == [1_506_826_800_000_000, 0, None]
+    assert _parsed(pa.array([1_506_826_800], arrow_type), "ms") == [1_506_826_800_000]
+    assert _parsed(pa.array([1_506_826_800], arrow_type), "us") == [1_506_826_800]
+    assert _parsed(pa.array([1_506_826_800], arrow_type), "iso") == [None]
+
+
+def test_times_that_would_wrap_around_or_leave_the_years_1_to_9999_are_bad() -> None:
+    extremes = [2**63 - 1, -(2**63), 253_402_300_800, 253_402_300_799, -62_135_596_800, -62_135_596_801]
+    allowed = [None, None, None, 253_402_300_799_000_000, -62_135_596_800_000_000, None]
+    assert _parsed(pa.array(extremes), "s") == allowed
+    assert _parsed(pa.array(extremes, pa.timestamp("s"))) == allowed
+    assert _parsed(pa.array([2**64 - 1, 2**63, 1], pa.uint64()), "us") == [None, None, 1]
+    assert _parsed(pa.array([2**31 - 1], pa.int32()).view(pa.date32())) == [None]
+    # 2**64 / 10**6 and its neighbours would wrap around to small numbers.
+    assert _parsed(pa.array([18_446_744_073_709, 18_446_744_073_710]), "s") == [None, None]
+
+
+def test_floats_that_are_no_numbers_are_bad() -> None:
+    column = parse_times(pa.array([math.nan, math.inf, -math.inf, 1e300, 0.5, None]), "s")
+    assert column.faults.tolist() == [_BAD, _BAD, _BAD, _BAD, 0, _MISSING]
+    assert column.micros.tolist() == [0, 0, 0, 0, 500_000, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "micros"),
+    [
+        ("2017-10-01T03:00:00Z", 1_506_826_800_000_000),
+        ("2017-10-01T03:00:00", 1_506_826_800_000_000),
+        ("2017-10-01 03:00:00.5", 1_506_826_800_500_000),
+        ("2017-10-01T03:00:00.1234567899Z", 1_506_826_800_123_456),
+        ("2017-10-01T05:00:00+02:00", 1_506_826_800_000_000),
+        ("2017-09-30T22:30:00.25-0430", 1_506_826_800_250_000),
+        ("2017-10-01T05+02", 1_506_826_800_000_000),
+        ("2017-10-01", 1_506_816_000_000_000),
+        ("2016-02-29t00:00:00z", 1_456_704_000_000_000),
+        ("1969-12-31T23:59:59.999999Z", -1),
+        ("0001-01-01T00:00:00Z", -62_135_596_800_000_000),
+        ("0001-01-01T00:00:00+00:01", None),
+        ("9999-12-31T23:59:59.999999Z", 253_402_300_799_999_999),
+        ("9999-12-31T23:59:59-00:01", None),
+        ("0000-01-01", None),
+        ("10000-01-01", None),
+        ("2017-02-29", None),
+        ("2017-02-30T00:00:00Z", None),
+        ("2017-13-01T00:00:00Z", None),
+        ("2017-10-01T24:00:00Z", None),
+        ("2017-10-01T23:59:60Z", None),
+        ("2017-10-01T03:00:00+24:00", None),
+        ("2017-10-01T03:00:00+01:60", None),
+        (" 2017-10-01", None),
+        ("2017-10-01T03:00:00Z\n", None),
+        ("٢٠١٧-10-01", None),
+        ("1506826800", None),
+        ("", None),
+        ("yesterday", None),
+    ],
+)
+def test_iso_text_alone_and_among_all_kinds_of_others(text: str, micros: int | None) -> None:
+    assert iso_micros(text) == micros
+    assert _parsed(pa.array([text])) == [micros]
+    others = ["2017-10-01T03:00:00Z", "2017-10-01T03:00:00.5", "nonsense", None, "2017-10-01"]
+    read = _parsed(pa.array([*others, text]))
+    assert read == [1_506_826_800_000_000, 1_506_826_800_500_000, None, None, 1_506_816_000_000_000, micros]
+    assert _parsed(pa.array([text.encode(), b"\xff"], pa.binary())) == [micros, None]
+
+
+_EDITS = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([*"0129:-+Z .Tt,", ""]), st.integers(0, 1)), max_size=3)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                [
+                    "2017-10-01T03:00:00Z",
+                    "2016-02-29 23:59:59.123456+05:30",
+                    "2017-10-01",
+                    "2017-10-01T0304-12",
+                    "2017-10-01T030405.5",
+                ]
+            ),
+            _EDITS,
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_a_column_of_iso_texts_means_what_each_of_them_means(
+    cases: list[tuple[str, list[tuple[int, str, int]]]],
+) -> None:
+    texts = []
+    for text, edits in cases:
+        for at, put, cut in edits:
+            text = text[:at] + put + text[at + cut :]
+        texts.append(text)
+    assert _parsed(pa.array(texts)) == [iso_micros(text) for text in texts]
+
+
+@given(
+    st.datetimes(),
+    st.one_of(
+        st.none(), st.timezones().map(lambda zone: datetime.timezone(datetime.timedelta(hours=len(zone.key) % 24 - 12)))
+    ),
+    st.sampled_from(["T", " "]),
+)
+def test_iso_texts_mean_what_python_says(
+    moment: datetime.datetime, zone: datetime.tzinfo | None, separator: str
+) -> None:
+    text = moment.replace(tzinfo=zone).isoformat(separator)
+    assert iso_micros(text) == oracle_micros(text, None)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(-(10**20), 10**20).map(str), st.floats().map(repr), st.text("0123456789.eE+-", max_size=9)
+        )
+    )
+)
+def test_number_texts_mean_what_python_says(texts: list[str]) -> None:
+    for unit in ("s", "us"):
+        assert _parsed(pa.array(texts, pa.string()), unit) == [
+            oracle_micros(text, unit) if text else None for text in texts
+        ]
+
+
+def test_number_texts_that_python_would_also_take() -> None:
+    assert _parsed(pa.array(["1_0", "0x10", "١", " 1", "1 ", "nan", "inf", "1e400", "1" * 400]), "s") == [None] * 9
