@@ -1,0 +1,328 @@
+"""Avro logs: round trips over types and codecs, rejected rows, and files that mean harm."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import zlib
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dp_transforms.event_files import EventFields, EventFileError, avro, avro_container, find_log_chunks
+from tests.unit.event_files_oracle import SECRET, avro_schema, expected, read_all, write_avro
+
+TIME = 1_506_826_800_000_000
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
+ROWS: list[tuple[Any, Any, Any]] = [
+    ("7", "a", TIME),
+    ("007", "ä€𝄞", TIME + 1),
+    (None, "a", TIME),
+    ("", "a", TIME),
+    ("u", None, TIME),
+    ("u", "", None),
+    ("u", "a", None),
+    ("\0", " ", -1),
+    ("u", "a", 2**62),
+] * 40
+
+
+def _nullable(kind: Any) -> list[Any]:
+    return ["null", kind]
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+@pytest.mark.parametrize("interval", [1, 300, 16_000])
+def test_text_ids_in_blocks_of_any_size(tmp_path: pathlib.Path, codec: str, interval: int) -> None:
+    types = (_nullable("string"), _nullable("string"), _nullable(MICROS))
+    path = write_avro(tmp_path / "log.avro", ROWS, types, codec, interval)
+    assert read_all(path) == expected(ROWS, "us")
+    (chunk,) = find_log_chunks([path], EventFields())
+    assert (chunk.part, chunk.events) == (None, len(ROWS))
+
+
+def test_blocks_are_joined_and_count_on(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_avro(
+        tmp_path / "log.avro", ROWS, (_nullable("string"), _nullable("string"), _nullable(MICROS)), "null", 50
+    )
+    for size in (1, 100):
+        monkeypatch.setattr(avro, "_BLOCK_ROWS", size)
+        assert read_all(path) == expected(ROWS, "us")
+
+
+@pytest.mark.parametrize(
+    ("types", "rows", "unit"),
+    [
+        (("int", "long", MICROS), [(-(2**31), 2**63 - 1, 5), (7, -(2**63), 6)], "us"),
+        ((["null", "long"], ["string", "long", "null"], MICROS), [(None, "7", 5), (7, 7, 6), (8, None, 7)], "us"),
+        (("bytes", "string", MICROS), [(b"u", "i", 1), (b"\xff", "i", 2), (b"", "i", 3)], "us"),
+        (("string", "string", MILLIS), [("u", "i", -7), ("u", "i", 2**60)], "ms"),
+        (("string", "string", LOCAL), [("u", "i", 7)], "us"),
+        (("string", "string", "long"), [("u", "i", 1_506_826_800), ("u", "i", 2**60)], "s"),
+        (("string", "string", "double"), [("u", "i", 1.25), ("u", "i", float("nan")), ("u", "i", 1e300)], "ms"),
+        (("string", "string", _nullable("string")), [("u", "i", "2017-10-01"), ("u", "i", None)], None),
+        (("string", "string", "string"), [("u", "i", "1506826800"), ("u", "i", "x")], "s"),
+    ],
+)  # fmt: skip
+def test_types_of_ids_and_times(tmp_path: pathlib.Path, types: Any, rows: Any, unit: str | None) -> None:
+    path = write_avro(tmp_path / "log.avro", rows, types)
+    assert read_all(path, EventFields(time_unit=unit)) == expected(rows, unit)
+
+
+def test_dates_and_nanoseconds(tmp_path: pathlib.Path) -> None:
+    for logical, kind, value, micros in (
+        ("date", "int", 17_440, 1_506_816_000_000_000),
+        ("date", "int", 2**31 - 1, None),
+        ("timestamp-nanos", "long", 1_506_826_800_000_001_999, 1_506_826_800_000_001),
+    ):
+        path = str(tmp_path / "log.avro")
+        schema = fastavro.parse_schema(avro_schema(("string", "string", {"type": kind, "logicalType": logical})))
+        with open(path, "wb") as file:
+            fastavro.writer(file, schema, [{"user": "u", "item": "i", "timestamp": value}])
+        wanted = ([("u", "i", micros)], {}) if micros is not None else ([], {"bad time": [1]})
+        assert read_all(path) == wanted
+
+
+def test_other_fields_of_every_type_are_passed_over(tmp_path: pathlib.Path) -> None:
+    inner = {"type": "record", "name": "a.Inner", "fields": [{"name": "x", "type": "int"}]}
+    extra = [
+        {"name": "r", "type": inner},
+        {"name": "again", "type": ["null", "a.Inner"]},
+        {"name": "l", "type": {"type": "array", "items": ["null", "a.Inner", "string"]}},
+        {"name": "m", "type": {"type": "map", "values": {"type": "array", "items": "double"}}},
+        {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A", "B"]}},
+        {"name": "f", "type": {"type": "fixed", "name": "F", "size": 3}},
+        {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}},
+        {"name": "b", "type": ["boolean", "float", "null"]},
+    ]
+    record = {
+        "r": {"x": 1}, "again": {"x": 2}, "l": [None, {"x": 3}, SECRET], "m": {SECRET: [1.0, 2.0]},
+        "e": "B", "f": b"abc", "b": True,
+    }  # fmt: skip
+    for fields in (extra, extra[4:6] + extra[7:], extra[2:3]):
+        names = {field["name"] for field in fields}
+        if any(field["name"] == "l" for field in fields) and fields is not extra:
+            fields = [{"name": "l", "type": {"type": "array", "items": ["null", inner, "string"]}}]
+        schema = fastavro.parse_schema(
+            avro_schema(("string", "string", MICROS), [f for f in fields if f["name"] != "d"])
+        )
+        rows = [(f"u{n}", "i", n) for n in range(50)]
+        with open(tmp_path / "log.avro", "wb") as file:
+            events = [
+                {"user": u, "item": i, "timestamp": t, **{k: v for k, v in record.items() if k in names}}
+                for u, i, t in rows
+            ]
+            fastavro.writer(file, schema, events)
+        assert read_all(str(tmp_path / "log.avro")) == expected(rows, "us")
+
+
+@pytest.mark.parametrize(
+    ("types", "unit", "words"),
+    [
+        (("double", "string", MICROS), None, ["'user' has type double", "Convert it to text"]),
+        (("string", ["null", "boolean"], MICROS), None, ["'item' has type boolean"]),
+        (("string", "null", MICROS), None, ["'item' has type null"]),
+        (({"type": "enum", "name": "E", "symbols": ["A"]}, "string", MICROS), None, ["'user' has type enum"]),
+        (("string", {"type": "bytes", "logicalType": "decimal", "precision": 3}, MICROS), None, ["bytes (decimal)"]),
+        (("string", "string", "long"), None, ["--time-unit s, ms or us"]),
+        (("string", "string", "float"), "iso", ["--time-unit s, ms or us"]),
+        (("string", "string", "boolean"), "s", ["'timestamp' has type boolean"]),
+        (("string", "string", ["long", "string"]), "s", ["a union of 2 types"]),
+    ],
+)
+def test_a_schema_that_cannot_serve(tmp_path: pathlib.Path, types: Any, unit: str | None, words: list[str]) -> None:
+    path = write_avro(tmp_path / "log.avro", [], types)
+    with pytest.raises(EventFileError) as caught:
+        find_log_chunks([path], EventFields(time_unit=unit))
+    assert all(word in str(caught.value) for word in [path, *words])
+    assert SECRET not in str(caught.value)
+
+
+def test_a_missing_field_names_the_option(tmp_path: pathlib.Path) -> None:
+    path = write_avro(tmp_path / "log.avro", [], ("string", "string", MICROS))
+    with pytest.raises(EventFileError, match=r"its fields are: user, item, timestamp\. Name one with --item-field"):
+        find_log_chunks([path], EventFields(item="what"))
+    with pytest.raises(EventFileError, match="there is no event in it"):
+        find_log_chunks([path], EventFields())
+
+
+# --- files that mean harm
+
+
+def _varint(number: int) -> bytes:
+    number = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def _cell(data: bytes) -> bytes:
+    return _varint(len(data)) + data
+
+
+def _file(schema: Any, blocks: list[tuple[int, bytes]], codec: bytes = b"null") -> bytes:
+    """A container with claims of one's own choice: (number of records, bytes)."""
+    text = schema if isinstance(schema, bytes) else json.dumps(schema).encode()
+    sync = b"0123456789abcdef"
+    header = b"Obj\x01" + _varint(2) + _cell(b"avro.schema") + _cell(text) + _cell(b"avro.codec") + _cell(codec) + b"\0"
+    return header + sync + b"".join(_varint(count) + _cell(data) + sync for count, data in blocks)
+
+
+EVENT = _cell(b"u") + _cell(b"i") + _varint(TIME)
+PLAIN = avro_schema(("string", "string", MICROS))
+
+
+def _read(tmp_path: pathlib.Path, data: bytes) -> Any:
+    (tmp_path / "log.avro").write_bytes(data)
+    return read_all(str(tmp_path / "log.avro"))
+
+
+def test_the_containers_of_these_tests_are_fine_where_they_claim_the_truth(tmp_path: pathlib.Path) -> None:
+    one = [("u", "i", TIME)]
+    assert _read(tmp_path, _file(PLAIN, [(1, EVENT), (0, b""), (2, EVENT * 2)])) == (one * 3, {})
+    packer = zlib.compressobj(wbits=-15)
+    assert _read(tmp_path, _file(PLAIN, [(1, packer.compress(EVENT) + packer.flush())], b"deflate")) == (one, {})
+    snappy = pa.Codec("snappy").compress(EVENT, asbytes=True) + zlib.crc32(EVENT).to_bytes(4, "big")
+    assert _read(tmp_path, _file(PLAIN, [(1, snappy)], b"snappy")) == (one, {})
+    zstd = pa.Codec("zstd").compress(EVENT, asbytes=True)
+    assert _read(tmp_path, _file(PLAIN, [(1, zstd)], b"zstandard")) == (one, {})
+
+
+def _deep(levels: int) -> Any:
+    schema: Any = "int"
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+_RECURSIVE = {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}
+_DOUBLING: list[dict[str, Any]] = [{"name": "d0", "type": {"type": "record", "name": "D0", "fields": []}}]
+for _n in range(1, 25):
+    _twice = [{"name": "a", "type": f"D{_n - 1}"}, {"name": "b", "type": f"D{_n - 1}"}]
+    _DOUBLING.append({"name": f"d{_n}", "type": {"type": "record", "name": f"D{_n}", "fields": _twice}})
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        [{"name": "x", "type": _RECURSIVE}],
+        [{"name": "x", "type": _deep(200)}],
+        _DOUBLING,
+        [{"name": "x", "type": {"type": "array", "items": "null"}}],
+        [{"name": "x", "type": {"type": "array", "items": {"type": "record", "name": "Z", "fields": []}}}],
+        [{"name": "x", "type": {"type": "array", "items": {"type": "fixed", "name": "Z", "size": 0}}}],
+        [{"name": "x", "type": {"type": "fixed", "name": "Z", "size": 2**40}}],
+        [{"name": "x", "type": {"type": "fixed", "name": "Z", "size": -1}}],
+        [{"name": "x", "type": "no.such.type"}],
+        [{"name": "x", "type": [["null"]]}],
+        [{"name": "x", "type": []}],
+        [{"name": "x", "type": 7}],
+        [{"name": "x", "type": {"type": "record", "name": "Z", "fields": 7}}],
+        [{"name": "x", "type": {"type": "enum", "name": ["Z"]}}],
+        [{"name": 7, "type": "int"}],
+    ],
+)
+def test_hostile_schemas(tmp_path: pathlib.Path, extra: Any) -> None:
+    with pytest.raises(EventFileError, match=r"log\.avro: (its schema has|it is damaged)"):
+        _read(
+            tmp_path,
+            _file(avro_schema(("string", "string", MICROS), extra), [(1, _varint(20_000_000) + b"\0" + EVENT)]),
+        )
+
+
+def test_hostile_headers(tmp_path: pathlib.Path) -> None:
+    for schema in (b"[" * 100_000, b"{", b'"string"', b"\xff", b"", b'{"type":"record","fields":[]}', b"[" * 2_000_000):
+        with pytest.raises(EventFileError, match=r"log\.avro: "):
+            _read(tmp_path, _file(schema, []))
+    for data in (b"Obj\x01", b"Obj\x01" + _varint(2**60), b"Obj\x01" + b"\xff" * 50, b"PAR1", b"Obj\x01\x02\x7f"):
+        with pytest.raises(EventFileError, match="damaged or no Avro file"):
+            _read(tmp_path, data)
+    with pytest.raises(EventFileError, match=r"its codec is not read\. Write it with one of null, deflate"):
+        _read(tmp_path, _file(PLAIN, [(1, EVENT)], SECRET.encode()))
+
+
+def test_hostile_blocks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = _cell(SECRET.encode())
+    good = (1, EVENT)
+    nullable = avro_schema((["null", "string"], ["null", "string"], ["null", MICROS]))
+    for schema, block in (
+        (PLAIN, (10**15, EVENT)),
+        (nullable, (20_000_000, b"\0\0\0")),
+        (PLAIN, (2, EVENT)),
+        (PLAIN, (1, EVENT * 2)),
+        (PLAIN, (0, EVENT)),
+        (PLAIN, (-1, EVENT)),
+        (PLAIN, (1, secret + _varint(-5) + EVENT)),
+        (PLAIN, (1, secret + _varint(2**50) + EVENT)),
+        (nullable, (1, _varint(9) + secret)),
+    ):
+        first = EVENT if schema is PLAIN else b"\x02" + _cell(b"u") + b"\x02" + _cell(b"i") + b"\x02" + _varint(TIME)
+        with pytest.raises(EventFileError, match=r"damaged or no Avro file after row 1\.") as caught:
+            _read(tmp_path, _file(schema, [(1, first), block]))
+        assert SECRET not in str(caught.value)
+        assert caught.value.__suppress_context__
+    whole = _file(PLAIN, [good, good])
+    for cut in (1, 10, 17, 18, 29):
+        with pytest.raises(EventFileError, match="damaged or no Avro file after row 1"):
+            _read(tmp_path, whole[:-cut])
+    with pytest.raises(EventFileError, match="damaged or no Avro file after row 1"):
+        _read(tmp_path, whole[:-1] + b"x")
+    monkeypatch.setattr(avro_container, "_MAX_BLOCK_BYTES", 1 << 20)
+    packer = zlib.compressobj(wbits=-15)
+    bomb = packer.compress(bytes(1 << 30)) + packer.flush()
+    for codec, data in ((b"deflate", bomb), (b"zstandard", pa.Codec("zstd").compress(bytes(1 << 26), asbytes=True))):
+        with pytest.raises(EventFileError, match="damaged or no Avro file after row 0"):
+            _read(tmp_path, _file(PLAIN, [(1, data)], codec))
+    for data in (
+        b"",
+        b"\xff\xff\xff\xff\x0f" + b"\0" * 9,
+        pa.Codec("snappy").compress(EVENT, asbytes=True) + b"\0\0\0\0",
+    ):
+        with pytest.raises(EventFileError, match="damaged or no Avro file after row 0"):
+            _read(tmp_path, _file(PLAIN, [(1, data)], b"snappy"))
+
+
+def test_changed_bytes_give_other_events_or_an_error_without_cells(tmp_path: pathlib.Path) -> None:
+    path = pathlib.Path(
+        write_avro(
+            tmp_path / "log.avro",
+            [(f"{SECRET}{n}", SECRET, n) for n in range(500)],
+            (_nullable("string"), _nullable("string"), _nullable(MICROS)),
+        )
+    )
+    good, told = path.read_bytes(), 0
+    rng = np.random.default_rng(5)
+    for _ in range(300):
+        data = bytearray(good)
+        for at in rng.integers(0, len(good), int(rng.integers(1, 4))):
+            data[at] = int(rng.integers(0, 256))
+        path.write_bytes(data)
+        error = _error_of(str(path))
+        if error is not None:
+            told += 1
+            assert SECRET not in str(error)
+            assert str(error).isprintable()
+    assert told > 60
+
+
+def _error_of(path: str) -> EventFileError | None:
+    try:
+        read_all(path)
+    except EventFileError as error:
+        return error
+    return None
+
+
+def test_fastavro_reads_the_same(tmp_path: pathlib.Path) -> None:
+    path = write_avro(tmp_path / "log.avro", ROWS[:2] * 99, ("string", "string", "long"), "deflate", 100)
+    with open(path, "rb") as file:
+        records = list(fastavro.reader(io.BytesIO(file.read())))
+    assert read_all(path, EventFields(time_unit="us"))[0] == [(r["user"], r["item"], r["timestamp"]) for r in records]
