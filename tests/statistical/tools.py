@@ -1,0 +1,84 @@
+"""What the statistical tests share. Keys are fixed, so that a test that passes keeps passing; the false-alarm rates
+stated are those over a random key."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+
+FALSE_ALARM = 1e-6
+SECRET = bytes(range(32))
+
+
+def stream_keys(
+    *,
+    secret: bytes = SECRET,
+    run_id: str = "run 1",
+    plan: str = "plan 1",
+    stream: str = "stream 1",
+    threshold: int = 40,
+) -> StreamKeys:
+    return StreamKeys(secret, run_id=run_id, plan_fingerprint=plan, stream=stream, threshold=threshold)
+
+
+def numbered(n: int, tag: int = 0) -> npt.NDArray[np.uint64]:
+    """n distinct 128-bit values, as hashes of n items or digests of n sets of holders."""
+    values = np.zeros((n, 2), dtype=np.uint64)
+    values[:, 0] = tag
+    values[:, 1] = np.arange(n)
+    return values
+
+
+def laplace_probability(epsilon: float, value: int) -> float:
+    """``(1 - a) / (1 + a) a^|z|``, written out here on its own."""
+    a = math.exp(-epsilon)
+    return (1 - a) / (1 + a) * a ** abs(value)
+
+
+def laplace_tail(epsilon: float, margin: int) -> float:
+    """``Pr[Z >= margin]`` by the geometric series of the formula above."""
+    a = math.exp(-epsilon)
+    return a**margin / (1 + a) if margin >= 1 else 1 - a ** (1 - margin) / (1 + a)
+
+
+def chi_squared_rejects(observed: npt.ArrayLike, expected: npt.ArrayLike) -> bool:
+    """Pearson's test of counts against their expectations, at the false-alarm rate FALSE_ALARM."""
+    observed, expected = np.asarray(observed, dtype=float), np.asarray(expected, dtype=float)
+    assert expected.min() >= 20, "the chi-squared approximation needs more draws in each bin"
+    assert math.isclose(observed.sum(), expected.sum(), rel_tol=1e-9)
+    statistic = ((observed - expected) ** 2 / expected).sum()
+    return bool(statistic > stats.chi2.isf(FALSE_ALARM, len(expected) - 1))
+
+
+def last_bin(epsilon: float, draws: int, first: int) -> int:
+    """The last value from `first` on that gets a bin of its own: it and all beyond it are expected 20 times each."""
+    edge = first
+    while draws * min(laplace_probability(epsilon, edge + 1), laplace_tail(epsilon, edge + 2)) >= 20:
+        edge += 1
+    return edge
+
+
+def laplace_rejects(draws: npt.NDArray[np.int64], epsilon: float) -> bool:
+    """Chi-squared test of draws against discrete Laplace noise: a bin for each value, tails lumped."""
+    edge = last_bin(epsilon, len(draws), 0)
+    values = np.arange(-edge, edge + 1)
+    observed = np.bincount(np.clip(draws, -edge - 1, edge + 1) + edge + 1, minlength=2 * edge + 3)
+    inner = [laplace_probability(epsilon, int(value)) for value in values]
+    outer = laplace_tail(epsilon, edge + 1)
+    return chi_squared_rejects(observed, len(draws) * np.array([outer, *inner, outer]))
+
+
+def correlation_rejects(first: npt.NDArray, second: npt.NDArray) -> bool:
+    """Whether the correlation of n independent pairs is larger than chance allows (normal approximation)."""
+    correlation = np.corrcoef(first, second)[0, 1]
+    return bool(abs(correlation) * math.sqrt(len(first)) > stats.norm.isf(FALSE_ALARM / 2))
+
+
+def too_many(successes: int, trials: int, probability: float) -> bool:
+    """Whether a Binomial(trials, probability) is as large with probability below FALSE_ALARM."""
+    return bool(stats.binom.sf(successes - 1, trials, probability) < FALSE_ALARM)
