@@ -1,0 +1,171 @@
+"""The noise key: fresh for every run that has none, one for all workers of a run, and written nowhere."""
+
+from __future__ import annotations
+
+import tempfile
+
+import apache_beam as beam
+import pytest
+
+from dp_transforms import noise_key
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.window_schedule import WindowSchedule
+from tests.leak_search import forms_of, job_graph, options_of, places_with, texts_within, traces  # noqa: F401
+from tests.oracle import oracle_reports
+from tests.pipeline_helpers import (
+    MICROS,
+    RUN_ID,
+    SECRET,
+    START,
+    Collected,
+    Script,
+    batch_of,
+    batches_of,
+    batches_source,
+    key_file,
+    local_pipeline,
+    random_log,
+    run_monitor,
+    settings_of,
+    small_plan,
+)
+
+TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+
+
+def noisy_counts(found):
+    return {
+        (report.window_start, hitter.item): hitter.noisy_count
+        for report in found.reports
+        for hitter in report.heavy_hitters
+    }
+
+
+@pytest.fixture(scope="module")
+def noisy_log():
+    """120 counts of 400 users each, no user in two of them, and a plan with noise of scale 5 or more."""
+    plan = ReleasePlan.calibrate(
+        epsilon=1,
+        delta=1e-3,
+        schedule=WindowSchedule(START, START + 60 * 120, 60, 60),
+        hits_per_user=1,
+        max_items_per_user=1,
+        release="counts",
+        max_users=10**6,
+        max_items=10**6,
+    )
+    assert plan.noise_scale > 5
+    assert plan.threshold < 300
+    log = [
+        (f"u{window}-{user}", "news", (START + 60 * window) * MICROS) for window in range(120) for user in range(400)
+    ]
+    return plan, [batch_of(log)]
+
+
+def test_two_runs_without_a_key_file_share_no_draw(noisy_log):
+    """Even under one run id. Equal counts happen with probability under 0.06 each, so over 24 of 120 less than once in
+    10^6 times; noise of one key would give 120."""
+    plan, batches = noisy_log
+    first, second = (noisy_counts(run_monitor(batches_source(batches), plan)) for _ in range(2))
+    assert len(first) == len(second) == 120
+    assert sum(first[cell] == second[cell] for cell in first) <= 24
+
+
+def test_a_key_file_gives_one_answer_per_run_id_and_fresh_noise_for_another(noisy_log, tmp_path):
+    plan, batches = noisy_log
+    key = key_file(tmp_path)
+    first, again, other, unnamed = (
+        noisy_counts(run_monitor(batches_source(batches), plan, noise_key=key, run_id=run_id))
+        for run_id in ("a", "a", "b", None)
+    )
+    assert first == again
+    for answers in (other, unnamed):
+        assert sum(first[cell] == answers[cell] for cell in first) <= 24
+
+
+# --- written nowhere
+
+
+def monitored(plan, log, key, flags=()):
+    """A pipeline that is built and has not run, and where its reports will be seen."""
+    pipeline, reports = local_pipeline(flags), Collected()
+    found = batches_source(batches_of(log, 100))(pipeline) | ShiftingHeavyHitters(plan, noise_key=key, run_id=RUN_ID)
+    return pipeline, found.reports, reports
+
+
+def new_fresh_key(before):
+    (token,) = noise_key._FRESH_KEYS.keys() - before
+    return noise_key._FRESH_KEYS[token]
+
+
+@pytest.mark.parametrize("kind", ["key file", "fresh key"])
+def test_the_key_is_written_nowhere(tmp_path, traces, kind):  # noqa: F811
+    plan = small_plan(release="labels", hits_per_user=2)
+    log = random_log(plan, seed=1, events=600)
+    before = set(noise_key._FRESH_KEYS)
+    pipeline, reports, collected = monitored(plan, log, key_file(tmp_path) if kind == "key file" else None)
+    _ = reports | collected.sink()
+    key = SECRET if kind == "key file" else new_fresh_key(before)
+    pipeline.run().wait_until_finish()
+    if kind == "key file":
+        assert collected.values == oracle_reports(log, settings_of(plan), SECRET)  # it is the key that was used
+    graph = job_graph(pipeline)
+    assert any(b"ThresholdMonitorEvolvingDoFn" in text for text in texts_within(graph))  # the search reads pickles
+    places = {"job graph": graph, "options": options_of(pipeline), **traces.places()}
+    assert len(places["log"]) > 1000
+    assert places_with(forms_of(key), places) == []
+
+
+def test_the_key_is_written_nowhere_by_workers_in_other_processes(tmp_path, traces):  # noqa: F811
+    plan = small_plan()
+    log = random_log(plan, seed=2, events=600)
+    pipeline, reports, _ = monitored(plan, log, key_file(tmp_path), TWO_PROCESSES)
+    _ = reports | beam.Map(str) | beam.io.WriteToText(tempfile.gettempdir() + "/reports")
+    pipeline.run().wait_until_finish()
+    places = {"job graph": job_graph(pipeline), "options": options_of(pipeline), **traces.places()}
+    assert any(name.startswith("file reports") for name in places)
+    assert b"sdk_worker" in places["log"] + places["output"]
+    assert places_with(forms_of(SECRET), places) == []
+
+
+def test_the_key_of_a_stream_is_written_nowhere(tmp_path, traces):  # noqa: F811
+    plan = small_plan()
+    log = [event for event in random_log(plan, seed=3, events=300) if event[2] // MICROS in range(START, START + 720)]
+    assert Script(plan).events(log).watermark(300).run(key_file(tmp_path)) == oracle_reports(
+        log, settings_of(plan), SECRET
+    )
+    assert places_with(forms_of(SECRET), traces.places()) == []
+
+
+class Planted(beam.DoFn):
+    """What must not be: the key as a plain attribute, a log line and a file with it."""
+
+    def __init__(self, key):
+        self._key = key
+
+    def process(self, element):
+        import logging
+
+        logging.getLogger("planted").debug("the key is %s", self._key.hex())
+        with tempfile.NamedTemporaryFile("wb", delete=False) as file:
+            file.write(b"left behind: " + self._key)
+        yield element
+
+
+def test_the_search_finds_a_planted_key(tmp_path, traces):  # noqa: F811
+    pipeline = local_pipeline()
+    _ = pipeline | beam.Create([1]) | beam.ParDo(Planted(SECRET))
+    pipeline.run().wait_until_finish()
+    places = {"job graph": job_graph(pipeline), "options": options_of(pipeline), **traces.places()}
+    found = places_with(forms_of(SECRET), places)
+    assert {"job graph", "log"} <= set(found)
+    assert any(name.startswith("file ") for name in found)
+    assert "options" not in found
+    assert places_with(forms_of(bytes(range(50, 90))), places) == []
+
+
+@pytest.mark.parametrize("form", range(len(forms_of(SECRET))))
+def test_the_search_knows_each_form(form):
+    written = forms_of(SECRET)[form]
+    assert places_with(forms_of(SECRET), {"text": b"noise key: " + written + b" (secret)"}) == ["text"]
