@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.packed_arrays import pack_arrays, unpack_arrays
+from dp_transforms.monitoring.packed_arrays import narrowest, pack_arrays, unpack_arrays
 from dp_transforms.monitoring.runs import run_slices, run_starts
 from dp_transforms.monitoring.user_pairs import UserPairs
 
@@ -103,10 +103,18 @@ class ItemHolders:
             yield int(shard), self.select(np.flatnonzero(shard_of_cell == shard))
 
     def to_bytes(self) -> bytes:
-        return pack_arrays(self.windows, self.items.astype(np.uint32), self.counts, self.holders, *self.table.arrays())
+        first = self.windows[:1]  # the smallest one
+        return pack_arrays(
+            first,
+            narrowest(self.windows - first),
+            narrowest(self.items),
+            narrowest(self.counts),
+            self.holders,
+            *self.table.arrays(),
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ItemHolders:
-        windows, items, counts, holders, *table = unpack_arrays(data)
-        splits = np.concatenate([[0], np.cumsum(counts)])
-        return cls(windows, items.astype(np.int64), splits, holders, ItemTable.from_arrays(*table))
+        first, windows, items, counts, holders, *table = unpack_arrays(data)
+        splits = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        return cls(windows + first, items.astype(np.int64), splits, holders, ItemTable.from_arrays(*table))

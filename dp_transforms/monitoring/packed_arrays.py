@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 _MAGIC = b"SHH1"
-_DTYPES = (np.dtype("<u1"), np.dtype("<u4"), np.dtype("<i8"), np.dtype("<u8"))
+_DTYPES = (np.dtype("<u1"), np.dtype("<u4"), np.dtype("<i8"), np.dtype("<u8"), np.dtype("<u2"))
 
 
 def pack_arrays(*arrays: npt.NDArray) -> bytes:
-    """One-dimensional arrays of uint8, uint32, int64 or uint64."""
+    """One-dimensional arrays of uint8, uint16, uint32, int64 or uint64."""
     headers = [struct.pack("<4sI", _MAGIC, len(arrays))]
     headers += [struct.pack("<IQ", _DTYPES.index(array.dtype), len(array)) for array in arrays]
     return b"".join([*headers, *(array.tobytes() for array in arrays)])
@@ -34,3 +34,9 @@ def unpack_arrays(data: bytes) -> list[npt.NDArray]:
         arrays.append(np.frombuffer(data, dtype, length, position))
         position += length * dtype.itemsize
     return arrays
+
+
+def narrowest(values: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    """The same values, each from 0 to 2^32 - 1, in the narrowest dtype that packs: a shuffle costs several copies."""
+    largest = int(values.max()) if len(values) else 0
+    return values.astype(np.uint8 if largest < 1 << 8 else np.uint16 if largest < 1 << 16 else np.uint32)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.packed_arrays import pack_arrays, unpack_arrays
+from dp_transforms.monitoring.packed_arrays import narrowest, pack_arrays, unpack_arrays
 from dp_transforms.monitoring.runs import run_slices, run_starts
 from dp_transforms.window_schedule import WindowSchedule
 
@@ -43,10 +43,10 @@ class UserPairs:
         first = self.windows.min() if len(self) else np.int64(0)
         return pack_arrays(
             self.users,
-            np.diff(self.splits).astype(np.uint32),
+            narrowest(np.diff(self.splits)),
             np.array([first], dtype=np.int64),
-            (self.windows - first).astype(np.uint32),
-            self.items.astype(np.uint32),
+            narrowest(self.windows - first),
+            narrowest(self.items),
             *self.table.arrays(),
         )
 
