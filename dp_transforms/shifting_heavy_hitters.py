@@ -54,7 +54,8 @@ class ShiftingHeavyHitters(beam.PTransform):
     stream: name in the reports. Streams that share users add up.
     shards: how many parts large windows are cut into; results do not depend on it.
 
-    Raises ValueError when applied to input windowed otherwise, or without a usable key.
+    Input is globally windowed, or in the windows of the plan; in sliding ones each element is read, and counted for the
+    operator, once for each of its windows. Raises ValueError for input windowed otherwise and without a usable key.
     """
 
     def __init__(

@@ -252,8 +252,13 @@ class Script:
         self._stream.add_elements([TimestampedValue((self.MARK, name), MAX_TIMESTAMP - 1)])
         return self
 
-    def run(self, key: str, **arguments: Any) -> list[Any]:
-        """Runs to the end of time; returns what was collected: plain reports and the names of marks."""
+    def run(
+        self, key: str, prepare: Callable[[beam.PCollection], beam.PCollection] | None = None, **arguments: Any
+    ) -> list[Any]:
+        """Runs to the end of time; returns what was collected: reports and the names of marks.
+
+        prepare: what to make of the pairs (user, item) before the monitor takes them.
+        """
         self._stream.advance_watermark_to_infinity()
         collected = Collected()
         pipeline = local_pipeline(["--streaming"], "BundleBasedDirectRunner")

@@ -10,8 +10,11 @@ from __future__ import annotations
 import itertools
 import random
 
+import apache_beam as beam
 import pytest
+from apache_beam.transforms.window import FixedWindows, SlidingWindows
 
+from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.operator_counters import EVENTS_OUTSIDE_RANGE, EVENTS_READ, LATE_BATCHES
 from tests.oracle import oracle_reports, oracle_transcript
 from tests.pipeline_helpers import (
@@ -20,6 +23,7 @@ from tests.pipeline_helpers import (
     START,
     LocalCounter,
     Script,
+    batch_of,
     key_file,
     random_log,
     settings_of,
@@ -35,6 +39,39 @@ def holders(window, users, item="news", second=1, slide=60):
 
 def windows_of(reports):
     return [(report.window_start // MICROS - START) // 60 for report in reports]
+
+
+def as_batches(pairs):
+    return pairs | beam.Map(
+        lambda pair, time=beam.DoFn.TimestampParam: batch_of([(*pair, time.micros)])
+    ).with_output_types(EventBatch)
+
+
+def in_fixed_windows(pairs):
+    return pairs | beam.WindowInto(FixedWindows(60))
+
+
+def in_sliding_windows(pairs):
+    return pairs | beam.WindowInto(SlidingWindows(60, 20))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "sliding"), [(as_batches, 1), (as_batches, 3), (in_fixed_windows, 1), (in_sliding_windows, 3)]
+)
+def test_every_kind_of_stream_is_the_same_log(tmp_path, prepare, sliding):
+    plan = small_plan(sliding=sliding, hits_per_user=2)
+    declared = range(START * MICROS, plan.schedule.end_seconds * MICROS)
+    log = sorted((event for event in random_log(plan, seed=6, events=500) if event[2] in declared), key=time_of)
+    script = Script(plan)
+    for low in range(0, len(log), 50):
+        script.events(log[low : low + 50]).watermark(log[low : low + 50][-1][2] // MICROS - START)
+    expected = oracle_reports(log, settings_of(plan), SECRET)
+    assert expected
+    assert script.run(key_file(tmp_path), prepare) == expected
+
+
+def time_of(event):
+    return event[2]
 
 
 @pytest.mark.parametrize(
