@@ -185,6 +185,40 @@ def run_monitor(
     return Outcome(reports, rejected, result)
 
 
+class Branches:
+    """Several monitors in one pipeline, each over a source of its own: cheaper than several pipelines."""
+
+    def __init__(self, flags: Sequence[str] = ()) -> None:
+        self._pipeline = local_pipeline(flags)
+        self._reports: dict[str, Collected] = {}
+
+    def add(self, name: str, batches: Sequence[EventBatch], plan: ReleasePlan, **arguments: Any) -> None:
+        source = self._pipeline | f"Batches {name}" >> beam.Create(list(batches), reshuffle=False).with_output_types(
+            EventBatch
+        )
+        self.apply(name, source, plan, **arguments)
+
+    def apply(self, name: str, source: beam.PCollection, plan: ReleasePlan, **arguments: Any) -> None:
+        arguments.setdefault("run_id", RUN_ID)
+        self._reports[name] = Collected()
+        found = source | f"Monitor {name}" >> ShiftingHeavyHitters(plan, **arguments)
+        _ = found.reports | f"Reports {name}" >> self._reports[name].sink()
+
+    @property
+    def pipeline(self) -> beam.Pipeline:
+        return self._pipeline
+
+    def run(self) -> tuple[dict[str, list[tuple[WindowReport, Timestamp]]], Any]:
+        """The reports of each branch with their timestamps, and the result."""
+        result = self._pipeline.run()
+        result.wait_until_finish()
+        return {name: reports.stamped for name, reports in self._reports.items()}, result
+
+
+def values(stamped: Iterable[tuple[Any, Timestamp]]) -> list[Any]:
+    return [value for value, _ in stamped]
+
+
 def batches_source(batches: Sequence[EventBatch]) -> Callable[[beam.Pipeline], beam.PCollection]:
     return lambda pipeline: (
         pipeline | "Batches" >> beam.Create(list(batches), reshuffle=False).with_output_types(EventBatch)

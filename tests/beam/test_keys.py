@@ -18,6 +18,7 @@ from tests.pipeline_helpers import (
     RUN_ID,
     SECRET,
     START,
+    Branches,
     Collected,
     Script,
     batch_of,
@@ -29,16 +30,13 @@ from tests.pipeline_helpers import (
     run_monitor,
     settings_of,
     small_plan,
+    values,
 )
 
-TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 
-
-def noisy_counts(found):
+def noisy_counts(reports):
     return {
-        (report.window_start, hitter.item): hitter.noisy_count
-        for report in found.reports
-        for hitter in report.heavy_hitters
+        (report.window_start, hitter.item): hitter.noisy_count for report in reports for hitter in report.heavy_hitters
     }
 
 
@@ -67,7 +65,7 @@ def test_two_runs_without_a_key_file_share_no_draw(noisy_log):
     """Even under one run id. Equal counts happen with probability under 0.06 each, so over 24 of 120 less than once in
     10^6 times; noise of one key would give 120."""
     plan, batches = noisy_log
-    first, second = (noisy_counts(run_monitor(batches_source(batches), plan)) for _ in range(2))
+    first, second = (noisy_counts(run_monitor(batches_source(batches), plan).reports) for _ in range(2))
     assert len(first) == len(second) == 120
     assert sum(first[cell] == second[cell] for cell in first) <= 24
 
@@ -75,10 +73,10 @@ def test_two_runs_without_a_key_file_share_no_draw(noisy_log):
 def test_a_key_file_gives_one_answer_per_run_id_and_fresh_noise_for_another(noisy_log, tmp_path):
     plan, batches = noisy_log
     key = key_file(tmp_path)
-    first, again, other, unnamed = (
-        noisy_counts(run_monitor(batches_source(batches), plan, noise_key=key, run_id=run_id))
-        for run_id in ("a", "a", "b", None)
-    )
+    branches = Branches()
+    for name, run_id in {"first": "a", "again": "a", "other": "b", "unnamed": None}.items():
+        branches.add(name, batches, plan, noise_key=key, run_id=run_id)
+    first, again, other, unnamed = (noisy_counts(values(found)) for found in branches.run()[0].values())
     assert first == again
     for answers in (other, unnamed):
         assert sum(first[cell] == answers[cell] for cell in first) <= 24
@@ -87,9 +85,9 @@ def test_a_key_file_gives_one_answer_per_run_id_and_fresh_noise_for_another(nois
 # --- written nowhere
 
 
-def monitored(plan, log, key, flags=()):
+def monitored(plan, log, key):
     """A pipeline that is built and has not run, and where its reports will be seen."""
-    pipeline, reports = local_pipeline(flags), Collected()
+    pipeline, reports = local_pipeline(), Collected()
     found = batches_source(batches_of(log, 100))(pipeline) | ShiftingHeavyHitters(plan, noise_key=key, run_id=RUN_ID)
     return pipeline, found.reports, reports
 
@@ -115,18 +113,6 @@ def test_the_key_is_written_nowhere(tmp_path, traces, kind):  # noqa: F811
     places = {"job graph": graph, "options": options_of(pipeline), **traces.places()}
     assert len(places["log"]) > 1000
     assert places_with(forms_of(key), places) == []
-
-
-def test_the_key_is_written_nowhere_by_workers_in_other_processes(tmp_path, traces):  # noqa: F811
-    plan = small_plan()
-    log = random_log(plan, seed=2, events=600)
-    pipeline, reports, _ = monitored(plan, log, key_file(tmp_path), TWO_PROCESSES)
-    _ = reports | beam.Map(str) | beam.io.WriteToText(tempfile.gettempdir() + "/reports")
-    pipeline.run().wait_until_finish()
-    places = {"job graph": job_graph(pipeline), "options": options_of(pipeline), **traces.places()}
-    assert any(name.startswith("file reports") for name in places)
-    assert b"sdk_worker" in places["log"] + places["output"]
-    assert places_with(forms_of(SECRET), places) == []
 
 
 def test_the_key_of_a_stream_is_written_nowhere(tmp_path, traces):  # noqa: F811

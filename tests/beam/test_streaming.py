@@ -12,7 +12,7 @@ import random
 
 import apache_beam as beam
 import pytest
-from apache_beam.transforms.window import FixedWindows, SlidingWindows
+from apache_beam.transforms.window import SlidingWindows
 
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.operator_counters import EVENTS_OUTSIDE_RANGE, EVENTS_READ, LATE_BATCHES
@@ -47,17 +47,11 @@ def as_batches(pairs):
     ).with_output_types(EventBatch)
 
 
-def in_fixed_windows(pairs):
-    return pairs | beam.WindowInto(FixedWindows(60))
-
-
 def in_sliding_windows(pairs):
     return pairs | beam.WindowInto(SlidingWindows(60, 20))
 
 
-@pytest.mark.parametrize(
-    ("prepare", "sliding"), [(as_batches, 1), (as_batches, 3), (in_fixed_windows, 1), (in_sliding_windows, 3)]
-)
+@pytest.mark.parametrize(("prepare", "sliding"), [(as_batches, 1), (in_sliding_windows, 3)])
 def test_every_kind_of_stream_is_the_same_log(tmp_path, prepare, sliding):
     plan = small_plan(sliding=sliding, hits_per_user=2)
     declared = range(START * MICROS, plan.schedule.end_seconds * MICROS)

@@ -17,10 +17,11 @@ from apache_beam.utils.timestamp import Timestamp
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.operator_counters import EVENTS_REJECTED, operator_counts
 from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
-from tests.leak_search import metrics_of, places_with, traces  # noqa: F401
+from tests.leak_search import forms_of, job_graph, metrics_of, places_with, traces  # noqa: F401
 from tests.pipeline_helpers import (
     MICROS,
     RUN_ID,
+    SECRET,
     START,
     Collected,
     Script,
@@ -103,7 +104,7 @@ def test_planted_users_leave_no_trace(tmp_path, traces):  # noqa: F811
     assert places_with([MARK], places) == []
 
 
-def test_planted_users_leave_no_trace_in_other_processes(tmp_path, traces):  # noqa: F811
+def test_planted_users_and_the_key_leave_no_trace_in_other_processes(tmp_path, traces):  # noqa: F811
     pipeline = local_pipeline(TWO_PROCESSES)
     pairs = pipeline | beam.Create([0]) | beam.FlatMap(make_pairs).with_output_types(tuple[str, str])
     found = pairs | ShiftingHeavyHitters(small_plan(hits_per_user=2), noise_key=key_file(tmp_path), run_id=RUN_ID)
@@ -112,10 +113,11 @@ def test_planted_users_leave_no_trace_in_other_processes(tmp_path, traces):  # n
         _ = results | f"Text {name}" >> beam.Map(str) | f"Write {name}" >> beam.io.WriteToText(path)
     result = pipeline.run()
     result.wait_until_finish()
-    places = {"metrics": metrics_of(result), **traces.places()}
+    places = {"metrics": metrics_of(result), "job graph": job_graph(pipeline), **traces.places()}
+    assert b"sdk_worker" in places["log"] + places["output"]
     assert any(b"'news'" in data for name, data in places.items() if name.startswith("file reports"))
     assert any(b"missing user" in data for name, data in places.items() if name.startswith("file rejected"))
-    assert places_with([MARK], places) == []
+    assert places_with([MARK, *forms_of(SECRET)], places) == []
 
 
 def make_pairs(_):
@@ -138,12 +140,10 @@ def broken_batch(kind):
     items = pa.array([f"of {planted(user)}" for user in range(USERS)])
     if kind == "nulls":
         users = pa.array([planted(0), None] * (USERS // 2))
-    if kind == "text instead of a dictionary":
-        return EventBatch(users, items, np.full(USERS, START * MICROS))
     return EventBatch(users.dictionary_encode(), items.dictionary_encode(), np.full(USERS, START * MICROS))
 
 
-@pytest.mark.parametrize("kind", ["nulls", "text instead of a dictionary", "key file is gone"])
+@pytest.mark.parametrize("kind", ["nulls", "key file is gone"])
 def test_a_run_that_fails_shows_no_user(tmp_path, traces, kind):  # noqa: F811
     pipeline = local_pipeline()
     path = key_file(tmp_path)
