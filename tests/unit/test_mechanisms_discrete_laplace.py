@@ -147,6 +147,7 @@ def test_inversion_at_ties_of_the_high_word() -> None:
 
 
 @given(st.lists(st.integers(0, ONE - 1), min_size=1, max_size=50), st.sampled_from([0.02, 0.7, SMALL]))
+@settings(deadline=None)
 def test_inversion_of_any_uniform(uniforms: list[int], epsilon: float) -> None:
     table = OracleTable(epsilon)
     assert discrete_laplace(epsilon).sample(words(uniforms)).tolist() == [table.invert(value) for value in uniforms]
@@ -173,7 +174,7 @@ def _oracle_given_pass(table: OracleTable, uniform: int, margin: int) -> int:
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_conditioning_of_any_uniform(data: st.DataObject) -> None:
     epsilon = data.draw(st.sampled_from([0.3, SMALL]))
     noise, table = discrete_laplace(epsilon), OracleTable(epsilon)
@@ -198,7 +199,7 @@ def test_conditioning_at_every_margin_and_at_both_ends(epsilon: float) -> None:
 
 
 def test_two_stages_together_are_within_two_units_of_the_exact_weights() -> None:
-    """``Z >= value`` has ``tail(margin)`` pass uniforms times ``ceil(2^128 tail(value) / tail(margin))`` noise uniforms:
+    """``Z >= value`` has ``tail(margin)`` pass uniforms and ``ceil(2^128 tail(value) / tail(margin))`` noise uniforms:
     one unit for the table, one for the conditioning, as `sampling_total_variation` counts them."""
     noise, table = discrete_laplace(SMALL), OracleTable(SMALL)
     for margin in (-table.reach, -2, 0, 1, 3, 20, table.reach - 1):
@@ -227,6 +228,7 @@ wide = st.one_of(edges, st.integers(0, ONE - 1))
 
 
 @given(st.lists(st.tuples(wide, wide), min_size=1, max_size=30))
+@settings(deadline=None)
 def test_multiply_high(pairs: list[tuple[int, int]]) -> None:
     product = _multiply_high(words(first for first, _ in pairs), words(second for _, second in pairs))
     assert integers(product) == [first * second // ONE for first, second in pairs]

@@ -85,7 +85,7 @@ def test_hashes_of_adversarial_ids_are_those_of_the_definition_and_differ() -> N
     st.integers(0, 5),
     st.integers(0, 5),
 )
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_hashes_of_any_ids_and_of_slices(texts: list[str], low: int, high: int) -> None:
     sliced = pa.array(["before", *texts, "after"])[low : len(texts) + 2 - high]
     assert hash_rows(sliced) == [oracle_hash(text) for text in sliced.to_pylist()]
@@ -144,7 +144,7 @@ def test_derived_keys_are_bound_to_every_part() -> None:
 
 
 @given(st.lists(st.tuples(*[st.integers(0, ONE - 1)] * 2), min_size=1, max_size=10))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_blocks_are_aes_and_pairs_are_chained(pairs: list[tuple[int, int]]) -> None:
     function = BlockFunction(KEY)
     first, second = words([one for one, _ in pairs]), words([two for _, two in pairs])
@@ -159,6 +159,7 @@ def test_blocks_are_aes_and_pairs_are_chained(pairs: list[tuple[int, int]]) -> N
 
 
 @given(st.lists(st.lists(st.integers(0, ONE - 1), min_size=1, max_size=6), min_size=1, max_size=8))
+@settings(deadline=None)
 def test_sums_of_sets(groups: list[list[int]]) -> None:
     starts = np.cumsum([0, *map(len, groups)])[:-1]
     values = words([value for group in groups for value in group])

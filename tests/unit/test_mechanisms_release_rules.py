@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
@@ -13,6 +13,7 @@ counts = st.integers(-(10**6), 10**6)
 
 
 @given(threshold=st.integers(1, 1000), width=st.integers(1, 200), count=counts)
+@settings(deadline=None)
 def test_labels(threshold: int, width: int, count: int) -> None:
     release = BetweenThresholds(threshold, width)(count)
     if count < threshold:
@@ -24,6 +25,7 @@ def test_labels(threshold: int, width: int, count: int) -> None:
 
 
 @given(threshold=st.integers(1, 1000), count=counts)
+@settings(deadline=None)
 def test_counts(threshold: int, count: int) -> None:
     expected = Release(None, count, True) if count >= threshold else None
     assert SparseVector(threshold)(count) == expected

@@ -1,0 +1,141 @@
+"""The layers of the code: who may import what. Read off the sources, and once more off a running interpreter."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+WITHOUT_BEAM = ("accounting", "mechanisms", "monitoring", "event_files", "report_files")
+HEAVY = ("apache_beam", "numpy", "scipy", "pyarrow", "fastavro", "cryptography", "dp_accounting", "rich", "click")
+
+
+def _sources(*folders: str) -> list[pathlib.Path]:
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert found, f"no sources in {folders}"
+    return found
+
+
+def _package_of(path: pathlib.Path) -> list[str]:
+    return list(path.relative_to(ROOT).with_suffix("").parts[:-1])
+
+
+def _imports(path: pathlib.Path) -> set[str]:
+    """Absolute names of all that a module imports, at its head or anywhere else, also for type checking only."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = _package_of(path)
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def _within(names: set[str], package: str) -> set[str]:
+    return {name for name in names if name == package or name.startswith(package + ".")}
+
+
+def _relative(path: pathlib.Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("package", WITHOUT_BEAM)
+def test_the_core_knows_no_beam(package: str) -> None:
+    for path in [*_sources(f"dp_transforms/{package}"), ROOT / "dp_transforms/noise_distribution.py"]:
+        assert not _within(_imports(path), "apache_beam"), _relative(path)
+
+
+@pytest.mark.parametrize("package", WITHOUT_BEAM)
+def test_importing_the_core_loads_no_beam(package: str) -> None:
+    """Not through others either."""
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in _sources(f"dp_transforms/{package}")
+    ]
+    loaded = _run(f"import {', '.join(modules)}, sys; print([m for m in sys.modules if m.startswith('apache_beam')])")
+    assert loaded == "[]"
+
+
+@pytest.mark.parametrize(
+    ("package", "forbidden"),
+    [
+        ("accounting", ["mechanisms", "monitoring", "event_files", "report_files"]),
+        ("mechanisms", ["accounting", "monitoring", "event_files", "report_files"]),
+        ("monitoring", ["accounting", "event_files", "report_files"]),
+    ],
+)
+def test_packages_that_must_not_know_each_other(package: str, forbidden: list[str]) -> None:
+    for path in _sources(f"dp_transforms/{package}"):
+        for other in forbidden:
+            assert not _within(_imports(path), f"dp_transforms.{other}"), _relative(path)
+
+
+def test_the_library_does_not_know_the_command_nor_the_tests() -> None:
+    for path in _sources("dp_transforms", "runners", "pipelines"):
+        names = _imports(path)
+        assert not _within(names, "tests") | _within(names, "benchmarks"), _relative(path)
+        if not _relative(path).startswith("pipelines/"):
+            assert not _within(names, "pipelines"), _relative(path)
+        if _relative(path).startswith("dp_transforms/"):
+            assert not _within(names, "runners"), _relative(path)
+
+
+def test_runners_know_nothing_of_privacy() -> None:
+    for path in _sources("runners"):
+        assert not _within(_imports(path), "dp_transforms"), _relative(path)
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    """Against a bare interpreter: an editable install or coverage may have loaded something before."""
+    code = "import sys; {}; print(' '.join(sorted({{name.partition('.')[0] for name in sys.modules}})))"
+    bare, loaded = (set(_run(code.format(statement)).split()) for statement in ("pass", "import dp_transforms"))
+    assert not (loaded - bare) & set(HEAVY)
+    assert "dp_transforms" in loaded
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Randomness
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _seedable(path: pathlib.Path) -> list[str]:
+    """Imports and attributes through which a seedable generator comes in."""
+    found = [name for name in _imports(path) if name == "random" or name.startswith(("random.", "numpy.random"))]
+    for node in ast.walk(ast.parse(path.read_text())):
+        is_attribute = isinstance(node, ast.Attribute) and node.attr == "random"
+        if is_attribute and isinstance(node.value, ast.Name) and node.value.id in ("np", "numpy"):
+            found.append(f"{node.value.id}.random, line {node.lineno}")
+    return found
+
+
+def test_no_seedable_generator_outside_the_simulation() -> None:
+    simulation = []
+    for path in _sources("dp_transforms", "runners", "pipelines"):
+        if path.parent == ROOT / "pipelines" and path.name.startswith("simulat"):
+            simulation += _seedable(path)
+        else:
+            assert not _seedable(path), _relative(path)
+    assert simulation, "the rule above sees what it looks for"
+
+
+def test_no_builtin_hash_in_the_library() -> None:
+    """It differs from process to process: ids are hashed by key in one module."""
+    for path in _sources("dp_transforms"):
+        calls = [
+            node.lineno
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hash"
+        ]
+        assert not calls, f"{_relative(path)}: {calls}"

@@ -1,0 +1,354 @@
+"""The sequential stage: order, pruning, charges and what a report says. Keys are fixed; nothing here is statistical."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.candidates import find_candidates
+from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.user_budgets import UserBudgets
+from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, release_order
+from dp_transforms.noise_distribution import upper_tail_integers
+from dp_transforms.window_schedule import WindowSchedule
+
+ONE = 1 << 128
+SCHEDULE = WindowSchedule(100, 180, 20, 10)
+
+
+def monitor_settings(release: str = "counts", **changes: object) -> MonitorSettings:
+    chosen = MonitorSettings(
+        stream="news",
+        run_id="run 1",
+        plan_fingerprint="plan 1",
+        schedule=SCHEDULE,
+        release=release,
+        threshold=4,
+        zone_width=2 if release == "labels" else 0,
+        epsilon_per_query=0.8,
+        hits_per_user=2,
+        max_items_per_user=3,
+        epsilon_total=3.0,
+        delta=1e-6,
+        epsilon_after_hits=(1.5, 3.0),
+    )
+    return dataclasses.replace(chosen, **changes)  # type: ignore[arg-type]
+
+
+def keys_of(chosen: MonitorSettings, key: int = 0) -> StreamKeys:
+    return chosen.stream_keys(bytes([key]) * 32)
+
+
+Log = dict[int, dict[str, set[int]]]  # window -> item -> users
+
+
+def cells_of(log: Log, keys: StreamKeys) -> ItemHolders:
+    labels = sorted({item for held in log.values() for item in held})
+    table, positions = ItemTable.of_labels(pa.array(labels, pa.string()), keys.item_ids)
+    at = {label: int(position) for label, position in zip(labels, positions, strict=True)}
+    rows = sorted((window, at[item], user) for window, held in log.items() for item in held for user in held[item])
+    groups = [(cell, [user for *_, user in part]) for cell, part in itertools.groupby(rows, key=lambda row: row[:2])]
+    return ItemHolders(
+        np.array([window for (window, _), _ in groups], dtype=np.int64),
+        np.array([item for (_, item), _ in groups], dtype=np.int64),
+        np.cumsum([0, *(len(holders) for _, holders in groups)]),
+        np.array([user for _, holders in groups for user in holders], dtype=np.uint64),
+        table,
+    )
+
+
+def run_windows(
+    log: Log, chosen: MonitorSettings, keys: StreamKeys
+) -> tuple[dict[int, list[HeavyHitter]], dict[int, int]]:
+    """Heavy hitters by window, and hits by user at the end."""
+    monitor, state = HeavyHitterMonitor(chosen, keys), MonitorState()
+    candidates = find_candidates(cells_of(log, keys), chosen, keys)
+    found = {}
+    for window, part in candidates.by_window():
+        report, charges = monitor.close_window(window, candidates.select_range(part), state)
+        if report is not None:
+            found[window] = list(report.heavy_hitters)
+        assert (charges.hits > 0).all()
+        assert charges.users.tolist() == sorted(set(charges.users.tolist()))
+    everybody = sorted({user for held in log.values() for users in held.values() for user in users})
+    hits = state.budgets.hits(np.array(everybody, dtype=np.uint64)).tolist()
+    return found, {user: paid for user, paid in zip(everybody, hits, strict=True) if paid}
+
+
+class _Unpruned:
+    """The sequential algorithm without a parallel front: every item of every window gets one Z from the joint draw, and
+    is tested whatever the bit was. Dicts, loops and Python integers; shares only the keyed uniforms."""
+
+    def __init__(self, chosen: MonitorSettings, keys: StreamKeys, below: int) -> None:
+        self._chosen, self._keys, self._below = chosen, keys, below
+        tails = upper_tail_integers(chosen.epsilon_per_query)
+        self._reach = len(tails)
+        self._ascending = [*reversed(tails), *(ONE - tail for tail in tails)]
+
+    def _tail(self, margin: int) -> int:
+        if margin > self._reach:
+            return 0
+        return ONE if margin <= -self._reach else self._ascending[self._reach - margin]
+
+    def _noise(self, window: int, item: np.ndarray, holders: set[int], active: set[int]) -> int:
+        margin = self._chosen.threshold - len(holders)
+        if self._uniform(self._keys.pass_uniforms(window), item, holders) >= self._tail(margin):
+            return margin - self._below  # given "below", anything from margin - 1 down
+        scaled = self._uniform(self._keys.noise_uniforms(window), item, active) * self._tail(margin) // ONE
+        return self._reach - bisect.bisect_right(self._ascending, scaled)
+
+    def _uniform(self, function: object, item: np.ndarray, users: set[int]) -> int:
+        wide = self._keys.widen_users(np.array(sorted(users), dtype=np.uint64))
+        digest = sum((int(high) << 64) | int(low) for high, low in wide) % ONE
+        block = np.array([divmod(digest, 1 << 64)], dtype=np.uint64)
+        [[high, low]] = function.of_pairs(item, block).tolist()  # type: ignore[attr-defined]
+        return (high << 64) | low
+
+    def run(self, log: Log) -> tuple[dict[int, list[HeavyHitter]], dict[int, int]]:
+        chosen = self._chosen
+        paid: dict[int, int] = {}
+        found: dict[int, list[HeavyHitter]] = {}
+        for window in sorted(log):
+            hashed = {item: self._keys.item_ids(pa.array([item])) for item in log[window]}
+            for item in sorted(hashed, key=lambda name: hashed[name].tolist()):
+                holders = log[window][item]
+                active = {user for user in holders if paid.get(user, 0) < chosen.hits_per_user}
+                if not active:
+                    continue
+                noisy = len(active) + self._noise(window, hashed[item], holders, active)
+                if noisy < chosen.threshold:
+                    continue
+                if chosen.release == "labels" and noisy >= chosen.threshold + chosen.zone_width:
+                    found.setdefault(window, []).append(HeavyHitter(item, "above", None))
+                    continue
+                zone = "between" if chosen.release == "labels" else None
+                found.setdefault(window, []).append(HeavyHitter(item, zone, noisy))
+                for user in active:
+                    paid[user] = paid.get(user, 0) + 1
+        return found, paid
+
+
+logs = st.dictionaries(
+    st.integers(0, SCHEDULE.horizon - 1),
+    st.dictionaries(
+        st.sampled_from(["a", "b", "c", "d", "é", ""]),
+        st.sets(st.integers(0, 9), min_size=1, max_size=10),
+        min_size=1,
+        max_size=5,
+    ),
+    min_size=1,
+    max_size=6,
+)
+_BUSY: Log = {window: {item: set(range(10)) for item in "abcd"} for window in range(6)}
+
+
+@given(logs, st.sampled_from(["labels", "counts"]), st.integers(0, 20), st.sampled_from([1, 2, 50]))
+@example(_BUSY, "labels", 0, 1)
+@example(_BUSY, "counts", 1, 1)
+@settings(max_examples=150, deadline=None)
+def test_pruning_never_changes_the_outcome(log: Log, release: str, key: int, below: int) -> None:
+    chosen = monitor_settings(release)
+    keys = keys_of(chosen, key)
+    found, paid = run_windows(log, chosen, keys)
+    expected, expected_paid = _Unpruned(chosen, keys, below).run(log)
+    assert {window: sorted(hitters) if release == "counts" else set(hitters) for window, hitters in found.items()} == {
+        window: sorted(hitters) if release == "counts" else set(hitters) for window, hitters in expected.items()
+    }
+    assert paid == expected_paid
+    assert all(hits <= chosen.hits_per_user for hits in paid.values())
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+def test_the_busy_log_exercises_everything(release: str) -> None:
+    """The comparison above sees reports, exclusions and items that are pruned."""
+    chosen = monitor_settings(release)
+    pruned = reported = excluded = 0
+    for key in range(10):
+        keys = keys_of(chosen, key)
+        log = {window: {item: set(range(3 + 2 * place)) for place, item in enumerate("abcd")} for window in range(6)}
+        found, paid = run_windows(log, chosen, keys)
+        pruned += len(cells_of(log, keys)) - len(find_candidates(cells_of(log, keys), chosen, keys))
+        reported += sum(map(len, found.values()))
+        excluded += sum(hits == chosen.hits_per_user for hits in paid.values())
+    assert pruned > 20
+    assert reported > 20
+    assert excluded > 20
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Order of windows
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _close(window: int, state: MonitorState, holders: int = 40, chosen: MonitorSettings | None = None):  # type: ignore[no-untyped-def]
+    """One item held by so many users, far above the threshold at noise of scale 1/8."""
+    chosen = chosen or monitor_settings(epsilon_per_query=8.0)
+    keys = keys_of(chosen)
+    cells = cells_of({window: {"a": set(range(1000 * abs(window), 1000 * abs(window) + holders))}}, keys)
+    return HeavyHitterMonitor(chosen, keys).close_window(window, cells, state)
+
+
+def test_windows_close_once_and_in_order() -> None:
+    state = MonitorState()
+    for window in (0, 1, 5):
+        assert _close(window, state)[0] is not None
+        assert state.next_window == window + 1
+    before = state.budgets.to_cells()
+    for window in (5, 4, 0, -1):
+        with pytest.raises(
+            ValueError, match=rf"window {window} cannot be closed: open are 6 \.\. {SCHEDULE.horizon - 1}"
+        ):
+            _close(window, state)
+    assert state.next_window == 6
+    assert state.budgets.to_cells() == before, "a refused window costs nothing"
+
+
+def test_windows_beyond_the_horizon_are_refused() -> None:
+    state = MonitorState()
+    for window in (SCHEDULE.horizon, SCHEDULE.horizon + 7, 2**40):
+        with pytest.raises(ValueError, match="cannot be closed"):
+            _close(window, state)
+    assert _close(SCHEDULE.horizon - 1, state)[0] is not None
+    with pytest.raises(ValueError, match="cannot be closed"):
+        _close(SCHEDULE.horizon, state)
+
+
+def test_a_window_without_candidates_reports_nothing_and_costs_nothing() -> None:
+    chosen = monitor_settings()
+    keys = keys_of(chosen)
+    state = MonitorState()
+    cells = cells_of({0: {"a": {1}}}, keys).select(np.zeros(0, dtype=np.int64))
+    report, charges = HeavyHitterMonitor(chosen, keys).close_window(0, cells, state)
+    assert report is None
+    assert len(charges.users) == len(charges.hits) == len(state.budgets) == state.hit_bound == 0
+    assert state.next_window == 1
+    assert len(find_candidates(cells, chosen, keys)) == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a report says
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_fields_of_a_report() -> None:
+    report, charges = _close(2, MonitorState())
+    [hitter] = report.heavy_hitters
+    assert hitter.item == "a"
+    assert hitter.zone is None
+    assert abs(hitter.noisy_count - 40) <= 4
+    assert (report.stream, report.epsilon_total, report.delta) == ("news", 3.0, 1e-6)
+    assert (report.window_start, report.window_end) == (110_000_000, 130_000_000)
+    assert charges.users.tolist() == [*range(2000, 2040)]
+    assert charges.hits.tolist() == [1] * 40
+
+
+def test_the_running_figure_is_a_function_of_what_was_charged_in_public() -> None:
+    """Entry h of the table after at most h hits: the "+ 1" of docs/guarantee.md section 7, at most the total."""
+    chosen = monitor_settings(epsilon_per_query=8.0, hits_per_user=4, epsilon_after_hits=(1.0, 1.7, 2.3, 3.0))
+    state = MonitorState()
+    assert [_close(window, state, chosen=chosen)[0].epsilon_spent for window in range(5)] == [1.7, 2.3, 3.0, 3.0, 3.0]
+    assert state.hit_bound == 5
+    # A window adds at most max_items_per_user, however many of its results are charged.
+    keys = keys_of(chosen)
+    log = {5: {item: set(range(40)) for item in "abcdefgh"}}
+    state = MonitorState()
+    one_item = dataclasses.replace(chosen, max_items_per_user=2)
+    report, _ = HeavyHitterMonitor(one_item, keys).close_window(5, cells_of(log, keys), state)
+    assert len(report.heavy_hitters) == 4, "then all holders have paid"
+    assert state.hit_bound == 2
+    assert report.epsilon_spent == 2.3
+
+
+def test_above_is_free_and_has_no_count() -> None:
+    chosen = monitor_settings("labels", epsilon_per_query=8.0)
+    state = MonitorState()
+    for window in range(3):
+        report, charges = _close(window, state, chosen=chosen)
+        assert list(report.heavy_hitters) == [HeavyHitter("a", ABOVE, None)]
+        assert report.epsilon_spent == chosen.epsilon_after_hits[0]
+        assert len(charges.users) == 0
+    assert len(state.budgets) == state.hit_bound == 0
+    report, charges = _close(3, state, holders=5, chosen=chosen)
+    assert list(report.heavy_hitters) == [HeavyHitter("a", BETWEEN, 5)]
+    assert charges.hits.tolist() == [1] * 5
+
+
+hitter_strategy = st.one_of(
+    st.builds(HeavyHitter, st.text(max_size=3), st.just(ABOVE), st.none()),
+    st.builds(HeavyHitter, st.text(max_size=3), st.sampled_from([BETWEEN, None]), st.integers(0, 5)),
+)
+
+
+@given(st.lists(hitter_strategy, max_size=8), st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_the_order_of_a_report_is_a_function_of_what_it_says(hitters: list[HeavyHitter], order: random.Random) -> None:
+    """Above first, then by falling count, then by label."""
+    expected = sorted(hitters, key=release_order)
+    order.shuffle(hitters)
+    by_value = sorted(hitters, key=release_order)
+    assert [release_order(hitter) for hitter in by_value] == [release_order(hitter) for hitter in expected]
+    zones = [hitter.zone == ABOVE for hitter in by_value]
+    assert zones == sorted(zones, reverse=True)
+    counts = [hitter.noisy_count for hitter in by_value if hitter.zone != ABOVE]
+    assert counts == sorted(counts, reverse=True)
+    for first, second in itertools.pairwise(by_value):
+        if (first.zone == ABOVE, first.noisy_count) == (second.zone == ABOVE, second.noisy_count):
+            assert first.item <= second.item
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+def test_reports_are_sorted_and_not_in_the_order_of_the_test(release: str) -> None:
+    seen = set()
+    for key in range(20):
+        chosen = monitor_settings(release, hits_per_user=50, epsilon_after_hits=(3.0,) * 50)
+        found, _ = run_windows(_BUSY, chosen, keys_of(chosen, key))
+        for hitters in found.values():
+            assert hitters == sorted(hitters, key=release_order)
+            seen.add(tuple(hitter.item for hitter in hitters))
+    assert len(seen) > (1 if release == "labels" else 5)
+
+
+def test_noise_does_not_depend_on_the_order_of_the_holders() -> None:
+    chosen = monitor_settings()
+    keys = keys_of(chosen)
+    cells = cells_of({0: {"a": set(range(9)), "b": set(range(5, 12))}}, keys)
+    turned = dataclasses.replace(
+        cells,
+        holders=np.concatenate([part[::-1] for part in np.split(cells.holders, cells.splits[1:-1])]),
+    )
+    for one, other in ((cells, turned), (turned, cells)):
+        first, second = (find_candidates(part, chosen, keys) for part in (one, other))
+        assert first.items.tolist() == second.items.tolist()
+        reports = [HeavyHitterMonitor(chosen, keys).close_window(0, part, MonitorState()) for part in (one, other)]
+        assert reports[0][0] == reports[1][0]
+        assert reports[0][1].users.tolist() == reports[1][1].users.tolist()
+
+
+def test_a_monitor_holds_no_state_of_its_own() -> None:
+    """The same window twice from equal states gives the same: what a retry of a bundle relies on."""
+    chosen = monitor_settings("labels")
+    keys = keys_of(chosen, 3)
+    monitor = HeavyHitterMonitor(chosen, keys)
+    candidates = find_candidates(cells_of(_BUSY, keys), chosen, keys)
+    results = []
+    for _ in range(2):
+        state = MonitorState(budgets=UserBudgets())
+        results.append(
+            [
+                monitor.close_window(window, candidates.select_range(part), state)[0]
+                for window, part in candidates.by_window()
+            ]
+        )
+    assert results[0] == results[1]

@@ -1,0 +1,92 @@
+"""Hits paid, against a dict."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
+
+users = st.sampled_from([0, 1, 2, 3, 5, 8, 2**63, 2**64 - 2, 2**64 - 1])
+charges_strategy = st.lists(st.dictionaries(users, st.integers(1, 5), max_size=6), max_size=8)
+
+
+def arrays(charges: dict[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    ordered = sorted(charges)
+    return np.array(ordered, dtype=np.uint64), np.array([charges[user] for user in ordered], dtype=np.uint32)
+
+
+def total(charges: list[dict[int, int]]) -> dict[int, int]:
+    paid: dict[int, int] = {}
+    for charge in charges:
+        for user, hits in charge.items():
+            paid[user] = paid.get(user, 0) + hits
+    return paid
+
+
+def assert_paid(budgets: UserBudgets, expected: dict[int, int]) -> None:
+    everybody = [0, 1, 2, 3, 4, 5, 8, 9, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]
+    hits = budgets.hits(np.array(everybody, dtype=np.uint64))
+    assert hits.tolist() == [expected.get(user, 0) for user in everybody]
+    assert hits.dtype == np.uint32
+    assert len(budgets) == len(expected), "only users that were ever charged"
+    assert budgets.hits(np.array([5, 0, 5], dtype=np.uint64)).tolist() == [
+        expected.get(5, 0),
+        expected.get(0, 0),
+        expected.get(5, 0),
+    ]
+    assert budgets.hits(np.zeros(0, dtype=np.uint64)).tolist() == []
+
+
+@given(charges_strategy)
+@settings(deadline=None)
+def test_charges_add_up(charges: list[dict[int, int]]) -> None:
+    budgets = UserBudgets()
+    for index, charge in enumerate(charges):
+        budgets.charge(*arrays(charge))
+        assert_paid(budgets, total(charges[: index + 1]))
+    again = UserBudgets(budgets.to_cells())
+    assert_paid(again, total(charges))
+    assert again.to_cells() == budgets.to_cells()
+    again.charge(*arrays({3: 2}))
+    assert_paid(again, total([*charges, {3: 2}]))
+
+
+@given(charges_strategy)
+@settings(deadline=None)
+def test_cells_of_single_windows_add_up(charges: list[dict[int, int]]) -> None:
+    """The charges of a window can be appended without rewriting what is there, in any order."""
+    cells = [cell for charge in charges for cell in budget_cells(*arrays(charge))]
+    assert len(cells) == sum(bool(charge) for charge in charges)
+    assert_paid(UserBudgets(cells), total(charges))
+    assert UserBudgets(reversed(cells)).to_cells() == UserBudgets(cells).to_cells()
+
+
+def test_nobody_costs_nothing() -> None:
+    assert UserBudgets().to_cells() == []
+    assert len(UserBudgets([])) == 0
+    assert_paid(UserBudgets(), {})
+
+
+def test_two_million_users_in_small_cells() -> None:
+    """At most 16 bytes a user, in cells under 10 MB."""
+    count = 2_000_000
+    everybody = np.arange(count, dtype=np.uint64) * np.uint64(9_223_372_036_854) + np.uint64(1)
+    hits = (np.arange(count) % 7 + 1).astype(np.uint32)
+    budgets = UserBudgets()
+    budgets.charge(everybody, hits)
+    cells = budgets.to_cells()
+    assert max(map(len, cells)) < 10_000_000
+    assert sum(map(len, cells)) <= 16 * count
+    assert budgets._users.nbytes + budgets._hits.nbytes <= 16 * count
+    again = UserBudgets(cells)
+    assert len(again) == count
+    assert np.array_equal(again.hits(everybody), hits)
+    assert not again.hits(everybody + np.uint64(1)).any()
+
+
+def test_cells_cannot_be_anything_else() -> None:
+    with pytest.raises(ValueError, match="no packed arrays"):
+        UserBudgets([b"something else"])
