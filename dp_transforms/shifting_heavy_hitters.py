@@ -50,7 +50,8 @@ class ShiftingHeavyHitters(beam.PTransform):
         carry their own column).
     noise_key: a path to a private file of at least 32 bytes, a `beam.Secret`, or None for a key drawn for this run,
         which is allowed only where the run stays in this process.
-    run_id: fresh for every run; None draws one. Reuse it only to resume the same run over the same input.
+    run_id: fresh for every run; None draws one whenever the transform is applied. Reuse it only to resume the same run
+        over the same input. A pipeline object or template that runs twice repeats its noise: build it anew.
     stream: name in the reports. Streams that share users add up.
     shards: how many parts large windows are cut into; results do not depend on it.
 
@@ -88,7 +89,8 @@ class ShiftingHeavyHitters(beam.PTransform):
         self._item = item
         self._noise_key = noise_key
         self._shards = shards
-        self._settings = settings_of_plan(plan, stream=stream, run_id=run_id or uuid.uuid4().hex)
+        self._run_id = run_id
+        self._stream = stream
 
     def expand(self, events: beam.PCollection) -> HeavyHitters:
         windowing = events.windowing.windowfn
@@ -98,7 +100,9 @@ class ShiftingHeavyHitters(beam.PTransform):
         is_bounded = events.is_bounded
         sharding = Sharding.choose(self._plan.schedule, is_bounded=is_bounded, shards=self._shards)
         batches, rejected = self._batches(events)
-        settings = self._settings
+        # Drawn here, not with the transform: one that is applied twice must not repeat its noise over other data.
+        run_id = self._run_id or uuid.uuid4().hex
+        settings = settings_of_plan(self._plan, stream=self._stream, run_id=run_id)
         reports = (
             batches
             | "AssignWindows" >> AssignWindows(settings, noise_key, sharding, is_bounded)

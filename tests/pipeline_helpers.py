@@ -200,8 +200,11 @@ class Branches:
 
     def apply(self, name: str, source: beam.PCollection, plan: ReleasePlan, **arguments: Any) -> None:
         arguments.setdefault("run_id", RUN_ID)
+        self.attach(name, source, ShiftingHeavyHitters(plan, **arguments))
+
+    def attach(self, name: str, source: beam.PCollection, monitor: ShiftingHeavyHitters) -> None:
         self._reports[name] = Collected()
-        found = source | f"Monitor {name}" >> ShiftingHeavyHitters(plan, **arguments)
+        found = source | f"Monitor {name}" >> monitor
         _ = found.reports | f"Reports {name}" >> self._reports[name].sink()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 
 import apache_beam as beam
@@ -9,6 +10,7 @@ import pytest
 
 from dp_transforms import noise_key
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.window_schedule import WindowSchedule
 from tests.leak_search import forms_of, job_graph, options_of, places_with, texts_within, traces  # noqa: F401
@@ -70,16 +72,21 @@ def test_two_runs_without_a_key_file_share_no_draw(noisy_log):
     assert sum(first[cell] == second[cell] for cell in first) <= 24
 
 
-def test_a_key_file_gives_one_answer_per_run_id_and_fresh_noise_for_another(noisy_log, tmp_path):
+def test_a_key_file_gives_one_answer_per_run_and_fresh_noise_for_another(noisy_log, tmp_path):
     plan, batches = noisy_log
     key = key_file(tmp_path)
     branches = Branches()
     for name, run_id in {"first": "a", "again": "a", "other": "b", "unnamed": None}.items():
         branches.add(name, batches, plan, noise_key=key, run_id=run_id)
-    first, again, other, unnamed = (noisy_counts(values(found)) for found in branches.run()[0].values())
+    source = branches.pipeline | "Batches" >> beam.Create(batches, reshuffle=False).with_output_types(EventBatch)
+    monitor = ShiftingHeavyHitters(plan, noise_key=key)
+    branches.attach("one transform", source, monitor)
+    branches.attach("applied twice", source, monitor)
+    first, again, *others = (noisy_counts(values(found)) for found in branches.run()[0].values())
     assert first == again
-    for answers in (other, unnamed):
-        assert sum(first[cell] == answers[cell] for cell in first) <= 24
+    assert len(others) == 4
+    for one, another in itertools.combinations([first, *others], 2):
+        assert sum(one[cell] == another[cell] for cell in first) <= 24
 
 
 # --- written nowhere
