@@ -17,14 +17,18 @@ import fastavro
 import pyarrow as pa
 
 from dp_transforms.event_files import columns, times
-from dp_transforms.event_files.avro_container import iter_frames, read_block, read_header
+from dp_transforms.event_files.avro_container import (
+    MAX_BLOCK_BYTES,
+    BlockTooLargeError,
+    iter_frames,
+    read_block,
+    read_header,
+)
 from dp_transforms.event_files.avro_schema import EventSchema, check_schema
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, damaged_error
 from dp_transforms.event_files.text_files import ByteShares
 
 _BLOCK_ROWS = 1 << 18
-# Records of more fields than this are read faster by passing over the other fields.
-_FEW_FIELDS = 8
 
 
 def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
@@ -68,6 +72,9 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
                     yield _assemble(chunk.path, parts, schema, first_row, shares.up_to(read_to))
     except EventFileError:
         raise
+    except BlockTooLargeError:
+        problem = f"it has a block of more than {MAX_BLOCK_BYTES >> 20} MB after row {rows_decoded}."
+        raise EventFileError(chunk.path, f"{problem} Write it with smaller blocks.") from None
     except Exception:
         # Whatever the decoder raises on hostile bytes, its words may hold some of them.
         raise damaged_error(chunk.path, "Avro", rows_decoded) from None
@@ -79,12 +86,9 @@ class _Decoder:
 
     def __init__(self, schema: EventSchema) -> None:
         self._schema = schema
-        self._written = fastavro.parse_schema({"type": "array", "items": schema.record})
-        fields = schema.record["fields"]
-        has_nested = any(_is_nested(field["type"]) for field in fields)
-        self._wanted = None
-        if has_nested or len(fields) > _FEW_FIELDS:
-            self._wanted = fastavro.parse_schema({"type": "array", "items": schema.wanted})
+        # All fields are decoded: where fastavro passes over fields it does not see the end of the bytes, and an array
+        # that claims to be endless keeps it busy for ever.
+        self._array = fastavro.parse_schema({"type": "array", "items": schema.record})
 
     def decode(self, count: int, data: bytes) -> tuple[pa.Array, pa.Array, pa.Array]:
         """Raises anything for a block that does not hold ``count`` records and nothing else."""
@@ -92,7 +96,7 @@ class _Decoder:
             raise ValueError("more records claimed than fit")
         framed = io.BytesIO(b"".join([_zigzag(count), data, b"\0"] if count else [b"\0", data]))
         with _no_garbage_collection():
-            records: Any = fastavro.schemaless_reader(framed, self._written, self._wanted)
+            records: Any = fastavro.schemaless_reader(framed, self._array, None)
         if len(records) != count or framed.read(1):
             raise ValueError("other bytes than the records claimed")
         schema = self._schema
@@ -114,12 +118,6 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _is_nested(field_type: Any) -> bool:
-    if isinstance(field_type, list):
-        return any(_is_nested(branch) for branch in field_type)
-    return isinstance(field_type, dict) and field_type["type"] != "fixed"
 
 
 def _id_array(values: list[Any], is_number: bool) -> pa.Array:

@@ -18,9 +18,13 @@ from dp_transforms.event_files.log_chunk import EventFileError, damaged_error
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _MAX_HEADER_BYTES = 1 << 20
-_MAX_BLOCK_BYTES = 64 << 20  # packed as well as unpacked; writers make blocks of 16 kB to a few MB
+MAX_BLOCK_BYTES = 16 << 20  # packed as well as unpacked; writers make blocks of 16 kB to a few MB
 _MAX_VARINT_BYTES = 10
 CODECS = ("null", "deflate", "snappy", "zstandard")
+
+
+class BlockTooLargeError(ValueError):
+    """A block of more than MAX_BLOCK_BYTES."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +105,10 @@ def iter_frames(file: IO[bytes], header: Header) -> Iterator[tuple[int, int, int
         except IndexError:
             raise ValueError("broken block") from None
         begin = at + used
-        if count < 0 or not 0 <= length <= _MAX_BLOCK_BYTES or begin + length + _SYNC_BYTES > size:
+        if count < 0 or not 0 <= length <= size - begin - _SYNC_BYTES:
             raise ValueError("broken block")
+        if length > MAX_BLOCK_BYTES:
+            raise BlockTooLargeError
         yield count, begin, length
         at = begin + length + _SYNC_BYTES
 
@@ -114,14 +120,14 @@ def read_block(file: IO[bytes], header: Header, begin: int, length: int) -> byte
     if data[length:] != header.sync:
         raise ValueError("broken block")
     unpacked = _unpack(header.codec, data[:length])
-    if len(unpacked) > _MAX_BLOCK_BYTES:
-        raise ValueError("block too large")
+    if len(unpacked) > MAX_BLOCK_BYTES:
+        raise BlockTooLargeError
     return unpacked
 
 
 def _unpack(codec: str, data: bytes) -> bytes:
     """Unpacks at most a byte more than is allowed."""
-    limit = _MAX_BLOCK_BYTES + 1
+    limit = MAX_BLOCK_BYTES + 1
     if codec == "null":
         return data
     try:
@@ -150,7 +156,7 @@ def _unpack_snappy(data: bytes, limit: int) -> bytes:
         if byte < 0x80 or shift > 35:
             break
     if length >= limit:
-        raise ValueError("block too large")
+        raise BlockTooLargeError
     unpacked: bytes = pa.Codec("snappy").decompress(packed, length, asbytes=True)
     if zlib.crc32(unpacked) != int.from_bytes(checksum, "big"):
         raise ValueError("broken block")

@@ -53,7 +53,7 @@ _TICKS = {
 class EventSchema:
     """How the records of a file are read.
 
-    record: the schema to decode with. wanted: the part of it that the events need.
+    record: the schema to decode with; the fields that matter are called ``user``, ``item`` and ``time``.
     user_is_number, item_is_number: all its values are whole numbers; else they are bytes or mixed.
     time_type: ``text``, ``whole`` or ``float``.
     time_unit: of numbers, and of numbers in text: ``s``, ``ms``, ``us``, ``ns`` or ``d``; None: ISO 8601.
@@ -61,7 +61,6 @@ class EventSchema:
     """
 
     record: dict[str, Any]
-    wanted: dict[str, Any]
     user_is_number: bool
     item_is_number: bool
     time_type: str
@@ -87,13 +86,10 @@ def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
     kinds = {field["name"]: builder.branches(field["type"]) for field in field_list if field["name"] in fields.names}
     user_kinds, item_kinds = (_id_kinds(path, name, kinds[name]) for name in (fields.user, fields.item))
     time_type, time_unit = _time_type(path, kinds[fields.time], fields)
-    # In the order of the file; renamed so that the reader finds them under their roles.
     for name, role in zip(fields.names, ("user", "item", "time"), strict=True):
         built[name]["name"] = role
-    wanted = [field for field in record["fields"] if field["name"] in ("user", "item", "time")]
     return EventSchema(
         record=record,
-        wanted={"type": "record", "name": record["name"], "fields": wanted},
         user_is_number=user_kinds <= _WHOLE,
         item_is_number=item_kinds <= _WHOLE,
         time_type=time_type,

@@ -275,19 +275,28 @@ def test_hostile_blocks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch)
             _read(tmp_path, whole[:-cut])
     with pytest.raises(EventFileError, match="damaged or no Avro file after row 1"):
         _read(tmp_path, whole[:-1] + b"x")
-    monkeypatch.setattr(avro_container, "_MAX_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(avro_container, "MAX_BLOCK_BYTES", 1 << 20)
     packer = zlib.compressobj(wbits=-15)
-    bomb = packer.compress(bytes(1 << 30)) + packer.flush()
+    bomb = packer.compress(bytes(1 << 27)) + packer.flush()
     for codec, data in ((b"deflate", bomb), (b"zstandard", pa.Codec("zstd").compress(bytes(1 << 26), asbytes=True))):
-        with pytest.raises(EventFileError, match="damaged or no Avro file after row 0"):
+        with pytest.raises(
+            EventFileError, match=r"a block of more than 16 MB after row 0\. Write it with smaller blocks"
+        ):
             _read(tmp_path, _file(PLAIN, [(1, data)], codec))
-    for data in (
-        b"",
-        b"\xff\xff\xff\xff\x0f" + b"\0" * 9,
-        pa.Codec("snappy").compress(EVENT, asbytes=True) + b"\0\0\0\0",
-    ):
+    with pytest.raises(EventFileError, match=r"a block of more than 16 MB after row 0\."):
+        _read(tmp_path, _file(PLAIN, [(1, b"\xff\xff\xff\xff\x0f" + bytes(9))], b"snappy"))
+    with pytest.raises(EventFileError, match=r"a block of more than 16 MB after row 1\."):
+        _read(tmp_path, _file(PLAIN, [good, (1, bytes(2 << 20))]))
+    for data in (b"", pa.Codec("snappy").compress(EVENT, asbytes=True) + bytes(4)):
         with pytest.raises(EventFileError, match="damaged or no Avro file after row 0"):
             _read(tmp_path, _file(PLAIN, [(1, data)], b"snappy"))
+
+
+@pytest.mark.parametrize("items", ["boolean", "float", "double", {"type": "fixed", "name": "F", "size": 1}])
+def test_arrays_that_claim_to_be_endless(tmp_path: pathlib.Path, items: Any) -> None:
+    schema = avro_schema(("string", "string", MICROS), [{"name": "x", "type": {"type": "array", "items": items}}])
+    with pytest.raises(EventFileError, match="damaged or no Avro file after row 0"):
+        _read(tmp_path, _file(schema, [(1, _varint(2**60) + b"\0" + EVENT)]))
 
 
 def test_changed_bytes_give_other_events_or_an_error_without_cells(tmp_path: pathlib.Path) -> None:

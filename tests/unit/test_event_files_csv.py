@@ -8,7 +8,7 @@ import io
 import pathlib
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.event_files import EventFields, EventFileError, csv_lines, find_log_chunks
@@ -171,6 +171,8 @@ def test_what_the_standard_library_writes_is_read(
     line_end: str,
     block: int,
 ) -> None:
+    # Before Python 3.13 the writer forgets to quote a lone carriage return.
+    assume(quoting == csv.QUOTE_ALL or line_end == "\r\n" or "\r" not in "".join(map("".join, rows)))
     monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", block)
     buffer = io.StringIO()
     writer = csv.writer(buffer, quoting=quoting, lineterminator=line_end)
