@@ -1,8 +1,8 @@
 """Private shifting heavy hitters: which items many users hold right now, window by window, under user-level privacy.
 
-Guarantee of everything that `ShiftingHeavyHitters` reports, over the whole run: for neighbouring streams S and S', which
-differ in one user with all of its events, and every set R of reports, ``Pr[reports(S) in R] <= e^epsilon
-Pr[reports(S') in R] + delta``. Proof: docs/guarantee.md.
+Guarantee of everything that `ShiftingHeavyHitters` reports, over the whole run: for neighbouring streams S and S',
+which differ in one user with all of its events, and every set R of reports,
+``Pr[reports(S) in R] <= e^epsilon Pr[reports(S') in R] + delta``. Proof: docs/guarantee.md.
 
 Public names, loaded when first used:
 
