@@ -203,6 +203,9 @@ def test_keys_of_a_stream() -> None:
     ):
         other = functions(keys(**change))
         assert {name for name in base if other[name] != base[name]} == expected
+    # And each window its own, for both stages and for the choice of a user's items.
+    for function in (keys().pass_uniforms, keys().noise_uniforms, keys().contribution_order):
+        assert len({tuple(integers(function(window)(block))) for window in (0, 1, 3, 31, 2**40)}) == 5
     # Parts of the context do not run into each other.
     shifted = functions(keys(run_id="rp", plan_fingerprint=""))
     assert not any(shifted[name] == base[name] for name in noise)
