@@ -4,6 +4,7 @@
     discovery      find_log_chunks: files, folders and globs, checked and split; read_log_chunk; estimate_events
     parquet, avro, csv_lines, json_lines     one module per format: find_chunks and read_chunk
     avro_container, avro_schema   the framing of an Avro file and an allow-list of schemas, read with limits
+    text_files     plain and compressed text, and how far it is read
     columns        Arrow columns of any accepted type -> ids in canonical text; rows that cannot be read are set aside
     times          Arrow columns of any accepted type -> microseconds since 1970 UTC
 

@@ -31,8 +31,9 @@ from dp_transforms.event_files.log_chunk import (
 from dp_transforms.event_files.text_files import UTF8_MARK, ByteShares, TextStream, file_size, read_head
 from dp_transforms.rejected_events import RejectedEvents
 
-# Also the longest row: longer ones, such as all the rest of a file behind a quote that is never closed, are an error.
-_BLOCK_BYTES = 16 << 20
+# The parser reads many blocks ahead: larger ones cost memory and win nothing. It is also the limit of a row: a longer
+# one, such as all the rest of a file behind a quote that is never closed, is an error.
+_BLOCK_BYTES = 4 << 20
 _LOOKED_AT_ROWS = 100
 
 
@@ -123,7 +124,7 @@ class _QuoteCounter(io.RawIOBase):
 
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
-    """The rows, in blocks of about 16 MB of text."""
+    """The rows, in blocks of about 4 MB of text."""
     path = chunk.path
     invalid = _InvalidRows()
     shares = ByteShares(chunk.bytes)

@@ -58,6 +58,12 @@ def test_other_columns_order_delimiter_mark_and_compression(tmp_path: pathlib.Pa
         read_all(str(tmp_path / "cut.csv.gz"))
 
 
+def test_field_names_may_be_any_text(tmp_path: pathlib.Path) -> None:
+    names = ("wér", "€, what", "wann\n𝄞")
+    path = write_csv(tmp_path / "log.csv", ROWS, names)
+    assert read_all(path, EventFields(*names)) == expected(ROWS)
+
+
 def test_numbers_in_the_declared_unit(tmp_path: pathlib.Path) -> None:
     rows = [
         ("u", "i", cell) for cell in ("1506826800", "1506826800.5", "1e9", "-1", "1e400", "nan", "9" * 30, TIME, "")
