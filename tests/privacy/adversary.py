@@ -17,6 +17,7 @@ from dp_transforms.monitoring.settings import MonitorSettings
 from tests.privacy.exact_monitor import (
     ONE,
     TARGET_USER,
+    Outcome,
     Transcript,
     WindowProbe,
     hits_of,
@@ -64,7 +65,7 @@ def transcript_distribution(
     remember: a window's outcomes are kept for equal states (the monitor holds no state of its own; a test compares).
     """
     probe = WindowProbe(settings, monitor=monitor)
-    known: dict[tuple[int, int, bytes], dict] = {}
+    known: dict[tuple[int, int, bytes], dict[Transcript, Outcome]] = {}
     level: list[tuple[Transcript, float, MonitorState]] = [((), 1.0, state_with_hits(paid_before or {}))]
     for window, played in enumerate(rounds):
         cap = max(settings.threshold + settings.zone_width, max(len(others) for others in played.others) + 1)
@@ -145,9 +146,7 @@ def extract_kernel(
     window = 3
     entries: dict[int, list[list[KernelEntry]]] = {}
     open_states = [0]
-    without: list[dict] = []
-    for action in actions:
-        without.append(_outcomes(probe, settings, window, action, None))
+    without = [_outcomes(probe, settings, window, action, None) for action in actions]
     while open_states:
         hits = open_states.pop()
         entries[hits] = []
@@ -171,7 +170,7 @@ def extract_kernel(
 
 def _outcomes(
     probe: WindowProbe, settings: MonitorSettings, window: int, action: Action, hits: int | None
-) -> dict[Transcript, object]:
+) -> dict[Transcript, Outcome]:
     others = fresh_users(window, action.active_others + action.excluded_others)
     paid = dict.fromkeys(others[action.active_others :], settings.hits_per_user)
     state = state_with_hits(paid if hits is None else {**paid, TARGET_USER: hits}, next_window=window)

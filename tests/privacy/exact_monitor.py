@@ -193,18 +193,11 @@ class Outcome:
 class WindowProbe:
     """All that one window can publish, by transcript."""
 
-    def __init__(
-        self,
-        settings: MonitorSettings,
-        *,
-        monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor,
-        both_ends: bool = True,
-    ) -> None:
+    def __init__(self, settings: MonitorSettings, *, monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor) -> None:
         self._settings = settings
         self._keys = ChosenKeys()
         self._monitor = monitor(settings, self._keys)  # type: ignore[arg-type]
         self._tails = TailIntegers(settings.epsilon_per_query)
-        self._both_ends = both_ends
 
     def outcomes(
         self, window: int, holders_by_item: Sequence[Sequence[int]], state: MonitorState, cap: int
@@ -228,7 +221,7 @@ class WindowProbe:
             weight = 1
             for piece in combination:
                 weight *= piece.weight
-            for end in (0, 1) if self._both_ends else (0,):
+            for end in (0, 1):
                 self._keys.passes = dict(zip(numbers, (piece.pass_uniform for piece in combination), strict=True))
                 self._keys.noise = dict(zip(numbers, (piece.noise_uniforms[end] for piece in combination), strict=True))
                 after = copy_state(state)
