@@ -79,7 +79,8 @@ class UserPairs:
         if len(parts) == 1:
             return parts[0]
         table, item_maps = ItemTable.merge([part.table for part in parts])
-        users = np.unique(np.concatenate([part.users for part in parts]))
+        users = np.sort(np.concatenate([part.users for part in parts]))  # faster than np.unique, which hashes
+        users = users[run_starts(users)]
         user_codes = np.concatenate(
             [np.repeat(np.searchsorted(users, part.users), np.diff(part.splits)) for part in parts]
         )
@@ -144,12 +145,15 @@ def _sort_distinct(
         return major, windows, items
     first = int(windows.min())
     window_range = int(windows.max()) - first + 1
-    if ranges[0] * window_range * ranges[1] >= _SORT_KEY_LIMIT:
+    item_bits, window_bits = (ranges[1] - 1).bit_length(), (window_range - 1).bit_length()
+    if ranges[0] << (window_bits + item_bits) >= _SORT_KEY_LIMIT:
         order = np.lexsort((items, windows, major))
         major, windows, items = major[order], windows[order], items[order]
         kept = run_starts(major, windows, items)
         return major[kept], windows[kept], items[kept]
-    rows = np.sort((major * window_range + (windows - first)) * ranges[1] + items)
-    rows, items = np.divmod(rows[run_starts(rows)], ranges[1])
-    major, windows = np.divmod(rows, window_range)
-    return major, windows + first, items
+    rows = (((major << window_bits) | (windows - first)) << item_bits) | items
+    rows.sort()
+    rows = rows[run_starts(rows)]
+    items = rows & ((1 << item_bits) - 1)
+    rows >>= item_bits
+    return rows >> window_bits, (rows & ((1 << window_bits) - 1)) + first, items
