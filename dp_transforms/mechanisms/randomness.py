@@ -68,7 +68,7 @@ class IdHasher:
         starts, lengths = offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64)
         hashes = np.empty((len(ids), 2), dtype=np.uint64)
         blocks = np.where(lengths > _LONG_ID_BYTES, 0, 1 + np.maximum(0, lengths - 8 + 15) // 16)
-        for count in np.unique(blocks):
+        for count in np.flatnonzero(np.bincount(blocks)):
             rows = np.flatnonzero(blocks == count)
             if count == 0:
                 hashes[rows] = self._long_ids(data, starts[rows], lengths[rows])
@@ -81,8 +81,12 @@ class IdHasher:
                 message = np.zeros((len(part), int(count) * 2), dtype="<u8")
                 message[:, 0] = lengths[part]
                 text = message.view(np.uint8)[:, 8:]
-                text[:] = at_every_start[starts[part]]
-                text *= np.arange(width) < lengths[part, None]
+                first, length = int(starts[part[0]]), int(lengths[part[0]])
+                if part[-1] - part[0] == len(part) - 1 and (lengths[part] == length).all():  # neighbours of one length
+                    text[:, :length] = data[first : first + len(part) * length].reshape(len(part), length)
+                else:
+                    text[:] = at_every_start[starts[part]]
+                    text *= np.arange(width) < lengths[part, None]
                 hashes[part] = self._chain(message)
         return hashes
 
