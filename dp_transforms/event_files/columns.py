@@ -21,6 +21,9 @@ from dp_transforms.rejected_events import RejectedEvents
 # Faults of a cell; 0 is none.
 MISSING, EMPTY, NOT_UTF8, WRONG_TYPE, BAD_TIME = 1, 2, 3, 4, 5
 
+_LOOKED_AT_ROWS = 1 << 14
+_MOSTLY_DISTINCT = 0.75
+
 BROKEN_LINE = "broken line"
 WRONG_NUMBER_OF_CELLS = "wrong number of cells"
 
@@ -38,7 +41,7 @@ _REASONS = {
 class IdColumn:
     """n ids.
 
-    values: pa.StringArray, distinct canonical texts (where a fault refers to one, it may be empty).
+    values: pa.StringArray, canonical texts, some perhaps twice (where a fault refers to one, it may be empty).
     indices: int32[n] into values; without meaning where there is a fault.
     faults: uint8[n].
     """
@@ -71,11 +74,12 @@ def as_binary(array: pa.Array) -> pa.BinaryArray:
 
 def encode_ids(array: pa.Array) -> IdColumn:
     """Ids from a column of whole numbers or text of any layout (see `is_id_type`)."""
-    from_dictionary = pa.types.is_dictionary(array.type)
-    if not from_dictionary:
-        encoded = (array if pa.types.is_integer(array.type) else as_binary(array)).dictionary_encode()
-    else:
+    if pa.types.is_dictionary(array.type):
         encoded = array
+    elif pa.types.is_integer(array.type):
+        encoded = array.dictionary_encode()
+    else:
+        encoded = _encode_text(as_binary(array))
     values, value_faults = _canonical_text(encoded.dictionary)
     indices = encoded.indices
     if indices.null_count:
@@ -89,11 +93,15 @@ def encode_ids(array: pa.Array) -> IdColumn:
     faults = value_faults[index] if value_faults.any() else np.zeros(len(index), np.uint8)
     if is_null is not None:
         faults[is_null] = MISSING
-    if from_dictionary:  # a file's own dictionary may hold a value twice
-        distinct = values.dictionary_encode()
-        if len(distinct.dictionary) < len(values):
-            values, index = distinct.dictionary, distinct.indices.to_numpy()[index]
     return IdColumn(values, index, faults)
+
+
+def _encode_text(array: pa.BinaryArray) -> pa.DictionaryArray:
+    """A dictionary of the distinct values; or of all cells, where most differ and finding the distinct ones is dear."""
+    looked_at = array[:_LOOKED_AT_ROWS]
+    if len(array) > _LOOKED_AT_ROWS and pc.count_distinct(looked_at).as_py() > _MOSTLY_DISTINCT * _LOOKED_AT_ROWS:
+        return pa.DictionaryArray.from_arrays(pa.array(np.arange(len(array), dtype=np.int32)), array)
+    return array.dictionary_encode()
 
 
 def _canonical_text(values: pa.Array) -> tuple[pa.StringArray, npt.NDArray[np.uint8]]:

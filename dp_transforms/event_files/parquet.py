@@ -23,6 +23,8 @@ from dp_transforms.event_files.log_chunk import (
     time_unit_error,
 )
 
+_DICTIONARY_BYTES_PER_ROW = 6
+
 
 def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
     """The row groups that have rows. Raises EventFileError where the schema cannot serve."""
@@ -50,8 +52,11 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     try:
         metadata = _metadata(chunk.path)
         schema = metadata.schema.to_arrow_schema()
-        # Measured: 1.5 times as fast as encoding afterwards for 1 M users, as the file is mostly dictionaries itself.
-        as_dictionary = [name for name in (fields.user, fields.item) if columns.is_text_type(schema.field(name).type)]
+        as_dictionary = [
+            name
+            for name in (fields.user, fields.item)
+            if columns.is_text_type(schema.field(name).type) and _is_dictionary_encoded(metadata, chunk.part, name)
+        ]
         with pq.ParquetFile(
             chunk.path,
             metadata=metadata,
@@ -76,6 +81,15 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
                 yield block
     except (pa.ArrowException, OSError, ValueError, KeyError):
         raise damaged_error(chunk.path, "Parquet", chunk.first_row + rows_read) from None
+
+
+def _is_dictionary_encoded(metadata: pq.FileMetaData, group: int, name: str) -> bool:
+    """Whether most of a column is stored as positions in a dictionary, by its size: writers give up on large ones."""
+    for index in range(metadata.num_columns):
+        column = metadata.row_group(group).column(index)
+        if column.path_in_schema == name:
+            return bool(column.total_uncompressed_size < _DICTIONARY_BYTES_PER_ROW * column.num_values)
+    return False
 
 
 def _metadata(path: str) -> pq.FileMetaData:
