@@ -74,7 +74,6 @@ class IdHasher:
                 hashes[rows] = self._long_ids(data, starts[rows], lengths[rows])
                 continue
             width = int(count) * 16 - 8
-            padded = np.concatenate([data, np.zeros(width, np.uint8)])
             at_every_start = np.lib.stride_tricks.sliding_window_view(padded, width)
             for low in range(0, len(rows), _ROWS_AT_ONCE):
                 part = rows[low : low + _ROWS_AT_ONCE]

@@ -1,0 +1,73 @@
+"""The declared windows: which there are, and in which of them an event counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dp_transforms.window_schedule import WindowSchedule, format_utc, parse_utc
+
+
+@given(
+    start=st.integers(-(10**6), 10**6),
+    length=st.integers(1, 5000),
+    slide=st.integers(1, 60),
+    repeats=st.integers(1, 5),
+    second=st.integers(-(10**6) - 100, 10**6 + 6000),
+)
+def test_an_event_counts_in_every_window_that_holds_it(
+    start: int, length: int, slide: int, repeats: int, second: int
+) -> None:
+    schedule = WindowSchedule.sliding(start, start + length, slide * repeats, slide)
+    micros = second * 1_000_000 + 999_999
+    first = int(schedule.first_window(np.array([micros]))[0])
+    holding = [
+        window
+        for window in range(schedule.horizon)
+        if schedule.window_start_micros(window) <= micros < schedule.window_end_micros(window)
+    ]
+    if not start <= second < start + length:
+        assert first == -1
+    else:
+        assert holding == list(range(first, first + repeats))
+
+
+def test_the_horizon_holds_exactly_the_windows_that_can_have_an_event() -> None:
+    assert WindowSchedule.fixed("2017-10-01T03:00:00Z", "2017-10-17T03:00:00Z", 3600).horizon == 384
+    assert WindowSchedule.fixed(0, 3601, 3600).horizon == 2
+    sliding = WindowSchedule.sliding(0, 7200, 3600, 900)
+    assert sliding.horizon == 8 + 3
+    assert sliding.window_start_micros(0) == -2700 * 10**6
+    assert sliding.window_end_micros(sliding.horizon - 1) == (7200 - 900 + 3600) * 10**6
+
+
+@pytest.mark.parametrize("time", [-(2**63), 2**63 - 1, -1, 3600 * 10**6])
+def test_times_outside_the_range_are_in_no_window_however_far_they_are(time: int) -> None:
+    assert WindowSchedule.fixed(0, 3600, 60).first_window(np.array([time], dtype=np.int64)).tolist() == [-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((0, 0, 60, 60), "after its start"),
+        ((0, 60, 0, 60), "window_seconds must be >= 1"),
+        ((0, 60, 60, 0), "slide_seconds must be >= 1"),
+        ((0, 60, 60, 7), "divide"),
+        ((0.5, 60, 60, 60), "whole number"),
+        ((0, 60, True, 1), "whole number"),
+        ((0, 2**40, 1, 1), "at most"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(arguments: tuple, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        WindowSchedule(*arguments)
+
+
+def test_times_are_read_as_utc_and_written_back() -> None:
+    assert parse_utc("2017-10-01T03:00:00Z") == parse_utc("2017-10-01 03:00") == parse_utc("2017-10-01T00:00-03:00")
+    assert format_utc(parse_utc("2017-10-01T03:00:00z") * 10**6) == "2017-10-01T03:00:00Z"
+    for wrong in ("yesterday", "2017-10-01T03:00:00.5", ""):
+        with pytest.raises(ValueError, match=r"ISO 8601|whole second"):
+            parse_utc(wrong)
