@@ -64,7 +64,7 @@ def check_memory(chunks: Sequence[LogChunk], plan: ReleasePlan) -> None:
     free = free_memory_bytes()
     if needed > free:
         raise UserError(
-            f"a log of up to {events:,} events{_in_windows(plan)} may need {needed / 1e9:.1f} GB on the local runner and"
+            f"up to {events:,} events{_in_windows(plan)} may need {needed / 1e9:.1f} GB on the local runner and"
             f" {free / 1e9:.1f} GB are free. Replay a part of the range, use another runner (-- --runner=...), or try"
             " it with --allow-large-log."
         )
