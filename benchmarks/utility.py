@@ -40,7 +40,7 @@ def run(*, quick: bool = False) -> list[Figure]:
 
     console = Console(stderr=True)
     rounds = 1 if quick else 5
-    figures: list[Figure] = []
+    figures: list[Figure] = list(_thresholds())
     for log in (GLOBO_HOURLY, MOVIES_WEEKLY):
         if not log.path.exists():
             console.print(f"{log.name}: no log at {log.path}; name the folder that has it in SHH_TEST_DATA. Skipped.")
@@ -50,10 +50,28 @@ def run(*, quick: bool = False) -> list[Figure]:
         holders = pairs.holders()
         for variant in [*_replays(log, rounds), *_histograms(log, pairs, rounds)]:
             figures += _figures(log.name, variant, holders)
-    if figures:
-        show_figures(f"Utility at epsilon {_EPSILON:g}, delta {_DELTA:g} for a user's whole life", figures)
-        write_results("utility", figures, rounds=rounds)
+    show_figures(f"Utility at epsilon {_EPSILON:g}, delta {_DELTA:g} for a user's whole life", figures)
+    write_results("utility", figures, rounds=rounds)
     return figures
+
+
+def _thresholds() -> Iterator[Figure]:
+    """T by the length of the run, which needs no log: hourly windows of a day, of 16, 90 and 365 days."""
+    from benchmarks import histogram
+    from dp_transforms.accounting.release_plan import ReleasePlan
+    from dp_transforms.window_schedule import WindowSchedule
+
+    for windows in (24, 384, 2160, 8760):
+        schedule = WindowSchedule.fixed(0, windows * 3600, 3600)
+        for mode, hits in _MODES.items():
+            plan = ReleasePlan.calibrate(
+                epsilon=_EPSILON, delta=_DELTA, schedule=schedule, release=mode, hits_per_user=hits
+            )
+            note = f"noise scale {plan.noise_scale:.1f}"
+            yield Figure(f"T for {windows:,} windows, {mode}, {hits} hits", plan.threshold, "users", None, note)
+        scale, threshold = histogram.gaussian_scale_and_threshold(_EPSILON, _DELTA, _MAX_ITEMS * windows)
+        note = f"noise scale {scale:.1f}"
+        yield Figure(f"T for {windows:,} windows, histograms, Gaussian", threshold, "users", None, note)
 
 
 def _replays(log: RealLog, rounds: int) -> Iterator[_Variant]:
