@@ -121,8 +121,6 @@ class ThresholdMonitorEvolvingDoFn(KeyedStageDoFn):
             budgets.clear()
             for cell in state.budgets.to_cells():
                 budgets.add(cell)
-        # The slab is closed as a whole, whichever of its windows had candidates.
-        state.next_window = max(state.next_window, (max(by_slab) + 1) * self._windows_per_slab if by_slab else 0)
         progress.write(_PROGRESS.pack(state.next_window, state.hit_bound))
         pending.clear()
         for entry in later:
