@@ -35,6 +35,10 @@ def run(*, quick: bool = False) -> list[Figure]:
     def second_stage() -> None:
         noise.sample_given_pass(keys.noise_uniforms(7).of_pairs(hashes, digests), margins)
 
+    def both_stages() -> None:
+        first_stage()
+        second_stage()
+
     def two_stages() -> None:
         passed = noise.passes(keys.pass_uniforms(7).of_pairs(hashes, digests), margins)
         noise.sample_given_pass(keys.noise_uniforms(7).of_pairs(hashes[passed], digests[passed]), margins[passed])
@@ -51,7 +55,8 @@ def run(*, quick: bool = False) -> list[Figure]:
     note = f"{rows:,} at once, best of {rounds}, noise scale {1 / _EPSILON_PER_QUERY:.1f}"
     return [
         Figure("Keyed draws, one stage", rate(one_stage), "draws/s", (">=", 3e6), note),
-        Figure("Keyed draws, two stages", rate(two_stages), "draws/s", (">=", 3e6), f"{passing:.1%} pass the first"),
+        Figure("Keyed draws, both stages for every item", rate(both_stages), "draws/s", (">=", 3e6), "never so many"),
+        Figure("Keyed draws, as a replay", rate(two_stages), "draws/s", None, f"{passing:.1%} pass the first stage"),
         Figure("First stage alone", rate(first_stage), "draws/s", None, "what every item costs"),
         Figure("Second stage alone", rate(second_stage), "draws/s", None, "what a candidate costs, many at once"),
     ]
