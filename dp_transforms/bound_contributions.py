@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
+from apache_beam.utils.windowed_value import PaneInfo
 
 from dp_transforms.assign_windows import Sharding
 from dp_transforms.monitoring.contributions import bound_contributions
@@ -12,7 +13,7 @@ from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.operator_counters import LATE_BATCHES, operator_counter
-from dp_transforms.stage import KeyedStageDoFn
+from dp_transforms.stage import KeyedStageDoFn, is_late
 
 
 class BoundContributions(beam.PTransform):
@@ -36,7 +37,7 @@ class BoundContributions(beam.PTransform):
 
 
 class BoundContributionsDoFn(KeyedStageDoFn):
-    """Adapts `bound_contributions` to groups; only the first pane of a window counts."""
+    """Adapts `bound_contributions` to groups; only the pane on time counts."""
 
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
         super().__init__(settings, noise_key)
@@ -46,10 +47,10 @@ class BoundContributionsDoFn(KeyedStageDoFn):
     def process(
         self,
         group: tuple[tuple[int, int], Iterable[bytes]],
-        pane: beam.utils.windowed_value.PaneInfo = beam.DoFn.PaneInfoParam,
+        pane: PaneInfo = beam.DoFn.PaneInfoParam,
     ) -> Iterator[tuple[tuple[int, int], bytes]]:
         (slab, _), blobs = group
-        if pane.index > 0:  # each further pane would be a release that nobody accounted for
+        if is_late(pane):
             self._late.inc(sum(1 for _ in blobs))
             return
         pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])

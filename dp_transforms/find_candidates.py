@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
+from apache_beam.utils.windowed_value import PaneInfo
 
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.operator_counters import LATE_BATCHES, operator_counter
-from dp_transforms.stage import KeyedStageDoFn
+from dp_transforms.stage import KeyedStageDoFn, is_late
 
 
 class FindCandidates(beam.PTransform):
@@ -33,7 +34,7 @@ class FindCandidates(beam.PTransform):
 
 
 class FindCandidatesDoFn(KeyedStageDoFn):
-    """Adapts `find_candidates` to groups; only the first pane of a window counts."""
+    """Adapts `find_candidates` to groups; only the pane on time counts."""
 
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
         super().__init__(settings, noise_key)
@@ -42,10 +43,10 @@ class FindCandidatesDoFn(KeyedStageDoFn):
     def process(
         self,
         group: tuple[tuple[int, int], Iterable[bytes]],
-        pane: beam.utils.windowed_value.PaneInfo = beam.DoFn.PaneInfoParam,
+        pane: PaneInfo = beam.DoFn.PaneInfoParam,
     ) -> Iterator[tuple[str, tuple[int, int, bytes]]]:
         (slab, shard), blobs = group
-        if pane.index > 0:
+        if is_late(pane):
             self._late.inc(sum(1 for _ in blobs))
             return
         cells = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs])

@@ -82,8 +82,8 @@ class ShiftingHeavyHitters(beam.PTransform):
             if not (callable(getter) or (isinstance(getter, str) and getter)):
                 raise ValueError(f"{name} must be a field name or a function, got {getter!r}.")
         for name, text in (("stream", stream), ("run_id", run_id)):
-            if text is not None and not (isinstance(text, str) and text):
-                raise ValueError(f"{name} must be a text that is not empty, got {text!r}.")
+            if text is not None and not (isinstance(text, str) and text and text.isprintable()):
+                raise ValueError(f"{name} must be a printable text that is not empty, got {text!r}.")
         self._plan = plan
         self._user = user
         self._item = item
@@ -138,7 +138,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         if callable(self._user) or callable(self._item):
             raise ValueError("the input has no schema: give functions for both user and item, or pairs (user, item).")
         if _may_be_pair(element_type):
-            return operator.itemgetter(0), operator.itemgetter(1)
+            return _user_of_pair, _item_of_pair
         raise ValueError(
             f"the input must have a schema, or be pairs (user, item) or EventBatch, got elements of {element_type!r}."
             " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
@@ -187,6 +187,23 @@ def _check_window(window: WindowFn, schedule: WindowSchedule) -> None:
 
 def _getter(field: str | Getter) -> Getter:
     return operator.attrgetter(field) if isinstance(field, str) else field
+
+
+def _user_of_pair(pair: Any) -> Any:
+    user, _ = _checked_pair(pair)
+    return user
+
+
+def _item_of_pair(pair: Any) -> Any:
+    _, item = _checked_pair(pair)
+    return item
+
+
+def _checked_pair(pair: Any) -> tuple[Any, Any]:
+    """Text, or anything else that can be indexed, would make users of its letters: the element is rejected."""
+    if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
+        raise ValueError("the element is no pair (user, item).")
+    return pair[0], pair[1]
 
 
 def _may_be_pair(element_type: Any) -> bool:

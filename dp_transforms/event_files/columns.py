@@ -184,8 +184,3 @@ def _dictionary_array(values: pa.StringArray, indices: npt.NDArray[np.int32]) ->
 def empty_batch() -> EventBatch:
     empty = _dictionary_array(pa.array([], pa.string()), np.zeros(0, np.int32))
     return EventBatch(empty, empty, np.zeros(0, np.int64))
-
-
-def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """A column of a table as one array."""
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])

@@ -29,6 +29,7 @@ from dp_transforms.event_files.log_chunk import (
     time_unit_error,
 )
 from dp_transforms.event_files.text_files import UTF8_MARK, ByteShares, TextStream, file_size, read_head
+from dp_transforms.monitoring.event_batch import one_chunk
 from dp_transforms.rejected_events import RejectedEvents
 
 MAX_LINE_BYTES = 16 << 20
@@ -61,7 +62,8 @@ def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
     if lines and not objects:
         raise EventFileError(path, "its first lines are no JSON objects. Write one object per line.")
     if objects:
-        check_fields_present(path, dict.fromkeys(name for event in objects for name in event), fields)
+        names = dict.fromkeys(name for event in objects for name in event)
+        check_fields_present(path, names, fields, has_schema=False)
         moments = [event.get(fields.time) for event in objects]
         numbers = [isinstance(moment, (_Integer, float)) for moment in moments if moment is not None]
         if fields.time_unit not in times.MICROS_PER_UNIT and numbers and all(numbers):
@@ -207,7 +209,7 @@ def _read_fast(lines: _Lines, fields: EventFields) -> Columns | None:
         return None
     if table.num_rows != lines.count:
         return None
-    user, item, time = (columns.one_chunk(table.column(name)) for name in fields.names)
+    user, item, time = (one_chunk(table.column(name)) for name in fields.names)
     time_column = times.parse_times(time, fields.time_unit)
     if pa.types.is_floating(time.type):
         # Whole numbers beyond 2**53 have lost digits on the way through a float.

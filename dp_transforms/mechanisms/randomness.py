@@ -62,6 +62,8 @@ class IdHasher:
 
     def __call__(self, ids: pa.StringArray) -> Words:
         """ids: pyarrow string array of length n without nulls. Returns uint64[n, 2]."""
+        if ids.type != pa.string() or ids.null_count:
+            raise ValueError(f"ids must be string without nulls, got {ids.type} with {ids.null_count} nulls.")
         offsets = np.frombuffer(ids.buffers()[1], dtype=np.int32)[ids.offset : ids.offset + len(ids) + 1]
         content = ids.buffers()[2]
         data = np.frombuffer(content, dtype=np.uint8) if content is not None else np.zeros(0, np.uint8)

@@ -7,14 +7,10 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-_SCHEMA = pa.schema(
-    [
-        ("user", pa.dictionary(pa.int32(), pa.string())),
-        ("item", pa.dictionary(pa.int32(), pa.string())),
-        ("time", pa.int64()),
-    ]
-)
+_ID_TYPE = pa.dictionary(pa.int32(), pa.string())
+_SCHEMA = pa.schema([("user", _ID_TYPE), ("item", _ID_TYPE), ("time", pa.int64())])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,6 +32,18 @@ class EventBatch:
                 "the columns of an EventBatch must have one length, got"
                 f" {len(self.user)}, {len(self.item)} and {len(self.time_micros)}."
             )
+        for name, column in (("user", self.user), ("item", self.item)):
+            if column.type != _ID_TYPE:
+                raise ValueError(f"{name} must be {_ID_TYPE}, got {column.type}. Use EventBatch.of_columns(...).")
+            if column.null_count or column.dictionary.null_count or _has_empty(column.dictionary):
+                raise ValueError(f"{name} must have no null and no empty text. Leave such events out.")
+        if self.time_micros.dtype != np.int64:
+            raise ValueError(f"time_micros must be int64, got {self.time_micros.dtype}.")
+
+    @classmethod
+    def of_columns(cls, user: pa.Array, item: pa.Array, time_micros: npt.NDArray[np.int64]) -> EventBatch:
+        """From Arrow columns of text or whole numbers of any width and layout."""
+        return cls(_id_column("user", user), _id_column("item", item), time_micros)
 
     def __len__(self) -> int:
         return len(self.time_micros)
@@ -56,11 +64,27 @@ class EventBatch:
                 if reader.schema != _SCHEMA:
                     raise ValueError("the bytes hold another schema than that of an EventBatch.")
                 table = reader.read_all().combine_chunks()
+                table.validate(full=True)
         except pa.ArrowInvalid as error:
             raise ValueError("the bytes are not an EventBatch.") from error
-        user, item, time = (_one_chunk(table.column(name)) for name in _SCHEMA.names)
+        user, item, time = (one_chunk(table.column(name)) for name in _SCHEMA.names)
         return cls(user, item, time.to_numpy())
 
 
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """The column in one piece."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+
+
+def _id_column(name: str, column: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:
+    array = one_chunk(column) if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    if not any(is_kind(array.type) for is_kind in kinds):
+        raise ValueError(f"{name} must be text or whole numbers, got {array.type}. Cast it to text.")
+    return array.cast(pa.string()).dictionary_encode()
+
+
+def _has_empty(texts: pa.StringArray) -> bool:
+    return bool(pc.any(pc.equal(pc.binary_length(texts), 0)).as_py())

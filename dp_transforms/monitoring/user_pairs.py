@@ -54,7 +54,9 @@ class UserPairs:
     def from_bytes(cls, data: bytes) -> UserPairs:
         users, counts, first, windows, items, *table = unpack_arrays(data)
         splits = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        return cls(users, splits, windows + first[0], items.astype(np.int64), ItemTable.from_arrays(*table))
+        return cls(
+            users, splits, windows.astype(np.int64) + first[0], items.astype(np.int64), ItemTable.from_arrays(*table)
+        )
 
     @classmethod
     def from_sorted_codes(

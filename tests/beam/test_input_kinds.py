@@ -13,12 +13,12 @@ from apache_beam.typehints import row_type
 from apache_beam.utils.secret import RawSecret
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.collect_events import CollectEvents, canonical_id
+from dp_transforms.collect_events import CollectEvents, CollectEventsDoFn, canonical_id
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.operator_counters import EVENTS_REJECTED, operator_counts
 from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters, _item_of_pair, _user_of_pair
 from tests.oracle import oracle_reports
 from tests.pipeline_helpers import (
     MICROS,
@@ -308,9 +308,9 @@ def test_input_without_the_fields_is_refused(element_type, arguments, message):
         ({"user": ""}, "user must be a field name or a function"),
         ({"item": 7}, "item must be a field name or a function"),
         ({"user": None}, "user must be a field name or a function"),
-        ({"stream": ""}, "stream must be a text that is not empty"),
-        ({"run_id": ""}, "run_id must be a text that is not empty"),
-        ({"run_id": 7}, "run_id must be a text that is not empty"),
+        ({"stream": ""}, "stream must be a printable text that is not empty"),
+        ({"run_id": ""}, "run_id must be a printable text that is not empty"),
+        ({"run_id": 7}, "run_id must be a printable text that is not empty"),
         ({"shards": 0}, "shards must be >= 1, got 0"),
         ({"noise_key": RawSecret(SECRET)}, "RawSecret would be pickled"),
         ({"noise_key": SECRET}, "noise_key must be a path"),
@@ -338,3 +338,15 @@ def test_a_key_file_that_is_short_or_open_is_refused(tmp_path):
 def test_a_plan_is_a_plan():
     with pytest.raises(ValueError, match=r"ReleasePlan, got a dict.*calibrate"):
         ShiftingHeavyHitters({"epsilon": 2})
+
+
+@pytest.mark.parametrize("element", ["uv", b"uv", ["u", "i", "x"], ("u",), {0: "u", 1: "i"}, 7, None])
+def test_what_is_no_pair_is_rejected_and_never_taken_apart(element):
+    """Of the text "alice,news" the user would be "a"."""
+    stage = CollectEventsDoFn(_user_of_pair, _item_of_pair)
+    stage.start_bundle()
+    assert list(stage.process(("u", "i"), Timestamp(1))) == []
+    assert list(stage.process(element, Timestamp(2))) == []
+    batch, rejected = stage.finish_bundle()
+    assert batch.value.user.to_pylist() == ["u"]
+    assert rejected.value.value == RejectedEvents("element", [2_000_000], "user or item cannot be read")

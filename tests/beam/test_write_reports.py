@@ -20,8 +20,15 @@ from apache_beam.testing.util import assert_that, equal_to
 from dp_transforms import report_coder, write_reports
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file
-from dp_transforms.write_reports import WriteRejected, WriteReports, discard_file, partial_path, publish_file
+from dp_transforms.report_files import (
+    ReportFileError,
+    ReportHeader,
+    discard_file,
+    partial_path,
+    publish_file,
+    read_report_file,
+)
+from dp_transforms.write_reports import WriteRejected, WriteReports
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 HOUR = 3_600_000_000
@@ -177,7 +184,7 @@ def test_the_output_appears_when_the_run_has_succeeded_and_is_published(tmp_path
     output = tmp_path / "report.parquet"
     partial = partial_path(output, "run-1")
     write(partial, REPORTS, REPEATED)
-    assert os.listdir(tmp_path) == [".report.parquet.run-1.partial"]
+    assert os.listdir(tmp_path) == [os.path.basename(partial)]
     publish_file(partial, output)
     assert os.listdir(tmp_path) == ["report.parquet"]
     assert read_all(output) == IN_ORDER

@@ -1,0 +1,70 @@
+"""Event batches hold ids as one type of column: anything else is refused, for it would make other users of the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dp_transforms.mechanisms.randomness import IdHasher
+from dp_transforms.monitoring.event_batch import EventBatch
+
+TIMES = np.array([1, 2, 3], dtype=np.int64)
+IDS = pa.array(["a", "b", "a"]).dictionary_encode()
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["7", "8", "7"]),
+        pa.array(["7", "8", "7"], pa.large_string()),
+        pa.array(["7", "8", "7"], pa.large_string()).dictionary_encode(),
+        pa.array(["7", "8", "7"], pa.string_view()),
+        pa.array([7, 8, 7], pa.uint16()),
+        pa.chunked_array([pa.array([7]), pa.array([8, 7])]),
+        pa.chunked_array([], pa.string()),
+    ],
+)
+def test_columns_of_any_layout_become_the_same_ids(column: pa.Array) -> None:
+    batch = EventBatch.of_columns(column, column, TIMES[: len(column)])
+    for ids in (batch.user, batch.item):
+        assert ids.type == pa.dictionary(pa.int32(), pa.string())
+        assert ids.to_pylist() == ["7", "8", "7"][: len(column)]
+
+
+@pytest.mark.parametrize(
+    ("column", "named"),
+    [
+        (pa.array(["a", "b", "a"], pa.large_string()).dictionary_encode(), "user must be dictionary.*of_columns"),
+        (pa.array(["a", "b", "a"]), "user must be dictionary"),
+        (pa.array(["a", None, "a"]).dictionary_encode(), "no null"),
+        (pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int32()), pa.array(["a", None])), "no null"),
+        (pa.array(["a", "", "a"]).dictionary_encode(), "no empty text"),
+        (IDS.slice(0, 2), "one length"),
+    ],
+)
+def test_what_would_blur_identities_is_refused(column: pa.Array, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        EventBatch(column, IDS, TIMES)
+    with pytest.raises(ValueError, match=named.replace("user", "item")):
+        EventBatch(IDS, column, TIMES)
+
+
+def test_times_and_types_are_checked() -> None:
+    with pytest.raises(ValueError, match="int64, got float64"):
+        EventBatch(IDS, IDS, TIMES.astype(np.float64))
+    for wrong in (pa.array([1.5, 2, 3]), pa.array([True, False, True]), pa.array([b"a", b"b", b"c"])):
+        with pytest.raises(ValueError, match="text or whole numbers"):
+            EventBatch.of_columns(wrong, IDS, TIMES)
+    with pytest.raises(ValueError, match="ids must be string"):
+        IdHasher(b"k" * 32)(pa.array(["a"], pa.large_string()))
+
+
+def test_bytes_come_back_and_other_bytes_are_refused() -> None:
+    batch = EventBatch(IDS, IDS, TIMES)
+    copy = EventBatch.from_bytes(batch.to_bytes())
+    assert (copy.user.to_pylist(), copy.time_micros.tolist()) == (["a", "b", "a"], [1, 2, 3])
+    data = batch.to_bytes()
+    for wrong in (b"", b"x" * 100, data[: len(data) // 2]):
+        with pytest.raises(ValueError, match="EventBatch"):
+            EventBatch.from_bytes(wrong)
