@@ -12,7 +12,6 @@ EVENTS_READ = "events_read"
 EVENTS_REJECTED = "events_rejected"
 EVENTS_OUTSIDE_RANGE = "events_outside_range"
 LATE_BATCHES = "late_batches_dropped"
-LATE_PAIRS = "late_pairs_dropped"
 
 
 def operator_counter(name: str) -> Metrics.DelegatingCounter:

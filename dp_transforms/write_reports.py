@@ -23,19 +23,8 @@ import numpy.typing as npt
 from dp_transforms import report_coder
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.report_files import (
-    ReportHeader,
-    decode_report,
-    discard_file,
-    encode_report,
-    partial_path,
-    publish_file,
-    report_format,
-    write_report_file,
-)
+from dp_transforms.report_files import ReportHeader, decode_report, encode_report, report_format, write_report_file
 from dp_transforms.report_files.files import sync_folder
-
-__all__ = ["WriteRejected", "WriteReports", "discard_file", "partial_path", "publish_file"]
 
 report_coder.register()
 
@@ -181,7 +170,7 @@ def _write_rejected_lines(handle: IO[bytes], packed: Iterable[bytes]) -> None:
 
 def _replace_whole(path: str, write: Callable[[str], None]) -> None:
     """Lets ``write`` make a new file beside ``path`` and puts it there in one step."""
-    temporary = str(pathlib.Path(path).with_name(f"{pathlib.Path(path).name}.{uuid.uuid4().hex}.tmp"))
+    temporary = str(pathlib.Path(path).with_name(f"{pathlib.Path(path).name}.{uuid.uuid4().hex[:8]}.tmp"))
     try:
         write(temporary)
         os.replace(temporary, path)

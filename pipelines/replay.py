@@ -10,9 +10,9 @@ import click
 from rich.console import Console
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks
+from dp_transforms.event_files import EventFields, find_log_chunks
 from dp_transforms.read_events import ReadProgress
-from dp_transforms.report_files import ReportFileError, read_report_file, report_format
+from dp_transforms.report_files import partial_path, read_report_file, report_format
 from pipelines.options import UserError
 from pipelines.plan_options import PLAN_OPTIONS, flag, plan_from_options, plan_options
 from pipelines.replay_progress import show_progress
@@ -70,34 +70,44 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
         --epsilon 2 --delta 1e-9 --output report.avro
     """
     try:
-        report_format(options["output"])
-        _check_free(options["output"], "--output")
-        if options["dead_letter"]:
-            _check_free(options["dead_letter"], "--dead-letter")
-        fields = EventFields(options["user_field"], options["item_field"], options["time_field"], options["time_unit"])
-        plan = _plan(options)
-        chunks = find_log_chunks(logs, fields)
-    except (EventFileError, ReportFileError, ValueError) as error:
+        beam_options = pipeline_options(context.obj or [])
+        request = _request(logs, options)
+        if is_local(beam_options) and not options["allow_large_log"]:
+            check_memory(request.chunks, request.fields, request.plan)
+    except ValueError as error:  # of a file, the plan, or an option
         raise UserError(str(error)) from None
-    beam_options = pipeline_options(context.obj or [])
-    if is_local(beam_options) and not options["allow_large_log"]:
-        check_memory(chunks, plan)
-    request = ReplayRequest(
-        chunks=chunks,
+    progress = ReadProgress()
+    with show_progress(progress, sum(chunk.bytes for chunk in request.chunks)):
+        summary = run_replay(request, beam_options, progress)
+    _print_summary(summary, options["time_unit"])
+    _print_report(request)
+
+
+def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
+    """Everything that can be known to be wrong is found here, before any budget is spent."""
+    output, dead_letter = options["output"], options["dead_letter"]
+    report_format(output)
+    _check_writable(output, "--output")
+    if dead_letter:
+        _check_writable(dead_letter, "--dead-letter")
+        if os.path.realpath(dead_letter) == os.path.realpath(output):
+            raise UserError("--output and --dead-letter name one file. Name two.")
+    for name in ("stream", "run_id"):
+        if options[name] is not None and not (options[name] and options[name].isprintable()):
+            raise UserError(f"{flag(name)} must be a printable text that is not empty.")
+    fields = EventFields(options["user_field"], options["item_field"], options["time_field"], options["time_unit"])
+    plan = _plan(options)
+    return ReplayRequest(
+        chunks=find_log_chunks(logs, fields),
         fields=fields,
         plan=plan,
-        output=options["output"],
-        dead_letter=options["dead_letter"],
+        output=output,
+        dead_letter=dead_letter,
         max_bad_fraction=options["max_bad_fraction"],
         noise_key_file=options["noise_key_file"],
         run_id=options["run_id"] or uuid.uuid4().hex,
         stream=options["stream"],
     )
-    progress = ReadProgress()
-    with show_progress(progress, sum(chunk.bytes for chunk in chunks)):
-        summary = run_replay(request, beam_options, progress)
-    _print_summary(summary, options["time_unit"])
-    _print_report(request)
 
 
 def _plan(options: dict[str, Any]) -> ReleasePlan:
@@ -118,11 +128,15 @@ def _plan(options: dict[str, Any]) -> ReleasePlan:
         raise UserError(f"--plan {path}: {error}") from None
 
 
-def _check_free(path: str, option: str) -> None:
+def _check_writable(path: str, option: str) -> None:
     if os.path.lexists(path):
         raise UserError(f"{option} {path} exists and is never overwritten. Remove it or name another file.")
-    if not os.path.isdir(os.path.dirname(path) or "."):
-        raise UserError(f"{option} {path}: there is no such folder. Make it first.")
+    trial = partial_path(path, uuid.uuid4().hex) + ".trial.tmp"  # as long as the names that the run will need
+    try:
+        os.close(os.open(trial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        os.unlink(trial)
+    except OSError as error:
+        raise UserError(f"{option} {path} cannot be written: {error.strerror}. Name another file.") from None
 
 
 def _print_summary(summary: ReplaySummary, time_unit: str | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -14,18 +13,19 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.event_files import EventFields, LogChunk, estimate_events
+from dp_transforms.event_files import EventFields, LogChunk, estimate_log
 from dp_transforms.operator_counters import EVENTS_OUTSIDE_RANGE, EVENTS_READ, EVENTS_REJECTED, operator_counts
 from dp_transforms.read_events import ReadEvents, ReadProgress
-from dp_transforms.report_files import ReportHeader
+from dp_transforms.report_files import ReportFileError, ReportHeader, discard_file, partial_path, publish_file
 from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.write_reports import WriteRejected, WriteReports, discard_file, partial_path, publish_file
+from dp_transforms.write_reports import WriteRejected, WriteReports
 from pipelines.options import UserError
 from runners.direct import free_memory_bytes
 
 # Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
 _BASE_BYTES = 400_000_000
 _BYTES_PER_EVENT = 80
+_BYTES_PER_LABEL_BYTE = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,14 +57,15 @@ class ReplaySummary:
     seconds: float
 
 
-def check_memory(chunks: Sequence[LogChunk], plan: ReleasePlan) -> None:
+def check_memory(chunks: Sequence[LogChunk], fields: EventFields, plan: ReleasePlan) -> None:
     """Raises UserError for a log that would not fit into memory on the local runner."""
-    events = estimate_events(chunks)
-    needed = _BASE_BYTES + events * plan.schedule.windows_per_event * _BYTES_PER_EVENT
+    log = estimate_log(chunks, fields)
+    per_window = log.events * _BYTES_PER_EVENT + log.label_bytes * _BYTES_PER_LABEL_BYTE
+    needed = _BASE_BYTES + plan.schedule.windows_per_event * per_window
     free = free_memory_bytes()
     if needed > free:
         raise UserError(
-            f"up to {events:,} events{_in_windows(plan)} may need {needed / 1e9:.1f} GB on the local runner and"
+            f"about {log.events:,} events{_in_windows(plan)} may need {needed / 1e9:.1f} GB on the local runner and"
             f" {free / 1e9:.1f} GB are free. Replay a part of the range, use another runner (-- --runner=...), or try"
             " it with --allow-large-log."
         )
@@ -97,9 +98,9 @@ def run_replay(request: ReplayRequest, options: PipelineOptions, progress: ReadP
             seconds=time.monotonic() - started,
         )
         if partial_dead_letter and request.dead_letter:
-            publish_file(partial_dead_letter, request.dead_letter)
+            _publish(partial_dead_letter, request.dead_letter)
         _check_bad_fraction(summary, request)
-        publish_file(partial, request.output)
+        _publish(partial, request.output)
         return summary
     finally:
         for path in filter(None, (partial, partial_dead_letter)):
@@ -109,8 +110,8 @@ def run_replay(request: ReplayRequest, options: PipelineOptions, progress: ReadP
 def _build(
     pipeline: beam.Pipeline,
     request: ReplayRequest,
-    partial: str | os.PathLike[str],
-    partial_dead_letter: str | os.PathLike[str] | None,
+    partial: str,
+    partial_dead_letter: str | None,
     progress: ReadProgress,
 ) -> None:
     batches, rejected = pipeline | "ReadEvents" >> ReadEvents(request.chunks, request.fields, progress)
@@ -120,6 +121,13 @@ def _build(
     _ = heavy_hitters.reports | "WriteReports" >> WriteReports(partial, request.header)
     if partial_dead_letter:
         _ = rejected | "WriteRejected" >> WriteRejected(partial_dead_letter)
+
+
+def _publish(partial: str, output: str) -> None:
+    try:
+        publish_file(partial, output)
+    except ReportFileError as error:
+        raise UserError(str(error)) from None
 
 
 def _check_bad_fraction(summary: ReplaySummary, request: ReplayRequest) -> None:

@@ -8,30 +8,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import psutil
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 LOCAL_RUNNER = "FnApiRunner"
+_RUNNERS_HERE = (LOCAL_RUNNER, "BundleBasedDirectRunner")
 _NAMES_OF_LOCAL = (None, "DirectRunner", "direct", LOCAL_RUNNER)
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
-    """Beam's options from the command line; the local runner unless they name another."""
+    """Beam's options from the command line; the local runner unless they name another.
+
+    Raises ValueError for an option that the local runner does not know; others may know more.
+    """
     options = PipelineOptions(list(arguments))
     standard = options.view_as(StandardOptions)
     if standard.runner in _NAMES_OF_LOCAL:
         standard.runner = LOCAL_RUNNER
+        unknown = set(options.get_all_options(retain_unknown_options=True)) - set(options.get_all_options())
+        unknown.update(word for word in arguments[:1] if not word.startswith("-"))
+        if unknown:
+            raise ValueError(f"Beam has no option {', '.join(sorted(unknown))}. Check what follows --.")
     return options
 
 
 def is_local(options: PipelineOptions) -> bool:
     """Whether the work is done on this machine."""
-    return bool(options.view_as(StandardOptions).runner == LOCAL_RUNNER)
-
-
-def is_in_process(options: PipelineOptions) -> bool:
-    """Whether the work is done in this very process."""
-    return is_local(options) and options.view_as(DirectOptions).direct_running_mode in (None, "in_memory")
+    return bool(options.view_as(StandardOptions).runner in _RUNNERS_HERE)
 
 
 def free_memory_bytes() -> int:

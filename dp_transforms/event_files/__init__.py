@@ -1,7 +1,8 @@
 """Event logs in files: find them, check their schema, read them as columns.
 
     log_chunk      what is read (EventFields, LogChunk), what comes out (ReadBlock), what goes wrong (EventFileError)
-    discovery      find_log_chunks: files, folders and globs, checked and split; read_log_chunk; estimate_events
+    discovery      find_log_chunks: files, folders and globs, checked and split; read_log_chunk
+    estimate       estimate_log: about how many events, and how much text, for the memory check
     parquet, avro, csv_lines, json_lines     one module per format: find_chunks and read_chunk
     avro_container, avro_schema   the framing of an Avro file and an allow-list of schemas, read with limits
     text_files     plain and compressed text, and how far it is read
@@ -17,15 +18,17 @@ Nothing here knows Beam.
 
 from __future__ import annotations
 
-from dp_transforms.event_files.discovery import estimate_events, find_log_chunks, read_log_chunk
+from dp_transforms.event_files.discovery import find_log_chunks, read_log_chunk
+from dp_transforms.event_files.estimate import LogEstimate, estimate_log
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 
 __all__ = [
     "EventFields",
     "EventFileError",
     "LogChunk",
+    "LogEstimate",
     "ReadBlock",
-    "estimate_events",
+    "estimate_log",
     "find_log_chunks",
     "read_log_chunk",
 ]

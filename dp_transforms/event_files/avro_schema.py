@@ -79,7 +79,7 @@ def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
     field_list = schema.get("fields")
     if not (isinstance(field_list, list) and all(_is_field(field) for field in field_list)):
         raise damaged_error(path, "Avro")
-    check_fields_present(path, [field["name"] for field in field_list], fields)
+    check_fields_present(path, [field["name"] for field in field_list], fields, has_schema=True)
     builder = _Builder(path)
     record, size = builder.build(schema, 0)
     built = dict(zip((field["name"] for field in field_list), record["fields"], strict=True))

@@ -51,7 +51,7 @@ def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
         raise EventFileError(path, "it is UTF-16 text. Convert it to UTF-8.")
     rows = _rows(path, head)
     header = next(rows, [])
-    check_fields_present(path, header, fields)
+    check_fields_present(path, header, fields, has_schema=False)
     cells = [
         row[header.index(fields.time)] for row in itertools.islice(rows, _LOOKED_AT_ROWS) if len(row) == len(header)
     ]

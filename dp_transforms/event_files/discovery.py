@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import importlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
@@ -26,16 +26,6 @@ _FORMAT_OF_ENDING = {
     ".json.gz": "json",
 }
 _MODULES = {"parquet": "parquet", "avro": "avro", "csv": "csv_lines", "json": "json_lines"}
-
-# No event of a text log is shorter: three short cells, two separators, a line end. Compressed text shrinks about
-# tenfold at best. Both are lower bounds, so that the number of events is rather over- than underestimated.
-_MIN_BYTES_PER_EVENT = 24.0
-_MIN_BYTES_PER_COMPRESSED_EVENT = 2.4
-
-
-def known_endings() -> tuple[str, ...]:
-    """The endings of the files that can be read."""
-    return tuple(_FORMAT_OF_ENDING)
 
 
 def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChunk]:
@@ -59,18 +49,6 @@ def read_log_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The rows of a chunk, in order, in blocks of at most about a million: constant memory for any size."""
     blocks: Iterator[ReadBlock] = _module(chunk.format).read_chunk(chunk, fields)
     return blocks
-
-
-def estimate_events(chunks: Iterable[LogChunk]) -> int:
-    """The number of events, from above: exact where the files tell it (Parquet, Avro), else from their size."""
-    total = 0.0
-    for chunk in chunks:
-        if chunk.events is not None:
-            total += chunk.events
-        else:
-            compressed = chunk.path.lower().endswith(".gz")
-            total += chunk.bytes / (_MIN_BYTES_PER_COMPRESSED_EVENT if compressed else _MIN_BYTES_PER_EVENT)
-    return int(total)
 
 
 def _module(format_name: str) -> Any:

@@ -94,10 +94,19 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def check_fields_present(path: str, available: Iterable[str], fields: EventFields) -> None:
-    """Raises EventFileError unless each of the three fields is there exactly once."""
+def check_fields_present(path: str, available: Iterable[str], fields: EventFields, *, has_schema: bool) -> None:
+    """Raises EventFileError unless each of the three fields is there exactly once.
+
+    has_schema: the names come from a schema, and the error lists them. In text they may be cells: a CSV file without
+        a header, JSON objects keyed by user.
+    """
     names = list(available)
     for name in fields.names:
+        if name not in names and not has_schema:
+            raise EventFileError(
+                path,
+                f"no field {name!r}. Name it with {fields.flag(name)}; CSV begins with the names of its fields.",
+            )
         if name not in names:
             shown = [one_line(other)[:80] for other in names[:_MAX_NAMES_SHOWN]]
             more = ", ..." if len(names) > _MAX_NAMES_SHOWN else ""

@@ -104,7 +104,7 @@ def _metadata_of_version(path: str, mtime_ns: int, size: int) -> pq.FileMetaData
 
 
 def _check_schema(path: str, schema: pa.Schema, fields: EventFields) -> None:
-    check_fields_present(path, schema.names, fields)
+    check_fields_present(path, schema.names, fields, has_schema=True)
     for name in (fields.user, fields.item):
         if not columns.is_id_type(schema.field(name).type):
             raise id_type_error(path, name, str(schema.field(name).type)[:80])

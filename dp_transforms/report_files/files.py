@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import hashlib
 import os
 import pathlib
 import re
@@ -93,9 +94,13 @@ def read_report_file(path: Path) -> tuple[ReportHeader, Iterator[WindowReport]]:
 
 
 def partial_path(output: Path, run_id: str) -> str:
-    """Where the file of a run waits to be published: hidden, beside the output, as ``.report.avro.RUN.partial``."""
+    """Where the file of a run waits to be published: hidden, beside the output, as ``.report.avro.RUN.partial``.
+
+    RUN is short whatever the run id: a name has at most 255 bytes.
+    """
     path = pathlib.Path(output)
-    return str(path.with_name(f".{path.name}.{re.sub(r'[^A-Za-z0-9_-]', '_', run_id) or '_'}.partial"))
+    run = hashlib.sha256(run_id.encode(errors="surrogatepass")).hexdigest()[:8]
+    return str(path.with_name(f".{path.name}.{run}.partial"))
 
 
 def publish_file(partial: Path, output: Path) -> None:

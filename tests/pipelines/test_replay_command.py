@@ -287,7 +287,11 @@ def test_windows_are_aligned_to_the_start_and_may_slide(parquet_log: pathlib.Pat
         (["log.parquet", "--user-field", "who"], "--user-field"),
         (["log.parquet", "--output", "report.txt"], ".avro"),
         (["log.parquet", "--output", "taken.avro"], "--output"),
-        (["log.parquet", "--output", "no/such/folder.avro"], "folder"),
+        (["log.parquet", "--output", "no/such/folder.avro"], "No such file or directory"),
+        (["log.parquet", "--output", "x" * 250 + ".avro"], "File name too long"),
+        (["log.parquet", "--output", "same.jsonl", "--dead-letter", "./same.jsonl"], "one file"),
+        (["log.parquet", "--stream", "a\x1bb"], "--stream"),
+        (["log.parquet", "--run-id", ""], "--run-id"),
         (["log.parquet", "--dead-letter", "taken.avro"], "--dead-letter"),
         (["log.parquet", "--threshold", "5"], "--threshold"),
         (["log.parquet", "--noise-key-file", "short.key"], "32"),
@@ -332,10 +336,24 @@ def test_a_log_too_large_for_memory_is_refused_with_the_figure(
 
     plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule.sliding(0, 7200, 7200, 3600))
     chunks = find_log_chunks([str(parquet_log)], EventFields())
-    replay_run.check_memory(chunks, plan)
+    replay_run.check_memory(chunks, EventFields(), plan)
     monkeypatch.setattr(replay_run, "free_memory_bytes", lambda: 300_000_000)
     with pytest.raises(UserError, match=r"0\.4 GB on the local runner and 0\.3 GB are free.*--allow-large-log"):
-        replay_run.check_memory(chunks, plan)
+        replay_run.check_memory(chunks, EventFields(), plan)
+
+
+def test_long_labels_count_in_the_memory_check(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """300,000 distinct labels of 1,000 characters took 2.2 GB."""
+    from dp_transforms import EventFields, ReleasePlan, WindowSchedule, find_log_chunks
+    from pipelines import replay_run
+    from pipelines.options import UserError
+
+    write_parquet(tmp_path / "log.parquet", [("u", f"{n:01000d}", START) for n in range(30_000)])
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule.fixed(0, 7200, 3600))
+    chunks = find_log_chunks([str(tmp_path / "log.parquet")], EventFields())
+    monkeypatch.setattr(replay_run, "free_memory_bytes", lambda: 570_000_000)
+    with pytest.raises(UserError, match=r"0\.6 GB on the local runner"):
+        replay_run.check_memory(chunks, EventFields(), plan)
 
 
 def test_a_log_that_breaks_on_the_way_leaves_no_file(tmp_path: pathlib.Path) -> None:
@@ -354,6 +372,8 @@ def test_beam_options_pass_through(parquet_log: pathlib.Path, tmp_path: pathlib.
     key.chmod(0o600)
     workers = ["--", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
     words = ["replay", parquet_log, *BUDGET, "--output", "report.jsonl"]
+    for typo in ("--direct_num_worker=2", "runner=Flink"):
+        assert "Beam has no option" in error_line(shh(*words, "--", typo, cwd=tmp_path))
     refused = shh(*words, *workers, cwd=tmp_path)
     assert "--noise-key-file" in error_line(refused)
     result = shh(*words, "--noise-key-file", key, *workers, cwd=tmp_path)

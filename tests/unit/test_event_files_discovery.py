@@ -8,8 +8,8 @@ import pickle
 
 import pytest
 
-from dp_transforms.event_files import EventFields, EventFileError, LogChunk, estimate_events, find_log_chunks
-from tests.unit.event_files_oracle import read_all, write_csv, write_json
+from dp_transforms.event_files import EventFields, EventFileError, estimate_log, find_log_chunks
+from tests.unit.event_files_oracle import SECRET, read_all, write_csv, write_json
 
 LINE = ("u", "i", "2017-10-01T03:00:00Z")
 
@@ -96,11 +96,34 @@ def test_errors_are_one_line_and_cross_process_boundaries(tmp_path: pathlib.Path
     assert isinstance(copy, ValueError)
 
 
-def test_the_estimate_is_exact_where_files_tell_and_high_where_not() -> None:
-    chunks = [
-        LogChunk("a.parquet", "parquet", 0, 10, 1),
-        LogChunk("a.csv", "csv", None, None, 2400),
-        LogChunk("a.csv.gz", "csv", None, None, 240),
-    ]
-    assert estimate_events(chunks) == 10 + 100 + 100
+def test_the_estimate_knows_events_and_label_text_of_every_format(tmp_path: pathlib.Path) -> None:
+    rows = [(f"u{n}", "x" * 50 + str(n % 100), "2017-10-01T03:00:00Z") for n in range(5000)]
+    write_csv(tmp_path / "a.csv", rows)
+    write_csv(tmp_path / "b.csv", rows[:2500])
+    write_json(tmp_path / "c.jsonl", rows)
+    chunks = find_log_chunks([str(tmp_path)], EventFields())
     assert pickle.loads(pickle.dumps(chunks)) == chunks  # noqa: S301
+    estimate = estimate_log(chunks, EventFields())
+    assert estimate.events == pytest.approx(12_500, rel=0.01)
+    labels = sum(50 + len(str(n)) for n in range(100))  # each label once a block, and one block tells for all
+    assert estimate.label_bytes == pytest.approx(2.5 * labels, rel=0.01)
+
+
+def test_a_block_that_cannot_be_read_is_told_by_the_estimate(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text('user,item,timestamp\nu,i,2017-10-01\n"u,i,2017-10-01\n')
+    chunks = find_log_chunks([str(path)], EventFields())
+    path.write_bytes(b'user,item,timestamp\n"' + b"x" * (1 << 23))
+    with pytest.raises(EventFileError):
+        estimate_log(chunks, EventFields())
+
+
+def test_what_may_be_cells_is_never_listed_as_fields(tmp_path: pathlib.Path) -> None:
+    """A CSV file without a header, and JSON objects keyed by user."""
+    (tmp_path / "log.csv").write_text(f"{SECRET},story,2026-01-01\nu2,story,2026-01-01\n")
+    (tmp_path / "log.jsonl").write_text(f'{{"{SECRET}": "news"}}\n')
+    for name in ("log.csv", "log.jsonl"):
+        with pytest.raises(EventFileError, match="--user-field") as caught:
+            find_log_chunks([str(tmp_path / name)], EventFields())
+        assert SECRET not in str(caught.value)
+        assert "story" not in str(caught.value)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.event_files import EventFields, EventFileError, estimate_events, find_log_chunks, parquet
+from dp_transforms.event_files import EventFields, EventFileError, estimate_log, find_log_chunks, parquet
 from tests.unit.event_files_oracle import SECRET, expected, read_all, read_chunks, write_parquet
 
 UTC = datetime.timezone.utc
@@ -72,7 +72,7 @@ def test_chunks_are_the_row_groups_and_share_the_bytes_of_the_file(tmp_path: pat
         (0, 7, 0), (1, 7, 7), (2, 7, 14), (3, 7, 21), (4, 2, 28),
     ]  # fmt: skip
     assert sum(chunk.bytes for chunk in chunks) == pathlib.Path(path).stat().st_size
-    assert estimate_events(chunks) == len(ROWS)
+    assert estimate_log(chunks, EventFields()).events == len(ROWS)
     events, rejected = read_chunks(chunks[2:3], EventFields())
     assert events == expected(ROWS[14:21])[0]
     assert rejected == {

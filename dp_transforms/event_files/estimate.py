@@ -1,0 +1,44 @@
+"""How large a log is, from what its files tell and a look at one block of each format. For the operator's memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow.compute as pc
+
+from dp_transforms.event_files.discovery import read_log_chunk
+from dp_transforms.event_files.log_chunk import EventFields, LogChunk, ReadBlock
+
+
+@dataclasses.dataclass(frozen=True)
+class LogEstimate:
+    """events: about how many. label_bytes: about how much text their item labels are, each counted once a block."""
+
+    events: int
+    label_bytes: int
+
+
+def estimate_log(chunks: Sequence[LogChunk], fields: EventFields) -> LogEstimate:
+    """Reads the first block of the largest chunk of each format. Raises EventFileError if it cannot be read."""
+    events = label_bytes = 0.0
+    for file_format in sorted({chunk.format for chunk in chunks}):
+        alike = [chunk for chunk in chunks if chunk.format == file_format]
+        size = sum(chunk.bytes for chunk in alike)
+        block = _first_rows(max(alike, key=lambda chunk: chunk.bytes), fields)
+        if block is None:
+            continue
+        rows = [chunk.events for chunk in alike if chunk.events is not None]
+        count = sum(rows) if len(rows) == len(alike) else size * block.rows / max(1, block.bytes)
+        events += count
+        label_bytes += count * _label_bytes(block) / block.rows
+    return LogEstimate(int(events), int(label_bytes))
+
+
+def _first_rows(chunk: LogChunk, fields: EventFields) -> ReadBlock | None:
+    return next((block for block in read_log_chunk(chunk, fields) if block.rows), None)
+
+
+def _label_bytes(block: ReadBlock) -> float:
+    return float(np.sum(pc.binary_length(block.batch.item.dictionary).to_numpy(zero_copy_only=False)))
