@@ -12,12 +12,11 @@ from apache_beam.transforms.window import GlobalWindow, GlobalWindows, Timestamp
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
-from dp_transforms import event_coder, report_coder  # noqa: F401  (registers coders)
+from dp_transforms.event_batches import REJECTED, batches_and_rejected, typed
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.operator_counters import EVENTS_REJECTED, operator_counter
 from dp_transforms.rejected_events import RejectedEvents
 
-_REJECTED = "rejected"
 _MAX_BATCH = 100_000
 
 Getter = Callable[[Any], Any]
@@ -36,16 +35,11 @@ class CollectEvents(beam.PTransform):
         self._item = item
 
     def expand(self, elements: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
-        outputs = (
+        return typed(
             elements
             | "IgnoreWindows" >> beam.WindowInto(GlobalWindows())
-            | "CollectBatches"
-            >> beam.ParDo(CollectEventsDoFn(self._user, self._item)).with_outputs(_REJECTED, main="batches")
+            | "CollectBatches" >> batches_and_rejected(CollectEventsDoFn(self._user, self._item))
         )
-        batches, rejected = outputs.batches, outputs[_REJECTED]
-        batches.element_type = EventBatch
-        rejected.element_type = RejectedEvents
-        return batches, rejected
 
 
 class CollectEventsDoFn(beam.DoFn):
@@ -85,7 +79,7 @@ class CollectEventsDoFn(beam.DoFn):
             self._rejected_counter.inc(len(positions))
             rejected = RejectedEvents("element", positions, reason)
             stamped = WindowedValue(rejected, Timestamp(micros=min(positions)), [GlobalWindow()])
-            yield beam.pvalue.TaggedOutput(_REJECTED, stamped)
+            yield beam.pvalue.TaggedOutput(REJECTED, stamped)
         self._rejected = {}
 
     def _take_batch(self) -> TimestampedValue:

@@ -9,13 +9,9 @@ from typing import ClassVar
 
 import apache_beam as beam
 
-from dp_transforms import event_coder, report_coder  # noqa: F401  (registers coders)
+from dp_transforms.event_batches import REJECTED, batches_and_rejected, typed
 from dp_transforms.event_files import EventFields, LogChunk, read_log_chunk
-from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.operator_counters import EVENTS_REJECTED, operator_counter
-from dp_transforms.rejected_events import RejectedEvents
-
-_REJECTED = "rejected"
 
 
 class ReadProgress:
@@ -56,17 +52,12 @@ class ReadEvents(beam.PTransform):
         self._progress_token = progress.token if progress is not None else None
 
     def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
-        outputs = (
+        return typed(
             begin
             | "Chunks" >> beam.Create(self._chunks)
             | "SpreadChunks" >> beam.Reshuffle()
-            | "ReadChunks"
-            >> beam.ParDo(ReadChunkDoFn(self._fields, self._progress_token)).with_outputs(_REJECTED, main="batches")
+            | "ReadChunks" >> batches_and_rejected(ReadChunkDoFn(self._fields, self._progress_token))
         )
-        batches, rejected = outputs.batches, outputs[_REJECTED]
-        batches.element_type = EventBatch
-        rejected.element_type = RejectedEvents
-        return batches, rejected
 
 
 class ReadChunkDoFn(beam.DoFn):
@@ -81,7 +72,7 @@ class ReadChunkDoFn(beam.DoFn):
         for block in read_log_chunk(chunk, self._fields):
             for rejected in block.rejected:
                 self._rejected.inc(len(rejected.positions))
-                yield beam.pvalue.TaggedOutput(_REJECTED, rejected)
+                yield beam.pvalue.TaggedOutput(REJECTED, rejected)
             if len(block.batch):
                 yield block.batch
             ReadProgress.advance(self._progress_token, block.rows, block.bytes)

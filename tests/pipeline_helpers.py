@@ -18,7 +18,7 @@ from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from dp_transforms import event_coder  # noqa: F401  (registers the coder of EventBatch)
+from dp_transforms import event_batches  # noqa: F401  (registers the coder of EventBatch)
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.settings import MonitorSettings

@@ -327,35 +327,6 @@ def test_missing_budget_options_are_named(parquet_log: pathlib.Path, tmp_path: p
         assert option in result.stderr
 
 
-def test_a_log_too_large_for_memory_is_refused_with_the_figure(
-    parquet_log: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from dp_transforms import EventFields, ReleasePlan, WindowSchedule, find_log_chunks
-    from pipelines import replay_run
-    from pipelines.options import UserError
-
-    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule.sliding(0, 7200, 7200, 3600))
-    chunks = find_log_chunks([str(parquet_log)], EventFields())
-    replay_run.check_memory(chunks, EventFields(), plan)
-    monkeypatch.setattr(replay_run, "free_memory_bytes", lambda: 300_000_000)
-    with pytest.raises(UserError, match=r"0\.4 GB on the local runner and 0\.3 GB are free.*--allow-large-log"):
-        replay_run.check_memory(chunks, EventFields(), plan)
-
-
-def test_long_labels_count_in_the_memory_check(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """300,000 distinct labels of 1,000 characters took 2.2 GB."""
-    from dp_transforms import EventFields, ReleasePlan, WindowSchedule, find_log_chunks
-    from pipelines import replay_run
-    from pipelines.options import UserError
-
-    write_parquet(tmp_path / "log.parquet", [("u", f"{n:01000d}", START) for n in range(30_000)])
-    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule.fixed(0, 7200, 3600))
-    chunks = find_log_chunks([str(tmp_path / "log.parquet")], EventFields())
-    monkeypatch.setattr(replay_run, "free_memory_bytes", lambda: 570_000_000)
-    with pytest.raises(UserError, match=r"0\.6 GB on the local runner"):
-        replay_run.check_memory(chunks, EventFields(), plan)
-
-
 def test_a_log_that_breaks_on_the_way_leaves_no_file(tmp_path: pathlib.Path) -> None:
     write_log(tmp_path / "log.parquet")
     content = bytearray((tmp_path / "log.parquet").read_bytes())

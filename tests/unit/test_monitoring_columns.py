@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +18,6 @@ from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.packed_arrays import pack_arrays, unpack_arrays
-from dp_transforms.monitoring.runs import run_slices, run_starts
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.window_schedule import WindowSchedule
 
@@ -361,46 +359,3 @@ def test_table_of_labels_finds_duplicates() -> None:
     assert_is_table(table)
     assert len(table) == 4
     assert [table.labels[int(position)].as_py() for position in positions] == labels.to_pylist()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Bytes and runs
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.tuples(st.sampled_from(["u1", "u4", "i8", "u8"]), st.integers(0, 5)), max_size=6))
-@settings(deadline=None)
-def test_packed_arrays_round_trip(shapes: list[tuple[str, int]]) -> None:
-    arrays = [np.arange(length).astype(f"<{kind}") * 37 for kind, length in shapes]
-    again = unpack_arrays(pack_arrays(*arrays))
-    assert [array.dtype for array in again] == [array.dtype for array in arrays]
-    assert all(np.array_equal(one, other) for one, other in zip(again, arrays, strict=True))
-
-
-def test_foreign_bytes_are_refused() -> None:
-    with pytest.raises(ValueError, match="no packed arrays of this version"):
-        unpack_arrays(b"SHH0" + bytes(8))
-    with pytest.raises(ValueError, match="not an EventBatch"):
-        EventBatch.from_bytes(b"SHH1 and more")
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), max_size=12))
-@settings(deadline=None)
-def test_runs(rows: list[tuple[int, int]]) -> None:
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 2)
-    slices = run_slices(columns[:, 0], columns[:, 1])
-    assert [rows[part] for part in slices] == [[*group] for _, group in itertools.groupby(rows)]
-    assert run_starts(columns[:, 0], columns[:, 1]).tolist() == [part.start for part in slices]
-
-
-@given(events_strategy)
-@settings(max_examples=30, deadline=None)
-def test_event_batches_round_trip(events: list[Event]) -> None:
-    again = EventBatch.from_bytes(batch_of(events).to_bytes())
-    assert [*zip(again.user.to_pylist(), again.item.to_pylist(), again.time_micros.tolist(), strict=True)] == events
-
-
-def test_event_batches_have_columns_of_one_length() -> None:
-    batch = batch_of([("u", "i", 0)])
-    with pytest.raises(ValueError, match="one length, got 1, 1 and 2"):
-        EventBatch(batch.user, batch.item, np.zeros(2, dtype=np.int64))

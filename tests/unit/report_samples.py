@@ -1,0 +1,36 @@
+"""Reports in all their variety, and files of them."""
+
+from __future__ import annotations
+
+from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.report_files import ReportHeader, read_report_file, write_report_file
+
+HOUR = 3_600_000_000
+START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
+HEADER = ReportHeader(
+    "run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0, "notes": ["é", None]}
+)
+ENDINGS = ["avro", "jsonl", "parquet"]
+
+
+def report(window, *heavy_hitters, stream="news", spent=0.25):
+    start = START + window * HOUR
+    return WindowReport(stream, start, start + HOUR, list(heavy_hitters), 2.0, 1e-9, spent)
+
+
+LABELS = report(0, HeavyHitter('Ünï\u2028code "[b]"', ABOVE, None), HeavyHitter("b", BETWEEN, 812))
+COUNTS = report(7, HeavyHitter("a", None, 4021), HeavyHitter("", None, -3), spent=1.5)
+OTHER_STREAM = report(3, HeavyHitter("x", ABOVE, None), stream="alpha")
+REPORTS = [COUNTS, LABELS, OTHER_STREAM]
+IN_ORDER = [OTHER_STREAM, LABELS, COUNTS]
+
+
+def written(folder, ending, reports=REPORTS, header=HEADER):
+    path = folder / f"report.{ending}"
+    write_report_file(path, header, reports)
+    return path
+
+
+def read_all(path):
+    header, reports = read_report_file(path)
+    return header, list(reports)

@@ -1,0 +1,39 @@
+"""Packed arrays and runs of rows."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.packed_arrays import pack_arrays, unpack_arrays
+from dp_transforms.monitoring.runs import run_slices, run_starts
+
+
+@given(st.lists(st.tuples(st.sampled_from(["u1", "u4", "i8", "u8"]), st.integers(0, 5)), max_size=6))
+@settings(deadline=None)
+def test_packed_arrays_round_trip(shapes: list[tuple[str, int]]) -> None:
+    arrays = [np.arange(length).astype(f"<{kind}") * 37 for kind, length in shapes]
+    again = unpack_arrays(pack_arrays(*arrays))
+    assert [array.dtype for array in again] == [array.dtype for array in arrays]
+    assert all(np.array_equal(one, other) for one, other in zip(again, arrays, strict=True))
+
+
+def test_foreign_bytes_are_refused() -> None:
+    with pytest.raises(ValueError, match="no packed arrays of this version"):
+        unpack_arrays(b"SHH0" + bytes(8))
+    with pytest.raises(ValueError, match="not an EventBatch"):
+        EventBatch.from_bytes(b"SHH1 and more")
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), max_size=12))
+@settings(deadline=None)
+def test_runs(rows: list[tuple[int, int]]) -> None:
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 2)
+    slices = run_slices(columns[:, 0], columns[:, 1])
+    assert [rows[part] for part in slices] == [[*group] for _, group in itertools.groupby(rows)]
+    assert run_starts(columns[:, 0], columns[:, 1]).tolist() == [part.start for part in slices]
