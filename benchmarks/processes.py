@@ -12,6 +12,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 
+OUTPUT = "{OUTPUT}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
@@ -28,9 +30,11 @@ class Measurement:
 def run_measured(module: str, *arguments: str) -> Measurement:
     """``python -m module arguments``. Raises RuntimeError, with the end of what it printed, if it fails.
 
+    OUTPUT in an argument becomes the path of a new file, in a folder that is removed afterwards.
     Keep this process small: Linux counts what a parent holds when it starts a child toward the child's peak.
     """
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryDirectory(prefix="shh_bench_") as folder, tempfile.TemporaryFile() as output:
+        arguments = tuple(word.replace(OUTPUT, os.path.join(folder, "output")) for word in arguments)
         started = time.perf_counter()
         child = subprocess.Popen([sys.executable, "-m", module, *arguments], stdout=output, stderr=output)
         _, status, usage = os.wait4(child.pid, 0)
