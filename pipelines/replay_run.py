@@ -24,7 +24,7 @@ from runners.direct import free_memory_bytes
 
 # Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
 _BASE_BYTES = 400_000_000
-_BYTES_PER_EVENT = 80
+_BYTES_PER_EVENT = 120
 _BYTES_PER_LABEL_BYTE = 6
 
 
