@@ -36,7 +36,7 @@ report_coder.register()
 
 
 def batches_and_rejected(do_fn: beam.DoFn) -> beam.PTransform:
-    """ParDo of a DoFn that yields `EventBatch` and, tagged `REJECTED`, `RejectedEvents`; see `typed` for its outputs."""
+    """ParDo of a DoFn that yields `EventBatch` and, tagged `REJECTED`, `RejectedEvents`; `typed` takes its outputs."""
     return beam.ParDo(do_fn).with_outputs(REJECTED, main="batches")
 
 
