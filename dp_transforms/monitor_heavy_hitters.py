@@ -117,7 +117,7 @@ class ThresholdMonitorEvolvingDoFn(KeyedStageDoFn):
                     for cell in budget_cells(charges.users, charges.hits):
                         budgets.add(cell)
                         cells.append(cell)
-        if self._is_bounded or len(cells) > _CELLS_BEFORE_COMPACTION + 2 * len(state.budgets.to_cells()):
+        if self._is_bounded or len(cells) > _CELLS_BEFORE_COMPACTION + 2 * state.budgets.cell_count:
             budgets.clear()
             for cell in state.budgets.to_cells():
                 budgets.add(cell)

@@ -50,6 +50,11 @@ class UserBudgets:
             self._users = np.insert(self._users, positions[~known], users[~known])
             self._hits = np.insert(self._hits, positions[~known], hits[~known])
 
+    @property
+    def cell_count(self) -> int:
+        """How many cells `to_cells` makes."""
+        return -(-len(self) // _USERS_PER_CELL)
+
     def to_cells(self) -> list[bytes]:
         return budget_cells(self._users, self._hits)
 

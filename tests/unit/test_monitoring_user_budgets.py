@@ -66,6 +66,7 @@ def test_cells_of_single_windows_add_up(charges: list[dict[int, int]]) -> None:
 
 def test_nobody_costs_nothing() -> None:
     assert UserBudgets().to_cells() == []
+    assert UserBudgets().cell_count == 0
     assert len(UserBudgets([])) == 0
     assert_paid(UserBudgets(), {})
 
@@ -78,6 +79,7 @@ def test_two_million_users_in_small_cells() -> None:
     budgets = UserBudgets()
     budgets.charge(everybody, hits)
     cells = budgets.to_cells()
+    assert budgets.cell_count == len(cells)
     assert max(map(len, cells)) < 10_000_000
     assert sum(map(len, cells)) <= 16 * count
     assert budgets._users.nbytes + budgets._hits.nbytes <= 16 * count
