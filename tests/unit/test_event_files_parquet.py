@@ -52,7 +52,7 @@ def test_text_columns_of_any_layout(tmp_path: pathlib.Path, id_type: pa.DataType
 
 @pytest.mark.parametrize("id_type", [pa.int8(), pa.uint8(), pa.int32(), pa.int64(), pa.uint64()], ids=str)
 def test_whole_numbers_are_their_decimal_text(tmp_path: pathlib.Path, id_type: pa.DataType) -> None:
-    info = np.iinfo(id_type.to_pandas_dtype())
+    info = np.iinfo(str(id_type))
     rows = [(int(info.max), int(info.min), 5), (None, 7, 6), (7, 7, 7)]
     path = write_parquet(tmp_path / "log.parquet", rows, (id_type, id_type, pa.int64()))
     assert read_all(path, EventFields(time_unit="ms")) == expected(rows, "ms")
