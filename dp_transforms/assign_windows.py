@@ -34,8 +34,8 @@ class Sharding:
     @classmethod
     def choose(cls, schedule: WindowSchedule, *, is_bounded: bool, shards: int | None) -> Sharding:
         """Bounded input: about 128 groups, fewer shards as windows shrink. A stream closes each window by itself."""
-        if shards is not None and shards < 1:
-            raise ValueError(f"shards must be >= 1, got {shards}. Leave it out for a good default.")
+        if shards is not None and (not isinstance(shards, int) or shards < 1):
+            raise ValueError(f"shards must be a whole number >= 1, got {shards!r}. Leave it out for a good default.")
         if not is_bounded:
             return cls(1, shards or _UNBOUNDED_SHARDS)
         slabs = min(schedule.horizon, _BOUNDED_GROUPS)

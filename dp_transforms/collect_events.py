@@ -13,7 +13,7 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from dp_transforms.event_batches import REJECTED, batches_and_rejected, typed
-from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.event_batch import MAX_ID_BYTES, EventBatch
 from dp_transforms.operator_counters import EVENTS_REJECTED, operator_counter
 from dp_transforms.rejected_events import RejectedEvents
 
@@ -116,7 +116,9 @@ def canonical_id(value: Any, what: str) -> str:
     if not text:
         raise _BadIdError(f"missing {what}")
     try:
-        text.encode()
+        size = len(text.encode())
     except UnicodeEncodeError:
         raise _BadIdError(f"{what} is not valid UTF-8") from None
+    if size > MAX_ID_BYTES:
+        raise _BadIdError(f"{what} is longer than {MAX_ID_BYTES:,} bytes")
     return text

@@ -23,6 +23,10 @@ _IN_PROCESS_RUNNERS = ("FnApiRunner", "BundleBasedDirectRunner", "SwitchingDirec
 _FRESH_KEYS: dict[str, bytes] = {}
 
 
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 class KeyFile(beam.Secret):
     """A key in a file of at least 32 bytes that only its owner can read; each worker needs the file at this path."""
 
@@ -33,8 +37,10 @@ class KeyFile(beam.Secret):
     def get_secret_bytes(self) -> bytes:
         """Raises ValueError if the file is missing, open to others, too short or too long."""
         try:
-            with open(self.path, "rb") as file:
+            with open(self.path, "rb", opener=_open_without_waiting) as file:
                 mode = os.fstat(file.fileno()).st_mode
+                if not stat.S_ISREG(mode):  # a pipe gives its bytes once, and every worker needs them
+                    raise ValueError(f"the noise key file {self.path} must be a regular file. {_MAKE_ONE}")
                 if mode & (stat.S_IRWXG | stat.S_IRWXO):
                     raise ValueError(
                         f"the noise key file {self.path} can be used by others (mode {stat.S_IMODE(mode):04o})."
@@ -89,7 +95,7 @@ def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pi
     runner = type(pipeline.runner).__name__
     mode = pipeline.options.view_as(DirectOptions).direct_running_mode
     is_local = runner in _IN_PROCESS_RUNNERS
-    if not is_local or mode not in (None, "in_memory"):
+    if not is_local or mode not in (None, "in_memory", "multi_threading"):
         raise ValueError(
             f"{runner}{f' in mode {mode}' if is_local else ''} runs workers outside this process, which need one noise"
             f" key: give noise_key=PATH, or --noise-key-file. {_MAKE_ONE}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -138,7 +139,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         if callable(self._user) or callable(self._item):
             raise ValueError("the input has no schema: give functions for both user and item, or pairs (user, item).")
         if _may_be_pair(element_type):
-            return _user_of_pair, _item_of_pair
+            return _named_or_pair(self._user, 0), _named_or_pair(self._item, 1)
         raise ValueError(
             f"the input must have a schema, or be pairs (user, item) or EventBatch, got elements of {element_type!r}."
             " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
@@ -189,21 +190,28 @@ def _getter(field: str | Getter) -> Getter:
     return operator.attrgetter(field) if isinstance(field, str) else field
 
 
-def _user_of_pair(pair: Any) -> Any:
-    user, _ = _checked_pair(pair)
-    return user
+def _named_or_pair(field: str | Getter, position: int) -> Getter:
+    """Reads elements of unknown type: by name where they have names, and else as pairs (user, item).
+
+    A step that stamps elements often loses their type; a NamedTuple (item, user) must not be read by position then.
+    """
+    if not isinstance(field, str):
+        return field
+
+    def get(element: Any) -> Any:
+        if isinstance(element, Mapping):
+            return element[field]
+        if isinstance(element, (tuple, list)) and not hasattr(element, "_fields"):
+            return _checked_pair(element)[position]
+        return getattr(element, field)
+
+    return get
 
 
-def _item_of_pair(pair: Any) -> Any:
-    _, item = _checked_pair(pair)
-    return item
-
-
-def _checked_pair(pair: Any) -> tuple[Any, Any]:
-    """Text, or anything else that can be indexed, would make users of its letters: the element is rejected."""
-    if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
+def _checked_pair(pair: Sequence[Any]) -> Sequence[Any]:
+    if len(pair) != 2:
         raise ValueError("the element is no pair (user, item).")
-    return pair[0], pair[1]
+    return pair
 
 
 def _may_be_pair(element_type: Any) -> bool:

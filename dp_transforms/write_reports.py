@@ -24,7 +24,7 @@ from dp_transforms import report_coder
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.report_files import ReportHeader, decode_report, encode_report, report_format, write_report_file
-from dp_transforms.report_files.files import sync_folder
+from dp_transforms.report_files.files import sync_folder, write_error
 
 report_coder.register()
 
@@ -174,6 +174,8 @@ def _replace_whole(path: str, write: Callable[[str], None]) -> None:
     try:
         write(temporary)
         os.replace(temporary, path)
+    except OSError as error:
+        raise write_error(path, error) from None
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
 
 import click
 
-from pipelines.options import UserError
+from pipelines.options import TERMINATED, UserError
 
 _COMMANDS = {
     "plan": "pipelines.plan",
@@ -45,10 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs ``shh``. Exit codes: 0 done, 1 the run failed, 2 the command line is wrong."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     beam_options: list[str] = []
-    if "--" in words:
+    if "--" in words and words[0] == "replay":
         split = words.index("--")
         words, beam_options = words[:split], words[split + 1 :]
     _quiet_logs("--verbose" in words)
+    signal.signal(signal.SIGTERM, _stop)  # so that what a run leaves half done is removed
     try:
         shh.main(args=words, prog_name="shh", standalone_mode=False, obj=beam_options)
     except UserError as error:
@@ -60,6 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("shh: stopped.", err=True)
         sys.exit(130)
+    except OSError as error:  # a standard output that is full or closed; files have errors of their own
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo(f"shh: cannot write to standard output: {error.strerror}.", err=True)
+        sys.exit(1)
+
+
+def _stop(signal_number: int, frame: object) -> None:
+    raise SystemExit(TERMINATED)
 
 
 def _quiet_logs(verbose: bool) -> None:

@@ -11,6 +11,9 @@ from dp_transforms.window_schedule import parse_utc
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
+TERMINATED = 143  # exit code of a process that SIGTERM ended
+
+
 class UserError(Exception):
     """An expected failure: one line that says what, and the remedy. Never contains a cell of the data."""
 

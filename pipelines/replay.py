@@ -118,7 +118,7 @@ def _plan(options: dict[str, Any]) -> ReleasePlan:
     if given:
         raise UserError(f"--plan already says {', '.join(given)}. Leave the plan or the options out.")
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, "rb") as file:
             return ReleasePlan.from_json(file.read(1 << 20))
     except OSError as error:
         raise UserError(
@@ -165,8 +165,9 @@ def _print_report(request: ReplayRequest) -> None:
         ascii_only = is_ascii_only(console)
         console.print(windows_table(shown, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only))
         console.print(legend(shown, ascii_only=ascii_only), markup=False)
+    windows = "1 window" if len(latest) == 1 else f"{len(latest):,} windows"
     console.print(
-        f"{len(latest):,} windows with heavy items are in {request.output}; see them with: shh show {request.output}",
+        f"{windows} with heavy items: {request.output}; see all with: shh show {request.output}",
         markup=False,
         soft_wrap=True,
     )

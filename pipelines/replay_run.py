@@ -19,13 +19,13 @@ from dp_transforms.read_events import ReadEvents, ReadProgress
 from dp_transforms.report_files import ReportFileError, ReportHeader, discard_file, partial_path, publish_file
 from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.write_reports import WriteRejected, WriteReports
-from pipelines.options import UserError
+from pipelines.options import TERMINATED, UserError
 from runners.direct import free_memory_bytes
 
 # Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
 _BASE_BYTES = 400_000_000
 _BYTES_PER_EVENT = 120
-_BYTES_PER_LABEL_BYTE = 6
+_BYTES_PER_LONG_LABEL_BYTE = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ReplaySummary:
 def check_memory(chunks: Sequence[LogChunk], fields: EventFields, plan: ReleasePlan) -> None:
     """Raises UserError for a log that would not fit into memory on the local runner."""
     log = estimate_log(chunks, fields)
-    per_window = log.events * _BYTES_PER_EVENT + log.label_bytes * _BYTES_PER_LABEL_BYTE
+    per_window = log.events * _BYTES_PER_EVENT + log.long_label_bytes * _BYTES_PER_LONG_LABEL_BYTE
     needed = _BASE_BYTES + plan.schedule.windows_per_event * per_window
     free = free_memory_bytes()
     if needed > free:
@@ -151,6 +151,11 @@ def _told_in_one_line() -> Iterator[None]:
         yield
     except (ValueError, RuntimeError) as error:
         text = str(error)
+        # What stops the process while a worker of it runs comes wrapped as well.
+        if re.search(r"^KeyboardInterrupt\b", text, re.MULTILINE):
+            raise KeyboardInterrupt from None
+        if re.search(r"^SystemExit\b", text, re.MULTILINE):
+            raise SystemExit(TERMINATED) from None
         # Errors of workers arrive as the text of a traceback.
         ours = re.findall(r"^\S*\.(?:Event|Report)FileError: (.*?)(?: \[while running .*)?$", text, re.MULTILINE)
         if ours:

@@ -11,7 +11,6 @@ import psutil
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 LOCAL_RUNNER = "FnApiRunner"
-_RUNNERS_HERE = (LOCAL_RUNNER, "BundleBasedDirectRunner")
 _NAMES_OF_LOCAL = (None, "DirectRunner", "direct", LOCAL_RUNNER)
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -23,6 +22,8 @@ def pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
     """
     options = PipelineOptions(list(arguments))
     standard = options.view_as(StandardOptions)
+    if standard.runner == "BundleBasedDirectRunner":
+        raise ValueError("BundleBasedDirectRunner does not run stateful replays. Leave --runner out.")
     if standard.runner in _NAMES_OF_LOCAL:
         standard.runner = LOCAL_RUNNER
         unknown = set(options.get_all_options(retain_unknown_options=True)) - set(options.get_all_options())
@@ -34,7 +35,7 @@ def pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
 
 def is_local(options: PipelineOptions) -> bool:
     """Whether the work is done on this machine."""
-    return bool(options.view_as(StandardOptions).runner in _RUNNERS_HERE)
+    return bool(options.view_as(StandardOptions).runner == LOCAL_RUNNER)
 
 
 def free_memory_bytes() -> int:

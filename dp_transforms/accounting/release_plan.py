@@ -250,12 +250,12 @@ class ReleasePlan:
         return {"format_version": FORMAT_VERSION, **fields, "schedule": self.schedule.to_dict()}
 
     @classmethod
-    def from_json(cls, text: str) -> ReleasePlan:
+    def from_json(cls, text: str | bytes) -> ReleasePlan:
         """Reads `to_json` text and checks all of it again, the accountant included. Raises ValueError."""
         try:
             fields = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"the plan is no JSON ({error}). Write one with `shh plan --output`.") from None
+        except (ValueError, RecursionError):
+            raise ValueError("the plan is no JSON text. Write one with `shh plan --output`.") from None
         if not isinstance(fields, dict) or fields.pop("format_version", None) != FORMAT_VERSION:
             raise ValueError(f"the plan must have format_version {FORMAT_VERSION}. Write one with `shh plan --output`.")
         expected = {field.name for field in dataclasses.fields(cls)}
@@ -284,7 +284,7 @@ def _as_float(name: str, value: object) -> float:
 
 def _check_choices(release: str, accountant: str, max_users: int, max_items: int) -> None:
     check_release(release)
-    if accountant not in ACCOUNTANTS:
+    if not isinstance(accountant, str) or accountant not in ACCOUNTANTS:
         raise ValueError(f"accountant must be one of {', '.join(ACCOUNTANTS)}, got {accountant!r}.")
     check_whole("max_users", max_users, 1)
     check_whole("max_items", max_items, 1)

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 
 from dp_transforms.event_files.log_chunk import ReadBlock
 from dp_transforms.event_files.times import TimeColumn
-from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.event_batch import MAX_ID_BYTES, EventBatch
 from dp_transforms.rejected_events import RejectedEvents
 
 # Faults of a cell; 0 is none.
-MISSING, EMPTY, NOT_UTF8, WRONG_TYPE, BAD_TIME = 1, 2, 3, 4, 5
+MISSING, EMPTY, NOT_UTF8, WRONG_TYPE, BAD_TIME, TOO_LONG = 1, 2, 3, 4, 5, 6
 
 _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75
@@ -34,6 +34,7 @@ _REASONS = {
     NOT_UTF8: "{0} is not valid UTF-8",
     WRONG_TYPE: "{0} has the wrong type",
     BAD_TIME: "bad {0}",
+    TOO_LONG: f"{{0}} is longer than {MAX_ID_BYTES:,} bytes",
 }
 
 
@@ -120,8 +121,9 @@ def _canonical_text(values: pa.Array) -> tuple[pa.StringArray, npt.NDArray[np.ui
     if text.null_count:
         faults[text.is_null().to_numpy(zero_copy_only=False)] = MISSING
         text = text.fill_null("")
-    is_empty = pc.equal(pc.binary_length(text), 0).to_numpy(zero_copy_only=False)
-    faults[is_empty & (faults == 0)] = EMPTY
+    lengths = pc.binary_length(text).to_numpy(zero_copy_only=False)
+    faults[(lengths == 0) & (faults == 0)] = EMPTY
+    faults[lengths > MAX_ID_BYTES] = TOO_LONG
     return text, faults
 
 

@@ -51,6 +51,8 @@ def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
         raise EventFileError(path, "it is UTF-16 text. Convert it to UTF-8.")
     rows = _rows(path, head)
     header = next(rows, [])
+    if len(header) == 1 and re.search(r"[;\t|]", header[0]):
+        raise EventFileError(path, "its cells are not parted by commas. Write it again, or call it .tsv if by tabs.")
     check_fields_present(path, header, fields, has_schema=False)
     cells = [
         row[header.index(fields.time)] for row in itertools.islice(rows, _LOOKED_AT_ROWS) if len(row) == len(header)

@@ -11,18 +11,21 @@ import pyarrow.compute as pc
 from dp_transforms.event_files.discovery import read_log_chunk
 from dp_transforms.event_files.log_chunk import EventFields, LogChunk, ReadBlock
 
+_SHORT_LABEL = 32  # bytes; such labels are in what an event costs anyway
+_GROUPS_OF_WINDOWS = 128
+
 
 @dataclasses.dataclass(frozen=True)
 class LogEstimate:
-    """events: about how many. label_bytes: about how much text their item labels are, each counted once a block."""
+    """events: about how many. long_label_bytes: about how much text of long item labels travels with them."""
 
     events: int
-    label_bytes: int
+    long_label_bytes: int
 
 
 def estimate_log(chunks: Sequence[LogChunk], fields: EventFields) -> LogEstimate:
     """Reads the first block of the largest chunk of each format. Raises EventFileError if it cannot be read."""
-    events = label_bytes = 0.0
+    events = long_label_bytes = 0.0
     for file_format in sorted({chunk.format for chunk in chunks}):
         alike = [chunk for chunk in chunks if chunk.format == file_format]
         size = sum(chunk.bytes for chunk in alike)
@@ -32,13 +35,16 @@ def estimate_log(chunks: Sequence[LogChunk], fields: EventFields) -> LogEstimate
         rows = [chunk.events for chunk in alike if chunk.events is not None]
         count = sum(rows) if len(rows) == len(alike) else size * block.rows / max(1, block.bytes)
         events += count
-        label_bytes += count * _label_bytes(block) / block.rows
-    return LogEstimate(int(events), int(label_bytes))
+        long_label_bytes += count * _long_label_bytes(block) / block.rows
+    return LogEstimate(int(events), int(long_label_bytes))
 
 
 def _first_rows(chunk: LogChunk, fields: EventFields) -> ReadBlock | None:
     return next((block for block in read_log_chunk(chunk, fields) if block.rows), None)
 
 
-def _label_bytes(block: ReadBlock) -> float:
-    return float(np.sum(pc.binary_length(block.batch.item.dictionary).to_numpy(zero_copy_only=False)))
+def _long_label_bytes(block: ReadBlock) -> float:
+    """Of this block: once for each event, but at most once for each group of windows."""
+    excess = np.maximum(0, pc.binary_length(block.batch.item.dictionary).to_numpy(zero_copy_only=False) - _SHORT_LABEL)
+    by_event = float(excess[block.batch.item.indices.to_numpy()].sum())
+    return min(by_event, float(excess.sum()) * _GROUPS_OF_WINDOWS)

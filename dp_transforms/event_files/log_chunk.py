@@ -119,7 +119,7 @@ def check_fields_present(path: str, available: Iterable[str], fields: EventField
 
 def id_type_error(path: str, name: str, type_name: str) -> EventFileError:
     return EventFileError(
-        path, f"the field {name!r} has type {type_name}; an id must be text or a whole number. Convert it to text."
+        path, f"the field {name!r} has type {type_name}; an id must be text or a whole number. Convert it."
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+MAX_ID_BYTES = 16_384  # one longer label would be copied with each of its windows, and no report needs it
 _ID_TYPE = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA = pa.schema([("user", _ID_TYPE), ("item", _ID_TYPE), ("time", pa.int64())])
 
@@ -35,15 +38,19 @@ class EventBatch:
         for name, column in (("user", self.user), ("item", self.item)):
             if column.type != _ID_TYPE:
                 raise ValueError(f"{name} must be {_ID_TYPE}, got {column.type}. Use EventBatch.of_columns(...).")
-            if column.null_count or column.dictionary.null_count or _has_empty(column.dictionary):
-                raise ValueError(f"{name} must have no null and no empty text. Leave such events out.")
+            if column.null_count or column.dictionary.null_count or not _are_ids(column.dictionary):
+                raise ValueError(
+                    f"{name} must be UTF-8 texts of 1 to {MAX_ID_BYTES} bytes without nulls. Leave other events out."
+                )
         if self.time_micros.dtype != np.int64:
             raise ValueError(f"time_micros must be int64, got {self.time_micros.dtype}.")
 
     @classmethod
-    def of_columns(cls, user: pa.Array, item: pa.Array, time_micros: npt.NDArray[np.int64]) -> EventBatch:
-        """From Arrow columns of text or whole numbers of any width and layout."""
-        return cls(_id_column("user", user), _id_column("item", item), time_micros)
+    def of_columns(
+        cls, user: pa.Array | Sequence[Any], item: pa.Array | Sequence[Any], time_micros: npt.ArrayLike
+    ) -> EventBatch:
+        """From columns of text or whole numbers, Arrow's of any width and layout, numpy's or lists."""
+        return cls(_id_column("user", user), _id_column("item", item), np.asarray(time_micros))
 
     def __len__(self) -> int:
         return len(self.time_micros)
@@ -76,15 +83,26 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
 
 
-def _id_column(name: str, column: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:
-    array = one_chunk(column) if isinstance(column, pa.ChunkedArray) else column
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    if not any(is_kind(array.type) for is_kind in kinds):
-        raise ValueError(f"{name} must be text or whole numbers, got {array.type}. Cast it to text.")
-    return array.cast(pa.string()).dictionary_encode()
+def _id_column(name: str, column: pa.Array | pa.ChunkedArray | Sequence[Any]) -> pa.DictionaryArray:
+    try:
+        array = column if isinstance(column, (pa.Array, pa.ChunkedArray)) else pa.array(column)
+        array = one_chunk(array) if isinstance(array, pa.ChunkedArray) else array
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+        if any(is_kind(array.type) for is_kind in kinds):
+            return array.cast(pa.string()).dictionary_encode()
+    except (pa.ArrowException, TypeError):
+        raise ValueError(f"{name} must be one column of text or of whole numbers. Cast it to text.") from None
+    raise ValueError(f"{name} must be text or whole numbers, got {array.type}. Cast it to text.")
 
 
-def _has_empty(texts: pa.StringArray) -> bool:
-    return bool(pc.any(pc.equal(pc.binary_length(texts), 0)).as_py())
+def _are_ids(texts: pa.StringArray) -> bool:
+    lengths = pc.binary_length(texts)
+    if len(texts) and not 0 < pc.min(lengths).as_py() <= pc.max(lengths).as_py() <= MAX_ID_BYTES:
+        return False
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True

@@ -53,7 +53,7 @@ def write_report_file(
     try:
         handle = open(path, "xb")  # noqa: SIM115
     except OSError as error:
-        raise _write_error(path, error) from error
+        raise write_error(path, error) from error
     try:
         with handle:
             report_writer.write(handle, header, ordered)
@@ -63,7 +63,7 @@ def write_report_file(
         with contextlib.suppress(OSError):
             os.unlink(path)
         if isinstance(error, OSError):
-            raise _write_error(path, error) from error
+            raise write_error(path, error) from error
         raise
 
 
@@ -115,7 +115,7 @@ def publish_file(partial: Path, output: Path) -> None:
     except FileExistsError as error:
         raise output_exists(output) from error
     except OSError as error:
-        raise _write_error(output, error) from error
+        raise write_error(output, error) from error
     sync_folder(output)
 
 
@@ -165,7 +165,8 @@ def _hostile(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _write_error(path: Path, error: OSError) -> ReportFileError:
+def write_error(path: Path, error: OSError) -> ReportFileError:
+    """The error of a file that could not be written, in one line."""
     if isinstance(error, FileExistsError):
         return output_exists(path)
     return ReportFileError(f"cannot write {_quoted(path)}: {error.strerror}. Check the folder and its free space.")

@@ -3,6 +3,7 @@ the pipeline is built."""
 
 from __future__ import annotations
 
+import dataclasses
 import typing
 
 import apache_beam as beam
@@ -18,7 +19,7 @@ from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.operator_counters import EVENTS_REJECTED, operator_counts
 from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters, _item_of_pair, _user_of_pair
+from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters, _named_or_pair
 from tests.oracle import oracle_reports
 from tests.pipeline_helpers import (
     MICROS,
@@ -311,7 +312,8 @@ def test_input_without_the_fields_is_refused(element_type, arguments, message):
         ({"stream": ""}, "stream must be a printable text that is not empty"),
         ({"run_id": ""}, "run_id must be a printable text that is not empty"),
         ({"run_id": 7}, "run_id must be a printable text that is not empty"),
-        ({"shards": 0}, "shards must be >= 1, got 0"),
+        ({"shards": 0}, "shards must be a whole number >= 1, got 0"),
+        ({"shards": 1.5}, "shards must be a whole number >= 1, got 1.5"),
         ({"noise_key": RawSecret(SECRET)}, "RawSecret would be pickled"),
         ({"noise_key": SECRET}, "noise_key must be a path"),
         ({"noise_key": "/nowhere/at/all"}, "cannot be read: No such file"),
@@ -340,13 +342,51 @@ def test_a_plan_is_a_plan():
         ShiftingHeavyHitters({"epsilon": 2})
 
 
+USER, ITEM = _named_or_pair("user", 0), _named_or_pair("item", 1)
+
+
+def collected(*elements):
+    """The batch and the rejected events of one bundle of elements whose type was lost."""
+    stage = CollectEventsDoFn(USER, ITEM)
+    stage.start_bundle()
+    for element in elements:
+        assert list(stage.process(element, Timestamp(2))) == []
+    batch, *rejected = stage.finish_bundle()
+    return batch.value, [output.value.value for output in rejected]
+
+
 @pytest.mark.parametrize("element", ["uv", b"uv", ["u", "i", "x"], ("u",), {0: "u", 1: "i"}, 7, None])
 def test_what_is_no_pair_is_rejected_and_never_taken_apart(element):
     """Of the text "alice,news" the user would be "a"."""
-    stage = CollectEventsDoFn(_user_of_pair, _item_of_pair)
-    stage.start_bundle()
-    assert list(stage.process(("u", "i"), Timestamp(1))) == []
-    assert list(stage.process(element, Timestamp(2))) == []
-    batch, rejected = stage.finish_bundle()
-    assert batch.value.user.to_pylist() == ["u"]
-    assert rejected.value.value == RejectedEvents("element", [2_000_000], "user or item cannot be read")
+    batch, rejected = collected(("u", "i"), element)
+    assert batch.user.to_pylist() == ["u"]
+    assert rejected == [RejectedEvents("element", [2_000_000], "user or item cannot be read")]
+
+
+class Turned(typing.NamedTuple):
+    item: str
+    user: str
+
+
+@dataclasses.dataclass
+class Click:
+    item: str
+    user: str
+
+
+@pytest.mark.parametrize(
+    "element", [Turned("i", "u"), Click("i", "u"), beam.Row(item="i", user="u"), {"item": "i", "user": "u"}, ["u", "i"]]
+)
+def test_elements_whose_type_was_lost_are_still_read_by_name(element):
+    """Stamping by a lambda makes Any of a schema; read by position, the user of `Turned` would be published."""
+    batch, rejected = collected(element)
+    assert (batch.user.to_pylist(), batch.item.to_pylist(), rejected) == (["u"], ["i"], [])
+
+
+def test_long_ids_are_rejected():
+    batch, rejected = collected(("u" * 16_384, "i"), ("u" * 16_385, "i"), ("u", "é" * 8193))
+    assert len(batch) == 1
+    assert sorted(events.reason for events in rejected) == [
+        "item is longer than 16,384 bytes",
+        "user is longer than 16,384 bytes",
+    ]

@@ -23,6 +23,8 @@ IDS = pa.array(["a", "b", "a"]).dictionary_encode()
         pa.array([7, 8, 7], pa.uint16()),
         pa.chunked_array([pa.array([7]), pa.array([8, 7])]),
         pa.chunked_array([], pa.string()),
+        ["7", "8", "7"],
+        np.array([7, 8, 7]),
     ],
 )
 def test_columns_of_any_layout_become_the_same_ids(column: pa.Array) -> None:
@@ -37,9 +39,11 @@ def test_columns_of_any_layout_become_the_same_ids(column: pa.Array) -> None:
     [
         (pa.array(["a", "b", "a"], pa.large_string()).dictionary_encode(), "user must be dictionary.*of_columns"),
         (pa.array(["a", "b", "a"]), "user must be dictionary"),
-        (pa.array(["a", None, "a"]).dictionary_encode(), "no null"),
-        (pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int32()), pa.array(["a", None])), "no null"),
-        (pa.array(["a", "", "a"]).dictionary_encode(), "no empty text"),
+        (pa.array(["a", None, "a"]).dictionary_encode(), "without nulls"),
+        (pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int32()), pa.array(["a", None])), "without nulls"),
+        (pa.array(["a", "", "a"]).dictionary_encode(), "1 to 16384 bytes"),
+        (pa.array(["a", "x" * 16_385, "a"]).dictionary_encode(), "1 to 16384 bytes"),
+        (pa.array([b"a", b"\xff", b"a"]).view(pa.string()).dictionary_encode(), "UTF-8"),
         (IDS.slice(0, 2), "one length"),
     ],
 )
@@ -53,8 +57,12 @@ def test_what_would_blur_identities_is_refused(column: pa.Array, named: str) -> 
 def test_times_and_types_are_checked() -> None:
     with pytest.raises(ValueError, match="int64, got float64"):
         EventBatch(IDS, IDS, TIMES.astype(np.float64))
-    for wrong in (pa.array([1.5, 2, 3]), pa.array([True, False, True]), pa.array([b"a", b"b", b"c"])):
-        with pytest.raises(ValueError, match="text or whole numbers"):
+    invalid = pa.array([b"a", b"\xff", b"a"]).view(pa.string())
+    with pytest.raises(ValueError, match="UTF-8"):
+        EventBatch.of_columns(invalid, IDS, TIMES)
+    assert EventBatch.of_columns(IDS, IDS, [1, 2, 3]).time_micros.dtype == np.int64
+    for wrong in (pa.array([1.5, 2, 3]), pa.array([True, False, True]), pa.array([b"a", b"b", b"c"]), ["a", 7, "b"], 7):
+        with pytest.raises(ValueError, match=r"text or .*whole numbers"):
             EventBatch.of_columns(wrong, IDS, TIMES)
     with pytest.raises(ValueError, match="ids must be string"):
         IdHasher(b"k" * 32)(pa.array(["a"], pa.large_string()))

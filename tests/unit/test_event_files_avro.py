@@ -125,7 +125,7 @@ def test_other_fields_of_every_type_are_passed_over(tmp_path: pathlib.Path) -> N
 @pytest.mark.parametrize(
     ("types", "unit", "words"),
     [
-        (("double", "string", MICROS), None, ["'user' has type double", "Convert it to text"]),
+        (("double", "string", MICROS), None, ["'user' has type double", "Convert it"]),
         (("string", ["null", "boolean"], MICROS), None, ["'item' has type boolean"]),
         (("string", "null", MICROS), None, ["'item' has type null"]),
         (({"type": "enum", "name": "E", "symbols": ["A"]}, "string", MICROS), None, ["'user' has type enum"]),

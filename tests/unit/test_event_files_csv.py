@@ -112,7 +112,7 @@ def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path: pathlib.Path) -> 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("user;item;timestamp\n1;2;3\n", "no field 'user'. Name it with --user-field"),
+        ("user;item;timestamp\n1;2;3\n", "not parted by commas"),
         ("user,item\n1,2\n", "no field 'timestamp'"),
         ("user,item,timestamp,user\na,b,2017-10-01,c\n", "2 fields called 'user'. Rename all but one"),
     ],

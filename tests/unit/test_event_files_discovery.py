@@ -105,8 +105,14 @@ def test_the_estimate_knows_events_and_label_text_of_every_format(tmp_path: path
     assert pickle.loads(pickle.dumps(chunks)) == chunks  # noqa: S301
     estimate = estimate_log(chunks, EventFields())
     assert estimate.events == pytest.approx(12_500, rel=0.01)
-    labels = sum(50 + len(str(n)) for n in range(100))  # each label once a block, and one block tells for all
-    assert estimate.label_bytes == pytest.approx(2.5 * labels, rel=0.01)
+    beyond_32 = sum(50 + len(str(n)) - 32 for n in range(100))
+    assert estimate.long_label_bytes == pytest.approx(125 * beyond_32, rel=0.01)
+
+
+def test_a_long_label_counts_once_for_each_group_of_windows(tmp_path: pathlib.Path) -> None:
+    write_csv(tmp_path / "a.csv", [(f"u{n}", "x" * 1032, "2017-10-01T03:00:00Z") for n in range(5000)])
+    chunks = find_log_chunks([str(tmp_path)], EventFields())
+    assert estimate_log(chunks, EventFields()).long_label_bytes == pytest.approx(128 * 1000, rel=0.01)
 
 
 def test_a_block_that_cannot_be_read_is_told_by_the_estimate(tmp_path: pathlib.Path) -> None:

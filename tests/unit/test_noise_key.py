@@ -173,3 +173,12 @@ def test_a_fresh_key_in_another_process_is_a_clear_error():
 def test_a_key_file_in_another_process_is_the_same_key(tmp_path):
     found = run_elsewhere(KeyFile(write_key(tmp_path / "key")))
     assert found.stdout.decode().strip() == KEY.hex(), found.stderr.decode()
+
+
+def test_a_pipe_is_refused_and_never_waited_for(tmp_path):
+    """It gives its bytes once, and every worker needs them; a FIFO without a writer would hang."""
+    os.mkfifo(tmp_path / "key", 0o600)
+    with pytest.raises(ValueError, match="must be a regular file"):
+        KeyFile(tmp_path / "key").get_bytes()
+    with pytest.raises(ValueError, match="cannot be read|regular file"):
+        KeyFile(tmp_path).get_bytes()
