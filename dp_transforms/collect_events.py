@@ -57,6 +57,9 @@ class CollectEventsDoFn(beam.DoFn):
         self._rejected: dict[str, list[int]] = {}
 
     def process(self, element: Any, timestamp: Timestamp = beam.DoFn.TimestampParam) -> Iterator[TimestampedValue]:
+        if isinstance(element, EventBatch):  # a batch whose type was lost on the way
+            yield element
+            return
         try:
             user, item = canonical_id(self._user(element), "user"), canonical_id(self._item(element), "item")
         except _BadIdError as error:

@@ -46,9 +46,9 @@ class ShiftingHeavyHitters(beam.PTransform):
 
     plan: a `ReleasePlan`; its schedule declares the windows. Events outside its range are skipped and counted.
     window: None for the windows of the plan; otherwise they are checked to be the same ones.
-    user, item: names of the fields of a schema'd PCollection, or functions of an element. For a PCollection of pairs
-        (user, item) they are not used; nor for one of `EventBatch`. Event time is the element's timestamp (batches
-        carry their own column).
+    user, item: names of the fields of the elements (with a schema, or NamedTuples, rows and mappings without one), or
+        functions of an element. Plain tuples are pairs (user, item), and an `EventBatch` has columns of its own: there
+        they are not used. Event time is the element's timestamp; batches carry it.
     noise_key: a path to a private file of at least 32 bytes, a `beam.Secret`, or None for a key drawn for this run,
         which is allowed only where the run stays in this process.
     run_id: fresh for every run; None draws one whenever the transform is applied. Reuse it only to resume the same run

@@ -27,6 +27,7 @@ from tests.pipeline_helpers import (
     SECRET,
     START,
     Collected,
+    batch_of,
     batches_of,
     key_file,
     local_pipeline,
@@ -381,6 +382,14 @@ def test_elements_whose_type_was_lost_are_still_read_by_name(element):
     """Stamping by a lambda makes Any of a schema; read by position, the user of `Turned` would be published."""
     batch, rejected = collected(element)
     assert (batch.user.to_pylist(), batch.item.to_pylist(), rejected) == (["u"], ["i"], [])
+
+
+def test_a_batch_whose_type_was_lost_is_still_a_batch():
+    stage = CollectEventsDoFn(USER, ITEM)
+    stage.start_bundle()
+    batch = batch_of([("u", "i", 7)])
+    assert list(stage.process(batch, Timestamp(2))) == [batch]
+    assert list(stage.finish_bundle()) == []
 
 
 def test_long_ids_are_rejected():

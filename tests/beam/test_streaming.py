@@ -136,16 +136,17 @@ def test_late_events_change_nothing_and_are_counted(tmp_path, monkeypatch, close
     assert counts[EVENTS_READ] == 90 + 30 + 39 + 40 + 40
 
 
-@pytest.mark.parametrize("closed_at", [119.999, 120, 121])
-def test_one_user_cannot_decide_whether_late_events_of_others_count(tmp_path, closed_at):
-    """60 late holders, in a window that had no event in time, one user in time, or one late user before them."""
-    found = []
-    for in_time, late in (([], []), ([7], []), ([], [7])):
-        script = Script(small_plan(8, hits_per_user=2)).events(holders(3, [500], "noise"))
-        script.events(holders(1, in_time, "whatever")).watermark(closed_at).events(holders(1, late, "whatever"))
-        found.append(script.events(holders(1, range(100, 160))).watermark(300).run(key_file(tmp_path)))
-    assert found[0] == found[1] == found[2]
-    assert (found[0] == []) == (closed_at >= 120)
+def test_one_user_cannot_decide_whether_late_events_of_others_count(tmp_path):
+    """Three windows with 60 holders that come at the very end of the window, which this runner does not drop: behind
+    nobody, behind one user in time, and behind one late user. None may be reported; a first pane can be late too.
+    """
+    plan = small_plan(10, hits_per_user=2)
+    script = Script(plan)
+    for window, in_time, late in ((1, [], []), (3, [7], []), (5, [], [7])):
+        script.events(holders(window, in_time, "whatever")).watermark(60 * (window + 1))
+        script.events(holders(window, late, "whatever")).events(holders(window, range(100, 160)))
+    in_time = holders(7, range(200, 240))
+    assert script.events(in_time).run(key_file(tmp_path)) == oracle_reports(in_time, settings_of(plan), SECRET)
 
 
 def test_a_batch_that_comes_again_changes_nothing(tmp_path, monkeypatch):
