@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import signal
 import stat
 import subprocess
 import sys
@@ -372,56 +371,3 @@ def test_planted_users_appear_nowhere(tmp_path: pathlib.Path) -> None:
     assert len(left) >= 2
     texts += [path.read_bytes().decode(errors="replace") for path in left]
     assert not any("planted" in text for text in texts)
-
-
-@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_replay_that_is_stopped_leaves_nothing(tmp_path: pathlib.Path, stop: signal.Signals, code: int) -> None:
-    made = shh("simulate", "--events", 3_000_000, "--output", "log.parquet", cwd=tmp_path)
-    assert made.returncode == 0, made.stderr
-    budget = ["--start", "2026-01-01", "--end", "2026-01-05", *BUDGET[4:]]
-    words = ["replay", "log.parquet", *budget, "--output", "report.avro", "--dead-letter", "bad.jsonl"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", STOPPING.format(words=words, stop=int(stop))],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    _, told = process.communicate(timeout=120)
-    assert process.returncode == code
-    assert "Traceback" not in told
-    assert "failed" not in told
-    assert [path.name for path in tmp_path.iterdir()] == ["log.parquet"]
-
-
-# Stops itself as soon as the pipeline has read something, in the middle of a DoFn.
-STOPPING = """
-import os
-from dp_transforms import read_events
-from pipelines.cli import main
-
-advance = read_events.ReadProgress.advance
-def stop_after(*arguments):
-    advance(*arguments)
-    os.kill(os.getpid(), {stop})
-read_events.ReadProgress.advance = stop_after
-main({words})
-"""
-
-
-def test_a_standard_output_that_is_full_gives_one_line(parquet_log: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    if not os.path.exists("/dev/full"):
-        pytest.skip("this system has no /dev/full")
-    assert shh("replay", parquet_log, *BUDGET, "--output", "report.avro", cwd=tmp_path).returncode == 0
-    with open("/dev/full", "w") as full:
-        result = subprocess.run(
-            [sys.executable, "-m", "pipelines.cli", "show", "report.avro"],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert result.returncode == 1
-    assert result.stderr == "shh: cannot write to standard output: No space left on device.\n"

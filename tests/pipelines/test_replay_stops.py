@@ -1,0 +1,67 @@
+"""A replay that is stopped, or that cannot print, ends in one line and leaves nothing half done."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.pipelines.test_replay_command import BUDGET, ROOT, shh, write_log
+
+
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_replay_that_is_stopped_leaves_nothing(tmp_path: pathlib.Path, stop: signal.Signals, code: int) -> None:
+    made = shh("simulate", "--events", 3_000_000, "--output", "log.parquet", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    budget = ["--start", "2026-01-01", "--end", "2026-01-05", *BUDGET[4:]]
+    words = ["replay", "log.parquet", *budget, "--output", "report.avro", "--dead-letter", "bad.jsonl"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPING.format(words=words, stop=int(stop))],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == code
+    assert "Traceback" not in told
+    assert "failed" not in told
+    assert [path.name for path in tmp_path.iterdir()] == ["log.parquet"]
+
+
+# Stops itself as soon as the pipeline has read something, in the middle of a DoFn.
+STOPPING = """
+import os
+from dp_transforms import read_events
+from pipelines.cli import main
+
+advance = read_events.ReadProgress.advance
+def stop_after(*arguments):
+    advance(*arguments)
+    os.kill(os.getpid(), {stop})
+read_events.ReadProgress.advance = stop_after
+main({words})
+"""
+
+
+def test_a_standard_output_that_is_full_gives_one_line(tmp_path: pathlib.Path) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    write_log(tmp_path / "log.parquet")
+    assert shh("replay", "log.parquet", *BUDGET, "--output", "report.avro", cwd=tmp_path).returncode == 0
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "pipelines.cli", "show", "report.avro"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert result.returncode == 1
+    assert result.stderr == "shh: cannot write to standard output: No space left on device.\n"
