@@ -56,6 +56,8 @@ class ShiftingHeavyHitters(beam.PTransform):
     stream: name in the reports. Streams that share users add up.
     shards: how many parts large windows are cut into; results do not depend on it.
 
+    The watermark of a stream must not follow the event times of any one user (docs/guarantee.md, section 7).
+
     Input is globally windowed, or in the windows of the plan; in sliding ones each element is read, and counted for the
     operator, once for each of its windows. Raises ValueError for input windowed otherwise and without a usable key.
     """

@@ -160,7 +160,8 @@ def _told_in_one_line() -> Iterator[None]:
         ours = re.findall(r"^\S*\.(?:Event|Report)FileError: (.*?)(?: \[while running .*)?$", text, re.MULTILINE)
         if ours:
             raise UserError(ours[-1]) from None
-        if type(error) is ValueError and "\n" not in text:
+        # Only what is wrong with the options: what a worker says was not written to be shown.
+        if type(error) is ValueError and "\n" not in text and "[while running" not in text:
             raise UserError(text) from None
         raise UserError(_without_message(text)) from None
     except Exception as error:

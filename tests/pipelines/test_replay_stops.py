@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from pipelines.options import UserError
+from pipelines.replay_run import _told_in_one_line
 from tests.pipelines.test_replay_command import BUDGET, ROOT, shh, write_log
 
 
@@ -65,3 +67,34 @@ def test_a_standard_output_that_is_full_gives_one_line(tmp_path: pathlib.Path) -
         )
     assert result.returncode == 1
     assert result.stderr == "shh: cannot write to standard output: No space left on device.\n"
+
+
+def worker_says(kind: str, message: str) -> str:
+    """The text in which an error of a worker arrives."""
+    place = '  File "/x/site-packages/dp_transforms/read_events.py", line 80, in process'
+    return f"Traceback (most recent call last):\n{place}\n{kind}: {message} [while running 'ReadEvents/ReadChunks']\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("secret [while running 'ReadEvents']"), "failed with an error"),
+        (
+            RuntimeError(worker_says("ValueError", "secret")),
+            "ValueError at dp_transforms/read_events.py:80",
+        ),
+        (RuntimeError(worker_says("pyarrow.lib.ArrowInvalid", "secret")), "read_events.py:80"),
+        (KeyError("secret"), "failed with KeyError"),
+        (
+            RuntimeError(worker_says("dp_transforms.x.EventFileError", "a.csv: damaged")),
+            "a.csv: damaged",
+        ),
+        (ValueError("the noise key file k is too short"), "the noise key file k is too short"),
+    ],
+)
+def test_what_workers_say_is_told_without_their_words(error: Exception, told: str) -> None:
+    with pytest.raises(UserError) as caught, _told_in_one_line():
+        raise error
+    assert told in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
