@@ -10,12 +10,31 @@ from __future__ import annotations
 
 import decimal
 import functools
+import itertools
 import math
+from collections.abc import Iterator
+from typing import NamedTuple
 
 UNIFORM_BITS = 128
 _GUARD_BITS = 160  # beyond UNIFORM_BITS, so that the error of a million multiplications stays far below one unit
+_GUARDED_BITS = UNIFORM_BITS + _GUARD_BITS
+_ONE = 1 << _GUARDED_BITS
 MIN_EPSILON = 1e-4  # the table has 178 / epsilon entries
 MAX_EPSILON = 32.0
+MIN_WIDE_EPSILON = 1e-8  # two tables of about sqrt(89 / epsilon) entries
+
+
+class WideTails(NamedTuple):
+    """The magnitude of wide noise in two digits, each with a short table: ``|Z| = 1 + stride * coarse + fine``.
+
+    nonzero: ``floor(2^128 * Pr[Z >= 1])``. coarse: ``floor(2^128 * Pr[coarse digit >= d])`` for d = 1, 2, ...; fine:
+    the same for the fine digit, d = 1 .. stride - 1. The digits of a geometric variable are independent.
+    """
+
+    stride: int
+    nonzero: int
+    coarse: tuple[int, ...]
+    fine: tuple[int, ...]
 
 
 def check_epsilon(epsilon: float) -> None:
@@ -47,23 +66,47 @@ def upper_tail_integers(epsilon: float) -> tuple[int, ...]:
     one unit of 2^-128 for each threshold.
     """
     check_epsilon(epsilon)
+    a = _ratio_integer(epsilon, 1)
+    return tuple(_geometric_integers(a * _ONE // (_ONE + a), a))
+
+
+@functools.lru_cache(maxsize=8)
+def wide_tail_integers(epsilon: float) -> WideTails:
+    """The tables of noise that is too wide for one table; exact like `upper_tail_integers`."""
+    if not MIN_WIDE_EPSILON <= epsilon <= MAX_EPSILON:
+        raise ValueError(f"epsilon of wide noise must lie in [{MIN_WIDE_EPSILON}, {MAX_EPSILON}], got {epsilon!r}.")
+    stride = math.ceil(math.sqrt(89 / epsilon))
+    a, a_stride = _ratio_integer(epsilon, 1), _ratio_integer(epsilon, stride)
+    powers = itertools.accumulate(range(stride - 1), lambda power, _: power * a >> _GUARDED_BITS, initial=a)
+    fine = tuple(
+        (power - a_stride) * _ONE // (_ONE - a_stride) >> _GUARD_BITS for power in itertools.islice(powers, stride - 1)
+    )
+    return WideTails(
+        stride, a * _ONE // (_ONE + a) >> _GUARD_BITS, tuple(_geometric_integers(a_stride, a_stride)), fine
+    )
+
+
+def _ratio_integer(epsilon: float, power: int) -> int:
+    """``floor(exp(-epsilon * power) * 2^288)``."""
     context = decimal.Context(prec=110, Emin=-10_000, Emax=10_000)
-    ratio = context.exp(decimal.Decimal(-epsilon))  # the float epsilon, exactly
-    one = 1 << (UNIFORM_BITS + _GUARD_BITS)
-    a = int(context.multiply(ratio, decimal.Decimal(one)))
-    tail = a * one // (one + a)  # m = 1
-    tails = []
-    while (entry := tail >> _GUARD_BITS) > 0:
-        tails.append(entry)
-        tail = tail * a >> (UNIFORM_BITS + _GUARD_BITS)
-    return tuple(tails)
+    # The float epsilon, exactly.
+    ratio = context.exp(context.multiply(decimal.Decimal(-epsilon), decimal.Decimal(power)))
+    return int(context.multiply(ratio, decimal.Decimal(_ONE)))
+
+
+def _geometric_integers(first: int, ratio: int) -> Iterator[int]:
+    """``first * ratio^k`` in units of 2^-128, until it reaches 0."""
+    while (entry := first >> _GUARD_BITS) > 0:
+        yield entry
+        first = first * ratio >> _GUARDED_BITS
 
 
 def sampling_total_variation(epsilon: float) -> float:
     """Bound on the distance of one draw, in one or in two stages, from the exact distribution.
 
     Each of the at most 2 M + 1 thresholds is off by at most one unit of 2^-128, in the direct draw and again in the
-    conditioned one; M < 129 ln(2) / epsilon. Far below 2^-100 for every epsilon allowed.
+    conditioned one; M < 129 ln(2) / epsilon. Far below 2^-100 for every epsilon allowed. Wide noise has fewer
+    thresholds, and this bounds it too.
     """
     thresholds = 2 * math.ceil(129 * math.log(2) / epsilon) + 1
     return 2 * thresholds * 2.0**-UNIFORM_BITS

@@ -7,17 +7,40 @@ sections 1, 5.4 and 6.
 
 from __future__ import annotations
 
+import bisect
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import Words
-from dp_transforms.noise_distribution import UNIFORM_BITS, upper_tail_integers
+from dp_transforms.noise_distribution import UNIFORM_BITS, upper_tail_integers, wide_tail_integers
 
 _WORD = 1 << 64
 _LOW_HALF = np.uint64(0xFFFF_FFFF)
 _HALF_BITS = np.uint64(32)
+
+
+class Inversion:
+    """Counts thresholds below a uniform 128-bit integer: how every table of a distribution is inverted here."""
+
+    def __init__(self, ascending: Sequence[int]) -> None:
+        self._ascending = ascending
+        self.high = np.array([threshold // _WORD for threshold in ascending], dtype=np.uint64)
+        self.low = np.array([threshold % _WORD for threshold in ascending], dtype=np.uint64)
+
+    def __len__(self) -> int:
+        return len(self._ascending)
+
+    def count_not_above(self, uniforms: Words) -> npt.NDArray[np.int64]:
+        """How many thresholds are at most the uniform. uniforms: uint64[n, 2]. Returns int64[n]."""
+        high, low = uniforms[:, 0], uniforms[:, 1]
+        not_above = np.searchsorted(self.high, high, side="right")  # thresholds whose high word is <= the uniform's
+        # A tie of the high word is settled by the low word: once in 2^64 / len draws, so one at a time.
+        for row in np.flatnonzero(self.high[np.maximum(not_above, 1) - 1] == high):
+            not_above[row] = bisect.bisect_right(self._ascending, int(high[row]) * _WORD + int(low[row]))
+        return not_above.astype(np.int64)
 
 
 class DiscreteLaplace:
@@ -31,18 +54,11 @@ class DiscreteLaplace:
         tails = upper_tail_integers(epsilon)
         self.reach = len(tails)
         # tail(m) for m = reach, reach - 1, ..., 1, 0, -1, ..., 1 - reach: ascending.
-        self._ascending = [*reversed(tails), *((1 << UNIFORM_BITS) - tail for tail in tails)]
-        self._high = np.array([tail // _WORD for tail in self._ascending], dtype=np.uint64)
-        self._low = np.array([tail % _WORD for tail in self._ascending], dtype=np.uint64)
+        self._table = Inversion([*reversed(tails), *((1 << UNIFORM_BITS) - tail for tail in tails)])
 
     def sample(self, uniforms: Words) -> npt.NDArray[np.int64]:
         """Z for each uniform. Returns int64[n]."""
-        high, low = uniforms[:, 0], uniforms[:, 1]
-        not_above = np.searchsorted(self._high, high, side="right")  # thresholds whose high word is <= the uniform's
-        # A tie of the high word is settled by the low word: once in 2^64 / len draws, so one at a time.
-        for row in np.flatnonzero(self._high[np.maximum(not_above, 1) - 1] == high):
-            not_above[row] = self._count_not_above(int(high[row]) * _WORD + int(low[row]))
-        return self.reach - not_above.astype(np.int64)
+        return self.reach - self._table.count_not_above(uniforms)
 
     def passes(self, uniforms: Words, margins: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """First stage: the bit ``Z >= margin``. margins: int64[n]. Returns bool[n]."""
@@ -66,23 +82,42 @@ class DiscreteLaplace:
 
     def _tail_words(self, margins: npt.NDArray[np.int64]) -> tuple[Words, Words]:
         index = self.reach - np.clip(margins, 1 - self.reach, self.reach)
-        return self._high[index], self._low[index]
+        return self._table.high[index], self._table.low[index]
 
-    def _count_not_above(self, uniform: int) -> int:
-        low, high = 0, len(self._ascending)
-        while low < high:
-            middle = (low + high) // 2
-            if self._ascending[middle] <= uniform:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+
+class WideDiscreteLaplace:
+    """The same distribution for scales at which one table would be too long: three uniforms, two short tables.
+
+    Exact in the same sense: a sign, and the two independent digits of a geometric magnitude (`WideTails`).
+    """
+
+    UNIFORMS = 3  # a draw takes so many
+
+    def __init__(self, epsilon: float) -> None:
+        tails = wide_tail_integers(epsilon)
+        self._stride = tails.stride
+        self._sign = Inversion([tails.nonzero, (1 << UNIFORM_BITS) - tails.nonzero])
+        self._coarse = Inversion(tails.coarse[::-1])
+        self._fine = Inversion(tails.fine[::-1])
+
+    def sample(self, uniforms: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """uniforms: uint64[n, 3, 2]. Returns int64[n]."""
+        sign = 1 - self._sign.count_not_above(uniforms[:, 0])
+        coarse = len(self._coarse) - self._coarse.count_not_above(uniforms[:, 1])
+        fine = len(self._fine) - self._fine.count_not_above(uniforms[:, 2])
+        return np.asarray(sign * (1 + coarse * self._stride + fine))
 
 
 @functools.lru_cache(maxsize=8)
 def discrete_laplace(epsilon: float) -> DiscreteLaplace:
     """The distribution at this epsilon; its table is made once a process."""
     return DiscreteLaplace(epsilon)
+
+
+@functools.lru_cache(maxsize=8)
+def wide_discrete_laplace(epsilon: float) -> WideDiscreteLaplace:
+    """The wide form at this epsilon; its tables are made once a process."""
+    return WideDiscreteLaplace(epsilon)
 
 
 def _multiply_high(a: Words, b: Words) -> Words:

@@ -1,7 +1,8 @@
-"""What a noisy count leads to: the interface that the release modes share."""
+"""What a noisy count leads to: the interface that the release modes of the pipeline share, and mode ``counts``."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple, Protocol
 
 
@@ -20,3 +21,20 @@ class ReleaseRule(Protocol):
     """Post-processing of one noisy count; ``None`` means that nothing is published ("bot")."""
 
     def __call__(self, noisy_count: int) -> Release | None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class CountsAboveThreshold:
+    """Release mode ``counts``: publishes the noisy count when it reaches the threshold; every holder is charged.
+
+    Guarantee: with discrete Laplace noise of scale 1/epsilon each query is epsilon-DP, and its outcomes other than
+    "bot" are a q-target, ``q = 1/(e^epsilon + 1)`` (NotPrior, [CL23] Lemma 2.3). Condition: users are excluded once
+    they have paid their hits ([CL23] Algorithm 5). Unit: one user.
+    """
+
+    threshold: int
+
+    def __call__(self, noisy_count: int) -> Release | None:
+        if noisy_count < self.threshold:
+            return None
+        return Release(zone=None, noisy_count=noisy_count, charged=True)

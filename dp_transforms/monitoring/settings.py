@@ -6,8 +6,7 @@ import dataclasses
 
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.mechanisms.release_rule import ReleaseRule
-from dp_transforms.mechanisms.sparse_vector import SparseVector
+from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, ReleaseRule
 from dp_transforms.window_schedule import WindowSchedule
 
 
@@ -35,7 +34,7 @@ class MonitorSettings:
     def release_rule(self) -> ReleaseRule:
         if self.release == "labels":
             return BetweenThresholds(self.threshold, self.zone_width)
-        return SparseVector(self.threshold)
+        return CountsAboveThreshold(self.threshold)
 
     def stream_keys(self, secret: bytes) -> StreamKeys:
         return StreamKeys(

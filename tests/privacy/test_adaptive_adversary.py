@@ -12,8 +12,7 @@ import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
-from dp_transforms.mechanisms.release_rule import Release
-from dp_transforms.mechanisms.sparse_vector import SparseVector
+from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
@@ -138,7 +137,7 @@ def _without_charge(rule: type) -> object:
 
 
 def _plant_no_charge(monkeypatch: pytest.MonkeyPatch) -> None:
-    for rule in (SparseVector, BetweenThresholds):
+    for rule in (CountsAboveThreshold, BetweenThresholds):
         monkeypatch.setattr(rule, "__call__", _without_charge(rule))
 
 

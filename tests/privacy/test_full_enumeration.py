@@ -11,7 +11,7 @@ import pytest
 from dp_transforms.accounting.charging_game import charging_game_delta
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
-from dp_transforms.mechanisms.sparse_vector import SparseVector
+from dp_transforms.mechanisms.release_rule import CountsAboveThreshold
 from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.window_schedule import WindowSchedule
 from tests.privacy.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
@@ -136,7 +136,7 @@ def test_windows_are_functions_of_their_state() -> None:
     assert transcript_distribution(settings, rounds, True, remember=False) == remembered
 
 
-@pytest.mark.parametrize("rule", [SparseVector, BetweenThresholds])
+@pytest.mark.parametrize("rule", [CountsAboveThreshold, BetweenThresholds])
 def test_enumeration_finds_a_missing_charge(rule: type, monkeypatch: pytest.MonkeyPatch) -> None:
     original = rule.__call__
 

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
-from dp_transforms.mechanisms.release_rule import Release
-from dp_transforms.mechanisms.sparse_vector import SparseVector
+from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release
 
 counts = st.integers(-(10**6), 10**6)
 
@@ -28,7 +27,7 @@ def test_labels(threshold: int, width: int, count: int) -> None:
 @settings(deadline=None)
 def test_counts(threshold: int, count: int) -> None:
     expected = Release(None, count, True) if count >= threshold else None
-    assert SparseVector(threshold)(count) == expected
+    assert CountsAboveThreshold(threshold)(count) == expected
 
 
 def test_the_edges_of_the_zone() -> None:
