@@ -1,0 +1,30 @@
+"""The examples in docstrings are tests: each module that has some is run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for folder in ("dp_transforms", "pipelines", "runners")
+    for path in (ROOT / folder).rglob("*.py")
+    if ">>> " in path.read_text()
+)
+PUBLIC_FOLDERS = ("mechanisms", "accounting")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_a_module_say_what_happens(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_there_are_examples_in_the_library() -> None:
+    for folder in PUBLIC_FOLDERS:
+        assert any(f".{folder}." in name for name in MODULES), folder
