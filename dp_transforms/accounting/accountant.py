@@ -1,0 +1,33 @@
+"""The one question that every accountant answers: what does the whole interaction cost?
+
+Guarantee of each object with this interface: the interaction that it describes is (epsilon, delta(epsilon))-DP for
+every epsilon, and (epsilon(delta), delta)-DP for every delta; neither number is ever rounded down. Which interaction,
+and for which unit of privacy, is said by the class; the classes are listed in the docstring of the package.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Accountant(Protocol):
+    """The privacy cost of one interaction, as a curve: delta as a function of epsilon, and its inverse.
+
+    Objects are frozen dataclasses: their fields are the declared numbers of the interaction, checked when they are
+    built. Equal fields mean equal curves.
+    """
+
+    def delta(self, epsilon: float) -> float:
+        """The smallest delta in [0, 1] that is proved at this epsilon. Does not increase with epsilon.
+
+        ValueError: epsilon is negative, infinite or NaN.
+        """
+        ...
+
+    def epsilon(self, delta: float) -> float:
+        """An epsilon >= 0, rounded up, at which ``delta(epsilon) <= delta``; infinite if the method proves none.
+
+        ValueError: delta does not lie strictly between 0 and 1.
+        """
+        ...
