@@ -4,6 +4,7 @@ Shared by all:
 noise_source        where randomness comes from: exact draws from a secret key
 query               the one definition of a query: integers on a grid, and how much one user changes them
 randomness          keyed functions of the pipeline: identities, choices and uniforms, all from one secret
+exponential_mechanism  one candidate of many, the likelier the higher its whole score
 discrete_laplace    exact inversion of 128-bit uniforms, in one stage, in two, or wide
 release_rule        what a noisy count leads to in the pipeline; release mode ``counts``
 between_thresholds  release mode ``labels``: names of heavy items, charged only near the threshold

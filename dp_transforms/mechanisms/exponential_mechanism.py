@@ -1,0 +1,97 @@
+"""The exponential mechanism over whole scores: one candidate, the likelier the higher its score ([DR14] 3.4)."""
+
+from __future__ import annotations
+
+import decimal
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dp_transforms.mechanisms.noise_source import NoiseSource
+
+_BITS_BEYOND_COUNT = 128  # of a weight, so that rounding n weights moves the distribution by less than 2^-127
+_DECIMAL_DIGITS = 100  # more than any weight has
+_LARGEST_COUNT = 2**24
+
+
+class ExponentialMechanism:
+    """Chooses candidate i with probability proportional to ``exp(epsilon score_i / (2 sensitivity_units))``.
+
+    Guarantee: epsilon-DP for one choice, for neighbouring data under which no score differs by more than
+    `sensitivity_units` ([DR14] Theorem 3.10), up to a total variation below 2^-127 between what is drawn and that
+    distribution. Condition: the candidates, their order and their number do not depend on the data. With probability
+    at least 1 - beta the score of the chosen one is above the best score minus `accuracy`.
+
+    scores: whole numbers, in any unit. monotonic: set it where between neighbours no two scores move in opposite
+    directions (votes, of which a user adds one): the weights are then ``exp(epsilon score_i / sensitivity_units)``,
+    with the same guarantee, since numerator and normalisation move together.
+
+    >>> from dp_transforms.mechanisms.noise_source import SecretNoise
+    >>> votes = ExponentialMechanism([40, 950, 10], epsilon=1.0, sensitivity_units=1)
+    >>> votes.choose(SecretNoise(bytes(32)))
+    1
+    """
+
+    def __init__(
+        self, scores: Sequence[int], epsilon: float, sensitivity_units: int, *, monotonic: bool = False
+    ) -> None:
+        self._scores = _check_scores(scores)
+        if isinstance(epsilon, bool) or not 0 < epsilon < math.inf:
+            raise ValueError(f"epsilon must be finite and > 0, got {epsilon!r}.")
+        if not _is_whole(sensitivity_units) or sensitivity_units < 1:
+            raise ValueError(f"sensitivity_units must be a whole number >= 1, got {sensitivity_units!r}.")
+        self._epsilon = float(epsilon)
+        self._divisor = int(sensitivity_units) * (1 if monotonic else 2)
+
+    @functools.cached_property
+    def weights(self) -> list[int]:
+        """``floor(2^b exp(-epsilon (best - score_i) / (2 sensitivity_units)))``, for each candidate; 2^b for the best.
+
+        With n candidates b is 128 bits more than n has. Every weight is off by at most 2 units and their sum is at
+        least 2^b, so the total variation is below ``2 n / 2^b <= 2^-127``. The data decide the weights: never
+        publish them.
+        """
+        best = max(self._scores)
+        context = decimal.Context(prec=_DECIMAL_DIGITS, Emin=-(10**6), Emax=10**6)
+        one = 1 << (_BITS_BEYOND_COUNT + len(self._scores).bit_length())
+        rate = context.divide(decimal.Decimal(-self._epsilon), decimal.Decimal(self._divisor))
+        lowest = -one.bit_length()  # e^lowest * one < 1
+
+        @functools.cache
+        def weight(gap: int) -> int:
+            exponent = context.multiply(rate, decimal.Decimal(gap))
+            return int(context.multiply(context.exp(exponent), decimal.Decimal(one))) if exponent > lowest else 0
+
+        return [weight(best - score) for score in self._scores]
+
+    @property
+    def probabilities(self) -> list[float]:
+        """The probability of each candidate, as near as a float can be. Depends on the data: never publish it."""
+        total = sum(self.weights)
+        return [weight / total for weight in self.weights]
+
+    def choose(self, noise: NoiseSource) -> int:
+        """The position of the chosen candidate. Every call costs epsilon."""
+        return noise.choose(self.weights)
+
+    def accuracy(self, beta: float) -> float:
+        """How far, in units of the scores, the chosen score is below the best one, at most, except with probability
+        beta: ``2 sensitivity_units (ln n + ln(1/beta)) / epsilon`` ([DR14] Corollary 3.12)."""
+        if not 0 < beta < 1:
+            raise ValueError(f"beta must lie in (0, 1), got {beta!r}.")
+        return self._divisor * (math.log(len(self._scores)) - math.log(beta)) / self._epsilon
+
+
+def _check_scores(scores: Sequence[int]) -> list[int]:
+    if not 1 <= len(scores) <= _LARGEST_COUNT:
+        raise ValueError(f"there must be 1 .. {_LARGEST_COUNT} scores, got {len(scores)}.")
+    for score in scores:
+        if not _is_whole(score):
+            raise ValueError(f"scores must be whole numbers, got {score!r}. Round them to a grid, as queries are.")
+    return [int(score) for score in scores]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -1,0 +1,113 @@
+"""The exponential mechanism: its weights against the formula, its guarantee at its worst, hostile arguments."""
+
+from __future__ import annotations
+
+import fractions
+import itertools
+import math
+
+import pytest
+
+from dp_transforms.mechanisms.exponential_mechanism import ExponentialMechanism
+from dp_transforms.mechanisms.noise_source import SecretNoise
+from tests.privacy.branching import attained_epsilon, exact_law
+from tests.statistical.tools import SECRET, chi_squared_rejects
+
+
+def _exponential(x: fractions.Fraction) -> fractions.Fraction:
+    """exp(x) for -64 <= x <= 0: the series of exp(x / 64) in integers of 400 bits, to the power 64."""
+    one = 1 << 400
+    term = total = one
+    for k in range(1, 120):
+        term = term * x.numerator // (x.denominator * 64 * k)
+        total += term
+    for _ in range(6):
+        total = total * total // one
+    return fractions.Fraction(total, one)
+
+
+@pytest.mark.parametrize("monotonic", [False, True])
+@pytest.mark.parametrize(("scores", "epsilon", "sensitivity"), [([0, 3, -5, 3], 0.7, 2), ([10, 0, 40], 1.5, 3)])
+def test_weights_are_those_of_the_formula_to_more_than_a_hundred_bits(
+    scores: list[int], epsilon: float, sensitivity: int, monotonic: bool
+) -> None:
+    mechanism = ExponentialMechanism(scores, epsilon, sensitivity, monotonic=monotonic)
+    rate = fractions.Fraction(epsilon) / (sensitivity if monotonic else 2 * sensitivity)
+    exact = [_exponential(rate * (score - max(scores))) for score in scores]
+    drawn = [fractions.Fraction(weight, sum(mechanism.weights)) for weight in mechanism.weights]
+    distance = sum(abs(one - two / sum(exact)) for one, two in zip(drawn, exact, strict=True)) / 2
+    assert distance < fractions.Fraction(1, 2**127)
+    assert mechanism.probabilities == pytest.approx([float(weight) for weight in drawn], rel=1e-15)
+
+
+@pytest.mark.parametrize("monotonic", [False, True])
+def test_epsilon_is_attained_by_the_worst_neighbours_and_never_exceeded(monotonic: bool) -> None:
+    """All pairs of scores of three candidates that neighbours may have."""
+    moves = (0, 1, 2) if monotonic else (-2, -1, 0, 1, 2)
+    attained = []
+    for base in ([0, 0, 0], [9, 0, 0], [40, 0, 1]):
+        for move in itertools.product(moves, repeat=3):
+            laws = [
+                exact_law(ExponentialMechanism(scores, 1.0, 2, monotonic=monotonic).choose)
+                for scores in (base, [b + m for b, m in zip(base, move, strict=True)])
+            ]
+            attained.append(attained_epsilon(*laws))
+    assert 0.95 < max(attained) <= 1 + 1e-12
+
+
+def test_half_the_sensitivity_breaks_the_claim() -> None:
+    """The same pairs: the test above can fail."""
+    laws = [exact_law(ExponentialMechanism(scores, 1.0, 1).choose) for scores in ([40, 0, 1], [38, 2, 3])]
+    assert attained_epsilon(*laws) > 1.9
+
+
+def test_draws_follow_the_weights() -> None:
+    """False-alarm rate 1e-6; a uniform choice must be found."""
+    mechanism = ExponentialMechanism([0, 1, 2, 3, 4], 1.0, 1)
+    noise = SecretNoise(SECRET)
+    choices = [mechanism.choose(noise) for _ in range(4000)]
+    counts = [choices.count(position) for position in range(5)]
+    assert not chi_squared_rejects(counts, [4000 * probability for probability in mechanism.probabilities])
+    assert chi_squared_rejects(counts, [800.0] * 5)
+
+
+def test_the_accuracy_is_that_of_the_theorem_and_true() -> None:
+    for scores, epsilon, beta in itertools.product(([0] * 50 + [30], [5, 4, 3, 2, 1, 0]), (0.5, 2.0), (0.01, 0.3)):
+        mechanism = ExponentialMechanism(scores, epsilon, 2)
+        lowest = max(scores) - mechanism.accuracy(beta)
+        pairs = zip(scores, mechanism.probabilities, strict=True)
+        assert sum(probability for score, probability in pairs if score <= lowest) <= beta
+    assert ExponentialMechanism([0, 1, 2, 3, 4], 1.0, 1).accuracy(0.1) == pytest.approx(2 * math.log(50))
+
+
+def test_extremes() -> None:
+    assert ExponentialMechanism([7], 1.0, 1).probabilities == [1.0]
+    assert ExponentialMechanism([10**30, 0], 1.0, 1).weights[1] == 0
+    assert ExponentialMechanism([10**30, 0], 1e-300, 1).probabilities == [0.5, 0.5]
+    assert ExponentialMechanism([1, 0], 1e300, 1).weights[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], 1.0, 1), "scores"),
+        (([1.5], 1.0, 1), "whole numbers"),
+        (([True, 2], 1.0, 1), "whole numbers"),
+        (([1, 2], 0.0, 1), "epsilon"),
+        (([1, 2], math.nan, 1), "epsilon"),
+        (([1, 2], math.inf, 1), "epsilon"),
+        (([1, 2], True, 1), "epsilon"),
+        (([1, 2], 1.0, 0), "sensitivity_units"),
+        (([1, 2], 1.0, 1.5), "sensitivity_units"),
+        (([1, 2], 1.0, True), "sensitivity_units"),
+    ],
+)
+def test_hostile_arguments_are_refused(arguments: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ExponentialMechanism(*arguments)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, -1.0, math.nan])
+def test_hostile_betas_are_refused(beta: float) -> None:
+    with pytest.raises(ValueError, match="beta"):
+        ExponentialMechanism([1], 1.0, 1).accuracy(beta)
