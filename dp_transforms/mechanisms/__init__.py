@@ -8,4 +8,6 @@ exponential_mechanism  one candidate of many, the likelier the higher its whole 
 discrete_laplace    exact inversion of 128-bit uniforms, in one stage, in two, or wide
 release_rule        what a noisy count leads to in the pipeline; release mode ``counts``
 between_thresholds  release mode ``labels``: names of heavy items, charged only near the threshold
+halting             what a mechanism does that has given all it may give
+sparse_vector       AboveThreshold, Sparse and NumericSparse: which queries of a stream are above a threshold
 """
