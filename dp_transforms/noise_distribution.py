@@ -110,3 +110,65 @@ def sampling_total_variation(epsilon: float) -> float:
     """
     thresholds = 2 * math.ceil(129 * math.log(2) / epsilon) + 1
     return 2 * thresholds * 2.0**-UNIFORM_BITS
+
+
+def capped_sum_upper_tail(wide_epsilon: float, narrow_epsilon: float, cap: int, margin: int) -> float:
+    """``Pr[W + min(V, cap) >= margin]``, rounded up by a few units in the last place.
+
+    W and V are independent discrete Laplace with wide_epsilon and narrow_epsilon: the two noises of [KMS21] Algorithm 3.
+    """
+    tail = float(_capped_sum_tail(wide_epsilon, narrow_epsilon, cap, margin)) * (1 + 1e-12)
+    return min(1.0, math.nextafter(tail, math.inf))
+
+
+def capped_sum_tail_integer(wide_epsilon: float, narrow_epsilon: float, cap: int, margin: int) -> int:
+    """``floor(2^128 * Pr[W + min(V, cap) >= margin])``, off by at most one unit: more digits than a float can hold."""
+    tail = _capped_sum_tail(wide_epsilon, narrow_epsilon, cap, margin)
+    return min(1 << UNIFORM_BITS, int(_TAIL_CONTEXT.multiply(tail, decimal.Decimal(1 << UNIFORM_BITS))))
+
+
+_TAIL_CONTEXT = decimal.Context(prec=120, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
+_ZERO = decimal.Decimal(0)
+
+
+def _capped_sum_tail(wide_epsilon: float, narrow_epsilon: float, cap: int, margin: int) -> decimal.Decimal:
+    """The sum of ``Pr[V = v] Pr[W >= margin - v]`` over v < cap, and ``Pr[V >= cap] Pr[W >= margin - cap]``.
+
+    With a and b the ratios of W and V, each summand is a product of powers of a and b, or of 1 minus a power of a:
+    a few geometric series, by the signs of v and of margin - v. Nothing cancels that matters at 120 digits.
+    """
+    for epsilon in (wide_epsilon, narrow_epsilon):
+        if not MIN_WIDE_EPSILON <= epsilon <= MAX_EPSILON:
+            raise ValueError(f"epsilon of a noise must lie in [{MIN_WIDE_EPSILON}, {MAX_EPSILON}], got {epsilon!r}.")
+    if cap < 0:
+        raise ValueError(f"cap must be >= 0, got {cap!r}.")
+    with decimal.localcontext(_TAIL_CONTEXT):
+        ln_a, ln_b = decimal.Decimal(-wide_epsilon), decimal.Decimal(-narrow_epsilon)  # the floats, exactly
+        wide_share = 1 / (1 + ln_a.exp())
+        narrow_share = (1 - ln_b.exp()) / (1 + ln_b.exp())
+        # v < 0 and v <= margin: b^-v a^(margin - v), downward from the largest such v.
+        start = min(margin, -1)
+        far = _geometric_sum(ln_b * -start + ln_a * (margin - start), ln_a + ln_b, None)
+        # 0 <= v <= margin, v < cap: b^v a^(margin - v).
+        far += _geometric_sum(ln_a * margin, ln_b - ln_a, min(margin, cap - 1) + 1)
+        # margin < v < 0: b^-v (1 - a^(1 - margin + v) / (1 + a)), upward from margin + 1.
+        sure = _geometric_sum(ln_b * (-margin - 1), -ln_b, -1 - margin)
+        far -= _geometric_sum(ln_b * (-margin - 1) + ln_a * 2, ln_a - ln_b, -1 - margin)
+        # margin < v, 0 <= v < cap: b^v (1 - a^(1 - margin + v) / (1 + a)).
+        start = max(0, margin + 1)
+        sure += _geometric_sum(ln_b * start, ln_b, cap - start)
+        far -= _geometric_sum(ln_b * start + ln_a * (1 - margin + start), ln_a + ln_b, cap - start)
+        left = margin - cap
+        at_cap = (ln_a * left).exp() * wide_share if left >= 0 else 1 - (ln_a * (1 - left)).exp() * wide_share
+        return narrow_share * (sure + wide_share * far) + (ln_b * cap).exp() / (1 + ln_b.exp()) * at_cap
+
+
+def _geometric_sum(ln_first: decimal.Decimal, ln_ratio: decimal.Decimal, terms: int | None) -> decimal.Decimal:
+    """The sum of so many terms (None: of all, forever) of a geometric series; in the current decimal context."""
+    if terms is not None and terms <= 0:
+        return _ZERO
+    if ln_ratio == 0:
+        assert terms is not None
+        return ln_first.exp() * terms
+    rest = _ZERO if terms is None else (ln_ratio * terms).exp()
+    return ln_first.exp() * (1 - rest) / (1 - ln_ratio.exp())
