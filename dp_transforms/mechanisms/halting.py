@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Halted(RuntimeError):
+class Halted(RuntimeError):  # noqa: N818
     """The mechanism has halted and answers no further query; a new one on the same data costs its whole budget again.
 
     Halting depends on published results and declared limits alone, so this error may be published too.
