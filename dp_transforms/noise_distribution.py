@@ -115,7 +115,7 @@ def sampling_total_variation(epsilon: float) -> float:
 def capped_sum_upper_tail(wide_epsilon: float, narrow_epsilon: float, cap: int, margin: int) -> float:
     """``Pr[W + min(V, cap) >= margin]``, rounded up by a few units in the last place.
 
-    W and V are independent discrete Laplace with wide_epsilon and narrow_epsilon: the two noises of [KMS21] Algorithm 3.
+    W and V are independent, discrete Laplace with wide_epsilon and narrow_epsilon: the noises of [KMS21] Algorithm 3.
     """
     tail = float(_capped_sum_tail(wide_epsilon, narrow_epsilon, cap, margin)) * (1 + 1e-12)
     return min(1.0, math.nextafter(tail, math.inf))

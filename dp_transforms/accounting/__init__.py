@@ -4,6 +4,7 @@
 - `calibration`: the noise, the threshold and the shares of delta for a budget.
 - `charging_game`: the game accountant of target charging, tight, the default.
 - `target_charging`: the closed form and the exact tail to compare it with, and what is charged in each release mode.
+- `threshold_monitor`: the explicit constants of ThresholdMonitor [KMS21]: its noise for a budget, and its price.
 - `renyi`: Renyi target charging, a cross-check.
 - `composition`: basic, advanced and optimal composition, and the solver.
 

@@ -1,0 +1,221 @@
+"""The price of ThresholdMonitor and ThresholdMonitorEvolving ([KMS21] Algorithms 3 and 5), with explicit constants.
+
+Guarantee: a monitor with noises of these three numbers, on a grid of `grid` units in 1, that deletes a user once its
+contributions to results "top" reach `hits`, is (epsilon, delta)-DP for one user with all of its contributions, against
+adaptive queries and data, over any number of steps. Neighbours: with and without the user. Source: [KMS21] Theorem 3.2
+and, for many hits, Theorem 3.8 made explicit; docs/threshold_monitor_on_a_grid.md carries them over to the grid.
+
+With ``g = narrow_epsilon * grid`` the proof asks for four inequalities, which `check_monitor_noise` checks, and gives
+
+    epsilon = g (75 (k + 1) + 25 ln(1/d)),  delta = 3 d,        for every d in (0, 1), k = hits.
+
+The algorithm's own pair (e, d) enters its noise only as ``e / ln(1/d) = g``. Cut into epochs of k/n hits each, the same
+monitor is an n-fold composition of such mechanisms: that is cheaper from several hundred hits on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+from dp_transforms.accounting.composition import (
+    ROUNDING,
+    check_delta,
+    check_epsilon,
+    check_whole,
+    optimal_composition_delta,
+    smallest_safe_argument,
+)
+from dp_transforms.noise_distribution import MIN_WIDE_EPSILON, upper_tail
+
+_PER_HIT = 75.0  # the constants of [KMS21] Theorem 3.2
+_PER_LOG = 25.0
+_FAILURES = 3.0
+_LARGEST_SHIFT = 0.5  # of g; [KMS21] leaves such conditions out
+_HITS_PER_EPOCH = (3, 6, 12, 24)  # tried; every number of epochs gives a valid bound
+_MOST_EPOCHS = 10**5  # tried; a monitor that needed more could not be sampled
+_LONGEST_SCALE = 1 / MIN_WIDE_EPSILON
+
+
+@dataclasses.dataclass(frozen=True)
+class ThresholdMonitorNoise:
+    """The noise of a monitor, as plain numbers for workers, and where it comes from.
+
+    wide_epsilon, narrow_epsilon, cap: W is discrete Laplace with wide_epsilon, V with narrow_epsilon; what is added is
+    ``W + min(V, cap)``. All in units of ``1 / grid``. hits: k, in whole contributions of 1. algorithm_epsilon,
+    algorithm_delta: a pair (e, d) of [KMS21] Algorithm 3 with these noises, the one that serves the budget. epochs: 1
+    for Theorem 3.2 used directly, or the number of epochs composed.
+    """
+
+    wide_epsilon: float
+    narrow_epsilon: float
+    cap: int
+    grid: int
+    hits: int
+    algorithm_epsilon: float
+    algorithm_delta: float
+    epochs: int
+
+    @property
+    def form(self) -> str:
+        """``direct`` ([KMS21] Theorem 3.2) or ``epochs`` (Theorem 3.8): which proof asks for less noise."""
+        return "direct" if self.epochs == 1 else "epochs"
+
+    @property
+    def accountant(self) -> ThresholdMonitorAccountant:
+        return ThresholdMonitorAccountant(self.wide_epsilon, self.narrow_epsilon, self.cap, self.hits, self.grid)
+
+
+@dataclasses.dataclass(frozen=True)
+class ThresholdMonitorAccountant:
+    """Guarantee: a monitor with these numbers is (epsilon, delta(epsilon))-DP for one user. An `Accountant`.
+
+    Condition and units: see the module. ValueError if the numbers do not satisfy the conditions of the proof.
+    Source: [KMS21] Theorems 3.2 and 3.8, docs/threshold_monitor_on_a_grid.md.
+
+    >>> accountant = calibrate_threshold_monitor(epsilon=1.0, delta=1e-6, hits=50).accountant
+    >>> accountant.delta(1.0) <= 1e-6, accountant.cut(10).epsilon(1e-6) < 0.3
+    (True, True)
+    """
+
+    wide_epsilon: float
+    narrow_epsilon: float
+    cap: int
+    hits: int
+    grid: int = 1
+
+    def __post_init__(self) -> None:
+        check_monitor_noise(self.wide_epsilon, self.narrow_epsilon, self.cap, self.grid)
+        check_whole("hits", self.hits, 1)
+
+    def delta(self, epsilon: float) -> float:
+        check_epsilon(epsilon)
+        shift = self.narrow_epsilon * self.grid
+        return min(_delta(shift, self.hits, epochs, epsilon) for epochs in _epoch_counts(self.hits))
+
+    def epsilon(self, delta: float) -> float:
+        check_delta(delta)
+        shift = self.narrow_epsilon * self.grid
+        best = shift * (_PER_HIT * (self.hits + 1) + _PER_LOG * math.log(_FAILURES / delta)) * (1 + ROUNDING)
+        for epochs in _epoch_counts(self.hits)[1:]:
+            if _delta(shift, self.hits, epochs, best) < delta:
+                delta_at = functools.partial(_delta, shift, self.hits, epochs)
+                best = smallest_safe_argument(delta_at, delta, guess=best, lowest=0.0, highest=best)
+        return best
+
+    def cut(self, hits: int) -> ThresholdMonitorAccountant:
+        """The same monitor for a user of which it is known that it has paid at most so many hits."""
+        return dataclasses.replace(self, hits=min(hits, self.hits))
+
+
+def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: int = 1) -> ThresholdMonitorNoise:
+    """The least noise for which a monitor is proved to be (epsilon, delta)-DP: directly, or by epochs.
+
+    >>> noise = calibrate_threshold_monitor(epsilon=1.0, delta=1e-6, hits=50)
+    >>> print(noise.form, round(1 / noise.narrow_epsilon), noise.cap, round(1 / noise.wide_epsilon))
+    direct 4198 35020 350200
+    """
+    check_epsilon(epsilon)
+    check_delta(delta)
+    check_whole("hits", hits, 1)
+    check_whole("grid", grid, 1)
+    if epsilon == 0:
+        raise ValueError("epsilon must be > 0, got 0. No noise makes a monitor perfectly private.")
+    scale, epochs = (_PER_HIT * (hits + 1) + _PER_LOG * math.log(_FAILURES / delta)) / epsilon, 1
+    for count in _epoch_counts(hits)[1:]:
+        if _delta(1 / scale, hits, count, epsilon) < delta:
+            scale, epochs = _epochs_scale(hits, count, epsilon, delta, scale), count
+    return _round_noise(max(scale, 1 / _LARGEST_SHIFT), epochs, epsilon, delta, hits, grid)
+
+
+def check_monitor_noise(wide_epsilon: float, narrow_epsilon: float, cap: int, grid: int) -> None:
+    """Raises ValueError unless the proof holds for these noises: docs/threshold_monitor_on_a_grid.md, section 2."""
+    check_whole("grid", grid, 1)
+    check_whole("cap", cap, 1)
+    for name, value in (("wide_epsilon", wide_epsilon), ("narrow_epsilon", narrow_epsilon)):
+        if not MIN_WIDE_EPSILON <= value < math.inf:
+            raise ValueError(f"{name} must be finite and >= {MIN_WIDE_EPSILON}, got {value!r}. Use a coarser grid.")
+    shift = narrow_epsilon * grid
+    if not shift <= _LARGEST_SHIFT:
+        raise ValueError(f"narrow_epsilon * grid must be at most {_LARGEST_SHIFT}, got {shift:.6g}. Lower epsilon.")
+    if not cap >= math.exp(0.1) * grid:
+        raise ValueError(f"cap must be at least e^0.1 grid = {math.exp(0.1) * grid:.1f} units, got {cap}.")
+    if not upper_tail(narrow_epsilon, cap + 1) <= shift / 2:
+        raise ValueError(
+            f"Pr[V > cap] must be at most narrow_epsilon * grid / 2 = {shift / 2:.6g}, got "
+            f"{upper_tail(narrow_epsilon, cap + 1):.6g}. Raise cap to ln(1 / (narrow_epsilon * grid)) / narrow_epsilon."
+        )
+    if not wide_epsilon * cap <= 0.1:
+        raise ValueError(f"wide_epsilon must be at most 1 / (10 cap) = {0.1 / cap:.6g}, got {wide_epsilon!r}.")
+
+
+def _epoch_counts(hits: int) -> list[int]:
+    """1, and then other numbers of epochs that are worth a try."""
+    counts = {math.ceil(hits / each) for each in _HITS_PER_EPOCH}
+    return [1, *sorted(count for count in counts if 1 < count <= _MOST_EPOCHS)]
+
+
+def _failure(shift: float, hits: float, epsilon: float) -> float:
+    """d, for which ``epsilon = shift * (75 (hits + 1) + 25 ln(1/d))``; rounded up."""
+    return math.exp(min(0.0, _PER_HIT * (hits + 1) - epsilon / shift * (1 - 1e-14)) / _PER_LOG) * (1 + ROUNDING)
+
+
+def _delta(shift: float, hits: int, epochs: int, epsilon: float) -> float:
+    """delta at this epsilon, for n epochs: ``3 d n + optimal composition``, at the d where the two are equal.
+
+    [KOV15]: an n-fold composition of (xi, 3 d)-DP mechanisms is (epsilon, 3 d n + delta')-DP, with delta' that of n
+    mechanisms that are xi-DP.
+    """
+    if epochs == 1 or epsilon == 0:
+        return min(1.0, _FAILURES * _failure(shift, hits, epsilon))
+
+    def failures(loss: float) -> float:
+        return _FAILURES * epochs * _failure(shift, hits / epochs, loss)
+
+    low, high = epsilon / epochs, epsilon
+    for _ in range(50):
+        middle = (low + high) / 2
+        if failures(middle) > optimal_composition_delta(middle, epochs, epsilon):
+            low = middle
+        else:
+            high = middle
+    return min(1.0, (failures(high) + optimal_composition_delta(high, epochs, epsilon)) * (1 + ROUNDING))
+
+
+def _epochs_scale(hits: int, epochs: int, epsilon: float, delta: float, highest: float) -> float:
+    return smallest_safe_argument(
+        lambda scale: _delta(1 / scale, hits, epochs, epsilon),
+        delta,
+        guess=highest / 1.1,
+        lowest=1 / _LARGEST_SHIFT,
+        highest=highest,
+    )
+
+
+def _round_noise(
+    scale: float, epochs: int, epsilon: float, delta: float, hits: int, grid: int
+) -> ThresholdMonitorNoise:
+    """Noise of at least this scale, with numbers of six digits, at which the accountant proves what is asked for."""
+    if 10 * scale * grid * math.log(scale) > 0.99 * _LONGEST_SCALE:
+        raise ValueError(
+            f"epsilon = {epsilon:g} with hits = {hits} needs noise of scale {10 * scale * grid * math.log(scale):.3g} "
+            f"units, over {_LONGEST_SCALE:g}. Raise epsilon or delta, lower hits, or use a coarser grid than {grid}."
+        )
+    while True:
+        narrow_epsilon = _six_digits_down(1 / (scale * grid))
+        cap = math.ceil(math.log(1 / (narrow_epsilon * grid)) / narrow_epsilon)
+        wide_epsilon = _six_digits_down(1 / (10 * cap))
+        accountant = ThresholdMonitorAccountant(wide_epsilon, narrow_epsilon, cap, hits, grid)
+        if accountant.delta(epsilon) * (1 + 1e-9) <= delta:  # a margin, so that another machine's libm agrees
+            break
+        scale *= 1 + 1e-6
+    d = _failure(narrow_epsilon * grid, hits, epsilon) if epochs == 1 else delta / (2 * _FAILURES * epochs)
+    return ThresholdMonitorNoise(
+        wide_epsilon, narrow_epsilon, cap, grid, hits, narrow_epsilon * grid * math.log(1 / d), d, epochs
+    )
+
+
+def _six_digits_down(value: float) -> float:
+    unit = 10.0 ** (math.floor(math.log10(value)) - 5)
+    return float(f"{math.floor(value / unit * (1 - 1e-12)) * unit:.6g}")
