@@ -12,6 +12,8 @@ import numpy as np
 from dp_transforms.mechanisms.noise_source import NoiseSource
 
 _BITS_BEYOND_COUNT = 128  # of a weight, so that rounding n weights moves the distribution by less than 2^-127
+_GUARD_BITS = 16  # so that the errors of two factors stay far below one unit
+_STRIDE = 1024
 _DECIMAL_DIGITS = 100  # more than any weight has
 _LARGEST_COUNT = 2**24
 
@@ -54,17 +56,20 @@ class ExponentialMechanism:
         publish them.
         """
         best = max(self._scores)
+        bits = _BITS_BEYOND_COUNT + len(self._scores).bit_length()
         context = decimal.Context(prec=_DECIMAL_DIGITS, Emin=-(10**6), Emax=10**6)
-        one = 1 << (_BITS_BEYOND_COUNT + len(self._scores).bit_length())
         rate = context.divide(decimal.Decimal(-self._epsilon), decimal.Decimal(self._divisor))
-        lowest = -one.bit_length()  # e^lowest * one < 1
+        one = decimal.Decimal(1 << (bits + _GUARD_BITS))
 
         @functools.cache
-        def weight(gap: int) -> int:
+        def power(gap: int) -> int:
+            """``2^(bits + guard bits) exp(rate gap)``, rounded down; 0 where it is below 1."""
             exponent = context.multiply(rate, decimal.Decimal(gap))
-            return int(context.multiply(context.exp(exponent), decimal.Decimal(one))) if exponent > lowest else 0
+            return int(context.multiply(context.exp(exponent), one)) if exponent > -bits - _GUARD_BITS else 0
 
-        return [weight(best - score) for score in self._scores]
+        # Two digits of the gap: many gaps, few exponentials.
+        gaps = (divmod(best - score, _STRIDE) for score in self._scores)
+        return [power(high * _STRIDE) * power(low) >> (bits + 2 * _GUARD_BITS) for high, low in gaps]
 
     @property
     def probabilities(self) -> list[float]:
