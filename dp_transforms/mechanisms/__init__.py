@@ -10,4 +10,7 @@ release_rule        what a noisy count leads to in the pipeline; release mode ``
 between_thresholds  release mode ``labels``: names of heavy items, charged only near the threshold
 halting             what a mechanism does that has given all it may give
 sparse_vector       AboveThreshold, Sparse and NumericSparse: which queries of a stream are above a threshold
+threshold_monitor   ThresholdMonitor and ThresholdMonitorEvolving: tests that never halt; users pay only for "top"
+individual_charging  the same with one noise and published values: the sparse vector technique charged to users
+user_counters       what each user has paid, and who still counts: the counters of these two
 """

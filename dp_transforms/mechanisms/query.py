@@ -15,6 +15,7 @@ record, or one unit, on top; the noise has lighter tails than the continuous one
 from __future__ import annotations
 
 import dataclasses
+import fractions
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -126,3 +127,10 @@ def check_counts(data: Any, length: int) -> npt.NDArray[np.int64]:
     if counts.min() < 0 or float(counts.sum(dtype=np.float64)) * LARGEST_GRID >= _LARGEST_ANSWER:
         raise ValueError(f"data must be counts >= 0 that add up to less than 2^62 / {LARGEST_GRID}.")
     return counts
+
+
+def units_up(value: float, grid: int) -> int:
+    """A threshold in units, rounded up: fewer answers reach it. value: finite, at most 2^40 in absolute value."""
+    if isinstance(value, (bool, np.bool_)) or not -(2.0**40) <= value <= 2.0**40:
+        raise ValueError(f"a threshold must lie in [-2^40, 2^40], got {value!r}.")
+    return math.ceil(fractions.Fraction(value) * grid)
