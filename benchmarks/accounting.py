@@ -14,7 +14,7 @@ from rich.table import Table
 from benchmarks.report import Figure, show_figures, write_results
 from dp_transforms.accounting.charging_game import charging_game_deltas, charging_game_epsilon
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.accounting.renyi import renyi_epsilon
+from dp_transforms.accounting.renyi import RenyiAccountant
 from dp_transforms.accounting.target_charging import (
     between_probability,
     closed_form_epsilon,
@@ -70,7 +70,7 @@ def _bounds(row: dict[str, Any]) -> dict[str, float]:
         "static adversary": static_adversary_epsilon(epsilon_per_query, q, hits, delta),
         "game": charging_game_epsilon(epsilon_per_query, q, hits, delta),
         "exact tail": exact_tail_epsilon(epsilon_per_query, q, hits, delta),
-        "Renyi": renyi_epsilon(epsilon_per_query, hits, delta),
+        "Renyi": RenyiAccountant(epsilon_per_query, q, hits).epsilon(delta),
         "closed form": closed_form_epsilon(epsilon_per_query, q, hits, delta),
         "game, labels": charging_game_epsilon(epsilon_per_query, between, hits, delta),
     }

@@ -2,7 +2,7 @@
 
 Guarantee of each object with this interface: the interaction that it describes is (epsilon, delta(epsilon))-DP for
 every epsilon, and (epsilon(delta), delta)-DP for every delta; neither number is ever rounded down. Which interaction,
-and for which unit of privacy, is said by the class; the classes are listed in the docstring of the package.
+and for which unit of privacy, is said by the class; the package's docstring says where they are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Accountant(Protocol):
         ...
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon >= 0, rounded up, at which ``delta(epsilon) <= delta``; infinite if the method proves none.
+        """An epsilon >= 0, rounded up, at which the interaction has this delta; infinite if the method proves none.
 
         ValueError: delta does not lie strictly between 0 and 1.
         """

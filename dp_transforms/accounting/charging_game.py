@@ -15,6 +15,9 @@ probability of a hit after either step, h1 (up) and h0 (down), from the hits lef
 
 subject to ``p h1 + (1-p) h0 >= q`` and ``(1-p) h1 + p h0 >= q``; then ``delta = V_hits(0)``. Each level k is solved by
 policy iteration: a policy is a choice of vertex for each l, and its value solves one tridiagonal system.
+
+With a participation cap, a limit on the calls that the user takes part in, hit or not, the walk has a finite horizon:
+V_{k,n} with n calls left follows from V_{k-1,n-1} and V_{k,n-1} by the same maximum.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import solve_banded
+from scipy.special import bdtr
 
 from dp_transforms.accounting.composition import (
     ROUNDING,
@@ -34,6 +38,8 @@ from dp_transforms.accounting.composition import (
     check_epsilon,
     check_epsilon_per_query,
     check_whole,
+    is_number,
+    optimal_composition_delta,
     smallest_safe_argument,
 )
 
@@ -44,6 +50,9 @@ _MARGIN_DEVIATIONS = 10.0  # or, where that is less, this many standard deviatio
 _MOST_IMPROVEMENTS = 60  # of one level's policy; 3 or 4 are usual, and what is left is added as a residual
 _NEGLIGIBLE = 1e-290  # values below it have lost their digits to underflow; their rounding is counted absolutely
 _SLOPE = 2e-15  # relative, per step of the lattice
+_LONGEST = 2**20  # entries above loss 0; a lattice that is cut there only raises delta
+_HIDDEN = 1e-8  # a cap that can lower delta by no more than this share of it is not computed
+_BLOCK = 2**16  # entries that are updated at once; they fit into a processor's cache
 _STOP = -1  # index of the policy "stop here" among the vertices
 
 
@@ -62,21 +71,24 @@ def check_target(epsilon_per_query: float, target_probability: float) -> None:
     """Raises ValueError unless ``0 < q <= 1 / (e^eps + 1)``: beyond it the polygon of (h0, h1) has other vertices."""
     check_epsilon_per_query(epsilon_per_query)
     largest = 1 / (math.exp(epsilon_per_query) + 1) if epsilon_per_query < 700 else 0.0
-    if not 0 < target_probability <= largest * (1 + 1e-12):
+    if not is_number(target_probability) or not 0 < target_probability <= largest * (1 + 1e-12):
         raise ValueError(
             f"target_probability must lie in (0, 1 / (e^epsilon_per_query + 1)] = (0, {largest:.6g}], "
             f"got {target_probability!r}. A target with a larger one also has this largest one: use that."
         )
 
 
-def _lattice(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> _Lattice:
+def _lattice(
+    epsilon_per_query: float, target_probability: float, hits: int, epsilon: float, calls: float = math.inf
+) -> _Lattice:
+    """calls: the most steps that will be walked; a lattice of that length is exact."""
     a = math.exp(-epsilon_per_query)
     up, down = 1 / (1 + a), a / (1 + a)
     # However short the lattice is, truncation only raises delta; this is long enough that it does not show.
     many_calls = (hits + 10 * math.sqrt(hits) + 40) / target_probability
     margin = min(_MARGIN / epsilon_per_query, _MARGIN_DEVIATIONS * math.sqrt(many_calls))
-    below = math.ceil(margin)
-    above = math.ceil(epsilon / epsilon_per_query + margin)
+    below = math.ceil(min(margin, calls))
+    above = math.ceil(min(epsilon / epsilon_per_query + margin, calls, _LONGEST))
     loss = epsilon_per_query * np.arange(-below, above + 1)
     edge = min(1.0, target_probability / down)
     # (h0, h1) at the corners of the lower left boundary: more hits never help, since V_{k-1} <= V_k.
@@ -88,16 +100,16 @@ def _lattice(epsilon_per_query: float, target_probability: float, hits: int, eps
 def _shift_up(values: Values) -> Values:
     """values at l + eps; V = 1 above the top, which can only raise delta."""
     shifted = np.empty_like(values)
-    shifted[:-1] = values[1:]
-    shifted[-1] = 1.0
+    shifted[..., :-1] = values[..., 1:]
+    shifted[..., -1] = 1.0
     return shifted
 
 
 def _shift_down(values: Values) -> Values:
     """values at l - eps; reflected at the bottom (V grows with l), which can only raise delta."""
     shifted = np.empty_like(values)
-    shifted[1:] = values[:-1]
-    shifted[0] = values[0]
+    shifted[..., 1:] = values[..., :-1]
+    shifted[..., 0] = values[..., 0]
     return shifted
 
 
@@ -216,3 +228,103 @@ def charging_game_epsilon(epsilon_per_query: float, target_probability: float, h
         lowest=0.0,
         highest=math.inf,
     )
+
+
+@functools.lru_cache(maxsize=512)
+def capped_game_delta(
+    epsilon_per_query: float, target_probability: float, hits: int, participations: int, epsilon: float
+) -> float:
+    """The delta of the game in which the user also takes part in at most `participations` calls, hit or not.
+
+    Rounded up by less than one part in 10^5. Where ``hits >= participations`` it is optimal composition of as many
+    calls, and the game without the limit where hardly anybody reaches it; never above either.
+    """
+    check_target(epsilon_per_query, target_probability)
+    check_whole("hits", hits, 1)
+    check_whole("participations", participations, 1)
+    check_epsilon(epsilon)
+    if epsilon >= epsilon_per_query * participations:
+        return 0.0
+    if participations <= hits:
+        return optimal_composition_delta(epsilon_per_query, participations, epsilon)
+    # Whatever is done after so many calls matters only if the hits are not used up by then.
+    hits_left = bdtr(hits - 1, participations, target_probability)
+    if hits_left <= _HIDDEN:
+        unlimited = charging_game_delta(epsilon_per_query, target_probability, hits, epsilon)
+        if hits_left <= _HIDDEN * unlimited:
+            return unlimited
+    lattice = _lattice(epsilon_per_query, target_probability, hits, epsilon, participations)
+    value = _walk(lattice, hits, participations)
+    return min(1.0, value * (1 + ROUNDING + 4e-15 * participations))
+
+
+def _walk(lattice: _Lattice, hits: int, participations: int) -> float:
+    """V_{hits,participations}(0). All terms are positive: each call costs a few units in the last place, relative."""
+    (edge, _), _, (target_probability, _) = lattice.vertices
+    size = len(lattice.stop_value)
+    values = np.ones((hits + 1, size + 2))  # row k: k hits left; one column beyond either end, 1 above the top
+    values[:, 1:-1] = lattice.stop_value
+    rows = max(1, _BLOCK // size)
+    for _ in range(participations):
+        values[:, 0] = values[:, 1]  # V(-N-1) = V(-N)
+        # From the top, in place: row k needs the row k - 1 of the call before.
+        for last in range(hits, 0, -rows):
+            first = max(1, last - rows + 1)
+            up = lattice.up * values[first - 1 : last + 1, 2:]
+            down = lattice.down * values[first - 1 : last + 1, :-2]
+            new = values[first : last + 1, 1:-1]
+            for always, at_vertex, share in ((down, up, edge), (up, down, edge), (None, up + down, target_probability)):
+                candidate = share * at_vertex[:-1]  # a hit
+                candidate += (1 - share) * at_vertex[1:]
+                if always is not None:
+                    candidate += always[1:]
+                np.maximum(new, candidate, out=new)
+    return float(values[-1, 1 + lattice.origin])
+
+
+@dataclasses.dataclass(frozen=True)
+class GameAccountant:
+    """Guarantee: the interaction is (epsilon, delta(epsilon))-DP for one user, and tight for what is known of it.
+
+    Condition: each call is epsilon_per_query-DP with a target of probability target_probability for that user, who is
+    excluded after `hits` results in the target, and takes part in at most `participations` calls if that is given. The
+    number of calls is not limited otherwise; data and queries may be chosen adaptively. Unit of privacy: one user, with
+    all of its events. An `Accountant`. Source: docs/guarantee.md section 3, from [CL23] Algorithm 1 and [KOV15].
+
+    >>> game = GameAccountant(epsilon_per_query=0.1, target_probability=0.475, hits=5)
+    >>> print(f"{game.epsilon(1e-8):.3f}, {game.delta(3.0):.2e}")
+    3.450, 1.16e-07
+    >>> print(f"{GameAccountant(0.1, 0.475, hits=5, participations=20).epsilon(1e-8):.3f}")
+    1.996
+    """
+
+    epsilon_per_query: float
+    target_probability: float
+    hits: int
+    participations: int | None = None
+
+    def __post_init__(self) -> None:
+        check_target(self.epsilon_per_query, self.target_probability)
+        check_whole("hits", self.hits, 1)
+        if self.participations is not None:
+            check_whole("participations", self.participations, 1)
+
+    def delta(self, epsilon: float) -> float:
+        game = (self.epsilon_per_query, self.target_probability, self.hits)
+        if self.participations is None:
+            return charging_game_delta(*game, epsilon)
+        return capped_game_delta(*game, self.participations, epsilon)
+
+    def epsilon(self, delta: float) -> float:
+        game = (self.epsilon_per_query, self.target_probability, self.hits)
+        if self.participations is None:
+            return charging_game_epsilon(*game, delta)
+        check_delta(delta)
+        calls = math.ceil(min(self.participations, (self.hits + 2 * math.sqrt(self.hits)) / self.target_probability))
+        return smallest_safe_argument(
+            self.delta,
+            delta,
+            guess=0.9 * advanced_composition_epsilon(self.epsilon_per_query, calls, delta),
+            lowest=0.0,
+            highest=math.inf,
+        )

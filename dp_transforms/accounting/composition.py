@@ -7,7 +7,9 @@ a float, and the solver returns an argument at which the bound was evaluated and
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import numbers
 from collections.abc import Callable
 
 import numpy as np
@@ -16,21 +18,27 @@ from scipy.special import gammaln
 
 ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what anybody can measure
 LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
+MOST_CALLS = 10**7  # the sum of optimal composition has a term for each
 _SMALLEST_LOG = -740.0  # just above the logarithm of the smallest float
 
 
+def is_number(value: object) -> bool:
+    """A real number and not a bool; NaN and the infinities are numbers here."""
+    return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+
+
 def check_epsilon_per_query(epsilon_per_query: float) -> None:
-    if not 0 < epsilon_per_query < math.inf:
+    if not is_number(epsilon_per_query) or not 0 < epsilon_per_query < math.inf:
         raise ValueError(f"epsilon_per_query must be finite and > 0, got {epsilon_per_query!r}.")
 
 
 def check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
+    if not is_number(delta) or not 0 < delta < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta!r}. Use a small one such as 1e-9.")
 
 
 def check_epsilon(epsilon: float) -> None:
-    if not 0 <= epsilon < math.inf:
+    if not is_number(epsilon) or not 0 <= epsilon < math.inf:
         raise ValueError(f"epsilon must be finite and >= 0, got {epsilon!r}.")
 
 
@@ -39,6 +47,39 @@ def check_whole(name: str, value: int, at_least: int) -> None:
         raise ValueError(f"{name} must be a whole number >= {at_least}, got {value!r}.")
     if value > LARGEST_WHOLE:
         raise ValueError(f"{name} must be at most 2^62 = {LARGEST_WHOLE}, got a larger one.")
+
+
+def check_calls(calls: int, at_least: int = 0) -> None:
+    check_whole("calls", calls, at_least)
+    if calls > MOST_CALLS:
+        raise ValueError(f"calls must be at most {MOST_CALLS:,}, got {calls!r}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimalComposition:
+    """Guarantee: `calls` adaptive epsilon_per_query-DP mechanisms are (epsilon, delta(epsilon))-DP; tight, see below.
+
+    Unit of privacy: that of the mechanisms. An `Accountant`. Source: [KOV15] Theorem 3.3.
+
+    >>> two = OptimalComposition(epsilon_per_query=1.0, calls=2)
+    >>> two.delta(2.0)  # basic composition
+    0.0
+    >>> print(f"{two.delta(1.0):.4f}, {two.epsilon(0.01):.4f}")
+    0.3378, 1.9811
+    """
+
+    epsilon_per_query: float
+    calls: int
+
+    def __post_init__(self) -> None:
+        check_epsilon_per_query(self.epsilon_per_query)
+        check_calls(self.calls, at_least=1)
+
+    def delta(self, epsilon: float) -> float:
+        return optimal_composition_delta(self.epsilon_per_query, self.calls, epsilon)
+
+    def epsilon(self, delta: float) -> float:
+        return optimal_composition_epsilon(self.epsilon_per_query, self.calls, delta)
 
 
 def advanced_composition_epsilon(epsilon_per_query: float, calls: int, delta: float) -> float:
@@ -59,12 +100,12 @@ def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: flo
     ``delta = E[(1 - exp(epsilon - loss))_+]``. All terms are positive, so nothing cancels.
     """
     check_epsilon_per_query(epsilon_per_query)
-    check_whole("calls", calls, 0)
+    check_calls(calls)
     check_epsilon(epsilon)
+    if epsilon >= epsilon_per_query * calls:
+        return 0.0
     # The first K whose loss exceeds epsilon; one lower for safety, since a term at or below 0 is clipped anyway.
     first = max(0, math.floor((epsilon / epsilon_per_query + calls) / 2))
-    if first > calls:
-        return 0.0
     k = np.arange(first, calls + 1, dtype=np.float64)
     # ln p = -log1p(e^-eps), ln(1 - p) = ln p - eps.
     log_p = -math.log1p(math.exp(-epsilon_per_query))
@@ -72,7 +113,8 @@ def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: flo
     log_mass += calls * log_p - (calls - k) * epsilon_per_query
     loss = epsilon_per_query * (2 * k - calls)
     gain = -np.expm1(np.minimum(epsilon - loss, 0.0))
-    return float(min(1.0, np.sum(np.exp(log_mass) * gain) * (1 + ROUNDING)))
+    rounding = ROUNDING + 1e-15 * (gammaln(calls + 1) + calls * (1 + epsilon_per_query))  # the logarithms grow
+    return float(min(1.0, np.sum(np.exp(log_mass) * gain) * (1 + rounding)))
 
 
 def optimal_composition_epsilon(epsilon_per_query: float, calls: int, delta: float) -> float:

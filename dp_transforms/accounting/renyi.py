@@ -1,73 +1,117 @@
-"""Renyi target charging: a cross-check of the game accountant that shares nothing with it.
+"""Renyi target charging: every result in the target pays a flat charge, for all orders at once.
 
-Guarantee: sparse vector with discrete Laplace noise, one noisy count for the test and the report, and an exclusion
-after `hits` reports, has Renyi divergence of order ``lam + 1`` at most ``hits * charge / lam`` for one user, over any
-number of counts and without a failure event. Proof: docs/guarantee.md section 5.1.
+Guarantee: let a data holder be called any number of times, adaptively, each call epsilon_per_query-DP with a q-target
+for one user, and let the user be excluded after `hits` results in the target. Then the Renyi divergence of order
+``lam + 1`` between the interaction with and without that user, either way, is at most ``hits * charge / lam`` with
 
-The supremum over the user's counts is taken numerically, over all distances from the threshold up to 15 noise scales
-and the limit beyond, so this is an oracle for tests and for the benchmark, not an accountant for plans.
+    charge = -ln(1 - (D - 1) e^(lam eps) / q),    D = (e^(lam eps) + e^(-(lam + 1) eps)) / (1 + e^-eps)
+
+for every lam > 0 at which the argument of the logarithm is positive, without a failure event. Beside the game it is
+a cross-check that shares nothing with it, and what other mechanisms with a Renyi guarantee add up with.
+
+Proof. As in docs/guarantee.md section 3 let R be the bit of randomized response behind a call, p the probability that
+it is 1, and h1, h0 the probabilities of a hit after R = 1 and R = 0. It suffices that ``exp(lam loss - charges)`` is a
+supermartingale, ``p e^(lam eps) (1 - s h1) + (1-p) e^(-lam eps) (1 - s h0) <= 1`` with ``s = 1 - e^-charge``; that is
+``s (p e^(lam eps) h1 + (1-p) e^(-lam eps) h0) >= D - 1``. Under the two constraints of a q-target the left side is
+least at ``h1 = 0, h0 = q/(1-p)``, where it is ``s q e^(-lam eps)``. At the exclusion the charges are at most
+``hits * charge``, so ``E[exp(lam loss)] <= exp(hits * charge)``. With the worlds exchanged the game is the same. ∎
+
+Sparse vector with discrete Laplace noise meets this bound, at a count one below the threshold, with q of
+`not_prior_probability`: the charge cannot be smaller for it either.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 
 import numpy as np
 
-from dp_transforms.accounting.composition import check_delta, check_epsilon_per_query, check_whole
+from dp_transforms.accounting.charging_game import check_target
+from dp_transforms.accounting.composition import ROUNDING, check_delta, check_epsilon, check_whole, is_number
 
-_ORDERS = 400
+_ORDERS = 400  # tried where the caller names none, dense at either end: within one part in 10^4 of the best order
+_SMALLEST_DIVERGENCE = 1e-15  # smaller ones are rounded up to it: dp_accounting takes ln(1 - e^-divergence)
 
 
-def report_charge(epsilon_per_query: float, lam: float) -> float:
-    """The smallest flat charge of a report at which every round is a supermartingale; infinite at too large an order.
-
-    ``sup ln(A / (1 - B))`` with ``A = sum over reports of P^(lam+1) Q^-lam`` and B the same for "no report".
-    """
-    check_epsilon_per_query(epsilon_per_query)
-    if not 0 < lam < math.inf:
+def target_charge(epsilon_per_query: float, target_probability: float, lam: float) -> float:
+    """The smallest flat charge of a hit at order ``lam + 1``, rounded up; infinite from `largest_lam` on."""
+    check_target(epsilon_per_query, target_probability)
+    if not is_number(lam) or not 0 < lam < math.inf:
         raise ValueError(f"lam must be finite and > 0, got {lam!r}.")
-    a = math.exp(-epsilon_per_query)
-    rise = math.exp(epsilon_per_query * lam)
-    far = math.ceil(15 / epsilon_per_query)
-    margin = np.arange(-far, far + 1)  # threshold minus the count without the user
-
-    def tail(m: np.ndarray) -> np.ndarray:
-        beyond = np.exp(-epsilon_per_query * np.abs(np.where(m >= 1, m, 1 - m))) / (1 + a)
-        return np.asarray(np.where(m >= 1, beyond, 1 - beyond))
-
-    # Values above the count without the user are e^eps likelier with it, the others e^eps likelier without.
-    upper = tail(np.maximum(margin, 1))  # Pr[report, above that count] without the user; 1/a of it with
-    charges = [0.0]
-    without, with_user = tail(margin), tail(margin - 1)
-    silent_without, silent_with = tail(1 - margin), tail(2 - margin)  # by symmetry, with all digits
-    lower_without, lower_with = without - upper, with_user - upper / a
-    for p_upper, p_lower, p_silent, q_silent, factor in (
-        (upper / a, lower_with, silent_with, silent_without, rise),
-        (upper, lower_without, silent_without, silent_with, 1 / rise),
-    ):
-        reported = p_upper * factor + np.maximum(p_lower, 0.0) / factor
-        silent = p_silent * (p_silent / q_silent) ** lam
-        if not (silent < 1).all():
-            return math.inf
-        charges.append(float(np.log(reported / (1 - silent)).max()))
-    # Counts infinitely far below the threshold, with and without the user first.
-    grow = 1 / a - 1
-    charges.append(math.log(rise / a / ((lam + 1) / a - lam)))
-    if not lam * grow < 1:
+    if lam >= largest_lam(epsilon_per_query, target_probability):
         return math.inf
-    charges.append(math.log(1 / rise / (1 - lam * grow)))
-    return max(charges)
+    u = lam * epsilon_per_query
+    # D - 1 as a product, so that no digits cancel where eps is small.
+    excess = math.expm1(u) * -math.expm1(-u - epsilon_per_query) / (1 + math.exp(-epsilon_per_query))
+    share = excess * math.exp(u) / target_probability * (1 + ROUNDING)
+    return -math.log1p(-share) * (1 + ROUNDING) if share < 1 else math.inf
 
 
-def renyi_epsilon(epsilon_per_query: float, hits: int, delta: float) -> float:
-    """The smallest epsilon over a grid of orders, converted by Canonne, Kamath, Steinke (2020), Proposition 12."""
-    check_whole("hits", hits, 1)
-    check_delta(delta)
-    best = math.inf
-    # Orders beyond ln(1 + e^-eps) / eps have no finite charge.
-    for lam in np.geomspace(1e-3, 1.0, _ORDERS) * math.log1p(math.exp(-epsilon_per_query)) / epsilon_per_query:
-        order = 1 + float(lam)
-        divergence = hits * report_charge(epsilon_per_query, float(lam)) / float(lam)
-        best = min(best, divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1))
-    return best
+def largest_lam(epsilon_per_query: float, target_probability: float) -> float:
+    """No flat charge is enough from here on: ``(e^u - 1)(e^u - a) = q (1 + a)`` at ``u = lam eps``, ``a = e^-eps``."""
+    check_target(epsilon_per_query, target_probability)
+    a = math.exp(-epsilon_per_query)
+    # The positive root y = e^u - 1 of y^2 + (1 - a) y = q (1 + a), in the form that does not cancel.
+    product = target_probability * (1 + a)
+    root = 2 * product / ((1 - a) + math.sqrt((1 - a) ** 2 + 4 * product))
+    return math.log1p(root) / epsilon_per_query
+
+
+@dataclasses.dataclass(frozen=True)
+class RenyiAccountant:
+    """Guarantee: the interaction, with an exclusion after `hits` hits, is (epsilon, delta(epsilon))-DP for one user.
+
+    Condition: each call is epsilon_per_query-DP with a target of probability target_probability for that user. Unit of
+    privacy: one user with all of its events. An `Accountant`; never below `GameAccountant`.
+
+    orders: the orders lam + 1 that are tried, each above 1; () for a fine grid up to the largest that has a charge.
+    Conversion: dp_accounting, i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Source: docs/guarantee.md.
+
+    >>> accountant = RenyiAccountant(epsilon_per_query=0.1, target_probability=0.475, hits=5)
+    >>> print(f"{accountant.epsilon(1e-8):.2f}")
+    3.85
+    >>> accountant.delta(3.9) < 1e-8
+    True
+    """
+
+    epsilon_per_query: float
+    target_probability: float
+    hits: int
+    orders: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_target(self.epsilon_per_query, self.target_probability)
+        check_whole("hits", self.hits, 1)
+        if not isinstance(self.orders, tuple) or not all(is_number(o) and 1 < o < math.inf for o in self.orders):
+            raise ValueError(f"orders must be a tuple of finite numbers > 1, or () for a grid, got {self.orders!r}.")
+
+    @functools.cached_property
+    def divergences(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The orders, and a bound on the Renyi divergence of each."""
+        orders = self.orders
+        if not orders:
+            ends = np.geomspace(1e-3, 0.5, _ORDERS // 2)
+            grid = 1 + np.concatenate([ends, 1 - ends]) * largest_lam(self.epsilon_per_query, self.target_probability)
+            orders = tuple(grid[grid > 1].tolist()) or (2.0,)  # where none has a charge, one without
+        charges = [target_charge(self.epsilon_per_query, self.target_probability, order - 1) for order in orders]
+        return orders, tuple(
+            max(self.hits * charge / (order - 1), _SMALLEST_DIVERGENCE)
+            for charge, order in zip(charges, orders, strict=True)
+        )
+
+    def delta(self, epsilon: float) -> float:
+        from dp_accounting.rdp import rdp_privacy_accountant  # heavy: only where it is used
+
+        check_epsilon(epsilon)
+        delta, _ = rdp_privacy_accountant.compute_delta(*self.divergences, epsilon)
+        return min(1.0, float(delta) * (1 + ROUNDING))
+
+    def epsilon(self, delta: float) -> float:
+        from dp_accounting.rdp import rdp_privacy_accountant
+
+        check_delta(delta)
+        # A little less than delta, which pays for the rounding of `delta` above.
+        epsilon, _ = rdp_privacy_accountant.compute_epsilon(*self.divergences, delta * (1 - 10 * ROUNDING))
+        return float(epsilon) * (1 + ROUNDING)
