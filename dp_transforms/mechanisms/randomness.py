@@ -158,6 +158,10 @@ class StreamKeys:
         """Second stage of a draw: of pairs (item, digest of the active holders)."""
         return BlockFunction(derive_key(self._secret, "noise", *self._noise_context, window))
 
+    def zero_item_uniforms(self) -> BlockFunction:
+        """Which items of a known domain are published although nobody holds them: of pairs (window, number)."""
+        return BlockFunction(derive_key(self._secret, "zero items", *self._noise_context))
+
     def widen_users(self, users: Words) -> Words:
         """Keyed 64-bit hashes of users, widened to the 128 bits that digests add up. uint64[n] -> uint64[n, 2]."""
         blocks = np.zeros((len(users), 2), dtype=np.uint64)

@@ -50,7 +50,7 @@ class EventBatch:
         cls, user: pa.Array | Sequence[Any], item: pa.Array | Sequence[Any], time_micros: npt.ArrayLike
     ) -> EventBatch:
         """From columns of text or whole numbers, Arrow's of any width and layout, numpy's or lists."""
-        return cls(_id_column("user", user), _id_column("item", item), np.asarray(time_micros))
+        return cls(id_column("user", user), id_column("item", item), np.asarray(time_micros))
 
     def __len__(self) -> int:
         return len(self.time_micros)
@@ -83,7 +83,8 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
 
 
-def _id_column(name: str, column: pa.Array | pa.ChunkedArray | Sequence[Any]) -> pa.DictionaryArray:
+def id_column(name: str, column: pa.Array | pa.ChunkedArray | Sequence[Any]) -> pa.DictionaryArray:
+    """Texts or whole numbers as ids. Raises ValueError for columns of other types; ids themselves are not checked."""
     try:
         array = column if isinstance(column, (pa.Array, pa.ChunkedArray)) else pa.array(column)
         array = one_chunk(array) if isinstance(array, pa.ChunkedArray) else array

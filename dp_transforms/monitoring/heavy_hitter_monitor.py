@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
-import numpy.typing as npt
-
-from dp_transforms.mechanisms.discrete_laplace import discrete_laplace
-from dp_transforms.mechanisms.randomness import StreamKeys, sum_modulo_2_128
+from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
+from dp_transforms.monitoring.window_queries import WindowCharges, WindowQueries
 from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport, release_order
 
 
@@ -36,21 +33,13 @@ class MonitorState:
     budgets: UserBudgets = dataclasses.field(default_factory=UserBudgets)
 
 
-@dataclasses.dataclass(frozen=True)
-class WindowCharges:
-    """What one window cost: users uint64[n], ascending and distinct, and their new hits, uint32[n]."""
-
-    users: npt.NDArray[np.uint64]
-    hits: npt.NDArray[np.uint32]
-
-
 class HeavyHitterMonitor:
     """Monitors one stream. Holds no state of its own: a window is a function of its candidates and a `MonitorState`."""
 
     def __init__(self, settings: MonitorSettings, keys: StreamKeys) -> None:
         self._settings = settings
         self._keys = keys
-        self._noise = discrete_laplace(settings.epsilon_per_query)
+        self._noise = settings.query_noise(keys)
         self._rule = settings.release_rule()
 
     def close_window(
@@ -64,32 +53,20 @@ class HeavyHitterMonitor:
         if not state.next_window <= window < horizon:
             raise ValueError(f"window {window} cannot be closed: open are {state.next_window} .. {horizon - 1}.")
         state.next_window = window + 1
-        users, user_of_row = np.unique(candidates.holders, return_inverse=True)
-        user_of_row = user_of_row.reshape(-1)
-        paid = state.budgets.hits(users)
-        hits = paid.copy()
-        widened = self._keys.widen_users(users)
-        uniforms = self._keys.noise_uniforms(window)
+        queries = WindowQueries(window, candidates, state.budgets, self._settings, self._keys, self._noise)
         heavy_hitters: list[HeavyHitter] = []
         charged_results = 0
-        for cell, margin in enumerate((self._settings.threshold - candidates.counts).tolist()):
-            holders = user_of_row[candidates.splits[cell] : candidates.splits[cell + 1]]
-            active = holders[hits[holders] < self._settings.hits_per_user]
-            if not len(active):
-                continue  # an item without an active holder is not tested
-            item = int(candidates.items[cell])
-            digest = sum_modulo_2_128(widened[active], np.zeros(1, dtype=np.int64))
-            uniform = uniforms.of_pairs(candidates.table.hashes[item : item + 1], digest)
-            noise = int(self._noise.sample_given_pass(uniform, np.array([margin]))[0])
-            release = self._rule(len(active) + noise)
-            if release is None:
-                continue
-            heavy_hitters.append(HeavyHitter(candidates.table.labels[item].as_py(), release.zone, release.noisy_count))
-            if release.charged:
-                charged_results += 1
-                hits[active] += 1
-        changed = np.flatnonzero(hits != paid)
-        charges = WindowCharges(users[changed], hits[changed] - paid[changed])
+        cell = queries.next_heavy(0)
+        while cell is not None:
+            release = self._rule(queries.noisy_count(cell))
+            if release is not None:
+                label = candidates.table.labels[int(candidates.items[cell])].as_py()
+                heavy_hitters.append(HeavyHitter(label, release.zone, release.noisy_count))
+                if release.charged:
+                    charged_results += 1
+                    queries.charge(cell)
+            cell = queries.next_heavy(cell + 1)
+        charges = queries.charges()
         state.budgets.charge(charges.users, charges.hits)
         state.hit_bound += min(self._settings.max_items_per_user, charged_results)
         if not heavy_hitters:

@@ -20,6 +20,8 @@ class ItemHolders:
 
     windows: int64[c], window index. items: int64[c], position in ``table``. splits: int64[c + 1], rows of each cell.
     holders: uint64[n], keyed hashes of the users of each cell; distinct within it, in no particular order.
+
+    A cell without holders is one of `zero_items`: an item of a known domain that is published if nobody holds it.
     """
 
     windows: npt.NDArray[np.int64]
@@ -37,6 +39,13 @@ class ItemHolders:
         return np.diff(self.splits)
 
     @classmethod
+    def without_holders(
+        cls, windows: npt.NDArray[np.int64], items: npt.NDArray[np.int64], table: ItemTable
+    ) -> ItemHolders:
+        """Cells that nobody holds. windows, items: as above."""
+        return cls(windows, items, np.zeros(len(windows) + 1, dtype=np.int64), np.zeros(0, dtype=np.uint64), table)
+
+    @classmethod
     def of_pairs(cls, pairs: UserPairs) -> ItemHolders:
         """The same pairs, turned from user order into item order."""
         rows = pairs.windows * len(pairs.table) + pairs.items if len(pairs) else pairs.windows
@@ -49,15 +58,15 @@ class ItemHolders:
         if len(parts) == 1:
             return parts[0]
         table, item_maps = ItemTable.merge([part.table for part in parts])
-        rows = np.concatenate(
-            [
-                np.repeat(part.windows * len(table) + item_map[part.items], part.counts)
-                for part, item_map in zip(parts, item_maps, strict=True)
-            ]
-        )
+        cells = [
+            part.windows * len(table) + item_map[part.items] for part, item_map in zip(parts, item_maps, strict=True)
+        ]
+        rows = np.concatenate([np.repeat(cell, part.counts) for cell, part in zip(cells, parts, strict=True)])
         order = np.argsort(rows, kind="stable")
         holders = np.concatenate([part.holders for part in parts])
-        return cls._of_ordered_rows(rows[order], holders[order], table)
+        held = cls._of_ordered_rows(rows[order], holders[order], table)
+        empty = np.concatenate([cell[part.counts == 0] for cell, part in zip(cells, parts, strict=True)])
+        return held._with_empty_cells(empty) if len(empty) else held
 
     @classmethod
     def _of_ordered_rows(
@@ -68,11 +77,26 @@ class ItemHolders:
         windows, items = np.divmod(rows[starts], max(1, len(table)))
         return cls(windows, items, np.append(starts, len(rows)), holders, table)
 
-    def select(self, cells: npt.NDArray[np.int64]) -> ItemHolders:
-        """These cells (ascending positions), with a table of their items alone."""
+    def _with_empty_cells(self, rows: npt.NDArray[np.int64]) -> ItemHolders:
+        """rows: ``window * len(table) + item`` of cells without holders; those that have holders here are left out."""
+        held = self.windows * len(self.table) + self.items
+        rows = np.concatenate([held, np.setdiff1d(rows, held)])
+        counts = np.zeros(len(rows), dtype=np.int64)
+        counts[: len(self)] = self.counts
+        order = np.argsort(rows)
+        windows, items = np.divmod(rows[order], len(self.table))
+        splits = np.concatenate([[0], np.cumsum(counts[order])])
+        return ItemHolders(windows, items, splits, self.holders, self.table)
+
+    def rows_of(self, cells: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Rows of these cells one after the other, int64[r], and where each begins, int64[k + 1]."""
         counts = self.counts[cells]
         splits = np.concatenate([[0], np.cumsum(counts)])
-        rows = np.arange(splits[-1]) + np.repeat(self.splits[cells] - splits[:-1], counts)
+        return np.arange(splits[-1]) + np.repeat(self.splits[cells] - splits[:-1], counts), splits
+
+    def select(self, cells: npt.NDArray[np.int64]) -> ItemHolders:
+        """These cells (ascending positions), with a table of their items alone."""
+        rows, splits = self.rows_of(cells)
         used, items = np.unique(self.items[cells], return_inverse=True)
         return ItemHolders(self.windows[cells], items.reshape(-1), splits, self.holders[rows], self.table.take(used))
 

@@ -7,6 +7,7 @@ import dataclasses
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, ReleaseRule
+from dp_transforms.monitoring.query_noise import QueryNoise, SingleNoise
 from dp_transforms.window_schedule import WindowSchedule
 
 
@@ -14,6 +15,7 @@ from dp_transforms.window_schedule import WindowSchedule
 class MonitorSettings:
     """What one stream of one run is monitored with. Names as in `ReleasePlan`; contains no secret.
 
+    domain_size: number of items of a known domain; 0 for an open one.
     epsilon_after_hits: entry j - 1 is the epsilon of the same mechanism cut at j hits.
     """
 
@@ -30,11 +32,15 @@ class MonitorSettings:
     epsilon_total: float
     delta: float
     epsilon_after_hits: tuple[float, ...]
+    domain_size: int = 0
 
     def release_rule(self) -> ReleaseRule:
         if self.release == "labels":
             return BetweenThresholds(self.threshold, self.zone_width)
         return CountsAboveThreshold(self.threshold)
+
+    def query_noise(self, keys: StreamKeys) -> QueryNoise:
+        return SingleNoise(self.epsilon_per_query, self.threshold, keys)
 
     def stream_keys(self, secret: bytes) -> StreamKeys:
         return StreamKeys(

@@ -1,0 +1,100 @@
+"""The declared items of a run, where they are known beforehand: a public list, and nothing read off the data.
+
+With a known domain every item is tested in every window, whether somebody holds it or not, so the guarantee needs no
+share of delta for items of a single user (docs/guarantee.md, section 3). It holds only if the list itself does not
+depend on the log.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dp_transforms.monitoring.event_batch import MAX_ID_BYTES, id_column
+
+MOST_DOMAIN_ITEMS = 10_000_000
+MOST_DOMAIN_BYTES = 1 << 29
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class ItemDomain:
+    """A public list of items. Events with other items are left out; the order of the list does not matter.
+
+    labels: pyarrow string array, distinct, in the order of their UTF-8 bytes.
+
+    >>> domain = ItemDomain.of_ids(["pear", "apple", "pear", 7])
+    >>> domain.labels.to_pylist()
+    ['7', 'apple', 'pear']
+    """
+
+    def __init__(self, labels: pa.StringArray) -> None:
+        self.labels = labels
+
+    @classmethod
+    def of_ids(cls, ids: pa.Array | Sequence[Any]) -> ItemDomain:
+        """From texts or whole numbers (7 and "7" are the same id). Raises ValueError for anything that is no id."""
+        texts = [str(one) if isinstance(one, int) else one for one in ids] if isinstance(ids, (list, tuple)) else ids
+        column = id_column("the domain", texts)
+        if column.null_count:
+            raise ValueError("the domain must hold no missing ids. Leave them out.")
+        return cls._checked(column.dictionary, "the domain", "")
+
+    @classmethod
+    def of_text(cls, text: bytes, name: str) -> ItemDomain:
+        """From lines of UTF-8, one id a line; empty lines and repeated ids are skipped. name: of the file, for errors.
+
+        Raises ValueError, which names the line and never its content.
+        """
+        if len(text) > MOST_DOMAIN_BYTES:
+            raise ValueError(f"{name} must have at most {MOST_DOMAIN_BYTES >> 20} MB. Give a shorter list of items.")
+        text = text.removeprefix(_BYTE_ORDER_MARK)
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            line = text.count(b"\n", 0, error.start) + 1
+            raise ValueError(f"{name} must be UTF-8 text, one item a line; line {line:,} is not.") from None
+        lines = pc.split_pattern(pa.array([text], pa.binary()).cast(pa.string()), "\n").flatten()
+        lines = pc.if_else(pc.ends_with(lines, "\r"), pc.utf8_slice_codeunits(lines, 0, -1), lines)
+        too_long = pc.index(pc.greater(pc.binary_length(lines), MAX_ID_BYTES), True).as_py()
+        if too_long >= 0:
+            raise ValueError(
+                f"{name} must hold ids of at most {MAX_ID_BYTES:,} bytes; line {too_long + 1:,} is longer."
+            )
+        return cls._checked(lines.filter(pc.greater(pc.binary_length(lines), 0)), name, " Write one item a line.")
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> ItemDomain:
+        """`of_text` of a local file. Raises ValueError also for a file that cannot be read."""
+        try:
+            with open(path, "rb") as file:
+                return cls.of_text(file.read(MOST_DOMAIN_BYTES + 1), os.fspath(path))
+        except OSError as error:
+            raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from None
+
+    @classmethod
+    def _checked(cls, labels: pa.StringArray, name: str, remedy: str) -> ItemDomain:
+        labels = pc.unique(labels)
+        if not 0 < len(labels) <= MOST_DOMAIN_ITEMS:
+            raise ValueError(
+                f"{name} must hold 1 to {MOST_DOMAIN_ITEMS:,} different items, got {len(labels):,}.{remedy}"
+            )
+        return cls(labels.take(pc.array_sort_indices(labels)))
+
+    @property
+    def size(self) -> int:
+        return len(self.labels)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Hex SHA-256 of the sorted ids, each with its length: equal for equal domains only."""
+        lengths = pc.binary_length(self.labels).to_numpy(zero_copy_only=False).astype("<i4")
+        offsets = np.frombuffer(self.labels.buffers()[1], np.int32)[self.labels.offset :][: self.size + 1]
+        text = self.labels.buffers()[2][offsets[0] : offsets[-1]]
+        return hashlib.sha256(lengths.tobytes() + text.to_pybytes()).hexdigest()

@@ -1,0 +1,77 @@
+"""The noise of one count in each release mode: who needs to be tested at all, and what is drawn for it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.mechanisms.discrete_laplace import discrete_laplace
+from dp_transforms.mechanisms.randomness import StreamKeys, Words, sum_modulo_2_128
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.noise_distribution import upper_tail_integers
+
+
+class QueryNoise(Protocol):
+    """What a release mode adds to a count, as a function of window, item and holders.
+
+    A cell without holders is an item of a known domain whose noise is known to reach the threshold by itself.
+    """
+
+    def may_pass(self, cells: ItemHolders) -> npt.NDArray[np.bool_]:
+        """First stage: False only for cells that are not published whoever of their holders is active. bool[c]."""
+        ...
+
+    def draw(self, window: int, hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Second stage: the noise of items that may pass.
+
+        hashes: uint64[n, 2], of items. digests: uint64[n, 2], of their active holders. counts: int64[n], of all their
+        holders, as in the first stage. Returns int64[n].
+        """
+        ...
+
+    def zero_item_tail(self) -> int:
+        """``floor(2^128 Pr[noise >= threshold])``: an item that nobody holds is published with this probability."""
+        ...
+
+
+class SingleNoise:
+    """One discrete Laplace variable Z of scale ``1 / epsilon_per_query``: modes ``labels`` and ``counts``.
+
+    It decides everything about an item in a window, so it can be drawn in two stages (docs/guarantee.md, section 5.4):
+    the bit "the full count plus Z reaches the threshold", and later Z given that bit.
+    """
+
+    def __init__(self, epsilon_per_query: float, threshold: int, keys: StreamKeys) -> None:
+        self._epsilon_per_query = epsilon_per_query
+        self._noise = discrete_laplace(epsilon_per_query)
+        self._threshold = threshold
+        self._keys = keys
+
+    def may_pass(self, cells: ItemHolders) -> npt.NDArray[np.bool_]:
+        counts = cells.counts
+        digests = digests_of_groups(self._keys.widen_users(cells.holders), cells.splits)
+        hashes = cells.table.hashes[cells.items]
+        passed: npt.NDArray[np.bool_] = counts == 0
+        for window, part in cells.by_window():
+            uniforms = self._keys.pass_uniforms(window).of_pairs(hashes[part], digests[part])
+            passed[part] |= self._noise.passes(uniforms, self._threshold - counts[part])
+        return passed
+
+    def draw(self, window: int, hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        uniforms = self._keys.noise_uniforms(window).of_pairs(hashes, digests)
+        return self._noise.sample_given_pass(uniforms, self._threshold - counts)
+
+    def zero_item_tail(self) -> int:
+        tails = upper_tail_integers(self._epsilon_per_query)
+        return tails[self._threshold - 1] if self._threshold <= len(tails) else 0
+
+
+def digests_of_groups(members: Words, splits: npt.NDArray[np.int64]) -> Words:
+    """The digest of each group of widened users. members: uint64[n, 2]. splits: int64[k + 1]. Returns uint64[k, 2]."""
+    digests = np.zeros((len(splits) - 1, 2), dtype=np.uint64)
+    starts, is_held = splits[:-1], splits[1:] > splits[:-1]
+    if is_held.any():
+        digests[is_held] = sum_modulo_2_128(members, starts[is_held])
+    return digests

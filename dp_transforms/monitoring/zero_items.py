@@ -1,0 +1,111 @@
+"""Items of a known domain that are published although nobody holds them, drawn without visiting the others.
+
+With a known domain an item that nobody holds is tested like every other: it is published with the probability p that
+the noise alone reaches the threshold. In a window with n items that is n independent coins. So draw their number from
+Binomial(n, p) and then so many different items, all subsets alike: the same law, at a cost that grows with what is
+published and not with the domain (docs/guarantee.md, section 3).
+
+The draws know nothing of the data. An item that does have holders in the window is tested by a draw of its own instead:
+then `ItemHolders.merge` forgets that it was drawn here.
+"""
+
+from __future__ import annotations
+
+import decimal
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.mechanisms.discrete_laplace import Inversion
+from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys
+from dp_transforms.monitoring.domain_table import DomainTable
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.noise_distribution import UNIFORM_BITS
+
+_ONE = 1 << UNIFORM_BITS
+_WINDOWS_AT_ONCE = 1 << 16
+_DIGITS = 100  # relative errors of the sums below stay under 2^-200
+
+
+def draw_zero_items(
+    domain: DomainTable, settings: MonitorSettings, keys: StreamKeys, *, windows_per_slab: int, shards: int
+) -> Iterator[tuple[int, int, ItemHolders]]:
+    """All zero items of a run as cells without holders, by slab and shard of items: ``(slab, shard, cells)``."""
+    draws = ZeroItemDraws(len(domain), settings.query_noise(keys).zero_item_tail(), keys.zero_item_uniforms())
+    for slab, group in itertools.groupby(
+        draws.by_window(settings.schedule.horizon), key=lambda drawn: drawn[0] // windows_per_slab
+    ):
+        drawn = list(group)
+        windows = np.repeat([window for window, _ in drawn], [len(items) for _, items in drawn])
+        items = np.concatenate([items for _, items in drawn])
+        cells = ItemHolders.without_holders(windows, items, domain.items).select(np.arange(len(items)))
+        for shard, part in cells.shard_by_item(shards):
+            yield slab, shard, part
+
+
+class ZeroItemDraws:
+    """Subsets of ``0 .. domain_size - 1``, one a window: each position is in it with the same probability.
+
+    tail: that probability in units of 2^-128. uniforms: keyed function of pairs (window, number): number 0 decides how
+    many positions there are, and 1, 2, ... which. The distance from the exact law is at most
+    ``zero_items_total_variation``, of `noise_distribution`, a window.
+    """
+
+    def __init__(self, domain_size: int, tail: int, uniforms: BlockFunction) -> None:
+        self._domain_size = domain_size
+        self._uniforms = uniforms
+        self._count = Inversion(binomial_integers(domain_size, tail))
+
+    def by_window(self, horizon: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """The windows ``0 .. horizon - 1`` with a subset that is not empty, each with its positions, ascending."""
+        if not len(self._count):
+            return  # so small a probability that no 128-bit number stands for it
+        for low in range(0, horizon, _WINDOWS_AT_ONCE):
+            windows = np.arange(low, min(horizon, low + _WINDOWS_AT_ONCE))
+            counts = self._count.count_not_above(self._draw(windows, np.zeros_like(windows)))
+            for at in np.flatnonzero(counts):
+                yield int(windows[at]), self._positions(int(windows[at]), int(counts[at]))
+
+    def _positions(self, window: int, count: int) -> npt.NDArray[np.int64]:
+        """A uniform subset of so many positions: the first different ones in a sequence of uniform positions."""
+        if 2 * count > self._domain_size:
+            left_out = self._positions(window, self._domain_size - count)
+            return np.setdiff1d(np.arange(self._domain_size), left_out)
+        # High words above the largest multiple of the domain's size are skipped: what is left is exactly uniform.
+        largest = np.uint64((1 << 64) // self._domain_size * self._domain_size - 1)
+        drawn = 2 * count + 8
+        while True:
+            numbers = np.arange(1, drawn + 1)
+            high = self._draw(np.full(drawn, window), numbers)[:, 0]
+            positions = (high[high <= largest] % np.uint64(self._domain_size)).astype(np.int64)
+            _, first = np.unique(positions, return_index=True)
+            if len(first) >= count:
+                return np.sort(positions[np.sort(first)[:count]])
+            drawn *= 2
+
+    def _draw(self, windows: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        return self._uniforms(np.stack([windows, numbers], axis=1).astype(np.uint64))
+
+
+def binomial_integers(trials: int, tail: int) -> list[int]:
+    """``floor(2^128 Pr[N <= k])`` for k = 0, 1, ... and N ~ Binomial(trials, tail / 2^128), until it is 2^128.
+
+    The number of entries at most a uniform 128-bit integer is then N, up to one unit of 2^-128 an entry.
+    """
+    context = decimal.Context(prec=_DIGITS, Emin=-(10**15), Emax=10**15)
+    success, failure = decimal.Decimal(tail), decimal.Decimal(_ONE - tail)
+    odds = context.divide(success, failure)
+    mass = context.power(context.divide(failure, decimal.Decimal(_ONE)), trials)
+    total, entries = mass, []
+    for successes in range(trials):
+        entry = int(context.multiply(total, decimal.Decimal(_ONE)))
+        if entry >= _ONE - 1:
+            break
+        entries.append(entry)
+        mass = context.multiply(mass, odds)
+        mass = context.divide(context.multiply(mass, decimal.Decimal(trials - successes)), successes + 1)
+        total = context.add(total, mass)
+    return entries
