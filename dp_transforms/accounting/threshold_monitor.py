@@ -3,7 +3,7 @@
 Guarantee: a monitor with noises of these three numbers, on a grid of `grid` units in 1, that deletes a user once its
 contributions to results "top" reach `hits`, is (epsilon, delta)-DP for one user with all of its contributions, against
 adaptive queries and data, over any number of steps. Neighbours: with and without the user. Source: [KMS21] Theorem 3.2
-and, for many hits, Theorem 3.8 made explicit; docs/threshold_monitor_on_a_grid.md carries them over to the grid.
+and, for many hits, Theorem 3.8 made explicit; docs/threshold_monitor_on_a_grid.md proves them there.
 
 With ``g = narrow_epsilon * grid`` the proof asks for four inequalities, which `check_monitor_noise` checks, and gives
 
@@ -105,7 +105,7 @@ class ThresholdMonitorAccountant:
         return best
 
     def cut(self, hits: int) -> ThresholdMonitorAccountant:
-        """The same monitor for a user of which it is known that it has paid at most so many hits."""
+        """What a user has been exposed to that has paid less than so many hits so far: the running figure."""
         return dataclasses.replace(self, hits=min(hits, self.hits))
 
 
