@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 from typing import Any
 
@@ -22,9 +21,7 @@ from dp_transforms.accounting.release_plan import (
 )
 from dp_transforms.accounting.target_charging import closed_form_epsilon, exact_tail_epsilon
 from dp_transforms.noise_distribution import check_epsilon
-from dp_transforms.report_files import ReportFileError, discard_file, partial_path, publish_file
-from dp_transforms.report_files.files import output_exists
-from pipelines.options import UserError
+from pipelines.output_file import check_output, write_output
 from pipelines.plan_options import PLAN_OPTIONS, flag, option_error, plan_from_options, plan_options
 
 _HITS = (1, 3, 10, 30)
@@ -53,12 +50,12 @@ def command(epsilon_per_query: float | None, output: pathlib.Path | None, as_jso
         _show_accountants(epsilon_per_query, output, as_json, options)
         return
     if output is not None:
-        _check_output(output)
+        check_output(output)
     with Console(stderr=True).status("calibrating"):
         chosen = plan_from_options(**options)
         rows = _alternatives(chosen, options)
     if output is not None:
-        _write(output, chosen.to_json() + "\n")
+        write_output(output, chosen.to_json() + "\n")
     if as_json:
         click.echo(json.dumps(_as_json(chosen, rows), indent=2))
     else:
@@ -213,27 +210,3 @@ def _threshold_text(plan: ReleasePlan) -> str:
     if plan.zone_width == 0:
         return f"{plan.threshold:,}"
     return f"{plan.threshold:,} (charged zone: {plan.threshold:,} to {plan.threshold + plan.zone_width - 1:,})"
-
-
-def _check_output(output: pathlib.Path) -> None:
-    if os.path.lexists(output):
-        raise UserError(str(output_exists(output)))
-    if not output.parent.is_dir():
-        raise UserError(f"the folder {output.parent} does not exist. Create it, or give --output another one.")
-
-
-def _write(output: pathlib.Path, text: str) -> None:
-    """The file appears whole or not at all, and never replaces one."""
-    partial = partial_path(output, str(os.getpid()))
-    try:
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        publish_file(partial, output)
-    except ReportFileError as error:
-        raise UserError(str(error)) from None
-    except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror}. Give --output another folder.") from None
-    finally:
-        discard_file(partial)

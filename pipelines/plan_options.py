@@ -107,6 +107,19 @@ def plan_from_options(**options: Any) -> ReleasePlan:
         raise option_error(error) from None
 
 
+def read_plan(path: str) -> ReleasePlan:
+    """The plan in a file of ``shh plan --output``, checked again. Raises UserError, which names --plan."""
+    try:
+        with open(path, "rb") as file:
+            return ReleasePlan.from_json(file.read(1 << 20))
+    except OSError as error:
+        raise UserError(
+            f"--plan {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
+        ) from None
+    except ValueError as error:
+        raise UserError(f"--plan {path}: {error}") from None
+
+
 def option_error(error: ValueError) -> UserError:
     """The same message in the words of the command line."""
     message = re.sub(r"\b(window|slide|start|end)_seconds\b", r"--\1", str(error))

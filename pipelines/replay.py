@@ -14,7 +14,7 @@ from dp_transforms.event_files import EventFields, find_log_chunks
 from dp_transforms.read_events import ReadProgress
 from dp_transforms.report_files import partial_path, read_report_file, report_format
 from pipelines.options import UserError
-from pipelines.plan_options import PLAN_OPTIONS, flag, plan_from_options, plan_options
+from pipelines.plan_options import PLAN_OPTIONS, flag, plan_from_options, plan_options, read_plan
 from pipelines.replay_progress import show_progress
 from pipelines.replay_run import ReplayRequest, ReplaySummary, check_memory, run_replay
 from pipelines.report_table import is_ascii_only, legend, windows_table
@@ -117,15 +117,7 @@ def _plan(options: dict[str, Any]) -> ReleasePlan:
     given = [flag(name) for name in PLAN_OPTIONS if options[name] is not None]
     if given:
         raise UserError(f"--plan already says {', '.join(given)}. Leave the plan or the options out.")
-    try:
-        with open(path, "rb") as file:
-            return ReleasePlan.from_json(file.read(1 << 20))
-    except OSError as error:
-        raise UserError(
-            f"--plan {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
-        ) from None
-    except ValueError as error:
-        raise UserError(f"--plan {path}: {error}") from None
+    return read_plan(path)
 
 
 def _check_writable(path: str, option: str) -> None:
