@@ -210,7 +210,7 @@ def _round_noise(
         if accountant.delta(epsilon) * (1 + 1e-9) <= delta:  # a margin, so that another machine's libm agrees
             break
         scale *= 1 + 1e-6
-    d = _failure(narrow_epsilon * grid, hits, epsilon) if epochs == 1 else delta / (2 * _FAILURES * epochs)
+    d = delta / _FAILURES if epochs == 1 else delta / (2 * _FAILURES * epochs)
     return ThresholdMonitorNoise(
         wide_epsilon, narrow_epsilon, cap, grid, hits, narrow_epsilon * grid * math.log(1 / d), d, epochs
     )

@@ -45,7 +45,7 @@ class UserCounters:
         return self._paid < self._limit
 
     def charge(self, amounts: npt.NDArray[Any]) -> None:
-        """Adds to the counters of users that still count; others have stopped paying. amounts: whole numbers[n] >= 0."""
+        """Adds to the counters of those that still count; the others have stopped paying. amounts: whole numbers[n]."""
         if amounts.shape != self._paid.shape or amounts.min() < 0:
             raise ValueError(f"amounts must be whole numbers >= 0, one for each of {len(self)} users.")
         self._paid += np.where(self.active(), amounts, 0)

@@ -1,0 +1,327 @@
+"""ThresholdMonitor's price: the tail of its noise, every step of the proof on a grid, and what is calibrated."""
+
+from __future__ import annotations
+
+import decimal
+import itertools
+import math
+
+import pytest
+
+from dp_transforms.accounting.accountant import Accountant
+from dp_transforms.accounting.composition import optimal_composition_delta
+from dp_transforms.accounting.threshold_monitor import (
+    ThresholdMonitorAccountant,
+    calibrate_threshold_monitor,
+    check_monitor_noise,
+)
+from dp_transforms.noise_distribution import capped_sum_tail_integer, capped_sum_upper_tail
+
+Decimal = decimal.Decimal
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The tail of W + min(V, cap)
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def law(epsilon: float, reach: int) -> dict[int, float]:
+    share = math.tanh(epsilon / 2)
+    return {z: share * math.exp(-epsilon * abs(z)) for z in range(-reach, reach + 1)}
+
+
+def capped(narrow: float, cap: int, reach: int = 400) -> dict[int, float]:
+    result: dict[int, float] = {}
+    for v, probability in law(narrow, reach).items():
+        result[min(v, cap)] = result.get(min(v, cap), 0.0) + probability
+    return result
+
+
+@pytest.mark.parametrize("narrow", [0.1, 0.3, 1.7])
+@pytest.mark.parametrize("wide", [0.1, 0.25, 2.0])
+@pytest.mark.parametrize("cap", [0, 1, 2, 7, 30])
+def test_the_tail_is_the_sum_over_all_pairs(wide: float, narrow: float, cap: int) -> None:
+    reach = 400
+    wide_law = law(wide, reach)
+    above = dict(zip(range(reach, -reach - 1, -1), itertools.accumulate(wide_law[-z] for z in wide_law), strict=True))
+    for margin in (-60, -7, -2, -1, 0, 1, 2, cap - 1, cap, cap + 1, cap + 2, 33, 90):
+        summands = (p * above.get(margin - v, float(margin - v < 0)) for v, p in capped(narrow, cap).items())
+        expected = math.fsum(summands)
+        assert capped_sum_upper_tail(wide, narrow, cap, margin) == pytest.approx(expected, rel=1e-10, abs=1e-15)
+
+
+def decimal_tail(wide: float, narrow: float, cap: int, margin: int) -> Decimal:
+    """One summand for each v, by recurrence, with 100 digits."""
+    a, b = (-Decimal(wide)).exp(), (-Decimal(narrow)).exp()
+    reach = math.ceil(120 / narrow)
+
+    def above(m: int) -> Decimal:
+        return a**m / (1 + a) if m >= 0 else 1 - a ** (1 - m) / (1 + a)
+
+    total = b**cap / (1 + b) * above(margin - cap)
+    weight = (1 - b) / (1 + b) * b ** max(reach, abs(cap - 1))
+    for v in range(-reach, cap):
+        total += weight * above(margin - v)
+        weight = weight / b if v < 0 else weight * b
+    return total
+
+
+@pytest.mark.parametrize("margin", [-4000, -100, 0, 37, 900, 5000, 40_000])
+def test_the_tail_of_wide_noise_to_the_last_unit(margin: int) -> None:
+    wide, narrow, cap = 1 / 9000, 1 / 131.5, 900
+    with decimal.localcontext() as context:
+        context.prec = 100
+        expected = decimal_tail(wide, narrow, cap, margin)
+        tail, integer = (f(wide, narrow, cap, margin) for f in (capped_sum_upper_tail, capped_sum_tail_integer))
+        # What the reference leaves out, V < -reach, has probability below e^-120.
+        assert abs(integer - int(expected * 2**128)) <= 1
+        assert 0 <= Decimal(tail) / expected - 1 < Decimal("3e-12")
+
+
+def test_the_tail_falls_from_one_to_zero_and_never_reaches_it() -> None:
+    args = (1 / 350_200, 1 / 4198, 35_020)
+    tails = [capped_sum_upper_tail(*args, margin) for margin in range(-(10**7), 10**7, 10**6)]
+    assert tails == sorted(tails, reverse=True)
+    assert len(set(tails)) == len(tails)
+    assert capped_sum_upper_tail(*args, -(10**12)) == 1.0
+    assert 0 < capped_sum_upper_tail(*args, 10**12) < 1e-300, "rounded up, even from nothing"
+    assert 2**128 - 1 <= capped_sum_tail_integer(*args, -(10**12)) <= 2**128
+    assert capped_sum_tail_integer(*args, 10**12) == 0
+
+
+@pytest.mark.parametrize(
+    "args", [(0.0, 1.0, 1), (1.0, math.nan, 1), (1.0, 1e-9, 1), (math.inf, 1.0, 1), (1.0, 1.0, -1)]
+)
+def test_the_tail_refuses_noise_that_cannot_be_drawn(args: tuple[float, float, int]) -> None:
+    with pytest.raises(ValueError, match=r"must (lie|be)"):
+        capped_sum_upper_tail(*args, 0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The steps of the proof, with the least noise that the conditions allow
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def proof_fails(grid: int, wide: float, narrow: float, cap: int) -> list[str]:
+    """Which inequalities of docs/threshold_monitor_on_a_grid.md section 3 are false, for some F and phi; T = 0.
+
+    g is taken as narrow * grid. Sums over all values of W and V: nothing of the code is used.
+    """
+    shift, bad = narrow * grid, set()
+    reach = math.ceil(60 / narrow)
+    narrow_law = law(narrow, reach)
+    below_cap = math.fsum(p for v, p in narrow_law.items() if v <= cap)
+
+    def bottom(total: int) -> float:  # Pr[total + min(V, cap) < 0]
+        return math.fsum(p for v, p in narrow_law.items() if total + min(v, cap) < 0)
+
+    bottoms = {total: bottom(total) for total in range(-3 * cap - 2 * grid, 2 * cap + 30 * math.ceil(1 / narrow))}
+    if math.exp(shift) * below_cap < 1 or below_cap < 1 - shift / 2:
+        bad.add("special")
+    for phi in range(1, grid + 1):
+        for total, probability in bottoms.items():
+            if total + phi not in bottoms:
+                continue
+            with_user = bottoms[total + phi]
+            if total < -phi - cap:
+                exact = probability == pytest.approx(1) and with_user == pytest.approx(1)
+                bad |= set() if exact else {"far"}
+            elif probability > math.exp(narrow * phi if total >= -cap else 2 * shift) * with_user * (1 + 1e-9):
+                bad.add("upper" if total >= -cap else "special")
+    shares = math.tanh(wide / 2)
+    for count in (-40 * cap, -10 * cap, -3 * cap, -2 * cap, -cap, -1, 0, 1, cap, 2 * cap, 10 * cap):  # F - T
+        almost = {  # of F + W: joint probability with bottom
+            total: shares * math.exp(-wide * abs(total - count)) * bottoms.get(total, 0.0)
+            for total in range(-2 * cap, max(bottoms))
+        }
+        tail_from = -2 * cap - count  # W >= this
+        reaches = math.exp(-wide * tail_from) / (1 + math.exp(-wide))
+        reaches = reaches if tail_from >= 1 else 1 - math.exp(-wide * (1 - tail_from)) / (1 + math.exp(-wide))
+        p = math.fsum(almost.values())
+        if reaches - p < p / 4:  # tops with F + W >= T - 2C, of which there are at least so many
+            bad.add("ratio")
+        for phi in range(1, grid + 1):
+            special = shares * math.fsum(math.exp(-wide * abs(t - count)) for t in range(-phi - cap, -cap))
+            if special > phi / grid * p * (1 + 1e-9):
+                bad.add("share of special ones")
+    return sorted(bad)
+
+
+def least_noise(grid: int, shift: float) -> tuple[float, float, int]:
+    """The numbers at which the four conditions are just met."""
+    narrow = shift / grid
+    cap = math.ceil(math.exp(0.1) * grid)
+    while math.exp(-narrow * (cap + 1)) / (1 + math.exp(-narrow)) > shift / 2:
+        cap += 1
+    return 0.1 / cap * (1 - 1e-12), narrow, cap
+
+
+@pytest.mark.parametrize(("grid", "shift"), [(1, 0.5), (1, 0.31), (1, 0.1), (2, 0.5), (5, 0.5), (7, 0.2)])
+def test_each_step_of_the_proof_holds_on_the_grid(grid: int, shift: float) -> None:
+    wide, narrow, cap = least_noise(grid, shift)
+    check_monitor_noise(wide, narrow, cap, grid)
+    assert proof_fails(grid, wide, narrow, cap) == []
+
+
+def test_the_check_of_the_proof_finds_what_is_wrong() -> None:
+    wide, narrow, cap = least_noise(5, 0.5)
+    assert "special" in proof_fails(5, wide, narrow, 6)
+    assert "ratio" in proof_fails(5, 12 * wide, narrow, cap)
+    assert "share of special ones" in proof_fails(5, 2.0, narrow, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"narrow": 0.11}, r"narrow_epsilon \* grid must be at most 0.5"),
+        ({"cap": 5, "wide": 0.01}, "cap must be at least e"),
+        ({"cap": 6, "narrow": 0.05}, "Pr.V > cap. must be at most"),
+        ({"wide": 0.02}, "wide_epsilon must be at most"),
+        ({"wide": math.nan}, "wide_epsilon must be finite"),
+        ({"narrow": math.inf}, "narrow_epsilon must be finite"),
+        ({"cap": 12.0}, "cap must be a whole number"),
+        ({"grid": True}, "grid must be a whole number"),
+        ({"hits": 0}, "hits must be a whole number >= 1"),
+    ],
+)
+def test_noise_for_which_there_is_no_proof_is_refused(change: dict[str, float], message: str) -> None:
+    wide, narrow, cap = least_noise(5, 0.5)
+    given = {"wide": wide, "narrow": narrow, "cap": cap, "hits": 1, "grid": 5}
+    ThresholdMonitorAccountant(*given.values())
+    with pytest.raises(ValueError, match=message):
+        ThresholdMonitorAccountant(*(given | change).values())
+
+
+def test_sum_of_almost_tops_is_bounded_except_with_probability_d() -> None:
+    """Event E1 of the paper, exactly: the number of almost-tops before the k-th top, at the least favourable count."""
+    wide, narrow, cap = least_noise(1, 0.5)
+    reach = 400
+    worst = 0.0
+    for count in range(-3 * cap, 3 * cap + 1):
+        almost = tops = 0.0
+        for w, p in law(wide, reach).items():
+            for v, q in capped(narrow, cap, 80).items():
+                top = count + w + v >= 0
+                tops += p * q * top
+                almost += p * q * (not top and count + w >= -2 * cap)
+        worst = max(worst, almost / (almost + tops))
+    for k, d in ((1, 0.5), (1, 1e-6), (3, 1e-3)):
+        limit = math.ceil(15 * (k + 1) + 5 * math.log(1 / d))
+        # Pr[at least `limit` almost-tops before the k-th top] = Pr[fewer than k tops among the first limit + k - 1].
+        draws = limit + k - 1
+        many = sum(math.comb(draws, j) * (1 - worst) ** j * worst ** (draws - j) for j in range(k))
+        assert many <= d
+    assert worst > 0.1, "almost-tops are not negligible"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Calibration
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def paper_scale(shift: float) -> float:
+    """10 D of [KMS21], a function of e / ln(1/d) only."""
+    return 10 / shift * math.log(1 / shift)
+
+
+def direct_scale(epsilon: float, delta: float, hits: int) -> float:
+    return paper_scale(epsilon / (75 * (hits + 1) + 25 * math.log(3 / delta)))
+
+
+def epochs_scale(epsilon: float, delta: float, hits: int) -> float:
+    """As [KMS21] Theorem 3.8 divides a run: k / ln(1/d) epochs of ln(1/d) hits; the best split of delta."""
+    best = math.inf
+    for share in (s / 40 for s in range(2, 39)):
+        log_d = math.log(3 / delta)
+        for _ in range(100):  # the number of epochs depends on d, and d on it
+            epochs = math.ceil(hits / log_d)
+            log_d = math.log(3 * epochs / (share * delta))
+        low, high = 1e-12, 0.5
+        for _ in range(80):
+            shift = math.sqrt(low * high)
+            loss = shift * (75 * (log_d + 1) + 25 * log_d)
+            safe = optimal_composition_delta(loss, epochs, epsilon) <= (1 - share) * delta
+            low, high = (shift, high) if safe else (low, shift)
+        best = min(best, paper_scale(low))
+    return best
+
+
+def test_the_reference_values() -> None:
+    assert direct_scale(1, 1e-6, 50) == pytest.approx(350_199, abs=0.5)
+    assert epochs_scale(1, 1e-6, 50) == pytest.approx(447_656, rel=0.02)  # there with another split of delta
+    noise = calibrate_threshold_monitor(1.0, 1e-6, 50)
+    assert noise.form == "direct"
+    assert 350_199 <= 1 / noise.wide_epsilon < 350_199 * (1 + 1e-5)
+    assert noise.algorithm_delta == pytest.approx(1e-6 / 3, rel=1e-4)
+    shift = noise.algorithm_epsilon / math.log(1 / noise.algorithm_delta)
+    assert 1 / noise.narrow_epsilon == pytest.approx(1 / shift)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "hits", "form"),
+    [(1, 1e-6, 1, "direct"), (2, 1e-9, 300, "direct"), (1, 1e-6, 1000, "epochs"), (8, 1e-9, 4000, "epochs")],
+)
+def test_calibration_takes_the_better_form_and_no_more_noise_than_it_needs(
+    epsilon: float, delta: float, hits: int, form: str
+) -> None:
+    noise = calibrate_threshold_monitor(epsilon, delta, hits)
+    assert noise.form == form
+    assert noise.accountant.delta(epsilon) <= delta
+    assert 1 / noise.wide_epsilon <= (1 + 1e-4) * min(f(epsilon, delta, hits) for f in (direct_scale, epochs_scale))
+    narrow = noise.narrow_epsilon * 1.001
+    cap = math.ceil(math.log(1 / narrow) / narrow)
+    less = ThresholdMonitorAccountant(1 / (10 * cap) * (1 - 1e-12), narrow, cap, hits)
+    assert less.delta(epsilon) > delta
+
+
+@pytest.mark.parametrize("grid", [2, 16, 256])
+def test_a_grid_changes_units_and_nothing_else(grid: int) -> None:
+    whole, fine = (calibrate_threshold_monitor(2.0, 1e-6, 3, grid=each) for each in (1, grid))
+    assert 1 / fine.wide_epsilon / grid == pytest.approx(1 / whole.wide_epsilon, rel=1e-3)
+    assert fine.narrow_epsilon * grid == pytest.approx(whole.narrow_epsilon, rel=1e-5)
+    assert fine.accountant.delta(2.0) <= 1e-6
+
+
+@pytest.mark.parametrize("hits", [1, 50, 2000])
+def test_the_accountant_is_a_curve_and_its_inverse(hits: int) -> None:
+    accountant = calibrate_threshold_monitor(1.0, 1e-6, hits).accountant
+    assert isinstance(accountant, Accountant)
+    epsilons = [0.0, 0.2, 0.5, 0.9, 1.0, 1.1, 2.0, 50.0]
+    deltas = [accountant.delta(epsilon) for epsilon in epsilons]
+    assert deltas == sorted(deltas, reverse=True)
+    assert deltas[0] == 1.0
+    assert deltas[-1] < 1e-12
+    for delta in (0.5, 1e-3, 1e-6, 1e-12):
+        epsilon = accountant.epsilon(delta)
+        assert accountant.delta(epsilon) <= delta < accountant.delta(epsilon * 0.9999)
+    figures = [accountant.cut(j).epsilon(1e-6) for j in (1, 2, hits, hits + 7)]
+    assert figures == sorted(figures)
+    assert figures[-1] == accountant.epsilon(1e-6) <= 1.0
+
+
+def test_epsilon_can_be_so_large_that_the_conditions_decide() -> None:
+    noise = calibrate_threshold_monitor(10_000.0, 1e-6, 1)
+    assert (noise.narrow_epsilon, noise.cap, noise.wide_epsilon) == pytest.approx((0.5, 2, 0.05), rel=1e-5)
+    assert noise.accountant.epsilon(1e-6) < 1000
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((0.0, 1e-6, 1, 1), "epsilon must be > 0"),
+        ((-1.0, 1e-6, 1, 1), "epsilon must be finite"),
+        ((math.nan, 1e-6, 1, 1), "epsilon must be finite"),
+        ((1.0, 0.0, 1, 1), "delta must lie strictly between 0 and 1"),
+        ((1.0, 1.0, 1, 1), "delta must lie strictly between 0 and 1"),
+        ((1.0, 1e-6, 0, 1), "hits must be a whole number >= 1"),
+        ((1.0, 1e-6, 2.5, 1), "hits must be a whole number >= 1"),
+        ((1.0, 1e-6, True, 1), "hits must be a whole number >= 1"),
+        ((1.0, 1e-6, 1, 0), "grid must be a whole number >= 1"),
+        ((1.0, 1e-6, 50, 2**20), "use a coarser grid"),
+        ((1e-4, 1e-6, 50, 1), "Raise epsilon or delta"),
+        ((1.0, 1e-6, 10**9, 1), "lower hits"),
+    ],
+)
+def test_budgets_that_no_noise_meets_are_refused(args: tuple[float, float, int, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        calibrate_threshold_monitor(*args)
