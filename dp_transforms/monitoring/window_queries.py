@@ -68,11 +68,14 @@ class WindowQueries:
         holders = self._user_of_row[first_row:next_row]
         active = holders[self._hits[holders] < self._settings.hits_per_user]
         self._hits[active] += 1
-        is_excluded = np.zeros(len(self._users), dtype=np.bool_)
-        is_excluded[active] = self._hits[active] >= self._settings.hits_per_user
-        if not is_excluded.any():
+        excluded = active[self._hits[active] >= self._settings.hits_per_user]
+        if not len(excluded):
             return
+        is_excluded = np.zeros(len(self._users), dtype=np.bool_)
+        is_excluded[excluded] = True
         rows = next_row + np.flatnonzero(is_excluded[self._user_of_row[next_row:]])
+        if not len(rows):
+            return
         changed = np.unique(np.searchsorted(self._candidates.splits, rows, side="right") - 1)
         self._noisy_counts[changed] = self._ask(changed)
         self._is_heavy[changed] = self._noisy_counts[changed] >= self._settings.threshold
