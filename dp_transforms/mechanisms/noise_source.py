@@ -49,14 +49,14 @@ class SecretNoise:
 
     def __init__(self, key: bytes | None = None) -> None:
         key = os.urandom(MIN_KEY_BYTES) if key is None else key
-        if len(key) < MIN_KEY_BYTES:
-            raise ValueError(f"the key must have at least {MIN_KEY_BYTES} bytes, got {len(key)}.")
+        _check_key(key)
         self._function = BlockFunction(derive_key(key, "draws in order"))
         self._next_block = 0
         self._waiting: dict[float, collections.deque[int]] = {}
 
     def uniforms(self, count: int) -> Words:
         """uint64[count, 2]: the next 128-bit uniform integers."""
+        _check_count(count)
         blocks = np.zeros((count, 2), dtype=np.uint64)
         blocks[:, 0] = np.arange(self._next_block, self._next_block + count, dtype=np.uint64)
         self._next_block += count
@@ -64,12 +64,15 @@ class SecretNoise:
 
     def discrete_laplace_array(self, epsilon: float, count: int) -> npt.NDArray[np.int64]:
         """int64[count]: that many independent draws at once."""
+        epsilon = _real("epsilon", epsilon)
+        _check_count(count)
         if epsilon * _LARGEST_TABLE_SCALE >= 1:
             return discrete_laplace(epsilon).sample(self.uniforms(count))
         each = WideDiscreteLaplace.UNIFORMS
         return wide_discrete_laplace(epsilon).sample(self.uniforms(count * each).reshape(count, each, 2))
 
     def discrete_laplace(self, epsilon: float) -> int:
+        epsilon = _real("epsilon", epsilon)
         waiting = self._waiting.get(epsilon)
         if not waiting:
             draws = self.discrete_laplace_array(epsilon, _DRAWS_AT_ONCE)
@@ -77,16 +80,18 @@ class SecretNoise:
         return waiting.popleft()
 
     def bernoulli(self, probability: float) -> bool:
+        probability = _real("probability", probability)
         if not 0 <= probability <= 1:
             raise ValueError(f"probability must lie in [0, 1], got {probability!r}.")
-        numerator, denominator = float(probability).as_integer_ratio()
+        numerator, denominator = probability.as_integer_ratio()
         return self._uniform_below(1 << UNIFORM_BITS) * denominator < numerator << UNIFORM_BITS
 
     def choose(self, weights: Sequence[int]) -> int:
-        if any(weight < 0 for weight in weights) or not any(weights):
+        whole = [int(weight) if isinstance(weight, (int, np.integer)) else -1 for weight in weights]
+        if min(whole, default=-1) < 0 or not any(whole):
             raise ValueError("weights must be whole numbers >= 0, and one of them > 0.")
-        left = self._uniform_below(sum(weights))
-        for position, weight in enumerate(weights):
+        left = self._uniform_below(sum(whole))
+        for position, weight in enumerate(whole):
             if left < weight:
                 return position
             left -= weight
@@ -103,3 +108,21 @@ class SecretNoise:
             drawn >>= blocks * UNIFORM_BITS - bits
             if drawn < limit:
                 return drawn
+
+
+def _real(name: str, value: object) -> float:
+    """The value as a float of Python, so that equal numbers share a table."""
+    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
+        raise ValueError(f"{name} must be a number, got {value!r}.")
+    return float(value)
+
+
+def _check_count(count: object) -> None:
+    if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < 0:
+        raise ValueError(f"count must be a whole number >= 0, got {count!r}.")
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, (bytes, bytearray)) or len(key) < MIN_KEY_BYTES:
+        got = f"{len(key)}" if isinstance(key, (bytes, bytearray)) else type(key).__name__
+        raise ValueError(f"the key must have at least {MIN_KEY_BYTES} bytes, got {got}. Use None for a fresh one.")

@@ -7,9 +7,11 @@ is epsilon-DP, exactly, with no floating-point arithmetic between the data and w
 How the guarantees of the papers, stated for real queries and continuous Laplace noise, carry over: their proofs use of
 the noise that a shift by one user's share changes every probability by a factor of at most e^epsilon, and the discrete
 distribution has this for every whole number of units. Rounding comes before the noise and for each record on its own
-(`LinearQuery`, sensitivity unchanged), or to the answer as a whole (`RealQuery`, at the price of one unit: answers at
-distance 1 are at most grid + 1 units apart after rounding down). Theorems on accuracy hold with half a unit for each
-record, or one unit, on top; the noise has lighter tails than the continuous one: ``Pr[|Z| >= m] <= 2 a^m / (1 + a)``.
+(`LinearQuery`, sensitivity unchanged), or to the answer as a whole (`RealQuery`). Answers at distance 1 are at most
+grid units apart after exact rounding down; `RealQuery` pays for one unit more, which covers what a function loses to
+its own floating-point arithmetic (a distance of up to ``1 + 1 / grid``). Theorems on accuracy hold with half a unit for
+each record, or one unit, on top. Their tail bound holds at every whole number m of units: with ``a = e^-epsilon``,
+``Pr[|Z| > m] = 2 a^(m + 1) / (1 + a) <= a^m``.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ class LinearQuery:
             raise ValueError(f"weights must be whole numbers int64[n], n >= 1, got {weights.dtype}{weights.shape}.")
         if weights.min() < 0 or weights.max() > self.grid:
             raise ValueError(f"weights must lie in 0 .. {self.grid}, got {weights.min()} .. {weights.max()}.")
-        object.__setattr__(self, "weights", weights.astype(np.int64))
+        weights = weights.astype(np.int64)  # a copy, and for reading only: what was checked stays true
+        weights.flags.writeable = False
+        object.__setattr__(self, "weights", weights)
 
     @classmethod
     def of(cls, values: Sequence[float] | npt.NDArray, grid: int = DEFAULT_GRID) -> LinearQuery:
@@ -105,11 +109,13 @@ class RealQuery:
 
     def answer(self, data: Any) -> int:
         value = self.function(data)
-        if not -_LARGEST_ANSWER / self.grid < value < _LARGEST_ANSWER / self.grid:
-            raise ValueError(f"the answer to a query must be finite and below 2^62 / grid, got {value!r}.")
-        if self.grid == 1 and value != math.floor(value):
+        ratio = _ratio(value)
+        if ratio is None or not abs(ratio[0]) * self.grid < _LARGEST_ANSWER * ratio[1]:
+            raise ValueError(f"the answer to a query must be a finite number below 2^62 / grid, got {value!r}.")
+        if self.grid == 1 and ratio[1] != 1:
             raise ValueError(f"a query with grid 1 must have whole answers, got {value!r}. Use a finer grid.")
-        return math.floor(value * self.grid)
+        # In whole numbers: a product of floats would be rounded, by more than a unit for large values.
+        return ratio[0] * self.grid // ratio[1]
 
 
 def check_grid(grid: int) -> None:
@@ -131,6 +137,16 @@ def check_counts(data: Any, length: int) -> npt.NDArray[np.int64]:
 
 def units_up(value: float, grid: int) -> int:
     """A threshold in units, rounded up: fewer answers reach it. value: finite, at most 2^40 in absolute value."""
-    if isinstance(value, (bool, np.bool_)) or not -(2.0**40) <= value <= 2.0**40:
-        raise ValueError(f"a threshold must lie in [-2^40, 2^40], got {value!r}.")
-    return math.ceil(fractions.Fraction(value) * grid)
+    ratio = _ratio(value)
+    if ratio is None or isinstance(value, (bool, np.bool_)) or not abs(value) <= 2**40:
+        raise ValueError(f"a threshold must be a number in [-2^40, 2^40], got {value!r}.")
+    return -(-ratio[0] * grid // ratio[1])
+
+
+def _ratio(value: object) -> tuple[int, int] | None:
+    """A finite number as numerator and denominator, exactly, in lowest terms; None for anything else."""
+    if isinstance(value, (int, fractions.Fraction)):
+        return value.as_integer_ratio()
+    if isinstance(value, (float, np.floating)):
+        return float(value).as_integer_ratio() if math.isfinite(value) else None
+    return (int(value), 1) if isinstance(value, (np.integer, np.bool_)) else None

@@ -20,11 +20,10 @@ import numpy as np
 
 from dp_transforms.mechanisms.halting import Halted
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.query import Query, check_grid
+from dp_transforms.mechanisms.query import Query, check_grid, units_up
 from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON
 
 _ROUNDING = 1 - 1e-12  # far more than the float error of the formulas below: more noise, never less
-_LARGEST_THRESHOLD = 2.0**40
 _COMPARISON_SHARE = 8 / 9  # of epsilon, delta = 0 ([DR14] Algorithm 3)
 _COMPARISON_SHARE_ADVANCED = math.sqrt(512) / (math.sqrt(512) + 1)  # delta > 0
 
@@ -66,8 +65,6 @@ class _SparseVector:
         noise: NoiseSource | None,
     ) -> None:
         check_grid(grid)
-        if isinstance(threshold, bool) or not -_LARGEST_THRESHOLD <= threshold <= _LARGEST_THRESHOLD:
-            raise ValueError(f"threshold must lie in [-2^40, 2^40], got {threshold!r}.")
         if sensitivity_units is None:
             sensitivity_units = 1 if grid == 1 else grid + 1
         if not _is_whole(sensitivity_units) or sensitivity_units < 1:
@@ -76,8 +73,8 @@ class _SparseVector:
         self._cutoff = cutoff
         self._grid = grid
         self._sensitivity = sensitivity_units
-        self._threshold = round(Fraction(threshold) * grid)
-        self._threshold_shift = abs(float(Fraction(self._threshold, grid) - Fraction(threshold)))
+        self._threshold = units_up(threshold, grid)
+        self._threshold_shift = float(Fraction(self._threshold, grid) - Fraction(float(threshold)))
         self._noise = SecretNoise() if noise is None else noise
         self._threshold_epsilon = self._per_unit(run_epsilon / 2)
         self._query_epsilon = self._threshold_epsilon / 2
@@ -145,7 +142,7 @@ class AboveThreshold(_SparseVector):
     else, enough for `LinearQuery` and `RealQuery`). Source: [DR14] Theorem 3.23. If no answer of a stream can rise
     while another one falls, half of the answers' noise would do (Lyu, Su, Li 2017); this is not used.
 
-    data: given once, to every query. threshold: a number, rounded to the nearest multiple of 1 / grid.
+    data: given once, to every query. threshold: a number, rounded up to a multiple of 1 / grid.
 
     >>> from dp_transforms.mechanisms.query import RealQuery
     >>> stream = AboveThreshold([3, 900], epsilon=1.0, threshold=400, noise=SecretNoise(bytes(32)))
@@ -174,7 +171,7 @@ class AboveThreshold(_SparseVector):
         ones have ``f >= threshold - alpha``, and all False ones ``f <= threshold + alpha``.
 
         ``8 (ln k + ln(2/beta)) / epsilon``, times sensitivity_units / grid, rounded up to an even number of units, plus
-        what was rounded off the threshold. f is the answer before it was put on the grid.
+        what the threshold was rounded up by. f is the answer before it was put on the grid.
         """
         return 2 * self._comparison_units(queries, beta) / self._grid + self._threshold_shift
 
