@@ -1,4 +1,7 @@
-"""Verb: events to packed pairs by window. Distinct pairs before the shuffle, ids as keyed hashes from here on."""
+"""Verb: events to packed pairs by window. Distinct pairs before the shuffle, ids as keyed hashes from here on.
+
+With a known domain, events with other items end here.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,16 @@ import apache_beam as beam
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from dp_transforms.domain_source import DomainSource
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.monitoring.user_pairs import pairs_of_events
-from dp_transforms.operator_counters import EVENTS_OUTSIDE_RANGE, EVENTS_READ, operator_counter
+from dp_transforms.operator_counters import (
+    EVENTS_OUTSIDE_DOMAIN,
+    EVENTS_OUTSIDE_RANGE,
+    EVENTS_READ,
+    operator_counter,
+)
 from dp_transforms.stage import KeyedStageDoFn
 from dp_transforms.window_schedule import WindowSchedule
 
@@ -50,39 +59,58 @@ class AssignWindows(beam.PTransform):
     it.
     """
 
-    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding, is_bounded: bool) -> None:
+    def __init__(
+        self,
+        settings: MonitorSettings,
+        noise_key: beam.Secret,
+        sharding: Sharding,
+        is_bounded: bool,
+        domain: DomainSource | None = None,
+    ) -> None:
         super().__init__()
-        self._settings = settings
-        self._noise_key = noise_key
-        self._sharding = sharding
+        self._do_fn = PackPairsDoFn(settings, noise_key, sharding, stamp=not is_bounded, domain=domain)
+        self._schedule = settings.schedule
         self._is_bounded = is_bounded
 
     def expand(self, batches: beam.PCollection) -> beam.PCollection:
-        packed = batches | "PackPairs" >> beam.ParDo(
-            PackPairsDoFn(self._settings, self._noise_key, self._sharding, stamp=not self._is_bounded)
-        ).with_output_types(tuple[tuple[int, int], bytes])
-        if self._is_bounded:
-            return packed
-        schedule = self._settings.schedule
-        slide = Duration(seconds=schedule.slide_seconds)
-        offset = Timestamp(seconds=schedule.start_seconds % schedule.slide_seconds)
-        return packed | "OneCellPerWindow" >> beam.WindowInto(FixedWindows(slide, offset))
+        packed = batches | "PackPairs" >> beam.ParDo(self._do_fn).with_output_types(tuple[tuple[int, int], bytes])
+        return packed if self._is_bounded else packed | "OneCellPerWindow" >> window_per_slide(self._schedule)
+
+
+def window_per_slide(schedule: WindowSchedule) -> beam.WindowInto:
+    """Beam windows of one slide for what is stamped with the last instant of a window of the schedule."""
+    offset = Timestamp(seconds=schedule.start_seconds % schedule.slide_seconds)
+    return beam.WindowInto(FixedWindows(Duration(seconds=schedule.slide_seconds), offset))
 
 
 class PackPairsDoFn(KeyedStageDoFn):
-    """Adapts `pairs_of_events`; counts events outside the declared range for the operator."""
+    """Adapts `pairs_of_events`; counts events outside the declared range or domain for the operator."""
 
-    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding, *, stamp: bool) -> None:
-        super().__init__(settings, noise_key)
+    def __init__(
+        self,
+        settings: MonitorSettings,
+        noise_key: beam.Secret,
+        sharding: Sharding,
+        *,
+        stamp: bool,
+        domain: DomainSource | None = None,
+    ) -> None:
+        super().__init__(settings, noise_key, domain)
         self._sharding = sharding
         self._stamp = stamp
         self._read = operator_counter(EVENTS_READ)
         self._outside = operator_counter(EVENTS_OUTSIDE_RANGE)
+        self._foreign = operator_counter(EVENTS_OUTSIDE_DOMAIN)
 
     def process(self, batch: EventBatch) -> Iterator[object]:
         schedule = self._settings.schedule
         self._read.inc(len(batch))
-        self._outside.inc(int((schedule.first_window(batch.time_micros) < 0).sum()))
+        is_inside = schedule.first_window(batch.time_micros) >= 0
+        self._outside.inc(int((~is_inside).sum()))
+        if self._domain is not None:
+            is_known = self._domain.contains(self._keys.item_ids(batch.item.dictionary))[batch.item.indices.to_numpy()]
+            self._foreign.inc(int((is_inside & ~is_known).sum()))
+            batch = batch.where(is_known)
         pairs = pairs_of_events(
             batch,
             schedule,

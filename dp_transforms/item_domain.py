@@ -60,8 +60,8 @@ class ItemDomain:
         except UnicodeDecodeError as error:
             line = text.count(b"\n", 0, error.start) + 1
             raise ValueError(f"{name} must be UTF-8 text, one item a line; line {line:,} is not.") from None
+        text = text.replace(b"\r\n", b"\n")
         lines = pc.split_pattern(pa.array([text], pa.binary()).cast(pa.string()), "\n").flatten()
-        lines = pc.if_else(pc.ends_with(lines, "\r"), pc.utf8_slice_codeunits(lines, 0, -1), lines)
         too_long = pc.index(pc.greater(pc.binary_length(lines), MAX_ID_BYTES), True).as_py()
         if too_long >= 0:
             raise ValueError(

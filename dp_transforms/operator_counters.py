@@ -11,6 +11,7 @@ NAMESPACE = "shh.operator"
 EVENTS_READ = "events_read"
 EVENTS_REJECTED = "events_rejected"
 EVENTS_OUTSIDE_RANGE = "events_outside_range"
+EVENTS_OUTSIDE_DOMAIN = "events_outside_domain"  # of those inside the range
 LATE_BATCHES = "late_batches_dropped"
 
 

@@ -17,7 +17,10 @@ from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.assign_windows import AssignWindows, Sharding
 from dp_transforms.bound_contributions import BoundContributions
 from dp_transforms.collect_events import CollectEvents, Getter
+from dp_transforms.domain_source import DomainSource
+from dp_transforms.draw_zero_items import DrawZeroItems
 from dp_transforms.find_candidates import FindCandidates
+from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitor_heavy_hitters import MonitorHeavyHitters
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.settings import MonitorSettings
@@ -55,6 +58,8 @@ class ShiftingHeavyHitters(beam.PTransform):
         over the same input. A pipeline object or template that runs twice repeats its noise: build it anew.
     stream: name in the reports. Streams that share users add up.
     shards: how many parts large windows are cut into; results do not depend on it.
+    domain: for a plan with a known domain, that domain: the path of its file, which every worker must be able to read,
+        or an `ItemDomain`, which travels in the job graph. Events with other items are left out and counted.
 
     The watermark of a stream must not follow the event times of any one user (docs/guarantee.md, section 7).
 
@@ -73,6 +78,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         run_id: str | None = None,
         stream: str = "events",
         shards: int | None = None,
+        domain: ItemDomain | str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(plan, ReleasePlan):
@@ -87,6 +93,9 @@ class ShiftingHeavyHitters(beam.PTransform):
         for name, text in (("stream", stream), ("run_id", run_id)):
             if text is not None and not (isinstance(text, str) and text and text.isprintable()):
                 raise ValueError(f"{name} must be a printable text that is not empty, got {text!r}.")
+        if domain is None and plan.domain_size:
+            raise ValueError(f"the plan is one for a known domain of {plan.domain_size:,} items. Give domain=PATH.")
+        self._domain = None if domain is None else DomainSource(domain, plan)
         self._plan = plan
         self._user = user
         self._item = item
@@ -106,10 +115,18 @@ class ShiftingHeavyHitters(beam.PTransform):
         # Drawn here, not with the transform: one that is applied twice must not repeat its noise over other data.
         run_id = self._run_id or uuid.uuid4().hex
         settings = settings_of_plan(self._plan, stream=self._stream, run_id=run_id)
-        reports = (
+        cells = (
             batches
-            | "AssignWindows" >> AssignWindows(settings, noise_key, sharding, is_bounded)
+            | "AssignWindows" >> AssignWindows(settings, noise_key, sharding, is_bounded, self._domain)
             | "BoundContributions" >> BoundContributions(settings, noise_key, sharding)
+        )
+        if self._domain is not None:
+            zero_items = events.pipeline | "DrawZeroItems" >> DrawZeroItems(
+                settings, noise_key, sharding, is_bounded, self._domain
+            )
+            cells = (cells, zero_items) | "WithZeroItems" >> beam.Flatten()
+        reports = (
+            cells
             | "FindCandidates" >> FindCandidates(settings, noise_key)
             | "MonitorHeavyHitters" >> MonitorHeavyHitters(settings, noise_key, sharding, is_bounded)
         )
@@ -164,6 +181,9 @@ def settings_of_plan(plan: ReleasePlan, *, stream: str, run_id: str) -> MonitorS
         epsilon_total=plan.epsilon,
         delta=plan.delta,
         epsilon_after_hits=tuple(plan.epsilon_after_hits),
+        wide_epsilon_per_query=plan.wide_epsilon_per_query,
+        noise_cap=plan.noise_cap,
+        domain_size=plan.domain_size,
     )
 
 

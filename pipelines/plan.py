@@ -11,14 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from dp_transforms.accounting.charging_game import charging_game_epsilon
-from dp_transforms.accounting.release_plan import (
-    DEFAULT_HITS,
-    RELEASES,
-    ReleasePlan,
-    check_hits,
-    target_probability_for,
-    zone_width_for,
-)
+from dp_transforms.accounting.query_noise import QueryNoise
+from dp_transforms.accounting.release_modes import RELEASE_MODES, TargetCharging
+from dp_transforms.accounting.release_plan import ReleasePlan, check_hits
 from dp_transforms.accounting.target_charging import closed_form_epsilon, exact_tail_epsilon
 from dp_transforms.noise_distribution import check_epsilon
 from pipelines.output_file import check_output, write_output
@@ -27,6 +22,7 @@ from pipelines.plan_options import PLAN_OPTIONS, flag, option_error, plan_from_o
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
 _FOUND = 0.95
+_CHARGED_BY_TARGET = [name for name, mode in RELEASE_MODES.items() if isinstance(mode, TargetCharging)]
 _EPSILON_OF = {"game": charging_game_epsilon, "exact_tail": exact_tail_epsilon, "closed_form": closed_form_epsilon}
 
 
@@ -74,12 +70,15 @@ def _show_accountants(
         raise click.UsageError(f"--epsilon-per-query goes without {', '.join(unused or ['--output'])}.")
     if options["delta"] is None:
         raise click.UsageError("Missing --delta.")
-    release = options["release"] or RELEASES[0]
-    hits = DEFAULT_HITS[release] if options["hits_per_user"] is None else options["hits_per_user"]
+    release = options["release"] or _CHARGED_BY_TARGET[0]
+    mode = RELEASE_MODES[release]
+    if not isinstance(mode, TargetCharging):
+        raise click.UsageError(f"--epsilon-per-query goes without --release {release}, whose noise has three numbers.")
+    hits = mode.default_hits if options["hits_per_user"] is None else options["hits_per_user"]
     try:
         check_epsilon(epsilon_per_query)
         check_hits(hits)
-        q = target_probability_for(release, epsilon_per_query)
+        q = mode.target_probability(epsilon_per_query)
         epsilons = {name: solve(epsilon_per_query, q, hits, options["delta"]) for name, solve in _EPSILON_OF.items()}
     except ValueError as error:
         raise option_error(error) from None
@@ -88,7 +87,7 @@ def _show_accountants(
         "epsilon_per_query": epsilon_per_query,
         "hits_per_user": hits,
         "delta": options["delta"],
-        "zone_width": zone_width_for(release, epsilon_per_query),
+        "zone_width": mode.zone_width(QueryNoise(epsilon_per_query)),
         "target_probability": q,
         "epsilon": epsilons,
     }
@@ -109,10 +108,10 @@ def _show_accountants(
 def _alternatives(chosen: ReleasePlan, options: dict[str, Any]) -> list[ReleasePlan]:
     """The chosen plan among those with other hits, items per user and, unless one was asked for, release mode.
 
-    The others take the smallest safe threshold; those that the budget cannot pay for are left out.
+    The others take the default threshold; those that the budget cannot pay for are left out.
     """
     plans = []
-    for release in RELEASES if options["release"] is None else (chosen.release,):
+    for release in _CHARGED_BY_TARGET if options["release"] is None else (chosen.release,):
         for hits in sorted({*_HITS, chosen.hits_per_user}):
             for max_items_per_user in sorted({*_MAX_ITEMS_PER_USER, chosen.max_items_per_user}):
                 if (release, hits, max_items_per_user) == (
@@ -131,6 +130,7 @@ def _alternatives(chosen: ReleasePlan, options: dict[str, Any]) -> list[ReleaseP
                             hits_per_user=hits,
                             max_items_per_user=max_items_per_user,
                             release=release,
+                            domain=chosen.domain,
                             max_users=chosen.max_users,
                             max_items=chosen.max_items,
                             accountant=chosen.accountant,
@@ -153,6 +153,7 @@ def _as_json(chosen: ReleasePlan, plans: list[ReleasePlan]) -> dict[str, Any]:
                 "threshold": plan.threshold,
                 "zone_width": plan.zone_width,
                 "smallest_detectable": plan.smallest_detectable(_FOUND),
+                "expected_false_reports": plan.expected_false_reports,
                 "chosen": plan is chosen,
             }
             for plan in plans
@@ -178,7 +179,7 @@ def _print_plan(chosen: ReleasePlan, plans: list[ReleasePlan]) -> None:
             plan.release,
             str(plan.hits_per_user),
             str(plan.max_items_per_user),
-            f"{plan.noise_scale:.1f}",
+            f"{plan.noise_scale:,.1f}",
             f"{plan.threshold:,}",
             f"{plan.smallest_detectable(_FOUND):,}",
             style="bold" if plan is chosen else None,
@@ -186,12 +187,13 @@ def _print_plan(chosen: ReleasePlan, plans: list[ReleasePlan]) -> None:
     console.print(table)
     console.print(
         "found with 95 %: users that an item needs in a window to be reported, while none of them is excluded.\n"
-        "labels: only items within a zone above the threshold are hits; counts: every report is a hit.\n"
+        "labels: only items within a zone above the threshold are hits; counts and kms21: every report is a hit.\n"
     )
     lines = [
         ("chosen", f"{chosen.release}, {chosen.hits_per_user} hits, {chosen.max_items_per_user} items per user"),
-        ("epsilon per query", f"{chosen.epsilon_per_query:g} (noise of scale {chosen.noise_scale:.2f})"),
+        ("noise", _noise_text(chosen)),
         ("threshold", _threshold_text(chosen)),
+        *([("known domain", _domain_text(chosen))] if chosen.domain_size else []),
         ("accountant", chosen.accountant),
         ("delta, charged results", f"{chosen.delta_accounting:.4g}"),
         ("delta, items of one user", f"{chosen.delta_open:.4g}"),
@@ -204,6 +206,45 @@ def _print_plan(chosen: ReleasePlan, plans: list[ReleasePlan]) -> None:
         grid.add_row(name, value)
     console.print(grid)
     console.print(f"\n{chosen.guarantee}", soft_wrap=True)
+    if chosen.release == "kms21":
+        console.print(f"\n{_price_of_kms21(chosen)}", soft_wrap=True)
+
+
+def _noise_text(plan: ReleasePlan) -> str:
+    if plan.release == "kms21":
+        return (
+            f"W + min(V, {plan.noise_cap:,}), W of scale {plan.noise_scale:,.0f} and V of scale"
+            f" {1 / plan.epsilon_per_query:,.0f}"
+        )
+    return f"scale {plan.noise_scale:.2f} ({plan.epsilon_per_query:g} = epsilon per query)"
+
+
+def _domain_text(plan: ReleasePlan) -> str:
+    return (
+        f"{plan.domain_size:,} items; about {plan.expected_false_reports:.2g} reports of items that nobody holds in the"
+        " whole run"
+    )
+
+
+def _price_of_kms21(chosen: ReleasePlan) -> str:
+    """The same guarantee in labels mode, to compare."""
+    try:
+        labels = ReleasePlan.calibrate(
+            epsilon=chosen.epsilon,
+            delta=chosen.delta,
+            schedule=chosen.schedule,
+            max_items_per_user=chosen.max_items_per_user,
+            domain=chosen.domain,
+            max_users=chosen.max_users,
+            max_items=chosen.max_items,
+        )
+    except ValueError:
+        return "labels cannot keep this guarantee either. Raise --epsilon or --delta."
+    return (
+        f"kms21 needs {chosen.noise_scale / labels.noise_scale:,.0f} times the noise of labels (scale"
+        f" {labels.noise_scale:.1f}, found from {labels.smallest_detectable(_FOUND):,} users on) for the same"
+        " guarantee. It is there for comparison: use --release labels."
+    )
 
 
 def _threshold_text(plan: ReleasePlan) -> str:

@@ -8,15 +8,16 @@ from typing import Any, TypeVar
 
 import click
 
+from dp_transforms.accounting.release_modes import RELEASE_MODES
 from dp_transforms.accounting.release_plan import (
     ACCOUNTANTS,
-    DEFAULT_HITS,
     DEFAULT_MAX_ITEMS,
     DEFAULT_MAX_ITEMS_PER_USER,
     DEFAULT_MAX_USERS,
     RELEASES,
     ReleasePlan,
 )
+from dp_transforms.item_domain import ItemDomain
 from dp_transforms.window_schedule import WindowSchedule
 from pipelines.options import DURATION, UTC_TIME, UserError
 
@@ -35,13 +36,14 @@ _OPTIONS = {
         "--release",
         type=click.Choice(RELEASES),
         help="labels: names of heavy items, free while far above the threshold. "
-        "counts: noisy counts, each one charged. Default: labels.",
+        "counts: noisy counts, each one charged. kms21: names, each one charged, by the algorithm of the original "
+        "paper, which needs thousands of times more noise. Default: labels.",
     ),
     "hits_per_user": click.option(
         "--hits-per-user",
         type=int,
         help="Charged results after which a user no longer counts. "
-        f"Default: {DEFAULT_HITS['labels']} in labels, {DEFAULT_HITS['counts']} in counts.",
+        f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}.",
     ),
     "max_items_per_user": click.option(
         "--max-items-per-user",
@@ -49,7 +51,16 @@ _OPTIONS = {
         help=f"Distinct items of one user that count in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}.",
     ),
     "threshold": click.option(
-        "--threshold", type=int, help="Noisy counts from here on are reported. Default: the smallest safe one."
+        "--threshold",
+        type=int,
+        help="Noisy counts from here on are reported. Default: the smallest safe one; with --domain-file the smallest "
+        "one at which items that nobody holds are hardly ever reported.",
+    ),
+    "domain_file": click.option(
+        "--domain-file",
+        metavar="FILE",
+        help="Public list of all items, one a line, UTF-8; never made from the log. Other items are left out. "
+        "Default: any item.",
     ),
     "max_users": click.option(
         "--max-users", type=int, help=f"Declared bound on users, for hash collisions. Default: {DEFAULT_MAX_USERS:,}."
@@ -59,8 +70,9 @@ _OPTIONS = {
     ),
     "accountant": click.option(
         "--accountant",
-        type=click.Choice(tuple(ACCOUNTANTS)),
-        help="The proof that sets the noise; game is tight, the others are for comparison. Default: game.",
+        type=click.Choice(ACCOUNTANTS),
+        help="The proof that sets the noise; game is tight, exact_tail and closed_form are for comparison. "
+        "Default: game; in kms21 threshold_monitor.",
     ),
 }
 PLAN_OPTIONS = tuple(_OPTIONS)  # parameter names; each is None when it was not given
@@ -99,10 +111,11 @@ def plan_from_options(**options: Any) -> ReleasePlan:
     given = {
         name: options[name]
         for name in PLAN_OPTIONS
-        if options.get(name) is not None and name not in ("window", "slide", "start", "end")
+        if options.get(name) is not None and name not in ("window", "slide", "start", "end", "domain_file")
     }
+    domain = read_domain_file(options.get("domain_file"))
     try:
-        return ReleasePlan.calibrate(schedule=schedule, **given)
+        return ReleasePlan.calibrate(schedule=schedule, domain=domain, **given)
     except ValueError as error:
         raise option_error(error) from None
 
@@ -118,6 +131,14 @@ def read_plan(path: str) -> ReleasePlan:
         ) from None
     except ValueError as error:
         raise UserError(f"--plan {path}: {error}") from None
+
+
+def read_domain_file(path: str | None) -> ItemDomain | None:
+    """The items of ``--domain-file``; None without one. Raises UserError."""
+    try:
+        return None if path is None else ItemDomain.read(path)
+    except ValueError as error:
+        raise UserError(f"--domain-file {error}") from None
 
 
 def option_error(error: ValueError) -> UserError:

@@ -79,7 +79,7 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     progress = ReadProgress()
     with show_progress(progress, sum(chunk.bytes for chunk in request.chunks)):
         summary = run_replay(request, beam_options, progress)
-    _print_summary(summary, options["time_unit"])
+    _print_summary(summary, options["time_unit"], request.domain_file is not None)
     _print_report(request)
 
 
@@ -97,10 +97,12 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
             raise UserError(f"{flag(name)} must be a printable text that is not empty.")
     fields = EventFields(options["user_field"], options["item_field"], options["time_field"], options["time_unit"])
     plan = _plan(options)
+    _check_domain_file(plan, options["domain_file"])
     return ReplayRequest(
         chunks=find_log_chunks(logs, fields),
         fields=fields,
         plan=plan,
+        domain_file=options["domain_file"],
         output=output,
         dead_letter=dead_letter,
         max_bad_fraction=options["max_bad_fraction"],
@@ -114,10 +116,20 @@ def _plan(options: dict[str, Any]) -> ReleasePlan:
     path = options["plan_file"]
     if path is None:
         return plan_from_options(**options)
-    given = [flag(name) for name in PLAN_OPTIONS if options[name] is not None]
+    given = [flag(name) for name in PLAN_OPTIONS if options[name] is not None and name != "domain_file"]
     if given:
         raise UserError(f"--plan already says {', '.join(given)}. Leave the plan or the options out.")
     return read_plan(path)
+
+
+def _check_domain_file(plan: ReleasePlan, path: str | None) -> None:
+    """Whether the file is the one of the plan is found out where it is read."""
+    if path is None and plan.domain_size:
+        raise UserError(
+            f"the plan is one for a known domain of {plan.domain_size:,} items. Give their list with --domain-file."
+        )
+    if path is not None and not plan.domain_size:
+        raise UserError("the plan is one for an open domain. Leave --domain-file out, or make a plan with it.")
 
 
 def _check_writable(path: str, option: str) -> None:
@@ -131,18 +143,21 @@ def _check_writable(path: str, option: str) -> None:
         raise UserError(f"{option} {path} cannot be written: {error.strerror}. Name another file.") from None
 
 
-def _print_summary(summary: ReplaySummary, time_unit: str | None) -> None:
+def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bool) -> None:
     """What only the operator may know goes to stderr."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(
         f"[dim]Read {summary.events + summary.rejected:,} rows in {summary.seconds:.1f} s"
         f" ({(summary.events + summary.rejected) / summary.seconds:,.0f} a second);"
-        f" {summary.outside_range:,} outside --start .. --end skipped, {summary.rejected:,} unreadable."
-        " (For the operator, not covered by the guarantee.)[/]"
+        f" {summary.outside_range:,} outside --start .. --end skipped,"
+        f"{f' {summary.outside_domain:,} of other items than --domain-file skipped,' if has_domain else ''}"
+        f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)[/]"
     )
     if summary.events == summary.outside_range:
         unit = f"--time-unit {time_unit}" if time_unit else "--time-unit"
         console.print(f"[bold]No event lies inside --start .. --end.[/] Check them, and {unit}.")
+    elif summary.events == summary.outside_range + summary.outside_domain:
+        console.print("[bold]No event has an item of --domain-file.[/] Ids are compared as text, blanks included.")
 
 
 def _print_report(request: ReplayRequest) -> None:

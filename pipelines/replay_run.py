@@ -14,7 +14,13 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.event_files import EventFields, LogChunk, estimate_log
-from dp_transforms.operator_counters import EVENTS_OUTSIDE_RANGE, EVENTS_READ, EVENTS_REJECTED, operator_counts
+from dp_transforms.operator_counters import (
+    EVENTS_OUTSIDE_DOMAIN,
+    EVENTS_OUTSIDE_RANGE,
+    EVENTS_READ,
+    EVENTS_REJECTED,
+    operator_counts,
+)
 from dp_transforms.read_events import ReadEvents, ReadProgress
 from dp_transforms.report_files import ReportFileError, ReportHeader, discard_file, partial_path, publish_file
 from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
@@ -35,6 +41,7 @@ class ReplayRequest:
     chunks: Sequence[LogChunk]
     fields: EventFields
     plan: ReleasePlan
+    domain_file: str | None
     output: str
     dead_letter: str | None
     max_bad_fraction: float
@@ -53,6 +60,7 @@ class ReplaySummary:
 
     events: int
     outside_range: int
+    outside_domain: int
     rejected: int
     seconds: float
 
@@ -94,6 +102,7 @@ def run_replay(request: ReplayRequest, options: PipelineOptions, progress: ReadP
         summary = ReplaySummary(
             events=counts.get(EVENTS_READ, 0),
             outside_range=counts.get(EVENTS_OUTSIDE_RANGE, 0),
+            outside_domain=counts.get(EVENTS_OUTSIDE_DOMAIN, 0),
             rejected=counts.get(EVENTS_REJECTED, 0),
             seconds=time.monotonic() - started,
         )
@@ -116,7 +125,11 @@ def _build(
 ) -> None:
     batches, rejected = pipeline | "ReadEvents" >> ReadEvents(request.chunks, request.fields, progress)
     heavy_hitters = batches | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(
-        request.plan, noise_key=request.noise_key_file, run_id=request.run_id, stream=request.stream
+        request.plan,
+        noise_key=request.noise_key_file,
+        run_id=request.run_id,
+        stream=request.stream,
+        domain=request.domain_file,
     )
     _ = heavy_hitters.reports | "WriteReports" >> WriteReports(partial, request.header)
     if partial_dead_letter:

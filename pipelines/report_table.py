@@ -63,7 +63,7 @@ def legend(reports: Iterable[WindowReport], *, ascii_only: bool = False) -> str:
         parts.append(f"{above} above: far over the threshold, no count.")
     if BETWEEN in zones:
         parts.append(f"{between} between: near the threshold.")
-    if zones - {ABOVE}:
+    if any(heavy_hitter.noisy_count is not None for report in rows for heavy_hitter in report.heavy_hitters):
         parts.append("~N: number of users, with noise.")
     totals = ", ".join(sorted({f"{report.epsilon_total:.4g}" for report in rows}))
     parts.append(f"{'epsilon' if ascii_only else 'ε'} spent: running estimate, of {totals} for the whole run.")

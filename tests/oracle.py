@@ -1,21 +1,26 @@
 """An oracle of the whole monitor: dicts, loops and plain integers, written from the theory and not from the product.
 
 It shares only the keyed functions of `StreamKeys` (identities, the order of contributions, uniforms). Windowing,
-distinct pairs, the contribution bound, digests, the inversion of the discrete Laplace distribution, conditioning, the
-order of candidates, exclusion, charges and reports are its own.
+distinct pairs, the contribution bound, digests, the inversion of the noise distributions, conditioning, the draw of
+items that nobody holds, the order of candidates, exclusion, charges and reports are its own.
+
+In a known domain it visits every window and, in it, every item of the domain.
 """
 
 from __future__ import annotations
 
 import decimal
 import functools
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
 
@@ -30,7 +35,8 @@ class Transcript(NamedTuple):
     """reports: what is published. The rest tells a test that something happened.
 
     bounded: (user, window) with more than L items. exhausted: users that paid all their hits. kept_out: how often an
-    exhausted user was left out of a count. tested: candidates that were tested.
+    exhausted user was left out of a count. tested: candidates that were tested. false_reports: reports of items that
+    nobody holds. idle: tested items that are held by exhausted users alone.
     """
 
     reports: list[WindowReport]
@@ -38,23 +44,40 @@ class Transcript(NamedTuple):
     exhausted: set[str]
     kept_out: int
     tested: int
+    false_reports: int
+    idle: int
 
 
-def oracle_reports(log: Iterable[Event], settings: MonitorSettings, secret: bytes) -> list[WindowReport]:
-    return oracle_transcript(log, settings, secret).reports
+def oracle_reports(
+    log: Iterable[Event], settings: MonitorSettings, secret: bytes, domain: Collection[str] = ()
+) -> list[WindowReport]:
+    return oracle_transcript(log, settings, secret, domain).reports
 
 
-def oracle_transcript(log: Iterable[Event], settings: MonitorSettings, secret: bytes) -> Transcript:
+def oracle_transcript(
+    log: Iterable[Event], settings: MonitorSettings, secret: bytes, domain: Collection[str] = ()
+) -> Transcript:
+    """domain: all items, where they are known; then settings.domain_size says how many."""
+    assert settings.domain_size == len(set(domain))
     keys = settings.stream_keys(secret)
     items_of = _items_by_window_and_user(log, settings)
-    noise = _Noise(settings.epsilon_per_query)
+    if domain:
+        for users in items_of.values():
+            for user in list(users):
+                users[user] &= set(domain)
+                if not users[user]:
+                    del users[user]
+        for window in range(settings.schedule.horizon):
+            items_of.setdefault(window, {})
+    noise = (_CappedSum if settings.release == "kms21" else _SingleNoise)(settings, keys)
     user_hash = _hash_all(keys.user_ids, {user for users in items_of.values() for user in users})
-    item_hash = _hash_all(keys.item_ids, {i for users in items_of.values() for held in users.values() for i in held})
+    held_items = {i for users in items_of.values() for held in users.values() for i in held}
+    item_hash = _hash_all(keys.item_ids, held_items | set(domain))
     short = {user: words[0] for user, words in user_hash.items()}
     wide = {user: _integer(keys.widen_users(np.array([short[user]], dtype=np.uint64))[0]) for user in short}
 
     paid: Counter[str] = Counter()
-    reports, bounded, hit_bound, kept_out, tested = [], set(), 0, 0, 0
+    reports, bounded, hit_bound, kept_out, tested, false_reports, idle = [], set(), 0, 0, 0, 0, 0
     for window in sorted(items_of):
         holders: dict[str, set[str]] = {}
         for user, held in items_of[window].items():
@@ -66,26 +89,32 @@ def oracle_transcript(log: Iterable[Event], settings: MonitorSettings, secret: b
                 chosen = chosen[: settings.max_items_per_user]
             for item in chosen:
                 holders.setdefault(item, set()).add(user)
+        drawn = _zero_items(window, domain, item_hash, noise, keys) if domain else set()
 
         heavy, charged = [], 0
-        for item in sorted(holders, key=lambda name: item_hash[name][0] * _WORD + item_hash[name][1]):
-            margin = settings.threshold - len(holders[item])
-            uniform = _uniform(keys.pass_uniforms(window), item_hash[item], [wide[user] for user in holders[item]])
-            if not uniform < noise.tail(margin):
+        for item in sorted({*holders, *domain}, key=lambda name: item_hash[name][0] * _WORD + item_hash[name][1]):
+            of_item = holders.get(item, set())
+            if not of_item:
+                if item not in drawn:
+                    continue
+                false_reports += 1
+            elif not noise.may_pass(window, item_hash[item], [wide[user] for user in of_item]):
                 continue
-            active = [user for user in holders[item] if paid[user] < settings.hits_per_user]
-            kept_out += len(holders[item]) - len(active)
-            if not active:
+            active = [user for user in of_item if paid[user] < settings.hits_per_user]
+            kept_out += len(of_item) - len(active)
+            if not active and not domain:
                 continue
             tested += 1
-            uniform = _uniform(keys.noise_uniforms(window), item_hash[item], [wide[user] for user in active])
-            noisy = len(active) + noise.invert(uniform * noise.tail(margin) // _ONE)
+            idle += bool(of_item) and not active
+            noisy = len(active) + noise.draw(window, item_hash[item], [wide[user] for user in active], len(of_item))
             if noisy < settings.threshold:
+                assert of_item
                 continue
             if settings.release == "labels" and noisy >= settings.threshold + settings.zone_width:
                 heavy.append(HeavyHitter(item, "above", None))
                 continue
-            heavy.append(HeavyHitter(item, "between" if settings.release == "labels" else None, noisy))
+            zone = "between" if settings.release == "labels" else None
+            heavy.append(HeavyHitter(item, zone, None if settings.release == "kms21" else noisy))
             charged += 1
             for user in active:
                 paid[user] += 1
@@ -108,7 +137,7 @@ def oracle_transcript(log: Iterable[Event], settings: MonitorSettings, secret: b
             )
     exhausted = {user for user, hits in paid.items() if hits >= settings.hits_per_user}
     assert max(paid.values(), default=0) <= settings.hits_per_user
-    return Transcript(reports, bounded, exhausted, kept_out, tested)
+    return Transcript(reports, bounded, exhausted, kept_out, tested, false_reports, idle)
 
 
 def _items_by_window_and_user(log: Iterable[Event], settings: MonitorSettings) -> dict[int, dict[str, set[str]]]:
@@ -127,23 +156,35 @@ def _items_by_window_and_user(log: Iterable[Event], settings: MonitorSettings) -
     return items_of
 
 
-class _Noise:
-    """Discrete Laplace from 128-bit uniforms: Z >= m exactly when the uniform lies below floor(2^128 Pr[Z >= m])."""
+class _Geometric:
+    """Powers of ``a = exp(-epsilon)`` with all digits."""
 
     def __init__(self, epsilon: float) -> None:
-        self._context = decimal.Context(prec=200, Emin=-100_000, Emax=100_000)
-        self._a = self._context.exp(-decimal.Decimal(epsilon))
+        self._context = decimal.Context(prec=200, Emin=-100_000_000, Emax=100_000_000)
+        self.a = self._context.exp(-decimal.Decimal(epsilon))
+
+    def power(self, exponent: int) -> decimal.Decimal:
+        return self._context.power(self.a, exponent)
+
+    def integer(self, share: decimal.Decimal, of: decimal.Decimal) -> int:
+        """``floor(2^128 share / of)``."""
+        return int(self._context.multiply(self._context.divide(share, of), decimal.Decimal(_ONE)))
+
+
+class _SingleNoise:
+    """Discrete Laplace from 128-bit uniforms: Z >= m exactly when the uniform lies below floor(2^128 Pr[Z >= m])."""
+
+    def __init__(self, settings: MonitorSettings, keys: StreamKeys) -> None:
+        self._geometric = _Geometric(settings.epsilon_per_query)
         self._tails: dict[int, int] = {}
+        self._threshold, self._keys = settings.threshold, keys
 
     def tail(self, margin: int) -> int:
         """Of 2^128: Pr[Z >= margin] = a^m / (1 + a) for m >= 1, and by symmetry one minus that of 1 - m below."""
         if margin < 1:
             return _ONE - self.tail(1 - margin)
         if margin not in self._tails:
-            context = self._context
-            power = context.power(self._a, margin)
-            share = context.divide(power, context.add(decimal.Decimal(1), self._a))
-            self._tails[margin] = int(context.multiply(share, decimal.Decimal(_ONE)))
+            self._tails[margin] = self._geometric.integer(self._geometric.power(margin), 1 + self._geometric.a)
         return self._tails[margin]
 
     def invert(self, uniform: int) -> int:
@@ -154,6 +195,97 @@ class _Noise:
         while not uniform < self.tail(value):
             value -= 1
         return value
+
+    def may_pass(self, window: int, item: tuple[int, int], holders: list[int]) -> bool:
+        return _uniform(self._keys.pass_uniforms(window), item, holders) < self.tail(self._threshold - len(holders))
+
+    def draw(self, window: int, item: tuple[int, int], active: list[int], count: int) -> int:
+        uniform = _uniform(self._keys.noise_uniforms(window), item, active)
+        return self.invert(uniform * self.tail(self._threshold - count) // _ONE)
+
+    def zero_tail(self) -> int:
+        return self.tail(self._threshold)
+
+
+class _CappedSum:
+    """W + min(V, cap): six uniforms, three for each, and no first stage."""
+
+    def __init__(self, settings: MonitorSettings, keys: StreamKeys) -> None:
+        self._wide, self._narrow = settings.wide_epsilon_per_query, settings.epsilon_per_query
+        self._cap, self._threshold, self._keys = settings.noise_cap, settings.threshold, keys
+
+    def may_pass(self, window: int, item: tuple[int, int], holders: list[int]) -> bool:
+        return True
+
+    def draw(self, window: int, item: tuple[int, int], active: list[int], count: int) -> int:
+        if count == 0:
+            return self._threshold  # it was drawn because it passes
+        uniforms = [_uniform(self._keys.noise_pair_uniforms(window, part), item, active) for part in range(6)]
+        return _invert_wide(self._wide, uniforms[:3]) + min(_invert_wide(self._narrow, uniforms[3:]), self._cap)
+
+    @functools.cache  # noqa: B019
+    def zero_tail(self) -> int:
+        """The sum over all values of V, far into its tail."""
+        wide, narrow = _Geometric(self._wide), _Geometric(self._narrow)
+        least = -math.ceil(300 / self._narrow)
+        total = decimal.Decimal(0)
+        with decimal.localcontext(decimal.Context(prec=200, Emin=-(10**8), Emax=10**8)):
+            for value in range(least, self._cap + 1):
+                mass = narrow.power(abs(value)) * (1 - narrow.a) / (1 + narrow.a)
+                if value == self._cap:  # and all above
+                    mass = narrow.power(self._cap) / (1 + narrow.a)
+                margin = self._threshold - value
+                below = wide.power(1 - margin) / (1 + wide.a) if margin < 1 else None
+                total += mass * (1 - below if below is not None else wide.power(margin) / (1 + wide.a))
+            return int(total * _ONE)
+
+
+def _invert_wide(epsilon: float, uniforms: list[int]) -> int:
+    """A sign, and a magnitude ``1 + stride coarse + fine`` whose two digits are independent."""
+    geometric = _Geometric(epsilon)
+    one = decimal.Decimal(1)
+    nonzero = geometric.integer(geometric.a, 1 + geometric.a)
+    if nonzero <= uniforms[0] < _ONE - nonzero:
+        return 0
+    stride = math.ceil(math.sqrt(89 / epsilon))
+    coarse = fine = 0
+    while uniforms[1] < geometric.integer(geometric.power(stride * (coarse + 1)), one):
+        coarse += 1
+    rest = geometric.power(stride)
+    while uniforms[2] < geometric.integer(geometric.power(fine + 1) - rest, one - rest):
+        fine += 1
+    magnitude = 1 + stride * coarse + fine
+    return magnitude if uniforms[0] < nonzero else -magnitude
+
+
+def _zero_items(
+    window: int,
+    domain: Collection[str],
+    item_hash: dict[str, tuple[int, int]],
+    noise: _SingleNoise | _CappedSum,
+    keys: StreamKeys,
+) -> set[str]:
+    """Items that are published if nobody holds them: as many as a binomial number, all subsets of that size alike."""
+    ordered = sorted(domain, key=lambda name: item_hash[name])
+    function = keys.zero_item_uniforms()
+
+    def uniform(number: int) -> int:
+        return _integer(function(np.array([[window, number]], dtype=np.uint64))[0])
+
+    share, size = Fraction(noise.zero_tail(), _ONE), len(ordered)
+    count, below = 0, (1 - share) ** size
+    while count < size and uniform(0) >= int(below * _ONE):
+        count += 1
+        below += math.comb(size, count) * share**count * (1 - share) ** (size - count)
+    wanted = min(count, size - count) if 2 * count > size else count
+    chosen: list[str] = []
+    number = 0
+    while len(chosen) < wanted:
+        number += 1
+        word = uniform(number) // _WORD
+        if word < _WORD // size * size and ordered[word % size] not in chosen:
+            chosen.append(ordered[word % size])
+    return set(chosen) if wanted == count else set(ordered) - set(chosen)
 
 
 def _words(integers: Iterable[int]) -> np.ndarray:

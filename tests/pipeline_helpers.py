@@ -20,6 +20,7 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from dp_transforms import event_batches  # noqa: F401  (registers the coder of EventBatch)
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
@@ -43,10 +44,13 @@ def small_plan(
     max_items_per_user: int = 3,
     hits_per_user: int = 3,
     window_seconds: int = MINUTE,
+    threshold: int | None = None,
+    domain: tuple[str, ...] = (),
 ) -> ReleasePlan:
     """A plan of real calibration with a threshold of about 6: epsilon 40 protects nobody, but little noise is needed.
 
-    windows: how many slides the declared range has. sliding: in how many windows each event counts.
+    windows: how many slides the declared range has. sliding: in how many windows each event counts. domain: all items,
+    where they are known; then the threshold can be as low as one likes, in kms21 too.
     """
     slide = window_seconds // sliding
     return ReleasePlan.calibrate(
@@ -56,6 +60,8 @@ def small_plan(
         hits_per_user=hits_per_user,
         max_items_per_user=max_items_per_user,
         release=release,
+        threshold=threshold,
+        domain=ItemDomain.of_ids(domain) if domain else None,
         max_users=1000,
         max_items=1000,
     )

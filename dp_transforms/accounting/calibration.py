@@ -1,6 +1,6 @@
-"""From a budget to the numbers of a plan: the noise, the threshold, the shares of delta.
+"""From a budget to the numbers of a plan: the noise of target charging, and the shares of delta.
 
-`release_plan` puts them together. Every rounding goes toward more noise, a higher threshold, a larger share.
+`release_modes` and `release_plan` put them together. Every rounding goes toward more noise and a larger share.
 """
 
 from __future__ import annotations
@@ -10,63 +10,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dp_transforms.accounting.charging_game import charging_game_delta, charging_game_deltas, charging_game_epsilon
+from dp_transforms.accounting.charging_game import charging_game_deltas, charging_game_epsilon
 from dp_transforms.accounting.composition import smallest_safe_argument
-from dp_transforms.accounting.target_charging import (
-    between_probability,
-    closed_form_delta,
-    exact_tail_delta,
-    not_prior_probability,
-)
-from dp_transforms.noise_distribution import MAX_EPSILON, MIN_EPSILON, sampling_total_variation, upper_tail
+from dp_transforms.noise_distribution import MAX_EPSILON, MIN_EPSILON, zero_items_total_variation
 
 _GRID = 32  # values of epsilon at which the running figure is computed; between them it is interpolated
-
-ACCOUNTANTS: dict[str, Callable[[float, float, int, float], float]] = {
-    "game": charging_game_delta,
-    "exact_tail": exact_tail_delta,
-    "closed_form": closed_form_delta,
-}
-RELEASES = ("labels", "counts")
-
-
-def zone_width_for(release: str, epsilon_per_query: float) -> int:
-    """Integers in the charged zone: ceil(2 / epsilon_per_query) in labels (6 % more noise), none in counts."""
-    check_release(release)
-    return math.ceil(2 / epsilon_per_query) if release == "labels" else 0
-
-
-def target_probability_for(release: str, epsilon_per_query: float) -> float:
-    """q of the results that are charged in this release mode (docs/guarantee.md section 3)."""
-    if release == "labels":
-        return between_probability(epsilon_per_query, zone_width_for(release, epsilon_per_query))
-    check_release(release)
-    return not_prior_probability(epsilon_per_query)
-
-
-def accounting_delta(accountant: str, release: str, epsilon_per_query: float, hits: int, epsilon: float) -> float:
-    """The delta that this accountant proves at this epsilon."""
-    q = target_probability_for(release, epsilon_per_query)
-    return ACCOUNTANTS[accountant](epsilon_per_query, q, hits, epsilon)
-
-
-def smallest_safe_threshold(epsilon_per_query: float, queries_per_user: int, delta_open: float) -> int:
-    """The smallest T >= 1 with ``queries_per_user * Pr[Z >= T - 1] <= delta_open`` (docs/guarantee.md section 8).
-
-    An item is published although one user is its only holder with at most this probability over the whole run.
-    """
-    a = math.exp(-epsilon_per_query)
-    threshold = max(1, 1 + math.ceil(math.log(queries_per_user / (delta_open * (1 + a))) / epsilon_per_query))
-    while threshold > 1 and queries_per_user * upper_tail(epsilon_per_query, threshold - 2) <= delta_open:
-        threshold -= 1
-    while queries_per_user * upper_tail(epsilon_per_query, threshold - 1) > delta_open:
-        threshold += 1
-    return threshold
-
-
-def check_release(release: str) -> None:
-    if release not in RELEASES:
-        raise ValueError(f"release must be one of {', '.join(RELEASES)}, got {release!r}.")
 
 
 def hash_delta(queries: int, max_users: int, max_items: int) -> float:
@@ -74,37 +22,46 @@ def hash_delta(queries: int, max_users: int, max_items: int) -> float:
     return (max_users + queries * max_items / 2.0**64) / 2.0**64
 
 
-def sampling_delta(epsilon: float, queries: int, epsilon_per_query: float) -> float:
-    """Both directions of ``P' <= P + d <= e^eps Q + delta + d <= e^eps (Q' + d) + delta + d``, two draws a query."""
-    return (1 + math.exp(epsilon)) * 2 * queries * sampling_total_variation(epsilon_per_query)
+def sampling_delta(epsilon: float, queries: int, total_variation: float, horizon: int, domain_size: int) -> float:
+    """Both directions of ``P' <= P + d <= e^eps Q + delta + d <= e^eps (Q' + d) + delta + d``.
+
+    d: two draws a query, each within total_variation of its exact distribution; in a known domain also one draw a
+    window, of the items that nobody holds.
+    """
+    distance = 2 * queries * total_variation
+    if domain_size:
+        distance += horizon * zero_items_total_variation(domain_size)
+    return (1 + math.exp(epsilon)) * distance
 
 
-def solve_noise(accountant: str, release: str, hits: int, epsilon: float, delta: float) -> float:
-    """The largest epsilon_per_query, rounded down to six digits, at which the accountant proves (epsilon, delta)."""
-
-    def delta_at(noise_scale: float) -> float:
-        return accounting_delta(accountant, release, 1 / noise_scale, hits, epsilon)
-
+def solve_target_charging(delta_at: Callable[[float], float], hits: int, epsilon: float, delta: float) -> float:
+    """The largest epsilon_per_query, rounded down to six digits, with ``delta_at(epsilon_per_query) <= delta``."""
     # A first guess from advanced composition of about as many calls as such an interaction makes.
     calls = 2 * (hits + 3 * math.sqrt(hits) + 4)
     spread = math.sqrt(2 * calls * math.log(1 / delta))
     guess = calls / (math.sqrt(spread**2 + 2 * calls * epsilon) - spread)
     limits = {"lowest": 1 / MAX_EPSILON, "highest": 1 / MIN_EPSILON}
     try:
-        noise_scale = smallest_safe_argument(delta_at, delta, guess=guess, tolerance=1e-6, **limits)
+        noise_scale = smallest_safe_argument(
+            lambda scale: delta_at(1 / scale), delta, guess=guess, tolerance=1e-6, **limits
+        )
     except ValueError:
-        raise ValueError(
-            f"epsilon = {epsilon:g} with hits_per_user = {hits} needs noise of scale over {1 / MIN_EPSILON:g}. "
-            "Raise epsilon or delta, or lower hits_per_user."
-        ) from None
+        raise noise_error(epsilon, hits, 1 / MIN_EPSILON) from None
     unit = 10.0 ** (math.floor(math.log10(1 / noise_scale)) - 5)
     steps = math.floor(1 / noise_scale / unit)
     while True:
         # Through text, so that the plan shows the six digits. A margin, so that another machine's libm agrees.
         epsilon_per_query = float(f"{steps * unit:.6g}")
-        if accounting_delta(accountant, release, epsilon_per_query, hits, epsilon) * (1 + 1e-9) <= delta:
+        if delta_at(epsilon_per_query) * (1 + 1e-9) <= delta:
             return epsilon_per_query
         steps -= 1
+
+
+def noise_error(epsilon: float, hits: int, largest_scale: float) -> ValueError:
+    return ValueError(
+        f"epsilon = {epsilon:g} with hits_per_user = {hits} needs noise of scale over {largest_scale:g}. "
+        "Raise epsilon or delta, or lower hits_per_user."
+    )
 
 
 def epsilon_after_each_hit(

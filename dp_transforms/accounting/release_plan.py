@@ -5,8 +5,9 @@ the whole declared schedule. A plan that breaks this cannot be built: constructi
 threshold and, by running the accountant again, the noise. Every rounding goes toward more noise.
 
 ``delta = delta_accounting + delta_open + delta_sampling + delta_hash`` (docs/guarantee.md section 3):
-delta_accounting pays for the charged interaction, delta_open for items whose only holder is one user, delta_sampling
-for the distance of the sampled noise from the exact distribution, delta_hash for collisions of keyed hashes.
+delta_accounting pays for the charged interaction, delta_open for items whose only holder is one user (nothing, where
+the domain is known), delta_sampling for the distance of the sampled noise from the exact distribution, delta_hash for
+collisions of keyed hashes.
 """
 
 from __future__ import annotations
@@ -16,34 +17,44 @@ import functools
 import hashlib
 import json
 import math
-from typing import Any
+import re
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from dp_transforms.accounting.calibration import (
-    ACCOUNTANTS,
-    RELEASES,
-    accounting_delta,
-    check_release,
-    epsilon_after_each_hit,
-    hash_delta,
-    sampling_delta,
-    smallest_safe_threshold,
-    solve_noise,
-    target_probability_for,
-    zone_width_for,
-)
+from dp_transforms.accounting.calibration import hash_delta, sampling_delta
 from dp_transforms.accounting.composition import check_delta, check_whole
-from dp_transforms.noise_distribution import MAX_EPSILON, MIN_EPSILON, upper_tail
+from dp_transforms.accounting.query_noise import QueryNoise, smallest_safe_threshold
+from dp_transforms.accounting.release_modes import RELEASE_MODES, ReleaseMode
 from dp_transforms.window_schedule import WindowSchedule
 
-__all__ = ["ACCOUNTANTS", "RELEASES", "ReleasePlan", "target_probability_for", "zone_width_for"]
-
-FORMAT_VERSION = 1
-DEFAULT_HITS = {"labels": 3, "counts": 10}
+FORMAT_VERSION = 2
+RELEASES = tuple(RELEASE_MODES)
+ACCOUNTANTS = tuple(dict.fromkeys(name for mode in RELEASE_MODES.values() for name in mode.accountants))
 DEFAULT_MAX_ITEMS_PER_USER = 3
 DEFAULT_MAX_USERS = 10**8
 DEFAULT_MAX_ITEMS = 10**9
 MOST_HITS = 10_000  # an accountant pass over more takes minutes
+# In a known domain the threshold guards no guarantee, only against items that nobody holds: by default at most one run
+# in twenty publishes any. More than the limits below would be drawn and sorted one by one.
+DEFAULT_FALSE_REPORTS = 0.05
+MOST_FALSE_REPORTS_PER_WINDOW = 1e5
+MOST_FALSE_REPORTS = 1e7
 _LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
+
+
+@runtime_checkable
+class KnownDomain(Protocol):
+    """What a plan needs of an `ItemDomain`: how many items, and the hash that tells this list from others."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+
+class _DeclaredDomain(NamedTuple):
+    size: int
+    fingerprint: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +65,16 @@ class ReleasePlan:
     hits_per_user: charged results after which a user is excluded.
     max_items_per_user: distinct items of a user that count in one window (L).
     schedule: the declared windows; its horizon is the number of windows that may be published.
-    release: ``labels`` or ``counts``.
+    release: ``labels``, ``counts`` or ``kms21``.
     threshold: noisy counts from here on are reported; in labels the lower edge of the charged zone.
-    zone_width: integers in the charged zone ``threshold .. threshold + zone_width - 1``; 0 in counts.
+    zone_width: integers in the charged zone ``threshold .. threshold + zone_width - 1``; 0 but in labels.
     epsilon_per_query: the discrete Laplace noise of one count has scale 1 / epsilon_per_query.
+    wide_epsilon_per_query, noise_cap: of the second noise of kms21: ``W + min(V, noise_cap)`` is added to a count, V of
+        the scale above and W of scale 1 / wide_epsilon_per_query. Else 0.
+    domain_size, domain_fingerprint: of a known domain, the public list of all items; 0 and "" where there is none.
     max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured.
-    accountant: ``game``, ``exact_tail`` or ``closed_form``: which proof epsilon_per_query comes from.
+    accountant: which proof the noise comes from: ``game``, ``exact_tail`` or ``closed_form``, of kms21
+        ``threshold_monitor``.
     delta_accounting, delta_open, delta_sampling, delta_hash: how delta was split.
     """
 
@@ -72,6 +87,10 @@ class ReleasePlan:
     threshold: int
     zone_width: int
     epsilon_per_query: float
+    wide_epsilon_per_query: float
+    noise_cap: int
+    domain_size: int
+    domain_fingerprint: str
     max_users: int
     max_items: int
     accountant: str
@@ -87,22 +106,20 @@ class ReleasePlan:
         _check_choices(self.release, self.accountant, self.max_users, self.max_items)
         check_whole("threshold", self.threshold, 1)
         check_whole("zone_width", self.zone_width, 0)
-        if not MIN_EPSILON <= self.epsilon_per_query <= MAX_EPSILON:
+        check_whole("noise_cap", self.noise_cap, 0)
+        self._mode.check(self.noise)
+        self._check_domain()
+        if self.zone_width != self._mode.zone_width(self.noise):
             raise ValueError(
-                f"epsilon_per_query must lie in [{MIN_EPSILON}, {MAX_EPSILON:g}], got {self.epsilon_per_query!r}."
-            )
-        if self.zone_width != zone_width_for(self.release, self.epsilon_per_query):
-            raise ValueError(
-                f"zone_width must be {zone_width_for(self.release, self.epsilon_per_query)} for release "
-                f"{self.release!r} at this epsilon_per_query, got {self.zone_width}."
+                f"zone_width must be {self._mode.zone_width(self.noise)} for release {self.release!r} at this "
+                f"epsilon_per_query, got {self.zone_width}."
             )
         self._check_delta_split()
-        safe = smallest_safe_threshold(self.epsilon_per_query, self.queries_per_user, self.delta_open)
-        if not self.threshold >= safe:
-            raise _threshold_error(self.threshold, safe)
-        proved = accounting_delta(
-            self.accountant, self.release, self.epsilon_per_query, self.hits_per_user, self.epsilon
-        )
+        if not self.domain_size:
+            safe = smallest_safe_threshold(self.noise, self.queries_per_user, self.delta_open)
+            if not self.threshold >= safe:
+                raise _threshold_error(self.threshold, safe)
+        proved = self._mode.delta(self.accountant, self.noise, self.hits_per_user, self.epsilon)
         if not proved <= self.delta_accounting:
             raise ValueError(
                 f"epsilon_per_query = {self.epsilon_per_query!r} is too little noise: at epsilon = {self.epsilon:g} it "
@@ -110,8 +127,28 @@ class ReleasePlan:
             )
         self._check_small_shares()
 
+    def _check_domain(self) -> None:
+        check_whole("domain_size", self.domain_size, 0)
+        is_hash = isinstance(self.domain_fingerprint, str) and re.fullmatch("[0-9a-f]{64}", self.domain_fingerprint)
+        if not (is_hash if self.domain_size else self.domain_fingerprint == ""):
+            raise ValueError("domain_fingerprint must be the hex SHA-256 of a known domain, and empty without one.")
+        if self.domain_size > self.max_items:
+            raise ValueError(
+                f"max_items must be >= {self.domain_size}, the items of the domain, got {self.max_items}. Declare more."
+            )
+        in_window = self.domain_size * self.noise.upper_tail(self.threshold)
+        if in_window > MOST_FALSE_REPORTS_PER_WINDOW or in_window * self.schedule.horizon > MOST_FALSE_REPORTS:
+            raise ValueError(
+                f"threshold = {self.threshold} would publish about {in_window:.3g} items that nobody holds in each "
+                f"window. Raise it, or leave it out."
+            )
+
     def _check_delta_split(self) -> None:
+        if self.domain_size and self.delta_open != 0:
+            raise ValueError(f"delta_open must be 0 in a known domain, got {self.delta_open!r}.")
         for name in _DELTA_SHARES:
+            if name == "delta_open" and self.domain_size:
+                continue
             if not 0 < getattr(self, name) < self.delta:
                 raise ValueError(f"{name} must lie strictly between 0 and delta, got {getattr(self, name)!r}.")
         total = math.fsum(getattr(self, name) for name in _DELTA_SHARES)
@@ -120,7 +157,9 @@ class ReleasePlan:
 
     def _check_small_shares(self) -> None:
         needed_hash = hash_delta(self.queries_per_user, self.max_users, self.max_items)
-        needed_sampling = sampling_delta(self.epsilon, self.queries_per_user, self.epsilon_per_query)
+        needed_sampling = sampling_delta(
+            self.epsilon, self.queries_per_user, self.noise.total_variation, self.schedule.horizon, self.domain_size
+        )
         for name, needed in (("delta_hash", needed_hash), ("delta_sampling", needed_sampling)):
             if not getattr(self, name) >= needed:
                 raise ValueError(f"{name} must be >= {needed!r} for this plan, got {getattr(self, name)!r}.")
@@ -136,40 +175,54 @@ class ReleasePlan:
         max_items_per_user: int = DEFAULT_MAX_ITEMS_PER_USER,
         release: str = "labels",
         threshold: int | None = None,
+        domain: KnownDomain | None = None,
         max_users: int = DEFAULT_MAX_USERS,
         max_items: int = DEFAULT_MAX_ITEMS,
-        accountant: str = "game",
+        accountant: str | None = None,
     ) -> ReleasePlan:
-        """The plan with the least noise for this budget. hits_per_user defaults to 3 in labels, 10 in counts.
+        """The plan with the least noise for this budget.
 
-        threshold defaults to the smallest safe one; a smaller one is a ValueError that states it, and a larger one
-        leaves more of delta to the noise. Raises ValueError where the budget is too small for the
-        noise that can be sampled.
+        hits_per_user defaults to 3 in labels, 10 in counts, 20 in kms21. domain: the public list of all items, an
+        `ItemDomain`; None for an open one. threshold defaults to the smallest safe one; a smaller one is a ValueError
+        that states it, and a larger one leaves more of delta to the noise. In a known domain every threshold is safe,
+        and the default one is the smallest at which the whole run is expected to publish at most 0.05 items that nobody
+        holds. accountant defaults to the tightest one. Raises ValueError where the budget is too small for the noise
+        that can be sampled.
         """
         epsilon, delta = _as_float("epsilon", epsilon), _as_float("delta", delta)
+        mode = _mode_of(release)
+        accountant = mode.accountants[0] if accountant is None else accountant
         _check_choices(release, accountant, max_users, max_items)
-        hits = DEFAULT_HITS[release] if hits_per_user is None else hits_per_user
+        hits = mode.default_hits if hits_per_user is None else hits_per_user
         _check_budget(epsilon, delta, hits, max_items_per_user, schedule)
         if threshold is not None:
             check_whole("threshold", threshold, 1)
+        if domain is not None and not isinstance(domain, KnownDomain):
+            raise ValueError(f"domain must be an ItemDomain, got a {type(domain).__name__}. Use ItemDomain.read(path).")
+        domain_size = 0 if domain is None else domain.size
         queries = max_items_per_user * schedule.horizon
         delta_hash = hash_delta(queries, max_users, max_items)
-        delta_sampling = sampling_delta(epsilon, queries, MIN_EPSILON)  # the worst case; still far below 1e-20
+        # The worst case; still far below 1e-20.
+        delta_sampling = sampling_delta(epsilon, queries, mode.widest.total_variation, schedule.horizon, domain_size)
         shared = (delta - delta_hash - delta_sampling) * (1 - 1e-12)
         if not shared > 0:
             raise ValueError(
                 f"delta must be > {delta_hash + delta_sampling:.3g}, the share that hash collisions and sampling take, "
                 f"got {delta:g}. Raise delta, or declare fewer users and items (max_users = {max_users})."
             )
-        delta_open = shared / 2
-        epsilon_per_query = solve_noise(accountant, release, hits, epsilon, shared - delta_open)
-        safe = smallest_safe_threshold(epsilon_per_query, queries, delta_open)
-        if threshold is not None and threshold < safe:
-            raise _threshold_error(threshold, safe)
-        if threshold is not None and threshold > safe:
-            # What the open domain no longer needs goes to the accountant: less noise, and with it a smaller tail still.
-            delta_open = max(queries * upper_tail(epsilon_per_query, threshold - 1), shared * 1e-6)
-            epsilon_per_query = solve_noise(accountant, release, hits, epsilon, shared - delta_open)
+        delta_open = 0.0 if domain_size else shared / 2
+        noise = mode.solve(accountant, hits, epsilon, shared - delta_open)
+        if domain_size:
+            # The item of one more holder would be at T - 1; the item of none is at T.
+            default = max(1, smallest_safe_threshold(noise, domain_size * schedule.horizon, DEFAULT_FALSE_REPORTS) - 1)
+        else:
+            default = smallest_safe_threshold(noise, queries, delta_open)
+            if threshold is not None and threshold < default:
+                raise _threshold_error(threshold, default)
+            if threshold is not None and threshold > default:
+                # What the open domain no longer needs goes to the accountant: less noise, and with it a smaller tail.
+                delta_open = max(queries * noise.upper_tail(threshold - 1), shared * 1e-6)
+                noise = mode.solve(accountant, hits, epsilon, shared - delta_open)
         return cls(
             epsilon=epsilon,
             delta=delta,
@@ -177,9 +230,11 @@ class ReleasePlan:
             max_items_per_user=max_items_per_user,
             schedule=schedule,
             release=release,
-            threshold=safe if threshold is None else threshold,
-            zone_width=zone_width_for(release, epsilon_per_query),
-            epsilon_per_query=epsilon_per_query,
+            threshold=default if threshold is None else threshold,
+            zone_width=mode.zone_width(noise),
+            **dataclasses.asdict(noise),
+            domain_size=domain_size,
+            domain_fingerprint="" if domain is None else domain.fingerprint,
             max_users=max_users,
             max_items=max_items,
             accountant=accountant,
@@ -190,42 +245,49 @@ class ReleasePlan:
         )
 
     @property
+    def noise(self) -> QueryNoise:
+        """The noise of one count."""
+        return QueryNoise(self.epsilon_per_query, self.wide_epsilon_per_query, self.noise_cap)
+
+    @property
+    def domain(self) -> KnownDomain | None:
+        """What the plan knows of its domain; None for an open one."""
+        return _DeclaredDomain(self.domain_size, self.domain_fingerprint) if self.domain_size else None
+
+    @property
+    def _mode(self) -> ReleaseMode:
+        return RELEASE_MODES[self.release]
+
+    @property
     def queries_per_user(self) -> int:
         """At most so many (window, item) counts hold one user: max_items_per_user times the horizon."""
         return self.max_items_per_user * self.schedule.horizon
 
     @property
     def noise_scale(self) -> float:
-        """1 / epsilon_per_query, in users."""
-        return 1 / self.epsilon_per_query
+        """Scale of the noise of one count, in users; in kms21 that of the wide part."""
+        return self.noise.scale
 
     @property
-    def target_probability(self) -> float:
-        """q of the charged results."""
-        return target_probability_for(self.release, self.epsilon_per_query)
+    def expected_false_reports(self) -> float:
+        """How many items that nobody holds the whole run is expected to publish; 0 in an open domain. Rounded up."""
+        return self.domain_size * self.schedule.horizon * self.noise.upper_tail(self.threshold)
 
     def smallest_detectable(self, probability: float = 0.95) -> int:
         """The smallest count that one test reports with at least this probability, none of its users being excluded."""
         if not 0 < probability < 1:
             raise ValueError(f"probability must lie strictly between 0 and 1, got {probability!r}.")
-        a = math.exp(-self.epsilon_per_query)
-        # Pr[Z >= threshold - count]: a^m / (1 + a) at margin m >= 1, else 1 - a^(1 - m) / (1 + a).
-        if probability <= a / (1 + a):
-            margin = math.floor(-math.log(probability * (1 + a)) / self.epsilon_per_query)
-        else:
-            margin = 1 - max(1, math.ceil(-math.log((1 - probability) * (1 + a)) / self.epsilon_per_query))
+        margin = self.noise.smallest_margin(math.nextafter(probability, 0)) - 1  # the largest with such a tail
         return max(1, self.threshold - margin)
 
     @functools.cached_property
     def epsilon_after_hits(self) -> tuple[float, ...]:
         """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, delta_accounting)-DP, rounded up.
 
-        float[hits_per_user], not decreasing, at most epsilon. By the game accountant whatever accountant the plan used:
-        it is never larger. Used for the running figure of docs/guarantee.md section 7.
+        float[hits_per_user], not decreasing, at most epsilon. In labels and counts by the game accountant whatever
+        accountant the plan used: it is never larger. Used for the running figure of docs/guarantee.md section 7.
         """
-        return epsilon_after_each_hit(
-            self.epsilon_per_query, self.target_probability, self.hits_per_user, self.epsilon, self.delta_accounting
-        )
+        return self._mode.epsilon_after_hits(self.noise, self.hits_per_user, self.epsilon, self.delta_accounting)
 
     @property
     def guarantee(self) -> str:
@@ -270,7 +332,7 @@ class ReleasePlan:
 
 
 _DELTA_SHARES = ("delta_accounting", "delta_open", "delta_sampling", "delta_hash")
-_FLOATS = ("epsilon", "delta", "epsilon_per_query", *_DELTA_SHARES)
+_FLOATS = ("epsilon", "delta", "epsilon_per_query", "wide_epsilon_per_query", *_DELTA_SHARES)
 
 
 def _as_float(name: str, value: object) -> float:
@@ -282,10 +344,18 @@ def _as_float(name: str, value: object) -> float:
         raise ValueError(f"{name} must be a finite number, got a larger one.") from None
 
 
+def _mode_of(release: str) -> ReleaseMode:
+    if not isinstance(release, str) or release not in RELEASE_MODES:
+        raise ValueError(f"release must be one of {', '.join(RELEASES)}, got {release!r}.")
+    return RELEASE_MODES[release]
+
+
 def _check_choices(release: str, accountant: str, max_users: int, max_items: int) -> None:
-    check_release(release)
-    if not isinstance(accountant, str) or accountant not in ACCOUNTANTS:
-        raise ValueError(f"accountant must be one of {', '.join(ACCOUNTANTS)}, got {accountant!r}.")
+    accountants = _mode_of(release).accountants
+    if not isinstance(accountant, str) or accountant not in accountants:
+        raise ValueError(
+            f"accountant must be one of {', '.join(accountants)} for release {release!r}, got {accountant!r}."
+        )
     check_whole("max_users", max_users, 1)
     check_whole("max_items", max_items, 1)
 

@@ -158,6 +158,10 @@ class StreamKeys:
         """Second stage of a draw: of pairs (item, digest of the active holders)."""
         return BlockFunction(derive_key(self._secret, "noise", *self._noise_context, window))
 
+    def noise_pair_uniforms(self, window: int, number: int) -> BlockFunction:
+        """Draws of two noises for one query, in one stage; so many uniforms a query: of pairs as `noise_uniforms`."""
+        return BlockFunction(derive_key(self._secret, "noise pair", *self._noise_context, window, number))
+
     def zero_item_uniforms(self) -> BlockFunction:
         """Which items of a known domain are published although nobody holds them: of pairs (window, number)."""
         return BlockFunction(derive_key(self._secret, "zero items", *self._noise_context))

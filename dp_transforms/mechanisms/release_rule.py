@@ -1,4 +1,4 @@
-"""What a noisy count leads to: the interface that the release modes of the pipeline share, and mode ``counts``."""
+"""What a noisy count leads to: the interface that the release modes of the pipeline share; ``counts`` and ``kms21``."""
 
 from __future__ import annotations
 
@@ -38,3 +38,17 @@ class CountsAboveThreshold:
         if noisy_count < self.threshold:
             return None
         return Release(zone=None, noisy_count=noisy_count, charged=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class NamesAboveThreshold:
+    """Release mode ``kms21``: names an item whose noisy count reaches the threshold; every holder is charged.
+
+    Guarantee and condition: those of ThresholdMonitorEvolving ([KMS21] Algorithm 5) with its two noises, users being
+    excluded once they have paid their hits; the proof allows no count to be published. Unit: one user.
+    """
+
+    threshold: int
+
+    def __call__(self, noisy_count: int) -> Release | None:
+        return None if noisy_count < self.threshold else Release(zone=None, noisy_count=None, charged=True)

@@ -55,6 +55,13 @@ class EventBatch:
     def __len__(self) -> int:
         return len(self.time_micros)
 
+    def where(self, rows: npt.NDArray[np.bool_]) -> EventBatch:
+        """The events of these rows. rows: bool[n]."""
+        if rows.all():
+            return self
+        kept = pa.array(rows)
+        return EventBatch(self.user.filter(kept), self.item.filter(kept), self.time_micros[rows])
+
     def to_bytes(self) -> bytes:
         """Arrow IPC stream of one record batch."""
         batch = pa.record_batch([self.user, self.item, pa.array(self.time_micros, pa.int64())], schema=_SCHEMA)

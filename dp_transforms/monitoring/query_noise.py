@@ -7,10 +7,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.discrete_laplace import discrete_laplace
+from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
 from dp_transforms.mechanisms.randomness import StreamKeys, Words, sum_modulo_2_128
 from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.noise_distribution import upper_tail_integers
+from dp_transforms.noise_distribution import capped_sum_tail_integer, upper_tail_integers
 
 
 class QueryNoise(Protocol):
@@ -66,6 +66,36 @@ class SingleNoise:
     def zero_item_tail(self) -> int:
         tails = upper_tail_integers(self._epsilon_per_query)
         return tails[self._threshold - 1] if self._threshold <= len(tails) else 0
+
+
+class CappedSumNoise:
+    """``W + min(V, cap)``, two independent discrete Laplace variables: mode ``kms21`` ([KMS21] Algorithm 5).
+
+    Drawn in one stage, for the active holders: every item that somebody holds has to be tested.
+    """
+
+    def __init__(self, wide_epsilon: float, narrow_epsilon: float, cap: int, threshold: int, keys: StreamKeys) -> None:
+        self._epsilons = (wide_epsilon, narrow_epsilon)
+        self._wide = wide_discrete_laplace(wide_epsilon)
+        self._narrow = wide_discrete_laplace(narrow_epsilon)
+        self._cap = cap
+        self._threshold = threshold
+        self._keys = keys
+
+    def may_pass(self, cells: ItemHolders) -> npt.NDArray[np.bool_]:
+        return np.ones(len(cells), dtype=np.bool_)
+
+    def draw(self, window: int, hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        each = WideDiscreteLaplace.UNIFORMS
+        uniforms = np.empty((len(hashes), 2 * each, 2), dtype=np.uint64)
+        for number in range(2 * each):
+            uniforms[:, number] = self._keys.noise_pair_uniforms(window, number).of_pairs(hashes, digests)
+        wide, narrow = self._wide.sample(uniforms[:, :each]), self._narrow.sample(uniforms[:, each:])
+        # Of an item that nobody holds it is known that it passes; what it is beyond that is never published.
+        return np.where(counts > 0, wide + np.minimum(narrow, self._cap), self._threshold)
+
+    def zero_item_tail(self) -> int:
+        return capped_sum_tail_integer(*self._epsilons, self._cap, self._threshold)
 
 
 def digests_of_groups(members: Words, splits: npt.NDArray[np.int64]) -> Words:

@@ -6,8 +6,8 @@ import dataclasses
 
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, ReleaseRule
-from dp_transforms.monitoring.query_noise import QueryNoise, SingleNoise
+from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, NamesAboveThreshold, ReleaseRule
+from dp_transforms.monitoring.query_noise import CappedSumNoise, QueryNoise, SingleNoise
 from dp_transforms.window_schedule import WindowSchedule
 
 
@@ -32,14 +32,23 @@ class MonitorSettings:
     epsilon_total: float
     delta: float
     epsilon_after_hits: tuple[float, ...]
+    wide_epsilon_per_query: float = 0.0
+    noise_cap: int = 0
     domain_size: int = 0
 
     def release_rule(self) -> ReleaseRule:
-        if self.release == "labels":
-            return BetweenThresholds(self.threshold, self.zone_width)
-        return CountsAboveThreshold(self.threshold)
+        rules: dict[str, ReleaseRule] = {
+            "labels": BetweenThresholds(self.threshold, self.zone_width),
+            "counts": CountsAboveThreshold(self.threshold),
+            "kms21": NamesAboveThreshold(self.threshold),
+        }
+        return rules[self.release]
 
     def query_noise(self, keys: StreamKeys) -> QueryNoise:
+        if self.release == "kms21":
+            return CappedSumNoise(
+                self.wide_epsilon_per_query, self.epsilon_per_query, self.noise_cap, self.threshold, keys
+            )
         return SingleNoise(self.epsilon_per_query, self.threshold, keys)
 
     def stream_keys(self, secret: bytes) -> StreamKeys:

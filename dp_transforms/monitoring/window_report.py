@@ -18,8 +18,9 @@ class HeavyHitter(NamedTuple):
 
     item: its label, as the log spells it.
     zone: in labels mode ``above`` (far above the threshold, free of charge) or ``between`` (near it, charged);
-        None in counts mode.
-    noisy_count: users holding it, with noise; None for ``above``, where publishing it would break the theorem.
+        None in counts and kms21.
+    noisy_count: users holding it, with noise; None for ``above`` and in kms21, where publishing it would break the
+        theorem.
     """
 
     item: str
@@ -82,12 +83,12 @@ WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
                         {
                             "name": "zone",
                             "type": ["null", "string"],
-                            "doc": "labels mode: above (free of charge) or between (charged); counts mode: null.",
+                            "doc": "labels mode: above (free of charge) or between (charged); else null.",
                         },
                         {
                             "name": "noisy_count",
                             "type": ["null", "long"],
-                            "doc": "Users that hold the item, with discrete Laplace noise; null for above.",
+                            "doc": "Users that hold the item, with discrete Laplace noise; null for above and kms21.",
                         },
                     ],
                 },

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.contributions import bound_contributions
+from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
+from dp_transforms.monitoring.zero_items import draw_zero_items
 from dp_transforms.window_schedule import WindowSchedule
 from tests.oracle import oracle_reports, oracle_transcript
 from tests.pipeline_helpers import SECRET, batches_of
@@ -22,12 +25,23 @@ from tests.pipeline_helpers import SECRET, batches_of
 MICROS = 1_000_000
 START = 1_000
 WINDOWS = 6
+DOMAIN = ("i0", "i2", "i3", "i4", *(f"other-{number}" for number in range(50)))
 
 
 def monitor_settings(
-    release="counts", limit=3, sliding=1, *, epsilon=1.0, threshold=4, hits=2, stream="events", run_id="run-1"
+    release="counts",
+    limit=3,
+    sliding=1,
+    *,
+    epsilon=1.0,
+    threshold=4,
+    hits=2,
+    stream="events",
+    run_id="run-1",
+    domain=(),
 ):
     """Hand-made numbers: little noise and a low threshold, so that a few users suffice for things to happen."""
+    is_kms21 = release == "kms21"
     return MonitorSettings(
         stream=stream,
         run_id=run_id,
@@ -42,20 +56,31 @@ def monitor_settings(
         epsilon_total=9.0,
         delta=1e-3,
         epsilon_after_hits=tuple(float(j + 1) for j in range(hits)),
+        wide_epsilon_per_query=epsilon / 4 if is_kms21 else 0.0,
+        noise_cap=2 if is_kms21 else 0,
+        domain_size=len(domain),
     )
 
 
-def run_core(log, chosen, *, windows_per_slab=1, shards=1, batch_size=1000, order=None, secret=SECRET):
+def run_core(log, chosen, *, windows_per_slab=1, shards=1, batch_size=1000, order=None, secret=SECRET, domain=()):
     """The path of an event through the functions of `monitoring`; ``order`` shuffles what each grouping hands over."""
     keys = chosen.stream_keys(secret)
     order = order or random.Random(0)
     by_users: dict = {}
+    by_items: dict = {}
+    known = DomainTable.of_labels(pa.array(domain, pa.string()), keys.item_ids) if domain else None
+    if known is not None:
+        for slab, shard, cells in draw_zero_items(
+            known, chosen, keys, windows_per_slab=windows_per_slab, shards=shards
+        ):
+            by_items.setdefault((slab, shard), []).append(cells.to_bytes())
     for batch in batches_of(log, batch_size):
+        if known is not None:
+            batch = batch.where(known.contains(keys.item_ids(batch.item.dictionary))[batch.item.indices.to_numpy()])
         for slab, shard, pairs in pairs_of_events(
             batch, chosen.schedule, keys, windows_per_slab=windows_per_slab, shards=shards
         ):
             by_users.setdefault((slab, shard), []).append(pairs.to_bytes())
-    by_items: dict = {}
     for slab, blobs in shuffled([(slab, blobs) for (slab, _), blobs in by_users.items()], order):
         pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in shuffled(blobs, order)])
         bounded = bound_contributions(pairs, chosen.max_items_per_user, keys)
@@ -99,10 +124,11 @@ EVENT = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     log=st.lists(EVENT, min_size=0, max_size=120),
-    release=st.sampled_from(["counts", "labels"]),
+    release=st.sampled_from(["counts", "labels", "kms21"]),
+    domain=st.sampled_from([(), ("a",), ("c", "b", "nobody's", "0", "", "é"), tuple("abcdefghij")]),
     limit=st.sampled_from([1, 3]),
     sliding=st.sampled_from([1, 3]),
     epsilon=st.floats(0.5, 2),
@@ -114,20 +140,23 @@ EVENT = st.tuples(
     order=st.randoms(use_true_random=False),
 )
 def test_core_equals_oracle(
-    log, release, limit, sliding, epsilon, threshold, hits, windows_per_slab, shards, batch_size, order
+    log, release, domain, limit, sliding, epsilon, threshold, hits, windows_per_slab, shards, batch_size, order
 ):
-    chosen = monitor_settings(release, limit, sliding, epsilon=epsilon, threshold=threshold, hits=hits)
-    found = run_core(log, chosen, windows_per_slab=windows_per_slab, shards=shards, batch_size=batch_size, order=order)
-    assert found == oracle_reports(log, chosen, SECRET)
+    chosen = monitor_settings(release, limit, sliding, epsilon=epsilon, threshold=threshold, hits=hits, domain=domain)
+    cut = {"windows_per_slab": windows_per_slab, "shards": shards, "batch_size": batch_size}
+    found = run_core(log, chosen, **cut, order=order, domain=domain)
+    assert found == oracle_reports(log, chosen, SECRET, domain)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), sliding=st.sampled_from([1, 3]), limit=st.sampled_from([1, 3]))
-@pytest.mark.parametrize("release", ["counts", "labels"])
-def test_core_equals_oracle_on_busy_logs(release, seed, sliding, limit):
+@pytest.mark.parametrize("release", ["counts", "labels", "kms21"])
+@pytest.mark.parametrize("domain", [(), DOMAIN])
+def test_core_equals_oracle_on_busy_logs(release, domain, seed, sliding, limit):
     log = busy_log(seed)
-    chosen = monitor_settings(release, limit, sliding, threshold=5)
-    assert run_core(log, chosen, shards=3, windows_per_slab=2, batch_size=70) == oracle_reports(log, chosen, SECRET)
+    chosen = monitor_settings(release, limit, sliding, threshold=5, domain=domain, run_id=f"run {seed}")
+    found = run_core(log, chosen, shards=3, windows_per_slab=2, batch_size=70, domain=domain)
+    assert found == oracle_reports(log, chosen, SECRET, domain)
 
 
 def busy_log(seed, events=400):
@@ -142,19 +171,28 @@ def busy_log(seed, events=400):
     ]
 
 
-@pytest.mark.parametrize("release", ["counts", "labels"])
+@pytest.mark.parametrize("release", ["counts", "labels", "kms21"])
+@pytest.mark.parametrize("domain", [(), DOMAIN])
 @pytest.mark.parametrize("sliding", [1, 3])
-def test_busy_logs_exercise_what_they_are_for(release, sliding):
+def test_busy_logs_exercise_what_they_are_for(release, domain, sliding):
     """Without reports, bounded users and users kept out in between, the equalities above would say little."""
     transcripts = [
-        oracle_transcript(busy_log(seed), monitor_settings(release, 1, sliding, threshold=5), SECRET)
-        for seed in range(5)
+        oracle_transcript(
+            busy_log(seed),
+            monitor_settings(release, 1, sliding, threshold=5, domain=domain, run_id=f"run {seed}"),
+            SECRET,
+            domain,
+        )
+        for seed in range(10)
     ]
     assert sum(len(found.reports) for found in transcripts) >= 10
     assert sum(len(found.bounded) for found in transcripts) >= 100
     assert sum(found.kept_out for found in transcripts) >= 20
     zones = {hitter.zone for found in transcripts for report in found.reports for hitter in report.heavy_hitters}
-    assert zones == ({None} if release == "counts" else {"above", "between"})
+    assert zones == ({"above", "between"} if release == "labels" else {None})
+    if domain:
+        assert sum(found.false_reports for found in transcripts) >= 10
+        assert sum(found.idle for found in transcripts) >= 3 or release == "labels"
 
 
 @pytest.mark.parametrize(
@@ -168,6 +206,8 @@ def test_busy_logs_exercise_what_they_are_for(release, sliding):
         {"epsilon": 1.5},
         {"sliding": 3},
         {"release": "labels"},
+        {"release": "kms21"},
+        {"domain": ("i0", "i1", "other")},
     ],
     ids=lambda changed: next(iter(changed)),
 )
@@ -177,9 +217,8 @@ def test_the_comparison_can_fail(changed):
     for seed in range(3):
         log = busy_log(seed)
         found = [report.heavy_hitters for report in run_core(log, monitor_settings())]
-        differs += found != [
-            report.heavy_hitters for report in oracle_reports(log, monitor_settings(**changed), SECRET)
-        ]
+        other = oracle_reports(log, monitor_settings(**changed), SECRET, changed.get("domain", ()))
+        differs += found != [report.heavy_hitters for report in other]
     assert differs >= 2
 
 
