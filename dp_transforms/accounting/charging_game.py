@@ -29,7 +29,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import solve_banded
-from scipy.special import bdtr
+from scipy.special import betainc
 
 from dp_transforms.accounting.composition import (
     ROUNDING,
@@ -50,7 +50,7 @@ _MARGIN_DEVIATIONS = 10.0  # or, where that is less, this many standard deviatio
 _MOST_IMPROVEMENTS = 60  # of one level's policy; 3 or 4 are usual, and what is left is added as a residual
 _NEGLIGIBLE = 1e-290  # values below it have lost their digits to underflow; their rounding is counted absolutely
 _SLOPE = 2e-15  # relative, per step of the lattice
-_LONGEST = 2**20  # entries above loss 0; a lattice that is cut there only raises delta
+_LONGEST = 2**20  # entries above loss 0, and calls of a cap; a lattice or a cap that is cut there only raises delta
 _HIDDEN = 1e-8  # a cap that can lower delta by no more than this share of it is not computed
 _BLOCK = 2**16  # entries that are updated at once; they fit into a processor's cache
 _STOP = -1  # index of the policy "stop here" among the vertices
@@ -237,7 +237,7 @@ def capped_game_delta(
     """The delta of the game in which the user also takes part in at most `participations` calls, hit or not.
 
     Rounded up by less than one part in 10^5. Where ``hits >= participations`` it is optimal composition of as many
-    calls, and the game without the limit where hardly anybody reaches it; never above either.
+    calls, and where hardly anybody reaches the limit (or it is over a million) the game without it; never above either.
     """
     check_target(epsilon_per_query, target_probability)
     check_whole("hits", hits, 1)
@@ -247,11 +247,11 @@ def capped_game_delta(
         return 0.0
     if participations <= hits:
         return optimal_composition_delta(epsilon_per_query, participations, epsilon)
-    # Whatever is done after so many calls matters only if the hits are not used up by then.
-    hits_left = bdtr(hits - 1, participations, target_probability)
-    if hits_left <= _HIDDEN:
+    # What is done after so many calls matters only if the hits are not used up by then: Pr[Binomial(n, q) < hits].
+    hits_left = betainc(float(participations - hits + 1), float(hits), 1 - target_probability)
+    if hits_left <= _HIDDEN or participations > _LONGEST:
         unlimited = charging_game_delta(epsilon_per_query, target_probability, hits, epsilon)
-        if hits_left <= _HIDDEN * unlimited:
+        if hits_left <= _HIDDEN * unlimited or participations > _LONGEST:
             return unlimited
     lattice = _lattice(epsilon_per_query, target_probability, hits, epsilon, participations)
     value = _walk(lattice, hits, participations)
