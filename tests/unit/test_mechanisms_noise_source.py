@@ -1,0 +1,230 @@
+"""`SecretNoise`: exact draws from a key. Statistical tests reject a correct source with probability 1e-6 each over the
+key (fixed here), and have a twin that they must reject."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dp_transforms.mechanisms.noise_source import SecretNoise
+from tests.statistical.tools import FALSE_ALARM, chi_squared_rejects, laplace_rejects, laplace_tail, too_many
+
+KEY = bytes(range(32))
+OTHER = bytes(range(1, 33))
+WIDE = 1 / 1000  # drawn from two short tables
+
+
+class FixedUniforms(SecretNoise):
+    """Hands out the uniforms it is given, as 128-bit integers."""
+
+    def __init__(self, *uniforms: int) -> None:
+        super().__init__(KEY)
+        self._given = list(uniforms)
+
+    def uniforms(self, count: int) -> np.ndarray:
+        taken, self._given = self._given[:count], self._given[count:]
+        assert len(taken) == count, "more uniforms were asked for than given"
+        return np.array([divmod(uniform, 1 << 64) for uniform in taken], dtype=np.uint64).reshape(-1, 2)
+
+
+def some_of_each(noise: SecretNoise) -> list[Any]:
+    return [
+        *(noise.discrete_laplace(0.1) for _ in range(300)),
+        *(noise.discrete_laplace(WIDE) for _ in range(300)),
+        *(noise.bernoulli(0.5) for _ in range(50)),
+        *(noise.choose([3, 0, 5]) for _ in range(50)),
+        *noise.uniforms(10).ravel().tolist(),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The key
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_fixes_all_draws_and_another_key_gives_others() -> None:
+    assert some_of_each(SecretNoise(KEY)) == some_of_each(SecretNoise(KEY))
+    ours, theirs = some_of_each(SecretNoise(KEY)), some_of_each(SecretNoise(OTHER))
+    assert sum(a == b for a, b in zip(ours[:300], theirs[:300], strict=True)) < 60, "expected: 15 of 300"
+    assert sum(a == b for a, b in zip(ours[300:600], theirs[300:600], strict=True)) < 30, "expected: 0.3 of 300"
+    assert not set(ours[-20:]) & set(theirs[-20:])
+
+
+def test_without_a_key_every_source_has_its_own() -> None:
+    first, second = SecretNoise().uniforms(10), SecretNoise().uniforms(10)
+    assert not set(first.ravel().tolist()) & set(second.ravel().tolist())
+
+
+def test_no_uniform_is_used_twice() -> None:
+    """By draws of every kind, in blocks of every size."""
+    given = []
+
+    class Recorded(SecretNoise):
+        def uniforms(self, count: int) -> np.ndarray:
+            rows = super().uniforms(count)
+            given.extend(tuple(row) for row in rows.tolist())
+            return rows
+
+    noise = Recorded(KEY)
+    for count in (1, 5, 0, 300, 2):
+        noise.uniforms(count)
+        some_of_each(noise)
+    assert len(set(given)) == len(given) > 2000
+    assert given == [tuple(row) for row in SecretNoise(KEY).uniforms(len(given)).tolist()], "and none is left out"
+
+
+def test_one_at_a_time_is_the_same_as_many_at_once() -> None:
+    one, many = SecretNoise(KEY), SecretNoise(KEY)
+    assert [one.discrete_laplace(0.5) for _ in range(256)] == many.discrete_laplace_array(0.5, 256).tolist()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Discrete Laplace
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [2.0, 0.1, 0.0099])
+def test_draws_follow_the_exact_distribution(epsilon: float) -> None:
+    draws = SecretNoise(KEY).discrete_laplace_array(epsilon, 300_000)
+    assert not laplace_rejects(draws, epsilon)
+    assert laplace_rejects(draws, epsilon * 1.05)
+
+
+@pytest.mark.parametrize("epsilon", [WIDE, 1e-6])
+def test_wide_draws_have_the_exact_tails(epsilon: float) -> None:
+    """Counts of draws beyond some margins on both sides; the false-alarm rate is 1e-6 for each of 28 counts."""
+    runs = 200_000
+    draws = SecretNoise(KEY).discrete_laplace_array(epsilon, runs)
+
+    def rejects(assumed: float) -> bool:
+        margins = [1, *(round(share / epsilon) for share in (0.001, 0.01, 0.1, 1, 3, 6))]
+        return any(
+            too_many(int(count), runs, tail) or too_many(runs - int(count), runs, 1 - tail)
+            for margin in margins
+            for tail in [laplace_tail(assumed, margin)]
+            for count in [(draws >= margin).sum(), (draws <= -margin).sum()]
+        )
+
+    assert not rejects(epsilon)
+    assert rejects(epsilon * 1.05)
+
+
+def test_draws_of_several_scales_in_turn_do_not_mix() -> None:
+    noise = SecretNoise(KEY)
+    pairs = [(noise.discrete_laplace(3.0), noise.discrete_laplace(0.05)) for _ in range(20_000)]
+    narrow, broad = (np.array(column) for column in zip(*pairs, strict=True))
+    assert not laplace_rejects(narrow, 3.0)
+    assert not laplace_rejects(broad, 0.05)
+
+
+def test_equal_numbers_of_any_type_share_their_draws() -> None:
+    noise, same = SecretNoise(KEY), SecretNoise(KEY)
+    mixed = [noise.discrete_laplace(epsilon) for epsilon in (1, np.float32(1), np.float64(1), 1.0)]
+    assert mixed == [same.discrete_laplace(1.0) for _ in range(4)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Bernoulli and choice
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("probability", [0.5, 0.1, 1 / 3, 2.0**-60, 1 - 2.0**-53])
+def test_a_bernoulli_draw_is_true_for_exactly_that_share_of_all_uniforms(probability: float) -> None:
+    """The one place where it changes from true to false."""
+    numerator, denominator = probability.as_integer_ratio()
+    edge, rest = divmod(numerator << 128, denominator)
+    assert rest == 0, "these are multiples of 2^-128"
+    assert FixedUniforms(edge - 1).bernoulli(probability) is True
+    assert FixedUniforms(edge).bernoulli(probability) is False
+
+
+def test_certain_events_are_certain() -> None:
+    assert FixedUniforms(0).bernoulli(0.0) is False
+    assert FixedUniforms((1 << 128) - 1).bernoulli(1.0) is True
+
+
+def test_bernoulli_draws_come_as_often_as_they_should() -> None:
+    runs = 20_000
+    noise = SecretNoise(KEY)
+    count = sum(noise.bernoulli(0.3) for _ in range(runs))
+    assert not chi_squared_rejects([count, runs - count], [0.3 * runs, 0.7 * runs])
+    assert chi_squared_rejects([count, runs - count], [0.33 * runs, 0.67 * runs])
+
+
+def test_a_choice_takes_every_position_for_its_share_of_all_uniforms() -> None:
+    """Eight weights in total, so the three leading bits decide."""
+    chosen = [FixedUniforms(leading << 125 | 12345).choose([3, 0, 1, 4]) for leading in range(8)]
+    assert chosen == [0, 0, 0, 2, 3, 3, 3, 3]
+
+
+def test_a_choice_draws_again_rather_than_favour_some() -> None:
+    assert FixedUniforms(7 << 125, 6 << 125, 4 << 125).choose([1, 1, 1, 1, 1, 1]) == 4
+
+
+def test_weights_of_any_size() -> None:
+    huge = 1 << 300
+    first_bit = 1 << 127  # of three blocks, the first of which leads
+    assert FixedUniforms(0, 1, 2).choose([huge, huge]) == 0
+    assert FixedUniforms(first_bit, 1, 2).choose([huge, huge]) == 1
+    assert SecretNoise(KEY).choose([0, 0, huge, 0]) == 2
+    assert SecretNoise(KEY).choose(np.full(3, 2**62)) in (0, 1, 2), "their sum is no 64-bit integer"
+
+
+@pytest.mark.parametrize("weights", [[1, 2, 3, 4], [10**30, 2 * 10**30, 7 * 10**30]])
+def test_choices_come_as_often_as_they_should(weights: list[int]) -> None:
+    runs = 20_000
+    noise = SecretNoise(KEY)
+    counts = np.bincount([noise.choose(weights) for _ in range(runs)], minlength=len(weights))
+    shares = np.array([weight / sum(weights) for weight in weights])
+    assert not chi_squared_rejects(counts, runs * shares)
+    assert chi_squared_rejects(counts, runs * (0.9 * shares + 0.1 / len(weights)))
+
+
+def test_the_stated_rate_is_that_of_the_tools() -> None:
+    assert FALSE_ALARM == 1e-6
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Hostile arguments
+# ---------------------------------------------------------------------------------------------------------------------
+
+NAN, INFINITE = math.nan, math.inf
+
+
+@pytest.mark.parametrize("key", [b"", bytes(31), "x" * 32, 32, [0] * 32])
+def test_keys_that_are_no_keys(key: Any) -> None:
+    with pytest.raises(ValueError, match="key must have at least 32 bytes"):
+        SecretNoise(key)
+
+
+@pytest.mark.parametrize("epsilon", [NAN, INFINITE, -INFINITE, 0, -1.0, 33, 1e-9, None, "1", True, 1j])
+@pytest.mark.parametrize("draw", [SecretNoise.discrete_laplace, lambda noise, e: noise.discrete_laplace_array(e, 2)])
+def test_epsilons_that_are_none(epsilon: Any, draw: Callable[[SecretNoise, Any], object]) -> None:
+    with pytest.raises(ValueError, match="epsilon"):
+        draw(SecretNoise(KEY), epsilon)
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, None, True, "3"])
+def test_counts_that_are_none(count: Any) -> None:
+    noise = SecretNoise(KEY)
+    with pytest.raises(ValueError, match="count must be a whole number >= 0"):
+        noise.uniforms(count)
+    with pytest.raises(ValueError, match="count must be a whole number >= 0"):
+        noise.discrete_laplace_array(WIDE, count)
+    assert noise.uniforms(3).tolist() == SecretNoise(KEY).uniforms(3).tolist(), "nothing was used up"
+
+
+@pytest.mark.parametrize("probability", [NAN, INFINITE, -1e-300, 1 + 1e-15, None, "0.5", True])
+def test_probabilities_that_are_none(probability: Any) -> None:
+    with pytest.raises(ValueError, match="probability"):
+        SecretNoise(KEY).bernoulli(probability)
+
+
+@pytest.mark.parametrize("weights", [[], [0], [0, 0], [1, -1], [0.5, 0.5], [NAN], ["a"], [None], np.array([1.0])])
+def test_weights_that_are_none(weights: Any) -> None:
+    with pytest.raises(ValueError, match="weights must be whole numbers"):
+        SecretNoise(KEY).choose(weights)

@@ -1,0 +1,224 @@
+"""Queries: answers against Python integers and fractions, and how much one user can change them."""
+
+from __future__ import annotations
+
+import fractions
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.mechanisms.query import (
+    DEFAULT_GRID,
+    LARGEST_GRID,
+    LinearQuery,
+    RealQuery,
+    check_counts,
+    check_grid,
+    units_up,
+)
+
+NAN, INFINITE = math.nan, math.inf
+grids = st.one_of(st.integers(1, 20), st.sampled_from([1000, 1024, 999_983, LARGEST_GRID]))
+counts = st.integers(0, 10**9)
+
+
+@st.composite
+def weights_and_counts(draw: st.DrawFn) -> tuple[int, list[int], list[int]]:
+    grid, size = draw(grids), draw(st.integers(1, 6))
+    weights = draw(st.lists(st.integers(0, grid), min_size=size, max_size=size))
+    return grid, weights, draw(st.lists(counts, min_size=size, max_size=size))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Linear queries
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@given(weights_and_counts())
+def test_a_linear_answer_is_the_sum_of_its_weights(case: tuple[int, list[int], list[int]]) -> None:
+    grid, weights, data = case
+    answer = LinearQuery(np.array(weights), grid).answer(np.array(data))
+    assert answer == sum(weight * count for weight, count in zip(weights, data, strict=True))
+    assert type(answer) is int
+
+
+@given(weights_and_counts(), st.data())
+def test_one_record_changes_a_linear_answer_by_its_sensitivity_at_most(
+    case: tuple[int, list[int], list[int]], data: st.DataObject
+) -> None:
+    grid, weights, here = case
+    query = LinearQuery(np.array(weights), grid)
+    position = data.draw(st.integers(0, len(weights) - 1))
+    there = [count + (index == position) for index, count in enumerate(here)]
+    change = query.answer(there) - query.answer(here)
+    assert change == weights[position]
+    assert abs(change) <= query.sensitivity
+
+
+def test_the_sensitivity_is_attained() -> None:
+    query = LinearQuery([7, 0, 3], grid=7)
+    assert query.answer([1, 0, 0]) - query.answer([0, 0, 0]) == query.sensitivity == 7
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=5), grids)
+def test_real_weights_are_rounded_to_the_nearest_unit(values: list[float], grid: int) -> None:
+    query = LinearQuery.of(values, grid)
+    for value, weight in zip(values, query.weights.tolist(), strict=True):
+        assert abs(fractions.Fraction(value) * grid - weight) <= fractions.Fraction(1, 2) + fractions.Fraction(1, 10**9)
+    assert query.weights.dtype == np.int64
+    assert query.grid == grid
+
+
+def test_the_default_grid() -> None:
+    assert LinearQuery.of([0.5]).weights.tolist() == [DEFAULT_GRID // 2]
+
+
+def test_nothing_overflows() -> None:
+    most = 2**42 - 1
+    assert LinearQuery([LARGEST_GRID], grid=LARGEST_GRID).answer([most]) == LARGEST_GRID * most
+    with pytest.raises(ValueError, match="add up to less than"):
+        LinearQuery([LARGEST_GRID], grid=LARGEST_GRID).answer([most + 1])
+    with pytest.raises(ValueError, match="add up to less than"):
+        LinearQuery([1, 1]).answer([2**62, 2**62])
+
+
+def test_weights_stay_what_was_checked() -> None:
+    given_weights = np.array([1, 0])
+    query = LinearQuery(given_weights)
+    given_weights[0] = 1000
+    assert query.answer([1, 0]) == 1
+    with pytest.raises(ValueError, match="read-only"):
+        query.weights[0] = 1000
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64, np.bool_])
+def test_whole_numbers_of_any_type(dtype: type) -> None:
+    assert LinearQuery(np.array([1, 0, 1], dtype=dtype)).answer(np.array([1, 1, 1], dtype=dtype)) == 2
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [[], [[1]], [0.5], ["a"], [None], [-1], [2], [NAN], np.array([2**64 - 1], dtype=np.uint64), [10**30], 1, None],
+)
+def test_weights_that_are_none(weights: Any) -> None:
+    with pytest.raises(ValueError, match="weights must"):
+        LinearQuery(weights)
+
+
+@pytest.mark.parametrize("values", [[], [[0.5]], [1.0001], [-1e-9], [NAN], [INFINITE], 0.5])
+def test_real_weights_that_are_none(values: Any) -> None:
+    with pytest.raises(ValueError, match=r"values must be float\[n\]"):
+        LinearQuery.of(values)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [[1], [1, 2, 3], [[1, 2]], [0.5, 1], [-1, 0], [None, 1], [10**30, 1], np.array([2**64 - 1, 0], np.uint64), None, 3],
+)
+def test_data_that_are_none(data: Any) -> None:
+    with pytest.raises(ValueError, match="data must be"):
+        LinearQuery([1, 0]).answer(data)
+    with pytest.raises(ValueError, match="data must be"):
+        check_counts(data, 2)
+
+
+@pytest.mark.parametrize("grid", [0, -1, LARGEST_GRID + 1, 1.0, NAN, True, None, "1"])
+def test_grids_that_are_none(grid: Any) -> None:
+    for refuse in (
+        check_grid,
+        lambda grid: LinearQuery([1], grid),
+        lambda grid: LinearQuery.of([1], grid),
+        lambda grid: RealQuery(float, grid),
+    ):
+        with pytest.raises(ValueError, match=r"grid must be a whole number in 1 \.\. 1048576"):
+            refuse(grid)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Real queries
+# ---------------------------------------------------------------------------------------------------------------------
+
+LARGEST = 2.0**40
+reals = st.floats(-LARGEST, LARGEST)
+
+
+@given(reals, grids.filter(lambda grid: grid > 1))
+def test_a_real_answer_is_rounded_down_exactly(value: float, grid: int) -> None:
+    units = RealQuery(lambda data: data, grid).answer(value)
+    assert units <= fractions.Fraction(value) * grid < units + 1
+
+
+@settings(max_examples=300)
+@given(reals, st.floats(-1, 1), grids.filter(lambda grid: grid > 1))
+def test_reals_at_distance_one_are_at_most_the_sensitivity_apart(value: float, change: float, grid: int) -> None:
+    """Also if the sum of the two is rounded to a float, by less than 1 / grid."""
+    query = RealQuery(lambda data: data, grid)
+    other = value + change
+    distance = abs(query.answer(other) - query.answer(value))
+    if abs(fractions.Fraction(other) - fractions.Fraction(value)) <= 1 + fractions.Fraction(1, grid):
+        assert distance <= query.sensitivity
+    if abs(fractions.Fraction(other) - fractions.Fraction(value)) <= 1:
+        assert distance <= grid
+
+
+def test_large_answers_are_not_rounded_by_the_multiplication() -> None:
+    """2^45 and 2^45 + 1 are exact as floats; their products with 99999 are not."""
+    query = RealQuery(lambda data: data, 99_999)
+    for base in (2.0**45, 2.0**45 - 1, 2.0**44 + 0.5):
+        assert query.answer(base + 1) - query.answer(base) in (99_999, 100_000)
+        assert query.answer(base) == int(fractions.Fraction(base) * 99_999)
+
+
+def test_the_extra_unit_is_needed_where_a_function_rounds() -> None:
+    """0.1 added ten times is a little less than 1; with one user's 1.0 the sum is rounded to 2."""
+    query = RealQuery(sum, grid=10)
+    here, there = [0.1] * 10, [0.1] * 10 + [1.0]
+    assert query.answer(there) - query.answer(here) == query.sensitivity == 11
+    assert RealQuery(sum).sensitivity == 1
+
+
+@given(st.integers(-(2**61), 2**61))
+def test_whole_answers_on_grid_1(value: int) -> None:
+    assert RealQuery(lambda data: data).answer(value) == value
+
+
+@pytest.mark.parametrize("value", [3, 3.0, True, np.int32(3), np.float32(3), np.bool_(True), fractions.Fraction(3)])
+def test_answers_of_any_type_of_number(value: Any) -> None:
+    answer = RealQuery(lambda data: data).answer(value)
+    assert answer == int(value)
+    assert type(answer) is int
+
+
+@pytest.mark.parametrize("value", [NAN, INFINITE, -INFINITE, 2.0**62, -(2**62), None, "3", 1j, [3], np.float64(NAN)])
+def test_answers_that_are_none(value: Any) -> None:
+    with pytest.raises(ValueError, match="the answer to a query must be a finite number"):
+        RealQuery(lambda data: data).answer(value)
+
+
+@pytest.mark.parametrize("value", [0.5, 1e-300, 2.0**40 + 0.5, fractions.Fraction(1, 3)])
+def test_grid_1_asks_for_whole_answers(value: Any) -> None:
+    with pytest.raises(ValueError, match="must have whole answers"):
+        RealQuery(lambda data: data).answer(value)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Thresholds
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@given(reals, grids)
+def test_a_threshold_is_rounded_up_exactly(value: float, grid: int) -> None:
+    units = units_up(value, grid)
+    assert units - 1 < fractions.Fraction(value) * grid <= units
+
+
+@pytest.mark.parametrize(
+    "value", [NAN, INFINITE, -INFINITE, 2.0**40 + 1, -(2**41), None, "3", True, np.bool_(True), 1j]
+)
+def test_thresholds_that_are_none(value: Any) -> None:
+    with pytest.raises(ValueError, match="a threshold must"):
+        units_up(value, 1)
