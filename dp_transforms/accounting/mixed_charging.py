@@ -1,0 +1,210 @@
+"""Target charging with calls of different kinds, chosen as one goes ([CL23] Remark B.6).
+
+Guarantee: let a data holder be called any number of times, the i-th call epsilon_i-DP with a q_i-target for one user,
+all of it chosen adaptively, and let each hit pay ``target_charge(epsilon_i, q_i, lam)`` out of a budget, where a call
+is only made if one more hit could still be paid. Then the Renyi divergence of order ``lam + 1`` between the
+interaction with and without that user, either way, is at most ``budget / lam``: `MixedChargingAccountant`. Proof:
+docs/mixed_charging.md section 2.
+
+The order is fixed before the first call, since the charges of different kinds compare differently at different
+orders; `MixedChargingAccountant.for_mix` chooses it for the calls that are expected. Calls that also have a delta add
+that to the delta here. `largest_support` is the coarse alternative: count all hits alike, at the worst numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dp_transforms.accounting.charging_game import GameAccountant
+from dp_transforms.accounting.composition import (
+    ROUNDING,
+    check_delta,
+    check_epsilon,
+    check_epsilon_per_query,
+    check_whole,
+    is_number,
+)
+from dp_transforms.accounting.renyi import largest_lam, target_charge
+
+_SMALLEST_ORDER = 1.02  # dp_accounting converts no order up to 1.01
+_ORDERS = 400
+_SMALLEST_DIVERGENCE = 1e-15  # smaller ones are rounded up to it: dp_accounting takes ln(1 - e^-divergence)
+
+
+class CallKind(NamedTuple):
+    """Calls that are epsilon_per_query-DP with a target of probability target_probability; hits: how many of them."""
+
+    epsilon_per_query: float
+    target_probability: float
+    hits: int
+
+
+def largest_probability(epsilon_per_query: float, target_probability: float) -> float:
+    """q as the accountants want it: a larger one than ``1/(e^epsilon + 1)`` counts as that (a q-target is also a target
+    for every smaller q)."""
+    check_epsilon_per_query(epsilon_per_query)
+    if not is_number(target_probability) or not 0 < target_probability <= 1:
+        raise ValueError(f"target_probability must lie in (0, 1], got {target_probability!r}.")
+    a = math.exp(-epsilon_per_query)
+    return min(target_probability, a / (1 + a))
+
+
+def largest_support(kinds: Sequence[CallKind]) -> GameAccountant:
+    """The game for calls of all kinds together: the largest epsilon, the smallest q, the sum of the hits.
+
+    Guarantee: for any order of calls that are at least as good as one of the kinds, with one counter for all hits.
+    """
+    _check_kinds(kinds)
+    epsilon_per_query = max(kind.epsilon_per_query for kind in kinds)
+    target_probability = min(kind.target_probability for kind in kinds)
+    hits = sum(kind.hits for kind in kinds)
+    return GameAccountant(epsilon_per_query, largest_probability(epsilon_per_query, target_probability), hits)
+
+
+@dataclasses.dataclass(frozen=True)
+class MixedChargingAccountant:
+    """Guarantee: the interaction that `MixedChargingFilter` lets happen is (epsilon, delta(epsilon))-DP for one user.
+
+    Condition: the charges are those of this order. Unit of privacy: one user with all of its data. An `Accountant`.
+    order: of the Renyi divergence, lam + 1, above 1.02. budget: for the sum of all charges. Conversion: dp_accounting,
+    i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Source: docs/mixed_charging.md section 2.
+
+    >>> expected = [CallKind(0.05, 0.487, hits=8), CallKind(0.1, 0.475, hits=2)]
+    >>> accountant = MixedChargingAccountant.for_mix(epsilon=3.0, delta=1e-6, mix=expected)
+    >>> accountant.delta(3.0) <= 1e-6, accountant.times(expected) > 1
+    (True, True)
+    """
+
+    order: float
+    budget: float
+
+    def __post_init__(self) -> None:
+        if not is_number(self.order) or not _SMALLEST_ORDER <= self.order < math.inf:
+            raise ValueError(f"order must be finite and >= {_SMALLEST_ORDER}, got {self.order!r}.")
+        if not is_number(self.budget) or not 0 < self.budget < math.inf:
+            raise ValueError(f"budget must be finite and > 0, got {self.budget!r}.")
+
+    @classmethod
+    def calibrate(cls, epsilon: float, delta: float, order: float) -> MixedChargingAccountant:
+        """The largest budget at this order that is (epsilon, delta)-DP.
+
+        ValueError: no budget is, since delta is too small for so small an order.
+        """
+        check_epsilon(epsilon)
+        check_delta(delta)
+        cls(order, 1.0)
+        # Proposition 12 solved for the divergence; a little less, since the conversion back is rounded up.
+        divergence = (epsilon - math.log1p(-1 / order) + math.log(delta * order) / (order - 1)) * (1 - 10 * ROUNDING)
+        if not divergence > 10 * _SMALLEST_DIVERGENCE:
+            raise ValueError(f"order {order:g} is too small for epsilon = {epsilon:g}, delta = {delta:g}.")
+        while (found := cls(order, divergence * (order - 1))).epsilon(delta) > epsilon:
+            divergence *= 1 - 1e-9
+        return found
+
+    @classmethod
+    def for_mix(cls, epsilon: float, delta: float, mix: Sequence[CallKind]) -> MixedChargingAccountant:
+        """That of the order at which the budget pays the hits of `mix` most often. Other calls may come all the same.
+
+        ValueError: no order pays for any of these calls; raise epsilon or delta.
+        """
+        _check_kinds(mix)
+        most = min(
+            largest_lam(kind.epsilon_per_query, largest_probability(*kind[:2]))
+            for kind in mix  # beyond, one of the kinds cannot be paid at all
+        )
+        best: MixedChargingAccountant | None = None
+        if 1 + most > _SMALLEST_ORDER:
+            ends = np.geomspace(1e-3, 0.5, _ORDERS // 2)
+            for order in (1 + np.concatenate([ends, 1 - ends]) * most).tolist():
+                try:
+                    found = cls.calibrate(epsilon, delta, order)
+                except ValueError:  # too small an order
+                    continue
+                if best is None or found.times(mix) > best.times(mix):
+                    best = found
+        if best is None:
+            raise ValueError(f"no order pays for such calls at epsilon = {epsilon:g}, delta = {delta:g}. Raise them.")
+        return best
+
+    def charge(self, epsilon_per_query: float, target_probability: float) -> float:
+        """What one hit of such a call pays; infinite if it cannot be paid at this order."""
+        probability = largest_probability(epsilon_per_query, target_probability)
+        return target_charge(epsilon_per_query, probability, self.order - 1)
+
+    def times(self, mix: Sequence[CallKind]) -> float:
+        """How many times the budget pays the hits of `mix`."""
+        return self.budget / math.fsum(kind.hits * self.charge(*kind[:2]) for kind in mix)
+
+    def delta(self, epsilon: float) -> float:
+        from dp_accounting.rdp import rdp_privacy_accountant  # heavy: only where it is used
+
+        check_epsilon(epsilon)
+        delta, _ = rdp_privacy_accountant.compute_delta(*self._curve(), epsilon)
+        return min(1.0, float(delta) * (1 + ROUNDING))
+
+    def epsilon(self, delta: float) -> float:
+        from dp_accounting.rdp import rdp_privacy_accountant
+
+        check_delta(delta)
+        # A little less than delta, which pays for the rounding of `delta` above.
+        epsilon, _ = rdp_privacy_accountant.compute_epsilon(*self._curve(), delta * (1 - 10 * ROUNDING))
+        return float(epsilon) * (1 + ROUNDING)
+
+    def _curve(self) -> tuple[list[float], list[float]]:
+        return [self.order], [max(self.budget / (self.order - 1), _SMALLEST_DIVERGENCE)]
+
+
+class MixedChargingFilter:
+    """Admits calls of any kind while one more hit of each could still be paid. State of one interaction.
+
+    Guarantee: that of its accountant, for everything published by the calls that were admitted, if every hit was
+    charged. Used as the limit of ``mechanisms.target_charging.TargetCharging``, which adds the deltas of its calls.
+
+    spent: the sum of all charges so far.
+
+    >>> limit = MixedChargingFilter(MixedChargingAccountant(order=3.0, budget=1.0))
+    >>> limit.charge(0.1, 0.475)
+    >>> limit.admits(0.1, 0.475), limit.admits(0.1, 0.475, hits=100)
+    (True, False)
+    """
+
+    def __init__(self, accountant: MixedChargingAccountant) -> None:
+        self.accountant = accountant
+        self._charges: list[float] = []
+
+    @property
+    def spent(self) -> float:
+        return math.fsum(self._charges)
+
+    def admits(self, epsilon_per_query: float, target_probability: float, hits: int = 1) -> bool:
+        """Whether the budget could pay so many further hits of such a call.
+
+        ValueError: it could not pay one, whatever was spent, because the order is too large for it.
+        """
+        check_whole("hits", hits, 1)
+        charge = self.accountant.charge(epsilon_per_query, target_probability)
+        if not charge < math.inf:
+            raise ValueError(
+                f"order {self.accountant.order:g} has no charge for epsilon {epsilon_per_query:g} with q = "
+                f"{target_probability:g}. Choose the order for a mix with such calls."
+            )
+        return self.spent + hits * charge <= self.accountant.budget
+
+    def charge(self, epsilon_per_query: float, target_probability: float, hits: int = 1) -> None:
+        """Pays for the hits of a call that was admitted."""
+        check_whole("hits", hits, 0)
+        if hits:
+            self._charges.append(hits * self.accountant.charge(epsilon_per_query, target_probability))
+
+
+def _check_kinds(kinds: Sequence[CallKind]) -> None:
+    if not kinds:
+        raise ValueError("there must be at least one kind of calls.")
+    for epsilon_per_query, target_probability, hits in kinds:
+        largest_probability(epsilon_per_query, target_probability)
+        check_whole("hits", hits, 1)

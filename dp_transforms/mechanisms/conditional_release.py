@@ -1,0 +1,62 @@
+"""Conditional release with revisions: one private draw that is kept, and published once its condition holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dp_transforms.mechanisms.halting import Halted
+from dp_transforms.mechanisms.noise_source import NoiseSource
+from dp_transforms.mechanisms.private_computation import PrivateComputation, not_prior_probability
+from dp_transforms.mechanisms.target_charging import Price, TargetCharging
+
+
+class ConditionalRelease:
+    """Publishes the result of a computation if it lies in a target, which may be widened later ([CL23] Algorithm 2).
+
+    Guarantee: that of the `TargetCharging` that it is given. Being published is one hit of an epsilon-DP call with a
+    `NotPrior` target, whenever it happens; not being published costs nothing; the computation's delta is paid once.
+    [CL23] Lemma 2.5 charges a hit of a later ask at 2 epsilon. That is not needed: each draw with all of its asks, in
+    any order among other calls, is one epsilon-DP call (docs/mixed_charging.md section 3).
+
+    Condition: what a target holds is decided by published results alone. The draw is made at the first ask, and kept:
+    never draw again to widen a target.
+
+    >>> from dp_transforms.mechanisms.noise_source import SecretNoise
+    >>> from dp_transforms.mechanisms.private_computation import NoisyAnswer
+    >>> from dp_transforms.mechanisms.query import LinearQuery
+    >>> from dp_transforms.mechanisms.target_charging import HitLimit
+    >>> charging = TargetCharging([500], HitLimit(3, epsilon=1.0), noise=SecretNoise(bytes(32)))
+    >>> held = ConditionalRelease(charging, NoisyAnswer(LinearQuery([1]), epsilon=1.0))
+    >>> held.ask(lambda count: count >= 700), 400 < held.ask(lambda count: count >= 300) < 600
+    (None, True)
+    """
+
+    def __init__(self, charging: TargetCharging, computation: PrivateComputation) -> None:
+        self._charging = charging
+        self._computation = computation
+        self._asked = False
+        self._result: Any = None
+        self._published = False
+
+    def ask(self, target: Callable[[Any], bool]) -> Any:
+        """The result if it lies in the target, else None. From the second time on this is a revise call.
+
+        target: which results to publish now, beside those of earlier targets. A result of an earlier target would
+        have been published then, so it makes no difference whether they overlap. Raises Halted once the result has
+        been published (nothing more will be), or if one more hit could exceed the limits.
+        """
+        if self._published:
+            raise Halted("the result has been published; there is nothing more to ask for.")
+        epsilon = self._computation.epsilon
+        price = Price(epsilon, not_prior_probability(epsilon), 0.0 if self._asked else self._computation.delta)
+
+        def run(data: Any, noise: NoiseSource) -> Any:
+            if not self._asked:
+                self._result = self._computation.run(data, noise)
+                self._asked = True
+            return self._result if target(self._result) else None
+
+        published = self._charging.perform(price, run, lambda result: result is not None)
+        self._published = published is not None
+        return published
