@@ -310,6 +310,7 @@ class GameAccountant:
             check_whole("participations", self.participations, 1)
 
     def delta(self, epsilon: float) -> float:
+        check_epsilon(epsilon)  # before the caches below, to which True is 1.0
         game = (self.epsilon_per_query, self.target_probability, self.hits)
         if self.participations is None:
             return charging_game_delta(*game, epsilon)

@@ -1,0 +1,164 @@
+"""What all accountants have in common: the interface, the order among them, and what they refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import itertools
+import math
+import pkgutil
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dp_transforms.accounting
+from dp_transforms.accounting.accountant import Accountant
+from dp_transforms.accounting.charging_game import GameAccountant
+from dp_transforms.accounting.composition import MOST_CALLS, OptimalComposition, optimal_composition_delta
+from dp_transforms.accounting.renyi import RenyiAccountant
+from dp_transforms.accounting.target_charging import (
+    ClosedFormAccountant,
+    ExactTailAccountant,
+    not_prior_probability,
+    static_adversary_delta,
+)
+
+TARGET_CHARGING: tuple[Callable[..., Any], ...] = (
+    GameAccountant,
+    ExactTailAccountant,
+    ClosedFormAccountant,
+    RenyiAccountant,
+)
+SAMPLES: tuple[Any, ...] = (
+    *(make(0.1, 0.45, 4) for make in TARGET_CHARGING),
+    GameAccountant(0.1, 0.45, 4, participations=25),
+    OptimalComposition(0.1, 25),
+)
+_NAMES = [f"{type(sample).__name__}{'-capped' if index == 4 else ''}" for index, sample in enumerate(SAMPLES)]
+each_sample = pytest.mark.parametrize("accountant", SAMPLES, ids=_NAMES)
+
+
+def test_every_accountant_of_the_package_has_the_interface() -> None:
+    found = set()
+    for module in pkgutil.iter_modules(dp_transforms.accounting.__path__):
+        for name, value in vars(importlib.import_module(f"dp_transforms.accounting.{module.name}")).items():
+            if isinstance(value, type) and name.endswith("Accountant") and value is not Accountant:
+                found.add(name)
+                assert issubclass(value, Accountant), name
+                assert dataclasses.is_dataclass(value), name
+                with pytest.raises(dataclasses.FrozenInstanceError):
+                    object.__new__(value).delta = None
+    assert {"GameAccountant", "ExactTailAccountant", "ClosedFormAccountant", "RenyiAccountant"} <= found
+    assert issubclass(OptimalComposition, Accountant)
+
+
+@each_sample
+def test_a_curve_that_falls_and_its_inverse(accountant: Accountant) -> None:
+    # The closed form searches two grids; all others are exact inverses, rounded up.
+    slack = 1e-3 if isinstance(accountant, ClosedFormAccountant) else 0.0
+    deltas = [accountant.delta(epsilon) for epsilon in (0.0, 0.3, 1.0, 2.0, 4.0, 8.0)]
+    assert all(1 >= a >= b >= 0 for a, b in itertools.pairwise(deltas))
+    assert deltas[0] > deltas[3] > deltas[5]
+    epsilons = []
+    for delta in (0.5, 1e-2, 1e-6, 1e-12, 1e-100):
+        epsilon = accountant.epsilon(delta)
+        epsilons.append(epsilon)
+        assert 0 <= epsilon < math.inf
+        assert accountant.delta(epsilon * (1 + slack)) <= delta
+        if epsilon > 0:
+            assert accountant.delta(epsilon * (1 - 1e-5 - slack)) > delta * (1 - slack)
+    assert epsilons == sorted(epsilons)
+
+
+@each_sample
+def test_equal_numbers_are_equal_accountants(accountant: Any) -> None:
+    assert dataclasses.replace(accountant) == accountant
+    assert hash(dataclasses.replace(accountant)) == hash(accountant)
+    assert dataclasses.replace(accountant, epsilon_per_query=0.2) != accountant
+
+
+@pytest.mark.parametrize("epsilon_per_query", [0.01, 0.1, 0.5, 1.5])
+@pytest.mark.parametrize("hits", [1, 5, 40])
+@pytest.mark.parametrize("share", [1.0, 0.86, 0.3])
+def test_the_order_of_the_bounds(epsilon_per_query: float, hits: int, share: float) -> None:
+    """static adversary <= game <= exact tail <= closed form, and game <= Renyi; a cap lowers the game further."""
+    q = share * not_prior_probability(epsilon_per_query)
+    game = GameAccountant(epsilon_per_query, q, hits)
+    capped = GameAccountant(epsilon_per_query, q, hits, participations=2 * hits + 3)
+    for delta in (1e-3, 1e-9):
+        epsilon = game.epsilon(delta)
+        deltas = [make(epsilon_per_query, q, hits).delta(epsilon) for make in TARGET_CHARGING]
+        assert capped.delta(epsilon) <= deltas[0] * (1 + 1e-9)
+        attained = static_adversary_delta(epsilon_per_query, q, hits, epsilon)
+        assert 0 < attained <= deltas[0] <= delta
+        assert deltas[0] <= deltas[1] <= deltas[2] * (1 + 1e-9)
+        assert deltas[0] <= deltas[3]
+        epsilons = [make(epsilon_per_query, q, hits).epsilon(delta) for make in TARGET_CHARGING]
+        assert epsilons[0] <= epsilons[1] <= epsilons[2]
+        assert epsilons[0] <= epsilons[3]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is refused
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@each_sample
+@pytest.mark.parametrize("epsilon", [-1e-9, -1.0, math.nan, math.inf, -math.inf, True, np.True_, "1", None, Decimal(1)])
+def test_impossible_epsilons(accountant: Accountant, epsilon: Any) -> None:
+    with pytest.raises(ValueError, match="epsilon must be finite and >= 0"):
+        accountant.delta(epsilon)
+
+
+@each_sample
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-9, 2.0, math.nan, math.inf, True, False, "1e-9", None, Decimal("0.1")])
+def test_impossible_deltas(accountant: Accountant, delta: Any) -> None:
+    with pytest.raises(ValueError, match="delta must lie strictly between 0 and 1"):
+        accountant.epsilon(delta)
+
+
+@pytest.mark.parametrize("make", [*TARGET_CHARGING, OptimalComposition])
+@pytest.mark.parametrize("epsilon_per_query", [0.0, -0.1, math.nan, math.inf, True, "0.1", None, ()])
+def test_impossible_epsilons_per_query(make: Callable[..., Any], epsilon_per_query: Any) -> None:
+    arguments = (10,) if make is OptimalComposition else (0.4, 10)
+    with pytest.raises(ValueError, match="epsilon_per_query must be finite and > 0"):
+        make(epsilon_per_query, *arguments)
+
+
+@pytest.mark.parametrize("make", TARGET_CHARGING)
+@pytest.mark.parametrize("target_probability", [0.0, -0.1, 0.4751, 1.0, math.nan, math.inf, True, "0.1", None])
+def test_impossible_targets(make: Callable[..., Any], target_probability: Any) -> None:
+    with pytest.raises(ValueError, match=r"target_probability must lie in \(0, 1 / \(e\^epsilon_per_query \+ 1\)\]"):
+        make(0.1, target_probability, 10)
+
+
+@pytest.mark.parametrize("make", TARGET_CHARGING)
+@pytest.mark.parametrize("hits", [0, -1, 1.0, math.nan, math.inf, True, "3", None, 2**63])
+def test_impossible_hits(make: Callable[..., Any], hits: Any) -> None:
+    with pytest.raises(ValueError, match="hits must be"):
+        make(0.1, 0.4, hits)
+
+
+@pytest.mark.parametrize("calls", [0, -1, 2.0, math.nan, True, "3", None, MOST_CALLS + 1, 2**63])
+def test_impossible_calls(calls: Any) -> None:
+    with pytest.raises(ValueError, match="calls must be"):
+        OptimalComposition(0.1, calls)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert GameAccountant(np.float64(0.1), np.float64(0.45), np.int64(4)).delta(np.float32(2.0)) == SAMPLES[0].delta(
+        2.0
+    )
+    assert SAMPLES[0].delta(2) == SAMPLES[0].delta(2.0)
+
+
+def test_extreme_numbers_neither_hang_nor_overflow() -> None:
+    for make in TARGET_CHARGING:
+        assert 0 <= make(1e-9, 0.4, 1).delta(1.0) < 1e-100
+        assert make(1e-3, 0.4, 2).delta(1e6) < 1e-100
+        assert 0.9 < make(30.0, not_prior_probability(30.0), 1).delta(0.5) <= 1.0
+    assert optimal_composition_delta(700.0, 3, 1.0) == pytest.approx(1.0)
+    assert OptimalComposition(1e-6, 10**6).delta(0.01) < 1e-15

@@ -1,0 +1,133 @@
+"""Renyi target charging: the charge against the real sparse vector and all plays; the conversion against integrals."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dp_transforms.accounting.charging_game import GameAccountant
+from dp_transforms.accounting.renyi import RenyiAccountant, largest_lam, target_charge
+from dp_transforms.accounting.target_charging import between_probability, not_prior_probability
+
+EPSILONS = (0.02, 0.3, 1.0, 3.0)
+
+
+def _sparse_vector_charge(epsilon: float, lam: float) -> float:
+    """``sup ln(A / (1 - B))`` over counts near the threshold, from the probabilities of discrete Laplace noise."""
+    a = math.exp(-epsilon)
+    far = math.ceil(3 / epsilon) + 1
+    noise = np.arange(-60 * far, 60 * far + 1)
+    charges = []
+    for margin in range(-far, far + 1):  # threshold minus the count without the user
+        without = (1 - a) / (1 + a) * a ** np.abs(noise)
+        with_user = (1 - a) / (1 + a) * a ** np.abs(noise - 1)
+        for first, second in ((with_user, without), (without, with_user)):
+            top = noise >= margin
+            reported = float((first[top] * (first[top] / second[top]) ** lam).sum())
+            silent = float(first[~top].sum() * (first[~top].sum() / second[~top].sum()) ** lam)
+            charges.append(math.log(reported / (1 - silent)) if silent < 1 else math.inf)
+    return max(charges)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
+def test_charge_is_that_of_the_sparse_vector(epsilon: float, share: float) -> None:
+    q = not_prior_probability(epsilon)
+    lam = share * largest_lam(epsilon, q)
+    assert target_charge(epsilon, q, lam) == pytest.approx(_sparse_vector_charge(epsilon, lam), rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("portion", [1.0, 0.86, 0.2])
+def test_charge_is_the_smallest_for_all_plays(epsilon: float, portion: float) -> None:
+    """With it every play is a supermartingale, on a grid of the polygon and its corners; with less one is not."""
+    p = math.exp(epsilon) / (1 + math.exp(epsilon))
+    q = portion * (1 - p)
+    edge = q / (1 - p)
+    plays = [
+        (h0, h1)
+        for h0, h1 in itertools.product(np.linspace(0, 1, 41).tolist(), repeat=2)
+        if p * h1 + (1 - p) * h0 >= q and (1 - p) * h1 + p * h0 >= q
+    ]
+    plays += [(edge, 0.0), (0.0, edge), (q, q)]
+    for share in (0.02, 0.5, 0.9):
+        lam = share * largest_lam(epsilon, q)
+
+        def growth(charge: float, lam: float = lam) -> float:
+            rise, fall = p * math.exp(lam * epsilon), (1 - p) * math.exp(-lam * epsilon)
+            keeps = math.exp(-charge)
+            return max(rise * (1 - h1 + h1 * keeps) + fall * (1 - h0 + h0 * keeps) for h0, h1 in plays)
+
+        charge = target_charge(epsilon, q, lam)
+        assert growth(charge) <= 1 + 1e-12
+        assert growth(charge * 0.999) > 1
+
+
+def test_largest_order() -> None:
+    for epsilon in EPSILONS:
+        q = not_prior_probability(epsilon)
+        assert largest_lam(epsilon, q) == pytest.approx(math.log1p(math.exp(-epsilon)) / epsilon, rel=1e-12)
+        for portion in (1.0, 0.3):
+            limit = largest_lam(epsilon, portion * q)
+            assert math.isfinite(target_charge(epsilon, portion * q, limit * (1 - 1e-6)))
+            assert target_charge(epsilon, portion * q, limit * (1 + 1e-12)) == math.inf
+    # Small lam: e^eps - 1 for each unit of lam eps, twice a noisy release ([CL23]'s 1/q without its slack).
+    assert target_charge(1e-4, not_prior_probability(1e-4), 1e-3) == pytest.approx(
+        1e-3 * 1e-4 * math.expm1(1e-4), rel=1e-3
+    )
+
+
+def test_conversion_of_one_order_by_hand() -> None:
+    """Canonne, Kamath, Steinke (2020), Proposition 12, for the order 11 and a divergence that is known."""
+    accountant = RenyiAccountant(0.05, 0.4, 7, orders=(11.0,))
+    (order,), (divergence,) = accountant.divergences
+    assert order == 11.0
+    assert divergence == pytest.approx(7 * target_charge(0.05, 0.4, 10.0) / 10, rel=1e-12)
+    by_hand = divergence + math.log(10 / 11) - (math.log(1e-6) + math.log(11)) / 10
+    assert accountant.epsilon(1e-6) == pytest.approx(by_hand, rel=1e-8)
+    assert accountant.delta(by_hand) == pytest.approx(1e-6, rel=1e-6)
+
+
+def test_the_grid_of_orders_finds_the_best() -> None:
+    for epsilon, hits, delta in ((0.1, 1, 1e-8), (0.05, 50, 1e-9), (0.01, 300, 1e-6), (0.5, 3, 1e-4)):
+        q = between_probability(epsilon, math.ceil(2 / epsilon))
+        fine = tuple((1 + np.linspace(1e-4, 1, 20_000)[:-1] * largest_lam(epsilon, q)).tolist())
+        best = RenyiAccountant(epsilon, q, hits, orders=fine).epsilon(delta)
+        assert RenyiAccountant(epsilon, q, hits).epsilon(delta) <= best * (1 + 2e-4)
+
+
+def test_epsilon_and_delta_are_inverse_and_safe() -> None:
+    for hits, delta in ((1, 1e-9), (20, 1e-6), (300, 0.3)):
+        accountant = RenyiAccountant(0.05, 0.45, hits)
+        epsilon = accountant.epsilon(delta)
+        assert accountant.delta(epsilon) <= delta
+        assert accountant.delta(epsilon * (1 - 1e-6)) > delta
+        assert epsilon >= GameAccountant(0.05, 0.45, hits).epsilon(delta)
+
+
+def test_the_ends_of_the_range() -> None:
+    """Where no order has a charge, nothing is promised; where nothing is lost, delta stays above the game's."""
+    assert RenyiAccountant(50.0, not_prior_probability(50.0), 1).epsilon(1e-6) == math.inf
+    assert RenyiAccountant(50.0, not_prior_probability(50.0), 1).delta(1e5) == 1.0
+    tiny = RenyiAccountant(1e-12, 0.49, 1)
+    assert tiny.epsilon(1e-6) == 0.0
+    assert GameAccountant(1e-12, 0.49, 1).delta(0.0) <= tiny.delta(0.0) < 1e-10
+    assert 0 <= tiny.delta(1e5) < 1e-300
+
+
+@pytest.mark.parametrize(
+    "orders", [(1.0,), (0.5, 2.0), (math.nan,), (math.inf,), (True, 2.0), ("2",), [2.0], 2.0, None, (-3.0,)]
+)
+def test_impossible_orders_are_refused(orders: object) -> None:
+    with pytest.raises(ValueError, match="orders must be a tuple"):
+        RenyiAccountant(0.1, 0.4, 3, orders)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lam", [0.0, -1.0, math.nan, math.inf, True, Fraction(0)])
+def test_impossible_lams_are_refused(lam: float) -> None:
+    with pytest.raises(ValueError, match="lam must be finite and > 0"):
+        target_charge(0.1, 0.4, lam)
