@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -29,11 +30,16 @@ from dp_transforms.accounting.composition import (
     check_whole,
     is_number,
 )
-from dp_transforms.accounting.renyi import largest_lam, target_charge
+from dp_transforms.accounting.renyi import (
+    SMALLEST_DIVERGENCE,
+    delta_from_divergences,
+    epsilon_from_divergences,
+    largest_lam,
+    target_charge,
+)
 
 _SMALLEST_ORDER = 1.02  # dp_accounting converts no order up to 1.01
 _ORDERS = 400
-_SMALLEST_DIVERGENCE = 1e-15  # smaller ones are rounded up to it: dp_accounting takes ln(1 - e^-divergence)
 
 
 class CallKind(NamedTuple):
@@ -100,7 +106,7 @@ class MixedChargingAccountant:
         cls(order, 1.0)
         # Proposition 12 solved for the divergence; a little less, since the conversion back is rounded up.
         divergence = (epsilon - math.log1p(-1 / order) + math.log(delta * order) / (order - 1)) * (1 - 10 * ROUNDING)
-        if not divergence > 10 * _SMALLEST_DIVERGENCE:
+        if not divergence > 10 * SMALLEST_DIVERGENCE:
             raise ValueError(f"order {order:g} is too small for epsilon = {epsilon:g}, delta = {delta:g}.")
         while (found := cls(order, divergence * (order - 1))).epsilon(delta) > epsilon:
             divergence *= 1 - 1e-9
@@ -141,22 +147,10 @@ class MixedChargingAccountant:
         return self.budget / math.fsum(kind.hits * self.charge(*kind[:2]) for kind in mix)
 
     def delta(self, epsilon: float) -> float:
-        from dp_accounting.rdp import rdp_privacy_accountant  # heavy: only where it is used
-
-        check_epsilon(epsilon)
-        delta, _ = rdp_privacy_accountant.compute_delta(*self._curve(), epsilon)
-        return min(1.0, float(delta) * (1 + ROUNDING))
+        return delta_from_divergences([self.order], [self.budget / (self.order - 1)], epsilon)
 
     def epsilon(self, delta: float) -> float:
-        from dp_accounting.rdp import rdp_privacy_accountant
-
-        check_delta(delta)
-        # A little less than delta, which pays for the rounding of `delta` above.
-        epsilon, _ = rdp_privacy_accountant.compute_epsilon(*self._curve(), delta * (1 - 10 * ROUNDING))
-        return float(epsilon) * (1 + ROUNDING)
-
-    def _curve(self) -> tuple[list[float], list[float]]:
-        return [self.order], [max(self.budget / (self.order - 1), _SMALLEST_DIVERGENCE)]
+        return epsilon_from_divergences([self.order], [self.budget / (self.order - 1)], delta)
 
 
 class MixedChargingFilter:
@@ -175,11 +169,11 @@ class MixedChargingFilter:
 
     def __init__(self, accountant: MixedChargingAccountant) -> None:
         self.accountant = accountant
-        self._charges: list[float] = []
+        self._spent = Fraction(0)  # exact: any number of hits may add to it
 
     @property
     def spent(self) -> float:
-        return math.fsum(self._charges)
+        return float(self._spent)
 
     def admits(self, epsilon_per_query: float, target_probability: float, hits: int = 1) -> bool:
         """Whether the budget could pay so many further hits of such a call.
@@ -193,13 +187,13 @@ class MixedChargingFilter:
                 f"order {self.accountant.order:g} has no charge for epsilon {epsilon_per_query:g} with q = "
                 f"{target_probability:g}. Choose the order for a mix with such calls."
             )
-        return self.spent + hits * charge <= self.accountant.budget
+        return self._spent + hits * Fraction(charge) <= Fraction(self.accountant.budget)
 
     def charge(self, epsilon_per_query: float, target_probability: float, hits: int = 1) -> None:
         """Pays for the hits of a call that was admitted."""
         check_whole("hits", hits, 0)
         if hits:
-            self._charges.append(hits * self.accountant.charge(epsilon_per_query, target_probability))
+            self._spent += hits * Fraction(self.accountant.charge(epsilon_per_query, target_probability))
 
 
 def _check_kinds(kinds: Sequence[CallKind]) -> None:

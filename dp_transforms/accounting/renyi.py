@@ -25,6 +25,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from dp_transforms.accounting.charging_game import check_target
 from dp_transforms.accounting.composition import ROUNDING, check_delta, check_epsilon, check_whole, is_number
 
 _ORDERS = 400  # tried where the caller names none, dense at either end: within one part in 10^4 of the best order
-_SMALLEST_DIVERGENCE = 1e-15  # smaller ones are rounded up to it: dp_accounting takes ln(1 - e^-divergence)
+SMALLEST_DIVERGENCE = 1e-15  # smaller ones are rounded up to it: dp_accounting takes ln(1 - e^-divergence)
 
 
 def target_charge(epsilon_per_query: float, target_probability: float, lam: float) -> float:
@@ -96,22 +97,36 @@ class RenyiAccountant:
             grid = 1 + np.concatenate([ends, 1 - ends]) * largest_lam(self.epsilon_per_query, self.target_probability)
             orders = tuple(grid[grid > 1].tolist()) or (2.0,)  # where none has a charge, one without
         charges = [target_charge(self.epsilon_per_query, self.target_probability, order - 1) for order in orders]
-        return orders, tuple(
-            max(self.hits * charge / (order - 1), _SMALLEST_DIVERGENCE)
-            for charge, order in zip(charges, orders, strict=True)
-        )
+        return orders, tuple(self.hits * charge / (order - 1) for charge, order in zip(charges, orders, strict=True))
 
     def delta(self, epsilon: float) -> float:
-        from dp_accounting.rdp import rdp_privacy_accountant  # heavy: only where it is used
-
-        check_epsilon(epsilon)
-        delta, _ = rdp_privacy_accountant.compute_delta(*self.divergences, epsilon)
-        return min(1.0, float(delta) * (1 + ROUNDING))
+        return delta_from_divergences(*self.divergences, epsilon)
 
     def epsilon(self, delta: float) -> float:
-        from dp_accounting.rdp import rdp_privacy_accountant
+        return epsilon_from_divergences(*self.divergences, delta)
 
-        check_delta(delta)
-        # A little less than delta, which pays for the rounding of `delta` above.
-        epsilon, _ = rdp_privacy_accountant.compute_epsilon(*self.divergences, delta * (1 - 10 * ROUNDING))
-        return float(epsilon) * (1 + ROUNDING)
+
+def delta_from_divergences(orders: Sequence[float], divergences: Sequence[float], epsilon: float) -> float:
+    """The smallest delta at this epsilon for the Renyi divergences of these orders, rounded up.
+
+    Canonne, Kamath, Steinke (2020), Proposition 12, by dp_accounting, which has no use for orders up to 1.01.
+    """
+    from dp_accounting.rdp import rdp_privacy_accountant  # heavy: only where it is used
+
+    check_epsilon(epsilon)
+    delta, _ = rdp_privacy_accountant.compute_delta(orders, _convertible(divergences), epsilon)
+    return min(1.0, float(delta) * (1 + ROUNDING))
+
+
+def epsilon_from_divergences(orders: Sequence[float], divergences: Sequence[float], delta: float) -> float:
+    """The inverse of `delta_from_divergences`, rounded up; infinite where no order has a finite divergence."""
+    from dp_accounting.rdp import rdp_privacy_accountant
+
+    check_delta(delta)
+    # A little less than delta, which pays for the rounding of delta above.
+    epsilon, _ = rdp_privacy_accountant.compute_epsilon(orders, _convertible(divergences), delta * (1 - 10 * ROUNDING))
+    return float(epsilon) * (1 + ROUNDING)
+
+
+def _convertible(divergences: Sequence[float]) -> list[float]:
+    return [max(divergence, SMALLEST_DIVERGENCE) for divergence in divergences]
