@@ -15,6 +15,7 @@ import click
 from pipelines.options import TERMINATED, UserError
 
 _COMMANDS = {
+    "audit": "pipelines.audit",
     "plan": "pipelines.plan",
     "replay": "pipelines.replay",
     "show": "pipelines.show",

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.item_domain import ItemDomain
 from pipelines.options import UserError
 from pipelines.plan import command
 from pipelines.plan_options import PLAN_OPTIONS, plan_from_options, plan_options
@@ -134,7 +135,15 @@ def test_errors_name_the_flag(words: list[str], message: str) -> None:
             ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--window", "1h"],
             "--epsilon-per-query goes without --window",
         ),
-        ([*BUDGET, *HOURLY, "--release", "kms21"], "'kms21' is not one of"),
+        ([*BUDGET, *HOURLY, "--release", "histogram"], "'histogram' is not one of"),
+        (
+            ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--release", "kms21"],
+            "--epsilon-per-query goes without --release kms21",
+        ),
+        (
+            ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--domain-file", "x"],
+            "--epsilon-per-query goes without --domain-file",
+        ),
         ([*BUDGET, *HOURLY, "--window", "1 hour"], "is no duration"),
     ],
 )
@@ -170,3 +179,68 @@ def test_plan_from_options_is_calibrate() -> None:
     assert (plan.release, plan.hits_per_user) == ("counts", 10)
     sliding = plan_from_options(**given, slide=1800)
     assert sliding.schedule.horizon == 49
+
+
+def test_kms21_says_what_it_costs_and_what_costs_less() -> None:
+    result = _run(*BUDGET, *HOURLY, "--release", "kms21")
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    marked = [line for line in result.stdout.splitlines() if "│ >" in line]
+    assert len(marked) == 1
+    assert "kms21" in marked[0]
+    assert "W + min(V, 7,456), W of scale 74,560" in text
+    assert "kms21 needs 4,241 times the noise of labels (scale 17.6, found from 530 users on)" in text
+    assert "use --release labels" in text
+    assert "labels │" not in result.stdout
+    assert "kms21 │" not in _run(*BUDGET, *HOURLY).stdout, "not among the choices unless asked for"
+
+
+def test_the_accountant_of_kms21_is_its_own() -> None:
+    result = _run(*BUDGET, *HOURLY, "--release", "kms21", "--accountant", "game")
+    assert isinstance(result.exception, UserError)
+    assert "--accountant must be one of threshold_monitor for release 'kms21', got 'game'" in str(result.exception)
+
+
+def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path: pathlib.Path) -> None:
+    items, output = tmp_path / "items.txt", tmp_path / "plan.json"
+    items.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(f"item {n}" for n in range(1000)).encode() + b"\n\n\nitem 3\n")
+    result = _run(*BUDGET, *HOURLY, "--domain-file", str(items), "--output", str(output))
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    assert "known domain 1,000 items; about 0.049 reports of items that nobody holds in the whole run" in text
+    assert "delta, items of one user 0" in text
+    plan = ReleasePlan.from_json(output.read_text())
+    assert (plan.domain_size, plan.threshold) == (1000, 259)
+    assert plan.domain_fingerprint == ItemDomain.of_ids([f"item {n}" for n in range(1000)]).fingerprint
+    record = json.loads(_run(*BUDGET, *HOURLY, "--domain-file", str(items), "--threshold", "100", "--json").stdout)
+    (chosen,) = [row for row in record["plans"] if row["chosen"]]
+    assert chosen["threshold"] == 100
+    assert 1000 * 384 * 0.001 < chosen["expected_false_reports"] < 1000 * 384 * 0.002
+    assert {row["expected_false_reports"] <= 0.05 for row in record["plans"] if not row["chosen"]} == {True}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file or directory."),
+        (b"", "must hold 1 to 10,000,000 different items, got 0. Write one item a line."),
+        (b"\n\r\n\n", "must hold 1 to 10,000,000 different items, got 0. Write one item a line."),
+        (b"good\nb\xffd\n", "must be UTF-8 text, one item a line; line 2 is not."),
+        (b"a\n\n" + b"x" * 20_000, "must hold ids of at most 16,384 bytes; line 3 is longer."),
+    ],
+)
+def test_what_is_no_list_of_items_is_refused(tmp_path: pathlib.Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "items.txt"
+    if content is not None:
+        path.write_bytes(content)
+    result = _run(*BUDGET, *HOURLY, "--domain-file", str(path))
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception) == f"--domain-file {path} {message}"
+
+
+def test_too_many_false_reports_are_refused(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "items.txt"
+    path.write_text("\n".join(map(str, range(300_000))))
+    result = _run(*BUDGET, *HOURLY, "--domain-file", str(path), "--threshold", "1")
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception).startswith("--threshold = 1 would publish about 1.4")

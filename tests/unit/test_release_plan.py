@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.calibration import accounting_delta, smallest_safe_threshold
 from dp_transforms.accounting.charging_game import charging_game_delta, charging_game_epsilon
+from dp_transforms.accounting.query_noise import QueryNoise, smallest_safe_threshold
+from dp_transforms.accounting.release_modes import RELEASE_MODES
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.noise_distribution import upper_tail
+from dp_transforms.accounting.threshold_monitor import ThresholdMonitorAccountant
+from dp_transforms.item_domain import ItemDomain
+from dp_transforms.noise_distribution import capped_sum_upper_tail, upper_tail
 from dp_transforms.window_schedule import WindowSchedule
 
 START = 1_506_826_800  # 2017-10-01T03:00:00Z
@@ -28,6 +31,9 @@ def _plan(**changes: Any) -> ReleasePlan:
 
 LABELS = _plan()
 COUNTS = _plan(release="counts")
+KMS21 = _plan(release="kms21")
+DOMAIN = ItemDomain.of_ids([f"item-{number}" for number in range(1000)])
+IN_DOMAIN = _plan(domain=DOMAIN)
 
 
 def test_hourly_example() -> None:
@@ -48,12 +54,14 @@ def test_every_share_is_kept_and_nothing_is_wasted(
     plan = _plan(epsilon=epsilon, delta=delta, hits_per_user=hits, release=release, accountant=accountant)
     shares = (plan.delta_accounting, plan.delta_open, plan.delta_sampling, plan.delta_hash)
     assert delta * (1 - 1e-9) <= math.fsum(shares) <= delta
-    proved = accounting_delta(accountant, release, plan.epsilon_per_query, hits, epsilon)
+    mode = RELEASE_MODES[release]
+    proved = mode.delta(accountant, plan.noise, hits, epsilon)
     assert 0.98 * plan.delta_accounting <= proved <= plan.delta_accounting or release == "labels"
     assert proved <= plan.delta_accounting
     # One step in the sixth digit less noise would break it.
     step = 10.0 ** (math.floor(math.log10(plan.epsilon_per_query)) - 4)
-    assert accounting_delta(accountant, release, plan.epsilon_per_query + step, hits, epsilon) > plan.delta_accounting
+    less_noise = QueryNoise(plan.epsilon_per_query + step)
+    assert mode.delta(accountant, less_noise, hits, epsilon) > plan.delta_accounting
     queries = 3 * 384
     assert queries * upper_tail(plan.epsilon_per_query, plan.threshold - 1) <= plan.delta_open
     assert queries * upper_tail(plan.epsilon_per_query, plan.threshold - 2) > plan.delta_open
@@ -62,7 +70,7 @@ def test_every_share_is_kept_and_nothing_is_wasted(
 @pytest.mark.parametrize("epsilon_per_query", [0.003, 0.05, 0.7, 3.0])
 @pytest.mark.parametrize("delta_open", [1e-3, 1e-10, 0.9])
 def test_smallest_safe_threshold(epsilon_per_query: float, delta_open: float) -> None:
-    threshold = smallest_safe_threshold(epsilon_per_query, 50, delta_open)
+    threshold = smallest_safe_threshold(QueryNoise(epsilon_per_query), 50, delta_open)
     assert 50 * upper_tail(epsilon_per_query, threshold - 1) <= delta_open
     assert threshold == 1 or 50 * upper_tail(epsilon_per_query, threshold - 2) > delta_open
 
@@ -121,9 +129,10 @@ def test_epsilon_after_hits(plan: ReleasePlan) -> None:
     for hits in {1, 2, plan.hits_per_user // 2, plan.hits_per_user}:
         if not 1 <= hits <= plan.hits_per_user:
             continue
-        delta = charging_game_delta(plan.epsilon_per_query, plan.target_probability, hits, running[hits - 1])
+        q = RELEASE_MODES[plan.release].target_probability(plan.epsilon_per_query)  # type: ignore[attr-defined]
+        delta = charging_game_delta(plan.epsilon_per_query, q, hits, running[hits - 1])
         assert delta <= plan.delta_accounting * (1 + 1e-9)
-        exact = charging_game_epsilon(plan.epsilon_per_query, plan.target_probability, hits, plan.delta_accounting)
+        exact = charging_game_epsilon(plan.epsilon_per_query, q, hits, plan.delta_accounting)
         assert running[hits - 1] == pytest.approx(exact, rel=3e-3)
 
 
@@ -136,7 +145,7 @@ def test_epsilon_after_hits_where_delta_alone_covers_the_first(accountant: str) 
 
 
 def test_json_round_trip() -> None:
-    for plan in (LABELS, COUNTS, _plan(threshold=600), _plan(accountant="exact_tail")):
+    for plan in (LABELS, COUNTS, KMS21, IN_DOMAIN, _plan(threshold=600), _plan(accountant="exact_tail")):
         again = ReleasePlan.from_json(plan.to_json())
         assert again == plan
         assert again.fingerprint == plan.fingerprint
@@ -178,7 +187,14 @@ def _tampered(**changes: Any) -> str:
         ({"release": "histogram"}, "release must be one of"),
         ({"release": ["labels"]}, "release must be one of"),
         ({"accountant": None}, "accountant must be one of"),
-        ({"format_version": 2}, "format_version 1"),
+        ({"format_version": 1}, "format_version 2"),
+        ({"wide_epsilon_per_query": 1e-3}, "wide_epsilon_per_query and noise_cap must be 0"),
+        ({"noise_cap": 5}, "wide_epsilon_per_query and noise_cap must be 0"),
+        ({"release": "kms21", "accountant": "threshold_monitor"}, "cap must be"),
+        ({"domain_size": 10}, "domain_fingerprint must be the hex SHA-256"),
+        ({"domain_fingerprint": "ab" * 32}, "domain_fingerprint must be the hex SHA-256"),
+        ({"domain_size": 10, "domain_fingerprint": "ab" * 32}, "delta_open must be 0 in a known domain"),
+        ({"delta_open": 0.0}, "delta_open must lie strictly"),
         ({"threshold": 10**400}, "threshold must be at most"),
         ({"max_users": 10**400}, "max_users must be at most"),
         ({"epsilon": 10**400}, "epsilon must be"),
@@ -226,7 +242,12 @@ def test_more_noise_than_needed_is_allowed() -> None:
         ({"threshold": 0}, "threshold must be a whole number >= 1"),
         ({"max_users": 0}, "max_users must be a whole number >= 1"),
         ({"max_items": -1}, "max_items must be a whole number >= 1"),
-        ({"release": "kms21"}, "release must be one of labels, counts, got 'kms21'"),
+        ({"release": "histogram"}, "release must be one of labels, counts, kms21, got 'histogram'"),
+        ({"release": "kms21", "accountant": "game"}, "accountant must be one of threshold_monitor for release 'kms21'"),
+        ({"release": "kms21", "epsilon": 1e-4}, "Raise epsilon or delta, or lower hits_per_user"),
+        ({"domain": "items.txt"}, r"domain must be an ItemDomain, got a str. Use ItemDomain.read\(path\)"),
+        ({"domain": DOMAIN, "max_items": 999}, "max_items must be >= 1000"),
+        ({"domain": DOMAIN, "threshold": 0}, "threshold must be a whole number >= 1"),
         ({"accountant": "renyi"}, "accountant must be one of"),
         ({"epsilon": 1e-4, "hits_per_user": 100}, "Raise epsilon or delta, or lower hits_per_user"),
         ({"epsilon": 40.1}, "epsilon must be > 0 and at most 40"),
@@ -250,3 +271,143 @@ def test_guarantee_sentence() -> None:
     for part in ("(2, 1e-09)", "differentially private", "adding or removing one user", "whole run", "384 windows"):
         assert part in sentence
     assert sentence.count(".") == 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# kms21
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_kms21_needs_nearly_four_orders_of_magnitude_more_noise() -> None:
+    assert (KMS21.hits_per_user, KMS21.zone_width, KMS21.accountant) == (20, 0, "threshold_monitor")
+    assert 4000 < KMS21.noise_scale / LABELS.noise_scale < 10_000
+    known = _plan(epsilon=1.0, delta=1e-6, release="kms21", hits_per_user=50)
+    assert known.noise_scale == pytest.approx(350_200, rel=0.01)  # half of delta is for the open domain
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"hits_per_user": 1}, {"hits_per_user": 3000, "epsilon": 8.0}, {"domain": DOMAIN}]
+)
+def test_kms21_keeps_every_share(changes: dict[str, Any]) -> None:
+    plan = _plan(release="kms21", **changes)
+    shares = (plan.delta_accounting, plan.delta_open, plan.delta_sampling, plan.delta_hash)
+    assert plan.delta * (1 - 1e-9) <= math.fsum(shares) <= plan.delta
+    noise = (plan.wide_epsilon_per_query, plan.epsilon_per_query, plan.noise_cap)
+    proof = ThresholdMonitorAccountant(*noise, plan.hits_per_user)
+    assert 0.9 * plan.delta_accounting < proof.delta(plan.epsilon) <= plan.delta_accounting
+    wrong, allowed, at = (3 * 384, plan.delta_open, 1) if plan.delta_open else (1000 * 384, 0.05, 0)
+    assert wrong * capped_sum_upper_tail(*noise, plan.threshold - at) <= allowed
+    assert wrong * capped_sum_upper_tail(*noise, plan.threshold - at - 1) > allowed
+
+
+def test_what_kms21_detects() -> None:
+    noise = (KMS21.wide_epsilon_per_query, KMS21.epsilon_per_query, KMS21.noise_cap)
+    for probability in (0.01, 0.5, 0.95):
+        count = KMS21.smallest_detectable(probability)
+        assert capped_sum_upper_tail(*noise, KMS21.threshold - count) >= probability * (1 - 1e-9)
+        assert capped_sum_upper_tail(*noise, KMS21.threshold - count + 1) < probability * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("hits", [1, 20, 700])
+def test_the_running_figure_of_kms21_is_the_same_monitor_cut_at_fewer_hits(hits: int) -> None:
+    plan = _plan(release="kms21", hits_per_user=hits)
+    running = plan.epsilon_after_hits
+    assert len(running) == hits
+    assert list(running) == sorted(running)
+    assert running[-1] <= plan.epsilon
+    noise = (plan.wide_epsilon_per_query, plan.epsilon_per_query, plan.noise_cap)
+    for cut in {1, 2, min(hits, 70), hits // 2, hits} - {0}:
+        if cut <= hits:
+            delta = ThresholdMonitorAccountant(*noise, cut).delta(running[cut - 1])
+            assert delta <= plan.delta_accounting * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": 1.9}, "too little noise"),
+        ({"hits_per_user": 21}, "too little noise"),
+        ({"wide_epsilon_per_query": KMS21.wide_epsilon_per_query * 1.01}, "wide_epsilon must be at most"),
+        ({"wide_epsilon_per_query": 0.0}, "wide_epsilon must be finite"),
+        ({"wide_epsilon_per_query": -1.0}, "wide_epsilon must be finite"),
+        ({"noise_cap": KMS21.noise_cap - 1000}, "must be at most"),
+        ({"noise_cap": 0}, "cap must be"),
+        ({"noise_cap": 10**400}, "noise_cap must be at most"),
+        ({"threshold": KMS21.threshold - 1}, f"threshold must be >= {KMS21.threshold}"),
+        ({"release": "labels", "accountant": "game"}, "wide_epsilon_per_query and noise_cap must be 0"),
+        ({"accountant": "game"}, "accountant must be one of threshold_monitor"),
+        ({"zone_width": 3}, "zone_width must be 0"),
+    ],
+)
+def test_a_tampered_plan_of_kms21_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ReleasePlan.from_json(json.dumps({**json.loads(KMS21.to_json()), **changes}))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Known domains
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_known_domain_gives_all_of_delta_to_the_accountant() -> None:
+    assert IN_DOMAIN.delta_open == 0
+    assert IN_DOMAIN.delta_accounting > 1.99 * LABELS.delta_accounting
+    assert IN_DOMAIN.epsilon_per_query > LABELS.epsilon_per_query
+    assert (IN_DOMAIN.domain_size, IN_DOMAIN.domain_fingerprint) == (1000, DOMAIN.fingerprint)
+    assert IN_DOMAIN.domain is not None
+    assert LABELS.domain is None
+    assert IN_DOMAIN.fingerprint != _plan(domain=ItemDomain.of_ids([f"other-{n}" for n in range(1000)])).fingerprint
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("size", [1, 1000, 10**6])
+def test_the_default_threshold_hides_items_that_nobody_holds(release: str, size: int) -> None:
+    class Declared:
+        fingerprint = "0" * 64
+
+    Declared.size = size  # type: ignore[attr-defined]
+    plan = _plan(release=release, domain=Declared)
+    expected = size * 384 * upper_tail(plan.epsilon_per_query, plan.threshold)
+    assert plan.expected_false_reports == pytest.approx(expected)
+    assert expected <= 0.05
+    assert size * 384 * upper_tail(plan.epsilon_per_query, plan.threshold - 1) > 0.05
+
+
+def test_every_threshold_is_safe_in_a_known_domain() -> None:
+    lowest = _plan(domain=DOMAIN, threshold=1)
+    assert lowest.epsilon_per_query == IN_DOMAIN.epsilon_per_query
+    assert lowest.expected_false_reports == pytest.approx(1000 * 384 * upper_tail(lowest.epsilon_per_query, 1))
+    assert LABELS.expected_false_reports == 0
+
+
+@pytest.mark.parametrize(("windows", "size", "threshold"), [(2, 10**6, 10), (100_000, 1000, 1)])
+def test_too_many_false_reports_are_refused(windows: int, size: int, threshold: int) -> None:
+    class Declared:
+        fingerprint = "0" * 64
+
+    Declared.size = size  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=rf"threshold = {threshold} would publish about .* items .* Raise it"):
+        _plan(schedule=WindowSchedule.fixed(0, windows, 1), domain=Declared, threshold=threshold)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"domain_size": 0}, "domain_fingerprint must be"),
+        ({"domain_size": 0, "domain_fingerprint": ""}, "delta_open must lie strictly"),
+        ({"domain_size": -1}, "domain_size must be a whole number"),
+        ({"domain_size": True}, "domain_size must be a whole number"),
+        ({"domain_size": 10**400}, "domain_size must be at most"),
+        ({"domain_size": 2 * 10**9}, "max_items must be >="),
+        ({"domain_size": 10**8, "threshold": 1}, "threshold = 1 would publish"),
+        ({"domain_fingerprint": "x" * 64}, "domain_fingerprint must be"),
+        ({"domain_fingerprint": None}, "domain_fingerprint must be"),
+        ({"delta_open": 1e-11}, "delta_open must be 0"),
+        ({"delta_sampling": 1e-36}, "delta_sampling must be >="),
+        ({"threshold": 0}, "threshold must be a whole number >= 1"),
+        ({"hits_per_user": 4}, "too little noise"),
+    ],
+)
+def test_a_tampered_plan_with_a_domain_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ReleasePlan.from_json(json.dumps({**json.loads(IN_DOMAIN.to_json()), **changes}))
