@@ -77,7 +77,7 @@ class OnlineMultiplicativeWeights:
     ... )
     >>> answers = [online.ask(LinearQuery([1, 0, 0, 0])), online.ask(LinearQuery([1, 1, 0, 0]))]
     >>> [(round(answer.share, 2), answer.updated) for answer in answers]
-    [(0.9, True), (0.82, False)]
+    [(0.9, True), (0.67, False)]
     """
 
     def __init__(
@@ -96,8 +96,9 @@ class OnlineMultiplicativeWeights:
         self._records = check_records(records)
         self._grid = grid
         limit = update_limit(len(counts), accuracy)
-        # The noise may take a/4 on both sides: errors up to a pass, and those that lead to an update are above a/2.
-        self._threshold, self._slack = accuracy * 3 / 4, accuracy / 4
+        # Comparisons may be off by a/4: errors up to a pass, and those that lead to an update are above a/2. Values may
+        # be off by 3 a/4: they have more noise, and less is asked of them.
+        self._threshold, self._least_error, self._value_slack = accuracy * 3 / 4, accuracy / 2, accuracy * 3 / 4
         self._sparse = NumericSparse(
             counts,
             epsilon=epsilon,
@@ -137,9 +138,8 @@ class OnlineMultiplicativeWeights:
         return LinearAnswer(estimate, updated=False)
 
     def _learn(self, query: LinearQuery, sign: int, noisy_error: float) -> None:
-        """noisy_error: published. The true error is above it minus the slack, and above the threshold minus the slack;
-        the larger of the two is g in the lemma of `MultiplicativeWeights`."""
-        at_least = min(1.0, max(noisy_error, self._threshold) - self._slack)
+        """noisy_error: published. The least true error that it leaves is g in the lemma of `MultiplicativeWeights`."""
+        at_least = min(1.0, max(noisy_error - self._value_slack, self._least_error))
         self._learner.update(query, 4 * sign * at_least)
 
 
@@ -168,11 +168,12 @@ def online_records_needed(
 ) -> int:
     """The fewest records for the accuracy of `OnlineMultiplicativeWeights`: Theorem 5 of lecture 9 with its constants.
 
-    ``4 s / accuracy``, where s is the accuracy of `NumericSparse` for 2 queries questions and c = `update_limit`
-    values, and one unit of 1 / grid for rounding: for delta > 0 about ``4 (sqrt(512) + 1) sqrt(c ln(2/delta))
-    (ln(2 queries) + ln(4 c/beta)) / (accuracy epsilon)``. Proof: unless s is exceeded (probability beta), every error
-    is known up to accuracy / 4, so the threshold, 3/4 of accuracy, lets no error above accuracy pass and no error up to
-    accuracy / 2 lead to an update; measured answers are within accuracy / 4.
+    ``4 s / accuracy``, where s is up to what `NumericSparse` compares right with c = `update_limit` values and two
+    questions a query: ``9 c (ln(2 queries) + ln(4 c/beta)) / epsilon`` for delta = 0 and ``(sqrt(512) + 1) sqrt(c
+    ln(2/delta)) (ln(2 queries) + ln(4 c/beta)) / epsilon`` for delta > 0, and one unit of 1 / grid for what is rounded.
+    Proof: unless s is exceeded (probability beta / 2) every comparison is right up to accuracy / 4, so the threshold,
+    3/4 of accuracy, lets no error above accuracy pass, and none up to accuracy / 2 lead to an update. Values are off by
+    at most 3 s (probability beta / 2), so they are within accuracy too, and no update takes a true error for larger.
     """
     check_share("beta", beta)
     _check_count("queries", queries)
@@ -180,7 +181,9 @@ def online_records_needed(
     sparse = NumericSparse(
         None, epsilon=epsilon, delta=delta, threshold=0, cutoff=cutoff, grid=grid, sensitivity_units=grid
     )
-    return math.ceil(4 * (sparse.accuracy(2 * queries, beta) + 1 / grid) / accuracy)
+    comparisons = 4 * (sparse.comparison_accuracy(2 * queries, beta / 2) + 1 / grid)
+    values = 4 / 3 * (sparse.value_accuracy(beta / 2) + 1 / grid)
+    return math.ceil(max(comparisons, values) / accuracy)
 
 
 class OfflineMultiplicativeWeights:

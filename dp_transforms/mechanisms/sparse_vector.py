@@ -129,8 +129,7 @@ class _SparseVector:
         beta: then no answer's noise and no threshold's noise exceeds m. ``Pr[|Z| > m] <= e^(-epsilon m)``."""
         if not _is_whole(queries) or queries < 1:
             raise ValueError(f"queries must be a whole number >= 1, got {queries!r}.")
-        if isinstance(beta, bool) or not 0 < beta < 1:
-            raise ValueError(f"beta must lie in (0, 1), got {beta!r}.")
+        _check_beta(beta)
         return math.ceil((math.log(queries) + math.log(2 * self._cutoff / beta)) / self._query_epsilon)
 
 
@@ -271,9 +270,17 @@ class NumericSparse(_SparseVector):
         values unless there are many queries: their noise has a scale of sqrt(8) times the factor before the
         logarithms, and needs that times ln(2 cutoff/beta). The larger of the two is returned.
         """
-        comparisons = 2 * self._comparison_units(queries, beta / 2)
-        values = math.ceil(math.log(2 * self._cutoff / beta) / self._value_epsilon) + (self._grid > 1)
-        return max(comparisons, values) / self._grid + self._threshold_shift
+        return max(self.comparison_accuracy(queries, beta / 2), self.value_accuracy(beta / 2))
+
+    def comparison_accuracy(self, queries: int, beta: float) -> float:
+        """The part of `accuracy` that is about the threshold alone, with all of beta for it."""
+        return 2 * self._comparison_units(queries, beta) / self._grid + self._threshold_shift
+
+    def value_accuracy(self, beta: float) -> float:
+        """The part of `accuracy` that is about all values alone, with all of beta for it."""
+        _check_beta(beta)
+        units = math.ceil(math.log(self._cutoff / beta) / self._value_epsilon) + (self._grid > 1)
+        return units / self._grid
 
 
 def _check_budget(epsilon: float, delta: float, cutoff: int) -> None:
@@ -283,6 +290,11 @@ def _check_budget(epsilon: float, delta: float, cutoff: int) -> None:
         raise ValueError(f"delta must lie in [0, 1), got {delta!r}. Use 0, or a small one such as 1e-9.")
     if not _is_whole(cutoff) or not 1 <= cutoff <= 2**31:
         raise ValueError(f"cutoff must be a whole number in 1 .. 2^31, got {cutoff!r}.")
+
+
+def _check_beta(beta: float) -> None:
+    if isinstance(beta, bool) or not 0 < beta < 1:
+        raise ValueError(f"beta must lie in (0, 1), got {beta!r}.")
 
 
 def _is_whole(value: object) -> bool:

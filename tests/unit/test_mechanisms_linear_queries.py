@@ -1,0 +1,425 @@
+"""Linear queries: marginals by brute force, the lemmas with noise chosen by hand, candidates one by one."""
+
+from __future__ import annotations
+
+import fractions
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dp_transforms.mechanisms.halting import Halted
+from dp_transforms.mechanisms.marginals import Marginals
+from dp_transforms.mechanisms.multiplicative_weights import (
+    OfflineMultiplicativeWeights,
+    OnlineMultiplicativeWeights,
+    offline_records_needed,
+    online_records_needed,
+    update_limit,
+)
+from dp_transforms.mechanisms.query import LinearQuery
+from dp_transforms.mechanisms.small_database import (
+    SmallDatabase,
+    small_database_records_needed,
+    small_database_size,
+)
+from dp_transforms.mechanisms.synthetic_data import MultiplicativeWeights, SyntheticData
+
+
+class _ChosenNoise:
+    """Every draw of noise from one function; the first of the heaviest is chosen."""
+
+    def __init__(self, draw: Callable[[float], int] = lambda _: 0) -> None:
+        self._draw = draw
+
+    def discrete_laplace(self, epsilon: float) -> int:
+        return self._draw(epsilon)
+
+    def bernoulli(self, probability: float) -> bool:
+        raise AssertionError("no mechanism of this module tosses a coin")
+
+    def choose(self, weights: Sequence[int]) -> int:
+        return list(weights).index(max(weights))
+
+
+def _random_queries(random: np.random.Generator, count: int, universe: int, grid: int = 1) -> list[LinearQuery]:
+    return [LinearQuery(random.integers(0, grid + 1, universe), grid) for _ in range(count)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Marginals
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("order", "exactly"), [(0, False), (1, False), (2, True), (3, False), (4, False)])
+def test_marginals_are_what_counting_records_gives(order: int, exactly: bool) -> None:
+    records = np.random.default_rng(1).random((50, 4)) < [0.9, 0.5, 0.3, 0.7]
+    marginals = Marginals(("a", "b", "c", "d"), order, exactly=exactly)
+    expected = {
+        " & ".join("abcd"[attribute] for attribute in subset) or "all": int(records[:, list(subset)].all(axis=1).sum())
+        for size in ([order] if exactly else range(order + 1))
+        for subset in itertools.combinations(range(4), size)
+    }
+    histogram = marginals.histogram(records)
+    assert histogram.sum() == 50
+    assert dict(zip([name for name, _ in marginals], marginals.answers(histogram).tolist(), strict=True)) == expected
+    assert {name: query.answer(histogram) for name, query in marginals} == expected
+    assert len(marginals) == len(expected)
+
+
+def test_all_marginals_of_d_attributes_are_2_to_the_d() -> None:
+    assert len(Marginals([f"attribute {i}" for i in range(10)], 10)) == 1024
+    assert len(Marginals([f"attribute {i}" for i in range(10)], 3)) == 1 + 10 + 45 + 120
+
+
+@pytest.mark.parametrize(
+    ("attributes", "order"), [((), 0), (("a", "a"), 1), (("a", "b"), 3), (("a", "b"), -1), (("a", "b"), True)]
+)
+def test_hostile_marginals_are_refused(attributes: tuple[str, ...], order: int) -> None:
+    with pytest.raises(ValueError, match=r"attributes|order"):
+        Marginals(attributes, order)
+
+
+@pytest.mark.parametrize("records", [[[1, 2]], [[1, 0, 1]], [1, 0], [[0.5, 1]]])
+def test_hostile_records_are_refused(records: Any) -> None:
+    with pytest.raises(ValueError, match="zeros and ones"):
+        Marginals(("a", "b"), 1).histogram(records)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The lemma of multiplicative weights
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _relative_entropy(truth: np.ndarray, shares: np.ndarray) -> float:
+    held = truth > 0
+    return float((truth[held] * np.log(truth[held] / shares[held])).sum())
+
+
+def test_every_update_gains_what_the_lemma_says() -> None:
+    random = np.random.default_rng(2)
+    tightest = math.inf
+    for universe in (2, 5, 40):
+        for _ in range(100):
+            truth = random.dirichlet(np.full(universe, 0.2))
+            learner = MultiplicativeWeights(universe)
+            for query in _random_queries(random, 5, universe, grid=random.choice([1, 8])):
+                before = learner.synthetic
+                error = float(query.weights @ truth) / query.grid - before.answer(query)
+                step = 4 * error * random.uniform(0, 1.5)
+                learner.update(query, step)
+                gain = _relative_entropy(truth, before.shares) - _relative_entropy(truth, learner.synthetic.shares)
+                room = gain - (step * error - step**2 / 8)
+                assert room > -1e-9
+                tightest = min(tightest, room / max(step**2, 1e-6))
+                assert learner.synthetic.shares.sum() == pytest.approx(1)
+    assert tightest < 0.01, "the lemma is tight for queries with small weights"
+
+
+def test_shares_may_become_far_smaller_than_a_float_and_come_back() -> None:
+    learner, query = MultiplicativeWeights(2), LinearQuery([1, 0])
+    for _ in range(1000):
+        learner.update(query, 4.0)
+    assert learner.synthetic.shares.tolist() == [1, 0]
+    for _ in range(1000):
+        learner.update(query, -4.0)
+    assert learner.synthetic.shares == pytest.approx([0.5, 0.5])
+
+
+def test_the_limit_of_updates() -> None:
+    assert update_limit(1024, 0.1) == math.floor(2 * math.log(1024) / 0.01) + 1 == 1387
+    assert update_limit(1, 0.5) == 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Online and offline, with noise chosen by hand
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _worst(queries: list[LinearQuery], histogram: np.ndarray, synthetic: SyntheticData) -> LinearQuery:
+    """What an adversary who knows the data asks next."""
+    records = int(histogram.sum())
+    return max(queries, key=lambda q: abs(q.answer(histogram) / q.grid / records - synthetic.answer(q)))
+
+
+@pytest.mark.parametrize("grid", [1, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_online_answers_are_accurate_whatever_the_noise_within_its_bounds(grid: int, seed: int) -> None:
+    """The deterministic half of Theorem 5: comparisons are right up to accuracy / 4, values up to 3/4 of it."""
+    random = np.random.default_rng(seed)
+    records, accuracy = 100_000, 0.2
+    histogram = random.multinomial(records, random.dirichlet(np.full(16, 0.1)))
+    queries = _random_queries(random, 60, 16, grid)
+    most = int(accuracy / 8 * records * grid) - 2  # for the threshold, and for the answer that meets it
+    epsilon_of_values = 1 / 9 / update_limit(16, accuracy) / grid
+
+    def draw(epsilon: float) -> int:
+        return int(random.choice([-most, most])) * (6 if epsilon <= epsilon_of_values else 1)
+
+    online = OnlineMultiplicativeWeights(
+        histogram, records=records, epsilon=1.0, accuracy=accuracy, grid=grid, noise=_ChosenNoise(draw)
+    )
+    updates = 0
+    for _ in range(150):
+        query = _worst(queries, histogram, online.synthetic)
+        answer = online.ask(query)
+        assert abs(answer.share - query.answer(histogram) / grid / records) <= accuracy
+        updates += answer.updated
+    assert 0 < updates == online.updates < update_limit(16, accuracy)
+    assert not online.halted
+
+
+def test_an_online_answer_is_the_noisy_one_only_after_an_update() -> None:
+    online = OnlineMultiplicativeWeights([700, 300], records=1000, epsilon=1.0, accuracy=0.2, noise=_ChosenNoise())
+    first, second, rest = LinearQuery([1, 0]), LinearQuery([0, 1]), LinearQuery([1, 1])
+    assert online.ask(rest) == (1.0, False)
+    assert online.ask(first) == (0.7, True)
+    learned = online.synthetic
+    assert online.ask(second) == (learned.answer(second), False)
+    assert online.synthetic is learned
+    assert 0.2 < learned.answer(second) < 0.5
+
+
+def test_errors_of_both_signs_are_found_and_corrected() -> None:
+    for histogram, answer in (([0, 1000], 0.0), ([1000, 0], 1.0)):
+        online = OnlineMultiplicativeWeights(histogram, records=1000, epsilon=1.0, accuracy=0.2, noise=_ChosenNoise())
+        query = LinearQuery([1, 0])
+        assert online.ask(query) == (answer, True)
+        assert abs(online.synthetic.answer(query) - answer) < 0.25
+
+
+def test_after_its_last_update_it_halts_and_what_was_learned_stays() -> None:
+    online = OnlineMultiplicativeWeights(
+        [1000, 0], records=1000, epsilon=1.0, accuracy=0.2, updates=1, noise=_ChosenNoise()
+    )
+    query = LinearQuery([1, 0])
+    assert online.ask(query).updated
+    assert online.halted
+    with pytest.raises(Halted, match="halted"):
+        online.ask(query)
+    assert online.synthetic.answer(query) > 0.7
+
+
+def test_the_declared_number_of_records_is_not_compared_with_the_data() -> None:
+    """Not even where the data have more: an error would tell who is in them."""
+    online = OnlineMultiplicativeWeights([5000, 0], records=1000, epsilon=1.0, accuracy=0.2, noise=_ChosenNoise())
+    assert online.ask(LinearQuery([1, 0])) == (1.0, True)
+    small = SmallDatabase([5000, 0], [LinearQuery([1, 0])], records=1000, size=2, epsilon=1.0, noise=_ChosenNoise())
+    assert small.release().shares.tolist() == [1.0, 0.0]
+    OfflineMultiplicativeWeights(
+        [5000, 0], [LinearQuery([1, 0])], records=1000, epsilon_per_call=1.0, accuracy=0.2, noise=_ChosenNoise()
+    ).release()
+
+
+@pytest.mark.parametrize("grid", [1, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_released_distribution_is_accurate_whatever_the_noise_within_its_bounds(grid: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    records, accuracy = 100_000, 0.2
+    histogram = random.multinomial(records, random.dirichlet(np.full(16, 0.1)))
+    queries = _random_queries(random, 60, 16, grid)
+    most = int(accuracy / 8 * records * grid) - 2
+    offline = OfflineMultiplicativeWeights(
+        histogram,
+        queries,
+        records=records,
+        epsilon_per_call=1.0,
+        accuracy=accuracy,
+        noise=_ChosenNoise(lambda _: int(random.choice([-most, most]))),
+    )
+    synthetic = offline.release()
+    errors = [abs(synthetic.answer(query) - query.answer(histogram) / grid / records) for query in queries]
+    assert max(errors) <= accuracy
+    assert len(offline.measured) < update_limit(16, accuracy), "it ended by itself"
+    for position, share in offline.measured:
+        exact = queries[position].answer(histogram) / grid / records
+        assert abs(share - exact) == pytest.approx(most / grid / records)
+    with pytest.raises(Halted, match="released"):
+        offline.release()
+
+
+def test_offline_rounds_are_limited() -> None:
+    offline = OfflineMultiplicativeWeights(
+        [1000, 0, 0, 0],
+        [LinearQuery([1, 0, 0, 0]), LinearQuery([0, 1, 1, 0])],
+        records=1000,
+        epsilon_per_call=1.0,
+        accuracy=0.01,
+        updates=3,
+        noise=_ChosenNoise(),
+    )
+    offline.release()
+    assert len(offline.measured) == 3
+
+
+def test_records_needed_are_those_of_the_formulas() -> None:
+    for accuracy, beta, epsilon, universe, queries in ((0.2, 0.05, 1.0, 8, 100), (0.05, 0.5, 0.3, 1000, 10**6)):
+        c = math.floor(2 * math.log(universe) / accuracy**2) + 1
+        log = math.log(2 * queries) + math.log(4 * c / beta)
+        pure = 4 / accuracy * 9 * c * log / epsilon
+        arguments = {"accuracy": accuracy, "beta": beta, "universe": universe, "queries": queries}
+        needed = online_records_needed(**arguments, epsilon=epsilon)
+        assert pure < needed < pure + 4 / accuracy * 4 + 1
+        approximate = 4 / accuracy * (math.sqrt(512) + 1) * math.sqrt(c * math.log(2 / 1e-6)) * log / epsilon
+        needed = online_records_needed(**arguments, epsilon=epsilon, delta=1e-6)
+        assert approximate < needed < approximate + 4 / accuracy * 4 + 1
+        tail = math.log(2 * c / beta)
+        offline = 8 * ((math.log(queries) + tail) / 0.01 + 2) / accuracy
+        assert offline_records_needed(**arguments, epsilon_per_call=0.01) == math.ceil(offline)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The small database
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_every_database_of_the_size_is_a_candidate_once_and_scored_exactly() -> None:
+    random = np.random.default_rng(5)
+    for universe, size, grid in ((1, 3, 1), (2, 4, 1), (3, 3, 4), (4, 2, 8)):
+        queries = _random_queries(random, 3, universe, grid)
+        histogram = random.integers(0, 5, universe)
+        records = int(histogram.sum()) + 1
+        small = SmallDatabase(histogram, queries, records=records, size=size, epsilon=1.0)
+        expected = []
+        for bag in itertools.combinations_with_replacement(range(universe), size):
+            database = np.bincount(bag, minlength=universe)
+            errors = [
+                abs(
+                    fractions.Fraction(query.answer(histogram), records * grid)
+                    - fractions.Fraction(query.answer(database), size * grid)
+                )
+                for query in queries
+            ]
+            expected.append(-max(errors) * size * records * grid)
+        assert sorted(small._scores()) == sorted(expected)
+        assert len(expected) == math.comb(universe + size - 1, size)
+
+
+def test_one_record_moves_no_score_by_more_than_the_sensitivity() -> None:
+    queries = [LinearQuery([4, 0, 1], grid=4), LinearQuery([0, 3, 2], grid=4)]
+    moved = []
+    for base in itertools.product(range(3), repeat=3):
+        for change in ([1, 0, 0], [0, 0, 1], [1, -1, 0], [-1, 0, 1], [0, 1, -1]):
+            other = np.array(base) + change
+            if other.min() >= 0:
+                scores = [
+                    SmallDatabase(histogram, queries, records=4, size=3, epsilon=1.0)._scores()
+                    for histogram in (np.array(base), other)
+                ]
+                moved.append(max(abs(one - two) for one, two in zip(*scores, strict=True)))
+    assert max(moved) == 3 * 4
+
+
+@pytest.mark.parametrize(("queries", "accuracy"), [(1, 0.3), (2, 0.4), (3, 0.35), (6, 0.45)])
+def test_some_small_database_is_good(queries: int, accuracy: float) -> None:
+    """The sampling lemma, for all databases of 7 records over 3 values. It has room: Hoeffding and a union bound."""
+    size = small_database_size(queries, accuracy)
+    assert size == math.ceil(math.log(2 * queries) / (2 * accuracy**2)) >= 1
+    pool = [LinearQuery(weights) for weights in itertools.product((0, 1), repeat=3) if 0 < sum(weights) < 3][:queries]
+    for bag in itertools.combinations_with_replacement(range(3), 7):
+        histogram = np.bincount(bag, minlength=3)
+        small = SmallDatabase(histogram, pool, records=7, size=size, epsilon=1.0)
+        assert -max(small._scores()) <= accuracy * 7 * size
+
+
+def test_the_most_likely_database_is_released_once() -> None:
+    queries = [LinearQuery([1, 0, 0]), LinearQuery([0, 1, 0])]
+    small = SmallDatabase([500, 250, 250], queries, records=1000, size=4, epsilon=1.0, noise=_ChosenNoise())
+    assert small.release().shares.tolist() == [0.5, 0.25, 0.25]
+    with pytest.raises(Halted, match="released"):
+        small.release()
+
+
+def test_records_needed_by_the_small_database_are_enough_and_fewest() -> None:
+    records, size = small_database_records_needed(accuracy=0.5, beta=0.1, epsilon=1.0, universe=3, queries=4)
+    queries = [LinearQuery([1, 0, 0]), LinearQuery([0, 1, 0]), LinearQuery([0, 0, 1]), LinearQuery([1, 1, 0])]
+
+    def accuracy(records: int, size: int) -> float:
+        return SmallDatabase([records, 0, 0], queries, records=records, size=size, epsilon=1.0).accuracy(0.1)
+
+    assert accuracy(records, size) <= 0.5
+    assert all(accuracy(records - 1, other) > 0.5 for other in range(1, 60))
+    best, candidates = math.sqrt(math.log(8) / (2 * size)), math.comb(size + 2, size)
+    assert accuracy(records, size) == pytest.approx(best + 2 * math.log(candidates / 0.1) / records)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Hostile arguments
+# ---------------------------------------------------------------------------------------------------------------------
+
+_QUERY = LinearQuery([1, 0])
+_ONLINE = {"histogram": [1, 2], "records": 3, "epsilon": 1.0, "accuracy": 0.5}
+_OFFLINE = {"histogram": [1, 2], "queries": [_QUERY], "records": 3, "epsilon_per_call": 1.0, "accuracy": 0.5}
+_SMALL = {"histogram": [1, 2], "queries": [_QUERY], "records": 3, "size": 2, "epsilon": 1.0}
+_COMMON = [
+    {"histogram": []},
+    {"histogram": [-1, 2]},
+    {"histogram": [0.5, 2]},
+    {"histogram": [[1, 2]]},
+    {"records": 0},
+    {"records": True},
+    {"records": 2.5},
+    {"records": 2**50},
+]
+_ACCURACIES = [{"accuracy": value} for value in (0.0, 1.0, -0.1, math.nan, math.inf, True)]
+_UPDATES = [{"updates": value} for value in (0, -1, 1.5, True)]
+_SETS = [{"queries": []}, {"queries": [LinearQuery([1, 0, 1])]}, {"queries": [_QUERY, LinearQuery([1, 2], grid=2)]}]
+
+
+def _epsilons(name: str) -> list[dict[str, Any]]:
+    return [{name: value} for value in (0.0, -1.0, math.nan, math.inf, True)]
+
+
+@pytest.mark.parametrize("change", [*_COMMON, *_ACCURACIES, *_UPDATES, *_epsilons("epsilon"), {"grid": 0}])
+def test_hostile_arguments_of_the_online_mechanism(change: dict[str, Any]) -> None:
+    OnlineMultiplicativeWeights(**_ONLINE)
+    with pytest.raises(ValueError, match=r"must"):
+        OnlineMultiplicativeWeights(**{**_ONLINE, **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [*_COMMON, *_ACCURACIES, *_UPDATES, *_SETS, *_epsilons("epsilon_per_call"), {"epsilon_per_call": 1e-9}],
+)
+def test_hostile_arguments_of_the_offline_mechanism(change: dict[str, Any]) -> None:
+    OfflineMultiplicativeWeights(**_OFFLINE)
+    with pytest.raises(ValueError, match=r"must"):
+        OfflineMultiplicativeWeights(**{**_OFFLINE, **change})
+
+
+@pytest.mark.parametrize(
+    "change", [*_COMMON, *_SETS, *_epsilons("epsilon"), {"size": 0}, {"size": True}, {"size": 1.5}, {"size": 2**17}]
+)
+def test_hostile_arguments_of_the_small_database(change: dict[str, Any]) -> None:
+    SmallDatabase(**_SMALL)
+    with pytest.raises(ValueError, match=r"must|at most"):
+        SmallDatabase(**{**_SMALL, **change})
+
+
+def test_too_many_small_databases_are_refused_before_they_are_made() -> None:
+    query = LinearQuery(np.ones(1000, dtype=np.int64))
+    with pytest.raises(ValueError, match="smaller universe or size"):
+        SmallDatabase(np.ones(1000, dtype=np.int64), [query], records=1000, size=100, epsilon=1.0)
+
+
+@pytest.mark.parametrize("query", [LinearQuery([1, 0, 1]), LinearQuery([1, 2], grid=2)])
+def test_queries_that_do_not_fit_are_refused_and_cost_nothing(query: LinearQuery) -> None:
+    online = OnlineMultiplicativeWeights(**_ONLINE)
+    with pytest.raises(ValueError, match=r"weights|grid"):
+        online.ask(query)
+    assert online.updates == 0
+
+
+@pytest.mark.parametrize("change", [{"beta": 0.0}, {"beta": 1.0}, {"accuracy": 2.0}, {"queries": 0}, {"universe": 0}])
+def test_hostile_arguments_of_the_theorems(change: dict[str, Any]) -> None:
+    arguments = {"accuracy": 0.2, "beta": 0.1, "universe": 8, "queries": 10, **change}
+    for function, budget in (
+        (online_records_needed, {"epsilon": 1.0}),
+        (offline_records_needed, {"epsilon_per_call": 1.0}),
+        (small_database_records_needed, {"epsilon": 1.0}),
+    ):
+        with pytest.raises(ValueError, match=r"must"):
+            function(**arguments, **budget)
