@@ -13,4 +13,10 @@ sparse_vector       AboveThreshold, Sparse and NumericSparse: which queries of a
 threshold_monitor   ThresholdMonitor and ThresholdMonitorEvolving: tests that never halt; users pay only for "top"
 individual_charging  the same with one noise and published values: the sparse vector technique charged to users
 user_counters       what each user has paid, and who still counts: the counters of these two
+
+Linear queries, many at once:
+multiplicative_weights  online, one query after the other, and offline, for a known set: a distribution that learns
+small_database      SmallDB: a database of a few records that answers a known set of queries
+marginals           k-way marginals as linear queries
+synthetic_data      the distribution that these publish, and how it learns
 """

@@ -120,29 +120,38 @@ class SmallDatabase:
 
 
 def small_database_records_needed(
-    *, accuracy: float, beta: float, epsilon: float, universe: int, queries: int
+    *, accuracy: float, beta: float, epsilon: float, universe: int, queries: int, size: int | None = None
 ) -> tuple[int, int]:
-    """The fewest records, and the size with which they do: every answer of `SmallDatabase` is then within `accuracy`
-    except with probability beta.
+    """The fewest records for every answer of `SmallDatabase` to be within `accuracy` except with probability beta, and
+    the size with which they are enough. size: None for the best one, which may have too many candidates to be run.
 
-    The notes take a size for half of the accuracy and |R| <= universe^size, which gives ``(16 ln|X| ln|Q| + 4 a^2
-    ln(1/beta)) / (epsilon a^3)``. Here the size is the best of all, and |R| is counted exactly.
+    ``2 (ln |R| + ln(1/beta)) / (epsilon (accuracy - sqrt(ln(2 |Q|) / (2 size))))``, with |R| counted exactly. The notes
+    take a size for half of the accuracy and |R| <= universe^size, which gives ``(16 ln|X| ln|Q| + 4 a^2 ln(1/beta)) /
+    (epsilon a^3)``.
     """
     check_share("accuracy", accuracy)
     check_share("beta", beta)
     check_epsilon("epsilon", epsilon)
     if isinstance(universe, bool) or not universe >= 2:
         raise ValueError(f"universe must be a whole number >= 2, got {universe!r}.")
-    best = (math.inf, 0)
-    size = small_database_size(queries, accuracy) + 1
-    while True:
-        left = accuracy - math.sqrt(math.log(2 * queries) / (2 * size))
-        candidates = _log_candidates(universe, size)
-        if 2 * (candidates - math.log(beta)) / (epsilon * accuracy) > best[0]:
-            return math.ceil(best[0] * (1 + 1e-12)), best[1]  # no larger size can do with fewer
-        if left > 0:
-            best = min(best, (2 * (candidates - math.log(beta)) / (epsilon * left), size))
-        size += max(1, size // 1000)
+    smallest = small_database_size(queries, accuracy)
+    if size is not None and not smallest < size:
+        raise ValueError(f"size must be above {smallest} for this accuracy, got {size!r}.")
+
+    def records(size: int, missed: float = 0.0) -> float:
+        """missed: what the best candidate may be off by."""
+        return 2 * (_log_candidates(universe, size) - math.log(beta)) / (epsilon * (accuracy - missed))
+
+    def best_error(size: int) -> float:
+        return math.sqrt(math.log(2 * queries) / (2 * size))
+
+    if size is not None:
+        return math.ceil(records(size, best_error(size)) * (1 + 1e-12)), size
+    tried, best = smallest + 1, (math.inf, 0)
+    while records(tried) <= best[0]:  # beyond, no size can do with fewer
+        best = min(best, (records(tried, best_error(tried)), tried))
+        tried += max(1, tried // 1000)
+    return math.ceil(best[0] * (1 + 1e-12)), best[1]
 
 
 def _log_candidates(universe: int, size: int) -> float:
