@@ -7,8 +7,8 @@ filter for calls of different kinds in the package `accounting`. What it promise
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -102,19 +102,19 @@ class _Charging:
             raise ValueError(f"delta_limit must lie in [0, 1), got {delta_limit!r}. 0 allows pure computations only.")
         self._data = data
         self._noise = SecretNoise() if noise is None else noise
-        self._deltas: list[float] = []
+        self._delta = Fraction(0)  # exact: any number of calls may add to it
         self._delta_limit = delta_limit
 
     @property
     def delta_spent(self) -> float:
         """The sum of the deltas of the calls so far. Published, like their number."""
-        return math.fsum(self._deltas)
+        return float(self._delta)
 
     def _pay_delta(self, delta: float) -> None:
-        if math.fsum([*self._deltas, delta]) > self._delta_limit:
+        total = self._delta + Fraction(delta)
+        if float(total) > self._delta_limit:
             raise Halted(f"the deltas of all calls would exceed delta_limit = {self._delta_limit!r}.")
-        if delta > 0:
-            self._deltas.append(delta)
+        self._delta = total
 
 
 class TargetCharging(_Charging):

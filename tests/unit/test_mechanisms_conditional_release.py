@@ -1,0 +1,203 @@
+"""Conditional release with revisions, and one-shot top-k: what they publish, and that a hit is worth epsilon."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+from dp_transforms.accounting.charging_game import capped_game_delta
+from dp_transforms.accounting.target_charging import not_prior_probability
+from dp_transforms.mechanisms.conditional_release import ConditionalRelease
+from dp_transforms.mechanisms.halting import Halted
+from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.selection import OneShotTopK, Selected
+from dp_transforms.mechanisms.target_charging import HitLimit, TargetCharging
+
+
+@dataclasses.dataclass
+class _Fixed:
+    result: Any
+    epsilon: float = 0.5
+    delta: float = 0.0
+    runs: int = 0
+
+    def run(self, data: Any, noise: NoiseSource) -> Any:
+        self.runs += 1
+        return self.result
+
+
+def _charging(hits: int = 3, delta_limit: float = 0.0) -> tuple[TargetCharging, HitLimit]:
+    limit = HitLimit(hits, epsilon=0.5)
+    return TargetCharging(None, limit, delta_limit=delta_limit, noise=SecretNoise(bytes(32))), limit
+
+
+def test_the_draw_is_made_once_and_published_once() -> None:
+    charging, limit = _charging(delta_limit=1e-6)
+    computation = _Fixed(12, delta=1e-6)
+    held = ConditionalRelease(charging, computation)
+    assert computation.runs == 0
+    assert [held.ask(lambda value, edge=edge: value >= edge) for edge in (20, 15)] == [None, None]
+    assert (computation.runs, limit.used, charging.delta_spent) == (1, 0, 1e-6), "delta is paid once"
+    assert held.ask(lambda value: value >= 10) == 12
+    assert (computation.runs, limit.used, charging.delta_spent) == (1, 1, 1e-6)
+    with pytest.raises(Halted, match="has been published"):
+        held.ask(lambda value: True)
+    assert limit.used == 1
+
+
+def test_nothing_is_drawn_or_published_when_no_hit_is_left() -> None:
+    charging, limit = _charging(hits=1)
+    held, computation = ConditionalRelease(charging, _Fixed(1)), _Fixed(2)
+    assert held.ask(lambda value: False) is None
+    assert ConditionalRelease(charging, _Fixed(5)).ask(lambda value: True) == 5
+    with pytest.raises(Halted):
+        held.ask(lambda value: True)
+    with pytest.raises(Halted):
+        ConditionalRelease(charging, computation).ask(lambda value: True)
+    assert (computation.runs, limit.used) == (0, 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A hit is worth epsilon, not 2 epsilon (docs/mixed_charging.md section 3)
+# ---------------------------------------------------------------------------------------------------------------------
+
+Shown = tuple[float, float]  # of one draw: the share of K_0, and of K_1, that its targets have covered so far
+
+
+def _best_adversary(epsilon_per_query: float, hits: int, draws: int, epsilon: float, steps: tuple[float, ...]) -> float:
+    """delta of the best adversary that widens the targets of several draws, in any order and depending on all results.
+
+    Outcomes of K_0 and K_1 are told apart once published: the worst computation. Two choices at each state: which draw,
+    and how far its target now covers either side, in `steps`. It may stop at any time.
+    """
+    p = 1 / (1 + math.exp(-epsilon_per_query))
+
+    def masses(shown: Shown) -> tuple[float, float]:
+        """Probability that the draw is still hidden, with and without the user."""
+        hidden0, hidden1 = 1 - shown[0], 1 - shown[1]
+        return p * hidden1 + (1 - p) * hidden0, (1 - p) * hidden1 + p * hidden0
+
+    @functools.cache
+    def value(hidden: tuple[Shown, ...], left: int, ups: int) -> float:
+        loss = ups * epsilon_per_query + sum(math.log(x / y) for x, y in map(masses, hidden))
+        best = max(0.0, 1 - math.exp(epsilon - loss))
+        if not left:
+            return best
+        for index, shown in enumerate(hidden):
+            others = hidden[:index] + hidden[index + 1 :]
+            for wider in itertools.product(steps, repeat=2):
+                if wider == shown or wider[0] < shown[0] or wider[1] < shown[1]:
+                    continue
+                now, _ = masses(shown)
+                up, down = p * (wider[1] - shown[1]) / now, (1 - p) * (wider[0] - shown[0]) / now
+                total = up * value(others, left - 1, ups + 1) + down * value(others, left - 1, ups - 1)
+                if up + down < 1 - 1e-12:
+                    total += (1 - up - down) * value(tuple(sorted([*others, wider])), left, ups)
+                best = max(best, total)
+        return best
+
+    return value(((0.0, 0.0),) * draws, hits, 0)
+
+
+@pytest.mark.parametrize("epsilon_per_query", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize(("hits", "draws"), [(1, 3), (2, 4), (3, 4)])
+def test_widening_targets_bit_by_bit_gains_nothing(epsilon_per_query: float, hits: int, draws: int) -> None:
+    """The best adversary that revises attains the game at epsilon, capped at as many calls as draws: exactly."""
+    for share in (0.3, 0.6, 0.9):
+        epsilon = share * draws * epsilon_per_query
+        q = not_prior_probability(epsilon_per_query)
+        game = capped_game_delta(epsilon_per_query, q, hits, draws, epsilon)
+        for steps in ((0.0, 1.0), (0.0, 0.5, 1.0), (0.0, 0.9, 1.0)):
+            assert _best_adversary(epsilon_per_query, hits, draws, epsilon, steps) == pytest.approx(game, rel=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One-shot top-k
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _positions(scores: list[int], k: int, gap: int | None = None) -> list[int]:
+    charging, limit = _charging(hits=10)
+    selected = OneShotTopK(charging, k, gap).ask([_Fixed(score) for score in scores])
+    assert limit.used == len(selected)
+    assert all(one == Selected(one.position, scores[one.position]) for one in selected)
+    return [one.position for one in selected]
+
+
+def test_the_best_k_in_order_ties_by_position() -> None:
+    assert _positions([3, 9, 5, 9, 1], 3) == [1, 3, 2]
+    assert _positions([3, 9, 5, 9, 1], 1) == [1]
+    assert _positions([3, 9], 5) == [1, 0]
+    assert _positions([4, 4, 4], 2) == [0, 1]
+
+
+def test_the_sweep_stops_at_a_gap() -> None:
+    assert _positions([10, 7, 3, 2], 4, gap=3) == [0, 1]
+    assert _positions([10, 7, 3, 2], 4, gap=4) == [0, 1, 2, 3]
+    assert _positions([10, 7, 3, 2], 4, gap=2) == [0]
+    assert _positions([10, 10, 9], 3, gap=0) == [0, 1]
+
+
+def _literal_sweep(scores: list[int], k: int, gap: int | None) -> list[int]:
+    """The sweep itself, with `ConditionalRelease` objects: what the one-shot form stands for."""
+    charging, limit = _charging(hits=k)
+    held = [ConditionalRelease(charging, _Fixed(score)) for score in scores]
+    published: list[int] = []
+    threshold = 20
+    while threshold >= -20 and limit.used < min(k, len(scores)):
+        if gap is not None and published and threshold < scores[published[-1]] - gap:
+            break
+        for position, one in enumerate(held):
+            if position in published or limit.used == k:
+                continue
+            if one.ask(lambda score, threshold=threshold: score >= threshold) is not None:
+                published.append(position)
+        threshold -= 1
+    return published
+
+
+def test_it_is_the_sweep() -> None:
+    for scores in itertools.product((-2, 0, 1, 5), repeat=4):
+        for k, gap in itertools.product((1, 2, 4), (None, 0, 1, 3)):
+            assert _positions(list(scores), k, gap) == _literal_sweep(list(scores), k, gap)
+
+
+def test_results_may_be_more_than_scores() -> None:
+    charging, _ = _charging()
+    candidates = [_Fixed(("x", 3)), _Fixed(("y", 8))]
+    best = OneShotTopK(charging, 1, score=lambda result: result[1]).ask(candidates)
+    assert best == [(1, ("y", 8))]
+
+
+def test_the_price_of_a_selection() -> None:
+    charging, limit = _charging(hits=3, delta_limit=1e-6)
+    with pytest.raises(ValueError, match="at most"):
+        OneShotTopK(charging, 1).ask([_Fixed(1), _Fixed(2, epsilon=0.6)])
+    candidates = [_Fixed(score, delta=2e-7) for score in (1, 2, 3, 4)]
+    with pytest.raises(Halted):  # a hit is kept for each that may be published
+        OneShotTopK(charging, 4).ask(candidates)
+    assert OneShotTopK(charging, 4, gap=0).charging is charging
+    assert [one.position for one in OneShotTopK(charging, 2).ask(candidates)] == [3, 2]
+    assert (limit.used, charging.delta_spent) == (2, pytest.approx(8e-7))
+    with pytest.raises(Halted, match="delta_limit"):
+        OneShotTopK(charging, 1).ask(candidates)
+    assert [candidate.runs for candidate in candidates] == [1] * 4
+
+
+def test_selection_errors() -> None:
+    charging, _ = _charging()
+    for k in (0, 1.0, True):
+        with pytest.raises(ValueError, match="k must"):
+            OneShotTopK(charging, k)  # type: ignore[arg-type]
+    for gap in (-1, 0.5):
+        with pytest.raises(ValueError, match="gap"):
+            OneShotTopK(charging, 1, gap)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="candidate"):
+        OneShotTopK(charging, 1).ask([])
+    with pytest.raises(TypeError):
+        OneShotTopK(charging, 1).ask([_Fixed(0.5)])

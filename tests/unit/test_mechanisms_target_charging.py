@@ -1,0 +1,204 @@
+"""Target charging: what is charged, when a call is refused, and that nothing is run then."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dp_transforms.mechanisms.boundary_wrapper import FiniteMechanism, exponential_choice
+from dp_transforms.mechanisms.halting import Halted
+from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.private_computation import NoisyAnswer, NoisyTest, NoisyZoneTest, NotPrior
+from dp_transforms.mechanisms.query import LinearQuery, RealQuery
+from dp_transforms.mechanisms.target_charging import HitLimit, MultiTargetCharging, Price, TargetCharging
+from tests.privacy.branching import exact_law
+
+COUNT = LinearQuery([1])
+
+
+@dataclasses.dataclass
+class _Scripted:
+    """Returns its results one after the other, and counts how often it was run."""
+
+    results: list[Any]
+    epsilon: float = 0.5
+    delta: float = 0.0
+    runs: int = 0
+
+    def run(self, data: Any, noise: NoiseSource) -> Any:
+        self.runs += 1
+        return self.results[self.runs - 1]
+
+
+def test_only_hits_are_charged_and_the_last_one_ends_it() -> None:
+    limit = HitLimit(2, epsilon=0.5)
+    charging = TargetCharging(None, limit)
+    computation = _Scripted([0, 0, 7, 0, 8, 0])
+    assert [charging.ask(computation, NotPrior(0)) for _ in range(5)] == [0, 0, 7, 0, 8]
+    assert limit.used == 2
+    for _ in range(2):
+        with pytest.raises(Halted):
+            charging.ask(computation, NotPrior(0))
+    assert computation.runs == 5, "a refused call does not touch the data"
+
+
+def test_a_prior_of_its_own_for_each_call_pays_for_change_only() -> None:
+    limit = HitLimit(1, epsilon=0.5)
+    charging = TargetCharging(None, limit)
+    computation = _Scripted(["a", "b", "c", "x"])
+    assert [charging.ask(computation, NotPrior(prior)) for prior in "abc"] == ["a", "b", "c"]
+    assert limit.used == 0
+    assert charging.ask(computation, NotPrior("d")) == "x"
+    assert limit.used == 1
+
+
+def test_a_delta_that_does_not_fit_is_refused_before_anything_is_run() -> None:
+    charging = TargetCharging(None, HitLimit(5, epsilon=0.5), delta_limit=1e-6)
+    computation = _Scripted([0, 0, 0], delta=4e-7)
+    charging.ask(computation, NotPrior(0))
+    charging.ask(computation, NotPrior(0))
+    with pytest.raises(Halted, match="delta_limit"):
+        charging.ask(computation, NotPrior(0))
+    assert computation.runs == 2
+    assert charging.delta_spent == pytest.approx(8e-7)
+    cheaper = _Scripted([0, 0, 0], delta=2e-7)
+    charging.ask(cheaper, NotPrior(0))
+    assert charging.delta_spent == 1e-6
+    with pytest.raises(Halted):
+        charging.ask(dataclasses.replace(cheaper, delta=1e-15), NotPrior(0))
+    assert charging.ask(_Scripted([3]), NotPrior(0)) == 3  # pure computations go on
+
+
+def test_worse_calls_than_the_limit_was_built_for_are_errors_and_better_ones_are_not() -> None:
+    charging = TargetCharging(None, HitLimit(5, epsilon=0.5))
+    worse = _Scripted([0], epsilon=0.6)
+    with pytest.raises(ValueError, match=r"at most 0\.5"):
+        charging.ask(worse, NotPrior(0))
+    assert worse.runs == 0
+    assert charging.ask(_Scripted([1], epsilon=0.4), NotPrior(0)) == 1
+    zone = NoisyZoneTest(COUNT, 5, zone_width=1, epsilon=0.4)
+    with pytest.raises(ValueError, match="smallest q"):  # (1 - e^-0.4)/(e^0.4 + 1) < 1/(e^0.5 + 1)
+        charging.ask(zone, zone.target)
+    assert TargetCharging([5], HitLimit(5, epsilon=0.5, target_probability=0.1)).ask(zone, zone.target) is not None
+
+
+def test_the_limit_may_be_shared() -> None:
+    limit = HitLimit(2, epsilon=0.5)
+    one, other = TargetCharging([1], limit), TargetCharging([2], limit)
+    one.ask(_Scripted([1]), NotPrior(0))
+    other.ask(_Scripted([1]), NotPrior(0))
+    with pytest.raises(Halted):
+        one.ask(_Scripted([1]), NotPrior(0))
+
+
+def test_multi_target_charging_goes_on_until_the_last_counter_is_full() -> None:
+    limits = [HitLimit(2, epsilon=0.5) for _ in range(2)]
+    charging = MultiTargetCharging(None, limits)
+    computation = _Scripted([1, 1, 1, 1, 0, 1, 0, 1])
+    targets = [NotPrior(0), NotPrior(1)]
+    assert [charging.ask(computation, targets) for _ in range(7)] == [1, 1, 1, 1, 0, 1, 0]
+    assert [limit.used for limit in limits] == [2, 2], "a full counter is not charged further"
+    with pytest.raises(Halted):
+        charging.ask(computation, targets)
+    assert computation.runs == 7
+
+
+def test_a_limit_that_once_refused_cannot_vouch_for_what_follows() -> None:
+    class Refuses(HitLimit):
+        def admits(self, epsilon: float, target_probability: float, hits: int = 1) -> bool:
+            return epsilon <= 0.3 and super().admits(epsilon, target_probability, hits)
+
+    charging = MultiTargetCharging(None, [Refuses(2, epsilon=0.5), HitLimit(1, epsilon=0.5)])
+    charging.ask(_Scripted([0], epsilon=0.5), [NotPrior(0), NotPrior(0)])
+    charging.ask(_Scripted([1], epsilon=0.3), [NotPrior(0), NotPrior(0)])
+    with pytest.raises(Halted):  # the first limit would admit it, but not the first call
+        charging.ask(_Scripted([0], epsilon=0.3), [NotPrior(0), NotPrior(0)])
+
+
+def test_multi_target_errors() -> None:
+    limit = HitLimit(1, epsilon=0.5)
+    for limits in ([], [limit, limit]):
+        with pytest.raises(ValueError, match="one or more"):
+            MultiTargetCharging(None, limits)
+    with pytest.raises(ValueError, match="1 targets"):
+        MultiTargetCharging(None, [limit]).ask(_Scripted([0]), [NotPrior(0), NotPrior(1)])
+
+
+@pytest.mark.parametrize("hits", [0, -1, 2.0, True])
+def test_hits_must_be_whole(hits: Any) -> None:
+    with pytest.raises(ValueError, match="hits"):
+        HitLimit(hits, epsilon=0.5)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf, True])
+def test_epsilon_must_be_positive_and_finite(epsilon: Any) -> None:
+    for build in (
+        lambda: HitLimit(1, epsilon=epsilon),
+        lambda: NoisyAnswer(COUNT, epsilon),
+        lambda: NoisyTest(COUNT, 1, epsilon),
+        lambda: NoisyZoneTest(COUNT, 1, 1, epsilon),
+        lambda: FiniteMechanism(("a",), lambda data: [1], epsilon),
+        lambda: exponential_choice(("a",), lambda data: [1], epsilon),
+        lambda: Price(epsilon, 0.1),
+    ):
+        with pytest.raises(ValueError, match="epsilon"):
+            build()
+
+
+@pytest.mark.parametrize("probability", [0.0, -0.1, 1.1, math.nan, True])
+def test_q_must_be_a_probability(probability: Any) -> None:
+    with pytest.raises(ValueError, match="target_probability"):
+        HitLimit(1, epsilon=0.5, target_probability=probability)
+
+
+@pytest.mark.parametrize("delta", [-1e-9, 1.0, math.nan, True])
+def test_deltas_must_be_probabilities(delta: Any) -> None:
+    with pytest.raises(ValueError, match="delta_limit"):
+        TargetCharging(None, HitLimit(1, epsilon=0.5), delta_limit=delta)
+    with pytest.raises(ValueError, match="delta"):
+        Price(0.5, 0.1, delta)
+
+
+def test_noise_that_would_be_too_wide_is_refused() -> None:
+    with pytest.raises(ValueError, match="too wide"):
+        NoisyAnswer(RealQuery(len, grid=2**20), epsilon=1e-3)
+    with pytest.raises(ValueError, match="zone_width"):
+        NoisyZoneTest(COUNT, 1, 0, 1.0)
+    with pytest.raises(ValueError, match="threshold"):
+        NoisyTest(COUNT, math.nan, 1.0)
+
+
+def test_answers_tests_and_zones_are_of_one_noise() -> None:
+    """Against sums over the noise, on a grid of 1/2, where one user moves the answer by 3 units."""
+    query, epsilon = RealQuery(lambda value: value, grid=2), 1.5
+    a = math.exp(-epsilon / 3)
+
+    def tail(margin: int) -> float:
+        return a**margin / (1 + a) if margin >= 1 else 1 - a ** (1 - margin) / (1 + a)
+
+    answers = exact_law(lambda noise: NoisyAnswer(query, epsilon).run(2.5, noise))
+    for value in (2, 5, 9):
+        assert answers[value] == pytest.approx((1 - a) / (1 + a) * a ** abs(value - 5), rel=1e-9)
+    test = exact_law(lambda noise: NoisyTest(query, 3.2, epsilon).run(2.5, noise))  # 3.2 is 7 halves, rounded up
+    assert test[True] == pytest.approx(tail(2), rel=1e-9)
+    zones = exact_law(lambda noise: NoisyZoneTest(query, 3.2, 1.1, epsilon).run(2.5, noise))  # 3 halves wide
+    assert zones["above"] == pytest.approx(tail(5), rel=1e-9)
+    assert zones["below"] == pytest.approx(1 - tail(2), rel=1e-9)
+
+
+def test_finite_mechanisms() -> None:
+    votes = exponential_choice(("a", "b"), lambda counts: counts, epsilon=2.0, sensitivity_units=2)
+    law = exact_law(lambda noise: votes.run([3, 1], noise))
+    assert law["a"] / law["b"] == pytest.approx(math.exp(2.0 * 2 / 4))
+    with pytest.raises(ValueError, match="2 weights"):
+        votes.run([1, 2, 3], SecretNoise(bytes(32)))
+    for outcomes in ((), ("a", "a"), ("a", "boundary"), (None,), ["a"]):
+        with pytest.raises(ValueError, match="outcomes"):
+            FiniteMechanism(outcomes, lambda data: [1, 1], 0.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="sensitivity"):
+        exponential_choice(("a", "b"), lambda counts: counts, epsilon=2.0, sensitivity_units=0)
+    assert NotPrior("a").probability(votes) == pytest.approx(1 / (np.exp(2.0) + 1))
