@@ -1,4 +1,4 @@
-"""``python -m benchmarks [speed] [utility] [accounting] [--quick] [--full]``: the named ones, or all."""
+"""``python -m benchmarks [speed] [utility] [accounting] [noise_comparison] [--quick] [--full]``: named ones, or all."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _NAMES = (
     "speed",
     "utility",
     "accounting",
+    "noise_comparison",
 )  # in this order: a large process would count toward the peak of its children
 
 

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 Series = dict[str, list[tuple[float, float]]]
 
 _WIDTH, _HEIGHT = 760, 440
-_LEFT, _RIGHT, _TOP, _BOTTOM = 72, 210, 44, 56  # margins; the legend stands in the right one
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 210, 44, 56  # margins; the legend stands in the right one
 # Colour (Okabe and Ito, safe for colour-blind readers), dashes and marker differ together.
 _STYLES = (
     ("#0072b2", "", "circle"),

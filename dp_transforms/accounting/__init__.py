@@ -2,10 +2,11 @@
 
 - `release_plan`: `ReleasePlan`, the frozen, checked, serialisable result of calibration; how delta was split.
 - `calibration`: the noise, the threshold and the shares of delta for a budget.
-- `charging_game`: the game accountant of target charging, tight, the default.
+- `accountant`: `Accountant`, the interface of all objects that know a price: delta(epsilon) and epsilon(delta).
+- `charging_game`: the game accountant of target charging, tight, the default; with or without a participation cap.
 - `target_charging`: the closed form and the exact tail to compare it with, and what is charged in each release mode.
 - `threshold_monitor`: the explicit constants of ThresholdMonitor [KMS21]: its noise for a budget, and its price.
-- `renyi`: Renyi target charging, a cross-check.
+- `renyi`: Renyi target charging: the flat charge of a hit at each order, and the conversion by dp_accounting.
 - `composition`: basic, advanced and optimal composition, and the solver.
 
 The proofs are in docs/guarantee.md. [CL23] is Cohen, Lyu, "The Target-Charging Technique for Privacy Analysis across

@@ -68,7 +68,7 @@ class RenyiAccountant:
     privacy: one user with all of its events. An `Accountant`; never below `GameAccountant`.
 
     orders: the orders lam + 1 that are tried, each above 1; () for a fine grid up to the largest that has a charge.
-    Conversion: dp_accounting, i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Source: docs/guarantee.md.
+    Conversion: dp_accounting, i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Proof: the module's docstring.
 
     >>> accountant = RenyiAccountant(epsilon_per_query=0.1, target_probability=0.475, hits=5)
     >>> print(f"{accountant.epsilon(1e-8):.2f}")
