@@ -36,8 +36,9 @@ def exact_law(run: Callable[[NoiseSource], Hashable], *, cut: float = 1e-14) -> 
 def sampled_law(run: Callable[[NoiseSource], Hashable], runs: int, source: SecretNoise) -> dict[Hashable, int]:
     """How many of the runs end in each transcript."""
     draws: list[np.ndarray] = []
+    waiting: dict[tuple[int, ...], np.ndarray] = {}
     counts: dict[Hashable, int] = {}
-    for transcript, path in _explore(run, lambda choices: _SampledPath(choices, runs, source, draws)):
+    for transcript, path in _explore(run, lambda choices: _SampledPath(choices, runs, source, draws, waiting)):
         counts[transcript] = counts.get(transcript, 0) + len(path.alive)
     assert sum(counts.values()) == runs
     return counts
@@ -142,10 +143,19 @@ class _ExactPath(_Path):
 
 
 class _SampledPath(_Path):
-    def __init__(self, given: list[int], runs: int, source: SecretNoise, draws: list[np.ndarray]) -> None:
+    """alive: the runs that take this path. waiting: those that took another choice at some point, by the choices."""
+
+    def __init__(
+        self,
+        given: list[int],
+        runs: int,
+        source: SecretNoise,
+        draws: list[np.ndarray],
+        waiting: dict[tuple[int, ...], np.ndarray],
+    ) -> None:
         super().__init__(given)
-        self.alive = np.arange(runs)
-        self._runs, self._source, self._all_draws = runs, source, draws
+        self.alive = waiting.pop(tuple(given)) if given else np.arange(runs)
+        self._runs, self._source, self._all_draws, self._waiting = runs, source, draws, waiting
         self._used = 0
 
     def _next(self, make: Callable[[], np.ndarray]) -> int:
@@ -155,30 +165,39 @@ class _SampledPath(_Path):
         self._used += 1
         return self._used - 1
 
-    def _split(self, choices: np.ndarray) -> int:
-        choice = self.branch(np.unique(choices).tolist())
-        self.alive = self.alive[choices == choice]
+    def _split(self, draw: int, choices: Callable[[np.ndarray], np.ndarray]) -> int:
+        """choices: of the runs alive, from their draws. Made once; who chose otherwise waits until its path is run."""
+        if len(self.taken) < len(self.given):
+            return self.branch([0])
+        chosen = choices(self._all_draws[draw][self.alive])
+        order = np.argsort(chosen, kind="stable")
+        possible, starts = np.unique(chosen[order], return_index=True)
+        for choice, runs in zip(possible.tolist(), np.split(self.alive[order], starts[1:]), strict=True):
+            self._waiting[(*self.taken, choice)] = runs
+        choice = self.branch(possible.tolist())
+        self.alive = self._waiting.pop(tuple(self.taken))
         return choice
 
     def discrete_laplace(self, epsilon: float) -> Noisy:
         return Noisy(self, self._next(lambda: self._source.discrete_laplace_array(epsilon, self._runs)), 0)
 
-    def _uniform(self) -> np.ndarray:
-        draw = self._next(lambda: self._source.uniforms(self._runs)[:, 0] / 2.0**64)
-        return self._all_draws[draw][self.alive]
+    def _uniform(self) -> int:
+        return self._next(lambda: self._source.uniforms(self._runs)[:, 0] / 2.0**64)
 
     def bernoulli(self, probability: float) -> bool:
-        return bool(self._split((self._uniform() < probability).astype(np.int64)))
+        return bool(self._split(self._uniform(), lambda uniforms: (uniforms < probability).astype(np.int64)))
 
     def choose(self, weights: Sequence[int]) -> int:
-        shares = np.cumsum(np.array(weights, dtype=np.float64) / sum(weights))
-        return self._split(np.minimum(np.searchsorted(shares, self._uniform(), side="right"), len(weights) - 1))
+        total = sum(weights)
+        shares = np.cumsum([weight / total for weight in weights])
+        shares[np.flatnonzero(weights)[-1] :] = np.inf  # the last choice that is possible takes what rounding left
+        return self._split(self._uniform(), lambda uniforms: np.searchsorted(shares, uniforms, side="right"))
 
     def at_least(self, draw: int, bound: int) -> bool:
-        return bool(self._split((self._all_draws[draw][self.alive] >= bound).astype(np.int64)))
+        return bool(self._split(draw, lambda draws: (draws >= bound).astype(np.int64)))
 
     def value(self, draw: int) -> int:
-        return self._split(self._all_draws[draw][self.alive])
+        return self._split(draw, lambda draws: draws)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
