@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dp_transforms.monitoring.event_batch import MAX_ID_BYTES, id_column
+from dp_transforms.monitoring.event_batch import MAX_ID_BYTES, are_ids, id_column
 
 MOST_DOMAIN_ITEMS = 10_000_000
 MOST_DOMAIN_BYTES = 1 << 29
@@ -40,10 +40,13 @@ class ItemDomain:
     @classmethod
     def of_ids(cls, ids: pa.Array | Sequence[Any]) -> ItemDomain:
         """From texts or whole numbers (7 and "7" are the same id). Raises ValueError for anything that is no id."""
-        texts = [str(one) if isinstance(one, int) else one for one in ids] if isinstance(ids, (list, tuple)) else ids
-        column = id_column("the domain", texts)
-        if column.null_count:
-            raise ValueError("the domain must hold no missing ids. Leave them out.")
+        if not isinstance(ids, (pa.Array, pa.ChunkedArray)):
+            is_whole = (int, np.integer)
+            texts = [str(one) if isinstance(one, is_whole) and not isinstance(one, bool) else one for one in ids]
+            ids = texts or pa.array([], pa.string())
+        column = id_column("the domain", ids)
+        if column.null_count or not are_ids(column.dictionary):
+            raise ValueError(f"the domain must hold UTF-8 texts of 1 to {MAX_ID_BYTES:,} bytes, none of them missing.")
         return cls._checked(column.dictionary, "the domain", "")
 
     @classmethod

@@ -38,7 +38,7 @@ class EventBatch:
         for name, column in (("user", self.user), ("item", self.item)):
             if column.type != _ID_TYPE:
                 raise ValueError(f"{name} must be {_ID_TYPE}, got {column.type}. Use EventBatch.of_columns(...).")
-            if column.null_count or column.dictionary.null_count or not _are_ids(column.dictionary):
+            if column.null_count or column.dictionary.null_count or not are_ids(column.dictionary):
                 raise ValueError(
                     f"{name} must be UTF-8 texts of 1 to {MAX_ID_BYTES} bytes without nulls. Leave other events out."
                 )
@@ -105,7 +105,8 @@ def id_column(name: str, column: pa.Array | pa.ChunkedArray | Sequence[Any]) -> 
     raise ValueError(f"{name} must be text or whole numbers, got {array.type}. Cast it to text.")
 
 
-def _are_ids(texts: pa.StringArray) -> bool:
+def are_ids(texts: pa.StringArray) -> bool:
+    """Whether all of them can be ids: UTF-8, not empty, not too long."""
     lengths = pc.binary_length(texts)
     if len(texts) and not 0 < pc.min(lengths).as_py() <= pc.max(lengths).as_py() <= MAX_ID_BYTES:
         return False

@@ -1,0 +1,242 @@
+"""Items of a known domain that nobody holds: which are published, and with what value. Each test rejects a correct draw
+with probability 1e-6 over the key (fixed here), and has a twin that it must reject."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.domain_table import DomainTable
+from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.zero_items import ZeroItemDraws, binomial_integers, draw_zero_items
+from dp_transforms.noise_distribution import capped_sum_upper_tail
+from dp_transforms.window_schedule import WindowSchedule
+from tests.statistical.tools import FALSE_ALARM, SECRET, chi_squared_rejects, laplace_tail, too_many
+
+ONE = 1 << 128
+WINDOWS = 15_000
+
+
+def draws_of(size: int, share: float, kind: type[ZeroItemDraws] = ZeroItemDraws) -> ZeroItemDraws:
+    keys = StreamKeys(SECRET, run_id="run", plan_fingerprint="plan", stream="stream", threshold=3)
+    return kind(size, int(share * 2**53) << 75, keys.zero_item_uniforms())
+
+
+class FirstPositions(ZeroItemDraws):
+    """As many as it should, always the same ones."""
+
+    def _positions(self, window: int, count: int) -> npt.NDArray[np.int64]:
+        return np.arange(count)
+
+
+class Replaced(ZeroItemDraws):
+    """Positions that may repeat: a set of them is too small now and then."""
+
+    def _positions(self, window: int, count: int) -> npt.NDArray[np.int64]:
+        words = self._draw(np.full(count, window), np.arange(1, count + 1))[:, 0]
+        return np.unique(words % np.uint64(self._domain_size)).astype(np.int64)
+
+
+class OneForTwoWindows(ZeroItemDraws):
+    """Uniforms of every second window alone."""
+
+    def _draw(self, windows: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        return super()._draw(windows // 2, numbers)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which items: n independent coins in each window
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def subsets_reject(draws: ZeroItemDraws, size: int, share: float) -> bool:
+    """Chi-squared over all subsets of a small domain: number, choice and independence at once."""
+    observed = dict.fromkeys(
+        (subset for count in range(size + 1) for subset in itertools.combinations(range(size), count)), 0
+    )
+    for _, positions in draws.by_window(WINDOWS):
+        observed[tuple(positions.tolist())] += 1
+    observed[()] = WINDOWS - sum(observed.values())
+    expected = [WINDOWS * share ** len(subset) * (1 - share) ** (size - len(subset)) for subset in observed]
+    return chi_squared_rejects(list(observed.values()), expected)
+
+
+@pytest.mark.parametrize(("size", "share"), [(1, 0.02), (2, 0.05), (4, 0.3), (3, 0.7), (5, 0.5)])
+def test_every_subset_has_its_probability(size: int, share: float) -> None:
+    assert not subsets_reject(draws_of(size, share), size, share)
+
+
+@pytest.mark.parametrize("kind", [FirstPositions, Replaced])
+def test_a_choice_that_is_not_uniform_is_rejected(kind: type[ZeroItemDraws]) -> None:
+    assert subsets_reject(draws_of(4, 0.3, kind), 4, 0.3)
+
+
+def test_a_probability_wrong_by_a_tenth_is_rejected() -> None:
+    assert subsets_reject(draws_of(4, 0.33), 4, 0.3)
+    assert numbers_reject(draws_of(1000, 0.0044), 1000, 0.004)
+
+
+def numbers_reject(draws: ZeroItemDraws, size: int, share: float) -> bool:
+    """Chi-squared of the number of positions in a window."""
+    numbers = np.zeros(WINDOWS, dtype=np.int64)
+    for window, positions in draws.by_window(WINDOWS):
+        numbers[window] = len(positions)
+    expected = WINDOWS * stats.binom(size, share).pmf(np.arange(size + 1))
+    kept = np.flatnonzero(expected >= 25)
+    low, high = int(kept[0]), int(kept[-1])
+    observed = np.bincount(np.clip(numbers, low, high), minlength=size + 1)[low : high + 1]
+    bins = expected[low : high + 1].copy()
+    bins[0], bins[-1] = expected[: low + 1].sum(), expected[high:].sum()
+    return chi_squared_rejects(observed, bins)
+
+
+@pytest.mark.parametrize(("size", "share"), [(1000, 0.004), (10**7, 2e-8), (60, 0.9)])
+def test_their_number_is_binomial(size: int, share: float) -> None:
+    assert not numbers_reject(draws_of(size, share), size, share)
+
+
+def test_every_position_of_a_large_domain_comes_as_often() -> None:
+    """Tenths of the domain, by the positions drawn; and a domain shifted by one part in fifty is rejected."""
+    size = 10**6
+    positions = np.concatenate([positions for _, positions in draws_of(size, 3e-6).by_window(WINDOWS)])
+    expected = np.full(50, len(positions) / 50)
+    assert not chi_squared_rejects(np.bincount(positions * 50 // size, minlength=50), expected)
+    assert chi_squared_rejects(np.bincount(positions * 49 // size, minlength=50), expected)
+
+
+def pairs_of_windows_reject(draws: ZeroItemDraws) -> bool:
+    """One item, two windows one after the other: four outcomes."""
+    is_drawn = np.zeros(WINDOWS, dtype=np.int64)
+    for window, _ in draws.by_window(WINDOWS):
+        is_drawn[window] = 1
+    observed = np.bincount(2 * is_drawn[::2] + is_drawn[1::2], minlength=4)
+    return chi_squared_rejects(observed, WINDOWS / 2 * np.array([0.49, 0.21, 0.21, 0.09]))
+
+
+def test_windows_are_independent() -> None:
+    assert not pairs_of_windows_reject(draws_of(1, 0.3))
+    assert pairs_of_windows_reject(draws_of(1, 0.3, OneForTwoWindows))
+
+
+def test_the_table_of_the_binomial_is_exact() -> None:
+    """Against rational numbers; and in large domains the table ends where nothing is left."""
+    for size, tail in ((1, ONE // 3), (7, ONE // 5 + 12345), (40, 1 << 100), (12, ONE - 5), (5, 1), (300, ONE // 2)):
+        share, below, expected = Fraction(tail, ONE), Fraction(0), []
+        for count in range(size):
+            below += math.comb(size, count) * share**count * (1 - share) ** (size - count)
+            expected.append(int(below * ONE))
+        found = binomial_integers(size, tail)
+        assert all(abs(one - other) <= 1 for one, other in zip(found, expected, strict=False))
+        assert all(entry >= ONE - 2 for entry in expected[len(found) :])
+    assert 30 < len(binomial_integers(10**7, int(ONE * 1e-7))) < 40
+    assert binomial_integers(10**7, 0) == []
+    assert list(ZeroItemDraws(10**7, 0, None).by_window(10**9)) == []  # type: ignore[arg-type]
+
+
+def test_half_a_domain_and_all_of_it_can_be_drawn() -> None:
+    for _, positions in draws_of(9, 0.9).by_window(200):
+        assert positions.tolist() == sorted(set(positions.tolist()))
+        assert set(positions.tolist()) <= set(range(9))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is published of them
+# ---------------------------------------------------------------------------------------------------------------------
+
+EPSILON, THRESHOLD, ITEMS = 0.5, 6, 400
+
+
+def settings_of(release: str, horizon: int = 100, run_id: str = "run") -> MonitorSettings:
+    is_kms21 = release == "kms21"
+    return MonitorSettings(
+        stream="s",
+        run_id=run_id,
+        plan_fingerprint="p",
+        schedule=WindowSchedule.fixed(0, horizon, 1),
+        release=release,
+        threshold=THRESHOLD,
+        zone_width=4 if release == "labels" else 0,
+        epsilon_per_query=EPSILON,
+        hits_per_user=2,
+        max_items_per_user=1,
+        epsilon_total=1.0,
+        delta=1e-6,
+        epsilon_after_hits=(0.5, 1.0),
+        wide_epsilon_per_query=EPSILON / 2 if is_kms21 else 0.0,
+        noise_cap=3 if is_kms21 else 0,
+        domain_size=ITEMS,
+    )
+
+
+def false_reports(release: str, **changes: object) -> list[tuple[str | None, int | None]]:
+    """Zone and noisy count of everything that is published of a log without events."""
+    settings = settings_of(release, **changes)  # type: ignore[arg-type]
+    keys = settings.stream_keys(SECRET)
+    domain = DomainTable.of_labels(pa.array([f"item {n}" for n in range(ITEMS)]), keys.item_ids)
+    monitor, state, found = HeavyHitterMonitor(settings, keys), MonitorState(), []
+    for window, _, cells in draw_zero_items(domain, settings, keys, windows_per_slab=1, shards=1):
+        report, charges = monitor.close_window(window, cells, state)
+        assert report is not None
+        assert len({hitter.item for hitter in report.heavy_hitters}) == len(report.heavy_hitters) == len(cells)
+        assert len(charges.users) == 0, "nobody is charged"
+        found += [(hitter.zone, hitter.noisy_count) for hitter in report.heavy_hitters]
+    return found
+
+
+@pytest.mark.parametrize("release", ["labels", "counts", "kms21"])
+def test_as_many_are_published_as_the_noise_lets_pass(release: str) -> None:
+    tests = 100 * ITEMS
+    share = laplace_tail(EPSILON, THRESHOLD)
+    if release == "kms21":
+        share = capped_sum_upper_tail(EPSILON / 2, EPSILON, 3, THRESHOLD)
+    count = len(false_reports(release))
+    assert not too_many(count, tests, share)
+    assert stats.binom.cdf(count, tests, share) > FALSE_ALARM
+    assert too_many(count, tests, share * 0.8)
+
+
+def values_reject(counts: list[int | None], threshold: int) -> bool:
+    """Chi-squared of noisy counts against Z given that it reaches the threshold: geometric from there on."""
+    a = math.exp(-EPSILON)
+    shares = [(1 - a) * a**above for above in range(6)]
+    observed = np.bincount([min(int(count or 0) - threshold, 6) for count in counts], minlength=7)
+    return chi_squared_rejects(observed, len(counts) * np.array([*shares, a**6]))
+
+
+def test_the_values_are_those_of_noise_that_reaches_the_threshold() -> None:
+    counts = [count for _, count in false_reports("counts")]
+    assert len(counts) > 1000
+    assert not values_reject(counts, THRESHOLD)
+    assert values_reject([(count or 0) + (count or 0) % 2 for count in counts], THRESHOLD)
+
+
+def test_zones_and_names_follow_from_the_same_values() -> None:
+    """In labels the zone holds THRESHOLD .. THRESHOLD + 3; kms21 publishes names alone."""
+    labels = false_reports("labels")
+    above = sum(zone == "above" for zone, _ in labels)
+    share = math.exp(-4 * EPSILON)
+    assert not too_many(above, len(labels), share)
+    assert not too_many(len(labels) - above, len(labels), 1 - share)
+    assert {count is None for zone, count in labels if zone == "above"} == {True}
+    assert {THRESHOLD <= (count or 0) < THRESHOLD + 4 for zone, count in labels if zone == "between"} == {True}
+    assert set(false_reports("kms21")) == {(None, None)}
+
+
+def test_another_run_draws_other_items() -> None:
+    settings = [settings_of("counts", run_id=run_id) for run_id in ("run 1", "run 2")]
+    drawn = []
+    for one in settings:
+        keys = one.stream_keys(SECRET)
+        draws = ZeroItemDraws(ITEMS, one.query_noise(keys).zero_item_tail(), keys.zero_item_uniforms())
+        drawn.append({(window, int(at)) for window, positions in draws.by_window(100) for at in positions})
+    expected = len(drawn[0]) * laplace_tail(EPSILON, THRESHOLD)
+    assert len(drawn[0] & drawn[1]) < 10 * expected < len(drawn[0]) / 3

@@ -1,0 +1,149 @@
+"""Public lists of items: what is read, what is refused, and how a worker looks items up."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dp_transforms import domain_source, item_domain
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.domain_source import DomainSource
+from dp_transforms.item_domain import ItemDomain
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.domain_table import DomainTable
+from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.window_schedule import WindowSchedule
+
+
+def plan_of(domain: ItemDomain | None) -> ReleasePlan:
+    schedule = WindowSchedule.fixed(0, 3600, 60)
+    return ReleasePlan.calibrate(epsilon=2, delta=1e-6, schedule=schedule, domain=domain)
+
+
+def keys(run_id: str = "run") -> StreamKeys:
+    return StreamKeys(bytes(32), run_id=run_id, plan_fingerprint="plan", stream="s", threshold=5)
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        (b"pear\napple\npear\n", ["apple", "pear"]),
+        (b"\n\n pear \n\r\npear\r\n", [" pear ", "pear"]),
+        (b"\xef\xbb\xbf7\n007", ["007", "7"]),
+        ("é\ne\u0301\n\u2028\x0b\n".encode(), ["e\u0301", "é", "\u2028\x0b"]),
+        (b"a\rb\nb\x00\n", ["a\rb", "b\x00"]),
+    ],
+)
+def test_lines_are_items(text: bytes, items: list[str]) -> None:
+    domain = ItemDomain.of_text(text, "items.txt")
+    assert domain.labels.to_pylist() == sorted(items, key=str.encode)
+    assert domain.size == len(items)
+    assert domain.fingerprint == ItemDomain.of_ids(items[::-1] * 2).fingerprint
+    assert domain.fingerprint == fingerprint_of(items)
+
+
+def fingerprint_of(items: list[str]) -> str:
+    encoded = sorted(item.encode() for item in items)
+    return hashlib.sha256(b"".join(len(item).to_bytes(4, "little") for item in encoded) + b"".join(encoded)).hexdigest()
+
+
+def test_the_fingerprint_tells_lists_apart() -> None:
+    lists = [["ab", "c"], ["a", "bc"], ["abc"], ["ab", "c", "d"], ["ab", "c\n"]]
+    assert len({ItemDomain.of_ids(items).fingerprint for items in lists}) == len(lists)
+
+
+def test_ids_of_a_log_and_of_a_list_are_the_same_text() -> None:
+    assert ItemDomain.of_ids([7, "8", 9]).labels.to_pylist() == ["7", "8", "9"]
+    assert ItemDomain.of_ids(pa.array([9, 7])).labels.to_pylist() == ["7", "9"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([], "must hold 1 to"),
+        ([None, "a"], "none of them missing"),
+        ([""], "1 to 16,384 bytes"),
+        (["a", "x" * 20_000], "1 to 16,384 bytes"),
+        ([1.5], "must be text or whole numbers"),
+        (["a", b"\xff"], "must be text or whole numbers"),
+        (pa.array([True]), "must be text or whole numbers"),
+        ([True, "a"], "must be one column of text"),
+    ],
+)
+def test_what_is_no_id_is_refused(ids: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ItemDomain.of_ids(ids)  # type: ignore[arg-type]
+
+
+def test_size_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setattr(item_domain, "MOST_DOMAIN_ITEMS", 3)
+    assert ItemDomain.of_text(b"a\nb\nc\na\n", "f").size == 3
+    with pytest.raises(ValueError, match="f must hold 1 to 3 different items, got 4"):
+        ItemDomain.of_text(b"a\nb\nc\nd\n", "f")
+    for module in (item_domain, domain_source):
+        monkeypatch.setattr(module, "MOST_DOMAIN_BYTES", 1 << 20)
+    path = tmp_path / "items.txt"
+    path.write_bytes(b"a\n" * (1 << 19) + b"b")
+    for read in (ItemDomain.read, domain_source.read_domain):
+        with pytest.raises(ValueError, match="must have at most 1 MB"):
+            read(str(path))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# On a worker
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_knows_its_items() -> None:
+    domain = ItemDomain.of_ids([f"item {number}" for number in range(0, 5000, 2)])
+    table = DomainTable.of_labels(domain.labels, keys().item_ids)
+    asked = pa.array([f"item {number}" for number in range(5000)])
+    assert table.contains(keys().item_ids(asked)).tolist() == [number % 2 == 0 for number in range(5000)]
+    assert len(table) == 2500
+    assert table.contains(np.zeros((0, 2), dtype=np.uint64)).tolist() == []
+
+
+def test_items_that_share_a_high_word_are_told_apart() -> None:
+    held = np.array([[1, 5], [7, 1], [7, 3], [7, 9], [2**64 - 1, 0]], dtype=np.uint64)
+    table = DomainTable(ItemTable(held, pa.array(list("abcde"))))
+    asked = {(1, 5): True, (1, 6): False, (7, 0): False, (7, 1): True, (7, 3): True, (7, 9): True, (7, 8): False}
+    asked |= {(0, 5): False, (2**64 - 1, 0): True, (2**64 - 1, 1): False, (8, 0): False}
+    for pair in asked:
+        assert table.contains(np.array([pair], dtype=np.uint64)).tolist() == [asked[pair]]
+    assert table.contains(np.array(list(asked), dtype=np.uint64)).tolist() == list(asked.values())
+
+
+def test_workers_get_the_domain_of_the_plan_or_an_error(tmp_path: pathlib.Path) -> None:
+    domain = ItemDomain.of_ids(["a", "b"])
+    plan, path = plan_of(domain), tmp_path / "items.txt"
+    path.write_text("b\na\n")
+    for given in (domain, path, str(path)):
+        source = DomainSource(given, plan)
+        table = source.table(keys())
+        assert sorted(table.items.labels.to_pylist()) == ["a", "b"]
+        assert source.table(keys()) is table, "made once a process"
+    path.write_text("b\na\nc\n")  # changed after the pipeline was built
+    later = DomainSource.__new__(DomainSource)
+    later.__dict__ = {**DomainSource(domain, plan).__dict__, "_domain": str(path)}
+    with pytest.raises(ValueError, match=r"the domain \(3 items\) is not the one of the plan \(2 items\)"):
+        later.table(keys())
+
+
+@pytest.mark.parametrize(
+    ("domain_of_plan", "domain", "message"),
+    [
+        (None, ItemDomain.of_ids(["a"]), "the plan is one for an open domain"),
+        (ItemDomain.of_ids(["a"]), None, r"known domain of 1 items. Give domain=PATH"),
+        (ItemDomain.of_ids(["a"]), ItemDomain.of_ids(["b"]), "is not the one of the plan"),
+        (ItemDomain.of_ids(["a"]), ["a"], "domain must be a path or an ItemDomain, got a list"),
+        (ItemDomain.of_ids(["a"]), "no such file", "no such file cannot be read"),
+    ],
+)
+def test_the_transform_complains_when_it_is_built(domain_of_plan: object, domain: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ShiftingHeavyHitters(plan_of(domain_of_plan), domain=domain)  # type: ignore[arg-type]
