@@ -15,7 +15,7 @@ from dp_transforms.mechanisms.user_counters import UserCounters, check_whole
 from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
 
 STEPS = 100_000  # of each machine below, at least
-_EXAMPLES, _RULES, _STEPS_IN_A_RULE = 40, 20, 250
+_EXAMPLES, _RULES, _STEPS_IN_A_RULE = 60, 20, 250
 
 
 # ---------------------------------------------------------------------------------------------------------------------
