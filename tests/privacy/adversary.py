@@ -1,7 +1,5 @@
-"""Exact delta curves of the real monitor: against a fixed sequence of windows, and against the best adaptive adversary.
-
-Both return attained values, that is lower bounds on what an accountant may claim: every rounding is downward.
-"""
+"""The real monitor as input for exact delta curves: all transcripts of a fixed sequence of windows, and the results of
+one window for the best adaptive adversary of `dp_transforms.auditing.adversary`."""
 
 from __future__ import annotations
 
@@ -10,8 +8,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from dp_transforms.auditing.adversary import Kernel, KernelEntry
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.settings import MonitorSettings
 from tests.privacy.exact_monitor import (
@@ -24,8 +22,6 @@ from tests.privacy.exact_monitor import (
     log_ratio,
     state_with_hits,
 )
-
-Values = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +100,7 @@ def deltas_of_pair(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The best adaptive adversary: a dynamic program over (hits paid by x', privacy loss)
+# One window, for the best adaptive adversary
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -114,23 +110,6 @@ class Action:
 
     active_others: int
     excluded_others: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class KernelEntry:
-    """One possible result of one window: log of its two probabilities' ratio, and the hits of x' after it."""
-
-    with_target: float
-    without_target: float
-    log_ratio: float
-    hits_after: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Kernel:
-    """entries[hits][action]: results of one window, extracted from the real monitor, for each number of hits of x'."""
-
-    entries: dict[int, list[list[KernelEntry]]]
 
 
 def extract_kernel(
@@ -176,78 +155,3 @@ def _outcomes(
     state = state_with_hits(paid if hits is None else {**paid, TARGET_USER: hits}, next_window=window)
     cap = max(settings.threshold + settings.zone_width, action.active_others + 1) + 1
     return probe.outcomes(window, [[*others, *([] if hits is None else [TARGET_USER])]], state, cap)
-
-
-@dataclasses.dataclass(frozen=True)
-class AttainedCurve:
-    """delta that the best adversary attains at each epsilon, and the actions it starts with."""
-
-    epsilons: Values
-    deltas: Values
-    first_actions: list[Action]
-
-
-_STEPS_PER_EPSILON = 40
-_SLACK = 1e-9  # of a lattice step: so that a loss of exactly j steps is not rounded to j - 1
-
-
-def best_adversary(
-    kernel: Kernel,
-    actions: Sequence[Action],
-    *,
-    epsilon_per_query: float,
-    rounds: int,
-    epsilons: Sequence[float],
-    adds_target: bool,
-) -> AttainedCurve:
-    """The largest ``E[(1 - exp(epsilon - loss))_+]`` over all adaptive choices of actions, with the right to stop.
-
-    adds_target: P is the monitor with x' and Q without (else the reverse). The value depends on the loss and epsilon
-    only through their difference, so that one pass gives the whole curve. Losses live on a lattice and are rounded
-    down; below the lattice the value is taken as 0, above as the one of its top: the adversary may do better.
-    """
-    step = epsilon_per_query / _STEPS_PER_EPSILON
-    below = math.ceil((max(epsilons) + 20 * epsilon_per_query + 2.0) / step)
-    above = math.ceil(12.0 / step)
-    most = 4 * _STEPS_PER_EPSILON  # longest step that is followed
-    excess = step * np.arange(-below, above + 1)  # loss - epsilon
-    # Every window may have rounded up by _SLACK of a step: charge the adversary for all of them.
-    stop = -np.expm1(np.minimum(0.0, rounds * _SLACK * step - excess))
-    stop = np.maximum(stop, 0.0)
-
-    moves: dict[int, list[list[tuple[float, int, int]]]] = {}
-    for hits, by_action in kernel.entries.items():
-        moves[hits] = []
-        for results in by_action:
-            merged: dict[tuple[int, int], float] = {}
-            for entry in results:
-                probability = entry.with_target if adds_target else entry.without_target
-                loss = entry.log_ratio if adds_target else -entry.log_ratio
-                shift = (
-                    most if loss == math.inf else math.floor(loss / step + _SLACK) if loss > -math.inf else -most - 1
-                )
-                if probability > 0 and shift >= -most:
-                    key = (min(shift, most), entry.hits_after)
-                    merged[key] = merged.get(key, 0.0) + probability
-            moves[hits].append([(probability, shift, after) for (shift, after), probability in merged.items()])
-
-    values = dict.fromkeys(moves, stop)
-    choice: dict[int, np.ndarray] = {}
-    for _ in range(rounds):
-        padded = {
-            hits: np.concatenate([np.zeros(most), value, np.full(most, value[-1])]) for hits, value in values.items()
-        }
-        updated = {}
-        for hits, by_action in moves.items():
-            best, chosen = stop, np.full(len(stop), -1)
-            for index, results in enumerate(by_action):
-                total = np.zeros(len(stop))
-                for probability, shift, after in results:
-                    total += probability * padded[after][most + shift : most + shift + len(stop)]
-                chosen = np.where(total > best, index, chosen)
-                best = np.maximum(best, total)
-            updated[hits], choice[hits] = best, chosen
-        values = updated
-    at = [below - round(epsilon / step) for epsilon in epsilons]
-    exact = step * (below - np.array(at))
-    return AttainedCurve(exact, values[0][at], [actions[choice[0][index]] for index in at if choice[0][index] >= 0])

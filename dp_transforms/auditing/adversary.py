@@ -1,0 +1,137 @@
+"""The best adaptive adversary: a dynamic program over (hits paid by the user, privacy loss).
+
+Everything here is attained, so it is a lower bound on what an accountant may claim: every rounding is downward. What
+one window can publish is given as a `Kernel`, from `query_law` or from any other source; nothing is assumed about it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_matrix
+
+from dp_transforms.auditing.query_law import QueryLaw
+
+Values = npt.NDArray[np.float64]
+
+_SLACK = 1e-9  # of a lattice step: so that a loss of exactly j steps is not rounded to j - 1
+_ENOUGH = 12.0  # losses that exceed epsilon by more than this are worth as much as this: within 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelEntry:
+    """One possible result of one window: log of its two probabilities' ratio, and the hits of the user after it."""
+
+    with_target: float
+    without_target: float
+    log_ratio: float
+    hits_after: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """entries[hits][action]: results of one window, for each number of hits that the user can have paid, 0 first."""
+
+    entries: Mapping[int, Sequence[Sequence[KernelEntry]]]
+
+
+def kernel_of_law(law: QueryLaw, distances: Iterable[int], hits_per_user: int) -> Kernel:
+    """One action for each distance; a user that has paid all its hits changes nothing any more."""
+    by_distance = [law.results(distance) for distance in distances]
+    entries: dict[int, list[list[KernelEntry]]] = {
+        paid: [[KernelEntry(*result[:3], paid + result.charged) for result in results] for results in by_distance]
+        for paid in range(hits_per_user)
+    }
+    entries[hits_per_user] = [[KernelEntry(1.0, 1.0, 0.0, hits_per_user)] for _ in by_distance]
+    return Kernel(entries)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttainedCurve:
+    """The delta that the best adversary attains at each epsilon: after all rounds, and after half of them."""
+
+    epsilons: Values
+    deltas: Values
+    deltas_of_half: Values
+
+
+def best_adversary(
+    kernel: Kernel,
+    *,
+    step: float,
+    rounds: int,
+    epsilons: Sequence[float],
+    adds_target: bool,
+    on_round: Callable[[], None] = lambda: None,
+) -> AttainedCurve:
+    """The largest ``E[(1 - exp(epsilon - loss))_+]`` over all adaptive choices of actions, with the right to stop.
+
+    adds_target: P is the run with the user and Q the one without (else the reverse). The value depends on the loss and
+    epsilon only through their difference, so that one pass gives the whole curve: epsilons lie whole steps apart.
+    Losses live on a lattice and are rounded down to whole steps; below the lattice the value is taken as 0, above as
+    the one of its top: the adversary may do better. Where all losses are whole steps, nothing is lost by rounding.
+    """
+    moves, longest = _moves(kernel, step, adds_target)
+    offset = epsilons[0] - step * math.floor(epsilons[0] / step + _SLACK)
+    at_epsilon = [round((epsilon - offset) / step) for epsilon in epsilons]
+    reach = min(rounds, math.ceil(6 * math.sqrt(rounds)) + 20) * longest
+    below = max(at_epsilon) + reach
+    above = min(math.ceil(_ENOUGH / step), rounds * longest)
+    # Loss - epsilon. Every round may have rounded up by _SLACK of a step: charge the adversary for all of them.
+    excess = step * np.arange(-below, above + 1) - offset - rounds * _SLACK * step
+    stop = np.maximum(0.0, -np.expm1(np.minimum(0.0, -excess)))
+    values = np.tile(stop, (len(kernel.entries), 1))
+    half = values
+    for done in range(rounds):
+        padded = np.concatenate(
+            [np.zeros((len(values), longest)), values, np.repeat(values[:, -1:], longest, axis=1)], axis=1
+        )
+        values = np.tile(stop, (len(values), 1))
+        for by_shift in moves:
+            total = np.zeros_like(values)
+            for shift, transition in by_shift.items():
+                total += (transition @ padded)[:, longest + shift : longest + shift + len(stop)]
+            np.maximum(values, total, out=values)
+        if done + 1 == (rounds + 1) // 2:
+            half = values
+        on_round()
+    origin = [below - index for index in at_epsilon]
+    exact = step * np.array(at_epsilon) + offset
+    shrink = 1 - 1e-15 * rounds * 8  # the rounding of the sums
+    return AttainedCurve(exact, values[0, origin] * shrink, half[0, origin] * shrink)
+
+
+def _moves(kernel: Kernel, step: float, adds_target: bool) -> tuple[list[dict[int, csr_matrix]], int]:
+    """For each action, by how many steps the loss moves, a matrix of probabilities [hits before, hits after].
+
+    Also the longest step that is followed; longer ones up are cut to it, results that rule Q out among them, and those
+    that rule P out are never seen under P.
+    """
+    states = sorted(kernel.entries)
+    index = {hits: row for row, hits in enumerate(states)}
+    sign = 1 if adds_target else -1
+    finite = [
+        abs(entry.log_ratio)
+        for by_action in kernel.entries.values()
+        for results in by_action
+        for entry in results
+        if math.isfinite(entry.log_ratio)
+    ]
+    longest = max(1, math.ceil(max(finite) / step - _SLACK))
+    moves = []
+    for action in range(len(kernel.entries[states[0]])):
+        cells: dict[int, npt.NDArray[np.float64]] = {}
+        for hits in states:
+            for entry in kernel.entries[hits][action]:
+                probability = entry.with_target if adds_target else entry.without_target
+                loss = sign * entry.log_ratio
+                if probability > 0 and loss > -math.inf:
+                    shift = longest if loss == math.inf else math.floor(loss / step + _SLACK)
+                    matrix = cells.setdefault(shift, np.zeros((len(states), len(states))))
+                    matrix[index[hits], index[entry.hits_after]] += probability
+        moves.append({shift: csr_matrix(matrix) for shift, matrix in cells.items()})
+    return moves, longest

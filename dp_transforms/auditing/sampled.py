@@ -1,0 +1,259 @@
+"""Runs the real monitor many times on a stream and on its neighbour: a lower bound on epsilon, and a test of its noise.
+
+Many independent copies run at once: each has an item, a user x' and other holders of its own, so no draw of one has to
+do with another. The threshold is a small one, with the counts moved along: only their difference matters, and it, the
+noise, the zone and the hits are those of the plan. Everything that is decided from the exact law, which stream, which
+event, which bins, is decided before anything is drawn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dp_transforms.auditing.exact import Claim, Mechanism, law_of, worst_stream
+from dp_transforms.auditing.query_law import QueryLaw
+from dp_transforms.auditing.statistics import binomial_p_value, chi_squared_p_value, epsilon_lower_bound
+from dp_transforms.auditing.streams import Steps, Stream, StreamLaw
+from dp_transforms.monitoring.candidates import find_candidates
+from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter
+from dp_transforms.window_schedule import WindowSchedule
+
+CONFIDENCE = 0.999
+FALSE_ALARM = 1e-6  # of the test of the noise, all its parts together
+_COPIES_AT_ONCE = 2_500
+_SWITCHES = 8  # values of epsilon at which the stream may change its distance, of which the best is taken
+_FIRST_FILLER = 1 << 40  # ids of other holders; those of x' are below
+VALUE_REACH = 2048  # published values up to so far from the count have a bin of their own
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplePlan:
+    """What is to be sampled, fixed beforehand. stream: of the direction in which the user is removed.
+
+    event_loss: the event S is a privacy loss of at least this at the end. p, q: its exact probabilities in the world
+    without the user and in the one with it. expected_epsilon: the bound that these lead one to expect.
+    """
+
+    stream: Stream
+    law: StreamLaw
+    runs: int
+    event_loss: float
+    p: float
+    q: float
+    expected_epsilon: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """Copies that one monitor runs. run_id: fresh, so that all chunks together are independent."""
+
+    settings: MonitorSettings
+    query_law: QueryLaw
+    stream: Stream
+    copies: int
+    with_user: bool
+    secret: bytes = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass
+class Observed:
+    """How often each end was seen, int64[hits + 1, levels] as in `StreamLaw`; and each published value.
+
+    values: by distance, int64[2 * VALUE_REACH + 1]: value minus the count without the user, in the middle; what lies
+    further out is counted at the ends.
+    """
+
+    ends: Counts
+    values: dict[int, Counts]
+
+    def add(self, other: Observed) -> None:
+        self.ends += other.ends
+        for distance, counts in other.values.items():
+            self.values[distance] = self.values.get(distance, 0) + counts
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledAudit:
+    """runs: copies in each world. p_seen, q_seen: how many of them ended in the event.
+
+    epsilon: the lower bound, wrong with probability at most 1 - confidence. p_value: of the test that the real code
+    samples what the exact law says, the smallest of several times their number. violations: as in `ExactAudit`.
+    """
+
+    plan: SamplePlan
+    p_seen: int
+    q_seen: int
+    epsilon: float
+    confidence: float
+    p_value: float
+    violations: tuple[str, ...]
+
+
+def plan_sampling(mechanism: Mechanism, claim: Claim, runs: int, rounds: int) -> SamplePlan:
+    """The stream and the event for which so many runs may be expected to show the largest epsilon."""
+    horizonless = dataclasses.replace(mechanism, horizon=rounds)
+    reference = law_of(horizonless, worst_stream(horizonless, 0.0, rounds, False))
+    largest = reference.epsilon(1 / runs, False)
+    best: SamplePlan | None = None
+    for part in range(_SWITCHES):
+        stream = worst_stream(horizonless, largest * part / (_SWITCHES - 1), rounds, False)
+        law = reference if part == 0 else law_of(horizonless, stream)
+        for plan in _events(stream, law, runs, claim.delta):
+            if best is None or plan.expected_epsilon > best.expected_epsilon:
+                best = plan
+        if stream.is_static:
+            break
+    assert best is not None
+    return best
+
+
+def _events(stream: Stream, law: StreamLaw, runs: int, delta: float) -> Iterator[SamplePlan]:
+    losses = -law.log_ratio.reshape(-1)
+    order = np.argsort(-losses, kind="stable")
+    p, q = np.cumsum(law.without_user.reshape(-1)[order]), np.cumsum(law.with_user.reshape(-1)[order])
+    ordered = losses[order]
+    last_of_equal = np.flatnonzero(np.append(np.diff(ordered) < -1e-9 * np.abs(ordered[1:]), True))
+    for at in last_of_equal:
+        seen = round(runs * p[at])
+        if ordered[at] <= 0 or seen >= runs:
+            break
+        if seen >= 5:
+            bound = epsilon_lower_bound(seen, math.ceil(runs * q[at]), runs, delta, CONFIDENCE)
+            yield SamplePlan(stream, law, runs, float(ordered[at]) * (1 - 1e-9), float(p[at]), float(q[at]), bound)
+    yield SamplePlan(stream, law, runs, 0.0, 1.0, 1.0, 0.0)
+
+
+def settings_for_sampling(settings: MonitorSettings, stream: Stream) -> MonitorSettings:
+    """The settings of a run with the smallest threshold at which every item has another holder, and enough windows."""
+    threshold = max(1, 1 - min(stream.distance, stream.later_distance))
+    return dataclasses.replace(settings, threshold=threshold, schedule=WindowSchedule.fixed(0, stream.rounds, 1))
+
+
+def chunks_of(
+    settings: MonitorSettings, query_law: QueryLaw, plan: SamplePlan, secret: bytes, *, copies: int = _COPIES_AT_ONCE
+) -> list[Chunk]:
+    """Both worlds, cut into parts that can be run in any order and anywhere. secret: fresh, at least 32 bytes."""
+    base = settings_for_sampling(settings, plan.stream)
+    chunks = []
+    for low in range(0, plan.runs, copies):
+        for with_user in (False, True):
+            run = dataclasses.replace(base, run_id=f"{base.run_id}, copies from {low}, {with_user}")
+            chunks.append(Chunk(run, query_law, plan.stream, min(copies, plan.runs - low), with_user, secret))
+    return chunks
+
+
+def run_chunk(chunk: Chunk, monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor) -> Observed:
+    """Runs the copies of a chunk through the real code, window by window, in one world."""
+    settings, stream = chunk.settings, chunk.stream
+    keys = settings.stream_keys(chunk.secret)
+    running = monitor(settings, keys)
+    copies = _Copies(chunk, ItemTable.of_labels(pa.array([f"copy {n}" for n in range(chunk.copies)]), keys.item_ids)[0])
+    state = MonitorState()
+    for window in range(stream.rounds):
+        cells = copies.cells(window)
+        if not len(cells):
+            break
+        report, _ = running.close_window(window, find_candidates(cells, settings, keys), state)
+        copies.read([] if report is None else report.heavy_hitters)
+    return copies.observed()
+
+
+class _Copies:
+    """The adversary of each copy: what it has seen, and what it puts into the next window."""
+
+    def __init__(self, chunk: Chunk, table: ItemTable) -> None:
+        self._chunk = chunk
+        self._table = table
+        self._labels = table.labels.to_pylist()
+        self._steps = Steps.of_law(
+            chunk.query_law, tuple(dict.fromkeys((chunk.stream.distance, chunk.stream.later_distance)))
+        )
+        self._paid = np.zeros(chunk.copies, dtype=np.int64)
+        self._level = np.zeros(chunk.copies, dtype=np.int64)
+        self._playing = np.zeros(0, dtype=np.int64)
+        self._distances = np.zeros(0, dtype=np.int64)
+        self._values: dict[int, Counts] = {}
+
+    def cells(self, window: int) -> ItemHolders:
+        """One item for each copy whose user is not excluded yet."""
+        chunk, stream = self._chunk, self._chunk.stream
+        self._playing = np.flatnonzero(self._paid < chunk.settings.hits_per_user)
+        self._distances = np.full(len(self._playing), stream.distance)
+        if not stream.is_static:
+            log_ratio = self._steps.log_ratio(self._paid[self._playing], self._level[self._playing])
+            self._distances[stream.is_late(log_ratio)] = stream.later_distance
+        counts = chunk.settings.threshold + self._distances + chunk.with_user
+        splits = np.concatenate([[0], np.cumsum(counts)])
+        holders = np.arange(splits[-1]) + (window + 1) * _FIRST_FILLER
+        if chunk.with_user:
+            holders[splits[:-1]] = self._playing
+        windows = np.full(len(self._playing), window)
+        return ItemHolders(windows, self._playing, splits, holders.astype(np.uint64), self._table)
+
+    def read(self, published: Sequence[HeavyHitter]) -> None:
+        """Follows each copy by what was published of it."""
+        moves = np.full(len(self._playing), -1)  # nothing published: likelier without the user
+        charges = np.zeros(len(self._playing), dtype=np.int64)
+        row_of_label = {self._labels[copy]: row for row, copy in enumerate(self._playing.tolist())}
+        distances = self._distances.tolist()
+        for found in published:
+            row = row_of_label[found.item]
+            charges[row] = found.zone != ABOVE
+            offset = 1
+            if found.noisy_count is not None:
+                offset = found.noisy_count - self._chunk.settings.threshold - distances[row]
+                counts = self._values.setdefault(distances[row], np.zeros(2 * VALUE_REACH + 1, dtype=np.int64))
+                counts[min(max(offset, -VALUE_REACH), VALUE_REACH) + VALUE_REACH] += 1
+            moves[row] = 1 if offset > 0 else -1
+        self._level[self._playing] += moves
+        self._paid[self._playing] += charges
+
+    def observed(self) -> Observed:
+        rounds = self._chunk.stream.rounds
+        ends = np.zeros((self._chunk.settings.hits_per_user + 1, 2 * rounds + 1), dtype=np.int64)
+        np.add.at(ends, (self._paid, self._level + rounds), 1)
+        return Observed(ends, self._values)
+
+
+def judge(
+    plan: SamplePlan, query_law: QueryLaw, claim: Claim, without_user: Observed, with_user: Observed
+) -> SampledAudit:
+    """The bound and the test, from what both worlds showed."""
+    in_event = -plan.law.log_ratio >= plan.event_loss
+    p_seen, q_seen = int(without_user.ends[in_event].sum()), int(with_user.ends[in_event].sum())
+    epsilon = epsilon_lower_bound(p_seen, q_seen, plan.runs, claim.delta, CONFIDENCE)
+    p_values = [
+        chi_squared_p_value(without_user.ends, plan.law.without_user),
+        chi_squared_p_value(with_user.ends, plan.law.with_user),
+        binomial_p_value(p_seen, plan.runs, plan.p),
+        binomial_p_value(q_seen, plan.runs, plan.q),
+    ]
+    for observed, is_with_user in ((without_user, False), (with_user, True)):
+        for distance, counts in observed.values.items():
+            masses = query_law.value_masses(distance, VALUE_REACH, is_with_user)
+            p_values.append(chi_squared_p_value(counts, masses))
+    p_value = min(1.0, min(p_values) * len(p_values))
+    violations = []
+    if epsilon > claim.epsilon:
+        violations.append(
+            f"the real code attains epsilon {epsilon:.4g} with {100 * CONFIDENCE:g} % confidence in "
+            f"{plan.runs:,} runs of each world; claimed is {claim.epsilon:g}"
+        )
+    if p_value < FALSE_ALARM:
+        violations.append(
+            f"the real code does not publish what its exact law says (p = {p_value:.2g}; a false alarm has probability "
+            f"{FALSE_ALARM:g})"
+        )
+    return SampledAudit(plan, p_seen, q_seen, epsilon, CONFIDENCE, p_value, tuple(violations))

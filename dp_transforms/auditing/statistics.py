@@ -1,0 +1,60 @@
+"""Bounds and tests for counts of independent runs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+Values = npt.NDArray[np.float64]
+
+_LEAST_EXPECTED = 50.0  # runs in a bin, so that the chi-squared approximation holds far out in its tail
+
+
+def clopper_pearson(successes: int, runs: int, error: float) -> tuple[float, float]:
+    """Bounds on a probability from below and from above; each is wrong with at most this error, whatever the truth."""
+    lower = float(stats.beta.ppf(error, successes, runs - successes + 1)) if successes else 0.0
+    upper = float(stats.beta.isf(error, successes + 1, runs - successes)) if successes < runs else 1.0
+    return lower, upper
+
+
+def epsilon_lower_bound(p_successes: int, q_successes: int, runs: int, delta: float, confidence: float) -> float:
+    """A bound, from below and with this confidence, on every epsilon with ``P(S) <= e^epsilon Q(S) + delta``.
+
+    p_successes, q_successes: how often S came out in so many independent runs of each world. At least 0.
+    """
+    error = (1 - confidence) / 2
+    p_lower = clopper_pearson(p_successes, runs, error)[0]
+    q_upper = clopper_pearson(q_successes, runs, error)[1]
+    return max(0.0, math.log((p_lower - delta) / q_upper)) if p_lower > delta else 0.0
+
+
+def binomial_p_value(successes: int, runs: int, probability: float) -> float:
+    """Two-sided and exact."""
+    return float(stats.binomtest(successes, runs, min(1.0, probability)).pvalue)
+
+
+def chi_squared_p_value(observed: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
+    """Pearson's test of counts against exact probabilities, which need not add up to all; 1 where there is no test.
+
+    Outcomes that are expected fewer than 50 times are joined, rarest first, whatever was observed. A count of
+    what cannot be gives a p-value of 0.
+    """
+    counts = np.asarray(observed, dtype=np.float64).reshape(-1)
+    masses = np.maximum(np.asarray(probabilities, dtype=np.float64).reshape(-1), 0.0)
+    if np.any(counts[masses == 0.0] > 0):
+        return 0.0
+    expected = counts.sum() * masses / masses.sum()
+    wanted, found = [0.0], [0.0]
+    for outcome in np.argsort(expected, kind="stable"):
+        if wanted[-1] >= _LEAST_EXPECTED:
+            wanted.append(0.0)
+            found.append(0.0)
+        wanted[-1] += expected[outcome]
+        found[-1] += counts[outcome]
+    if len(wanted) < 2:
+        return 1.0
+    statistic = math.fsum((seen - mean) ** 2 / mean for seen, mean in zip(found, wanted, strict=True))
+    return float(stats.chi2.sf(statistic, len(wanted) - 1))
