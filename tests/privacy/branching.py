@@ -21,6 +21,7 @@ import numpy as np
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
 
 Law = dict[Hashable, float]
+Draw = tuple[int, float | None]  # its number on a path, and its epsilon, or None for a uniform
 _END = 2**62  # stands for infinity
 
 
@@ -35,7 +36,7 @@ def exact_law(run: Callable[[NoiseSource], Hashable], *, cut: float = 1e-14) -> 
 
 def sampled_law(run: Callable[[NoiseSource], Hashable], runs: int, source: SecretNoise) -> dict[Hashable, int]:
     """How many of the runs end in each transcript."""
-    draws: list[np.ndarray] = []
+    draws: dict[Draw, np.ndarray] = {}
     waiting: dict[tuple[int, ...], np.ndarray] = {}
     counts: dict[Hashable, int] = {}
     for transcript, path in _explore(run, lambda choices: _SampledPath(choices, runs, source, draws, waiting)):
@@ -150,7 +151,7 @@ class _SampledPath(_Path):
         given: list[int],
         runs: int,
         source: SecretNoise,
-        draws: list[np.ndarray],
+        draws: dict[Draw, np.ndarray],
         waiting: dict[tuple[int, ...], np.ndarray],
     ) -> None:
         super().__init__(given)
@@ -158,14 +159,15 @@ class _SampledPath(_Path):
         self._runs, self._source, self._all_draws, self._waiting = runs, source, draws, waiting
         self._used = 0
 
-    def _next(self, make: Callable[[], np.ndarray]) -> int:
-        # The same arrays serve all paths: every run takes one path only.
-        if self._used == len(self._all_draws):
-            self._all_draws.append(make())
+    def _next(self, epsilon: float | None, make: Callable[[], np.ndarray]) -> Draw:
+        # The same arrays serve all paths, since every run takes one path only; but paths differ in what they draw next.
+        draw = (self._used, epsilon)
+        if draw not in self._all_draws:
+            self._all_draws[draw] = make()
         self._used += 1
-        return self._used - 1
+        return draw
 
-    def _split(self, draw: int, choices: Callable[[np.ndarray], np.ndarray]) -> int:
+    def _split(self, draw: Draw, choices: Callable[[np.ndarray], np.ndarray]) -> int:
         """choices: of the runs alive, from their draws. Made once; who chose otherwise waits until its path is run."""
         if len(self.taken) < len(self.given):
             return self.branch([0])
@@ -179,10 +181,11 @@ class _SampledPath(_Path):
         return choice
 
     def discrete_laplace(self, epsilon: float) -> Noisy:
-        return Noisy(self, self._next(lambda: self._source.discrete_laplace_array(epsilon, self._runs)), 0)
+        draw = self._next(epsilon, lambda: self._source.discrete_laplace_array(epsilon, self._runs))
+        return Noisy(self, draw, 0)
 
-    def _uniform(self) -> int:
-        return self._next(lambda: self._source.uniforms(self._runs)[:, 0] / 2.0**64)
+    def _uniform(self) -> Draw:
+        return self._next(None, lambda: self._source.uniforms(self._runs)[:, 0] / 2.0**64)
 
     def bernoulli(self, probability: float) -> bool:
         return bool(self._split(self._uniform(), lambda uniforms: (uniforms < probability).astype(np.int64)))
@@ -193,10 +196,10 @@ class _SampledPath(_Path):
         shares[np.flatnonzero(weights)[-1] :] = np.inf  # the last choice that is possible takes what rounding left
         return self._split(self._uniform(), lambda uniforms: np.searchsorted(shares, uniforms, side="right"))
 
-    def at_least(self, draw: int, bound: int) -> bool:
+    def at_least(self, draw: Draw, bound: int) -> bool:
         return bool(self._split(draw, lambda draws: (draws >= bound).astype(np.int64)))
 
-    def value(self, draw: int) -> int:
+    def value(self, draw: Draw) -> int:
         return self._split(draw, lambda draws: draws)
 
 
@@ -205,7 +208,7 @@ class Noisy:
     """``draw + offset``: an integer that is not known further than the mechanism has asked."""
 
     path: Any
-    draw: int
+    draw: Any
     offset: int
 
     def __int__(self) -> int:
