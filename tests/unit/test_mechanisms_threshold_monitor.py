@@ -1,0 +1,433 @@
+"""ThresholdMonitor, its evolving form, and individual charging: against loops over dicts, and against exact laws."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from dp_transforms.accounting.threshold_monitor import calibrate_threshold_monitor
+from dp_transforms.mechanisms.individual_charging import IndividualCharging
+from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.query import LinearQuery
+from dp_transforms.mechanisms.release_rule import Release
+from dp_transforms.mechanisms.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
+from dp_transforms.noise_distribution import capped_sum_upper_tail, probability
+from tests.privacy.branching import exact_law, hockey_stick, sampled_law
+
+SMALL = {"wide_epsilon": 0.05, "narrow_epsilon": 0.5, "cap": 2}
+Bits = tuple[bool, ...]
+
+
+def key(seed: int) -> bytes:
+    return random.Random(seed).randbytes(32)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Against loops over dicts of fractions, which share only the draws
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class PlainMonitor:
+    """[KMS21] Algorithms 3 and 5 as printed, in real units."""
+
+    def __init__(self, copies: list[int], hits: int, threshold: float, grid: int, noise: NoiseSource) -> None:
+        self.database = {x: n for x, n in enumerate(copies) if n}
+        self.counters = dict.fromkeys(range(len(copies)), Fraction(0))
+        self.hits, self.grid, self.noise = hits, grid, noise
+        self.threshold = Fraction(math.ceil(Fraction(threshold) * grid), grid)
+
+    def ask(self, weights: list[int]) -> bool:
+        f = {x: Fraction(weight, self.grid) for x, weight in enumerate(weights)}
+        w = Fraction(self.noise.discrete_laplace(SMALL["wide_epsilon"]), self.grid)
+        v = Fraction(self.noise.discrete_laplace(SMALL["narrow_epsilon"]), self.grid)
+        total = sum(n * f[x] for x, n in self.database.items()) + w + min(v, Fraction(SMALL["cap"], self.grid))
+        if total < self.threshold:
+            return False
+        for x in f:
+            self.counters[x] += f[x]
+        self.database = {x: n for x, n in self.database.items() if self.counters[x] < self.hits}
+        return True
+
+
+class PlainCharging:
+    """[CL23] Algorithm 5 as printed, with BetweenThresholds where there is a zone."""
+
+    def __init__(self, users: int, hits: int, epsilon: float, zone: int | None, grid: int, noise: NoiseSource) -> None:
+        self.counters = dict.fromkeys(range(users), 0)
+        self.hits, self.zone, self.grid, self.noise = hits, zone, grid, noise
+        self.epsilon = epsilon if grid == 1 else math.nextafter(epsilon / grid, 0)
+
+    def ask(self, weights: list[int], threshold: float) -> Release | None:
+        active = [x for x, paid in self.counters.items() if paid < self.hits]
+        noisy = sum(weights[x] for x in active) + self.noise.discrete_laplace(self.epsilon)
+        above = noisy - math.ceil(Fraction(threshold) * self.grid)
+        if above < 0:
+            return None
+        if self.zone is not None and above >= self.zone:
+            return Release("above", None, False)
+        for x in active:
+            self.counters[x] += weights[x] > 0
+        return Release(None if self.zone is None else "between", noisy, True)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_monitors_do_what_is_printed(seed: int) -> None:
+    generator = random.Random(seed)
+    users, grid, hits = generator.randint(1, 60), generator.choice([1, 2, 7]), generator.randint(1, 3)
+    copies = [1] * users if seed % 2 else [generator.randint(0, 3) for _ in range(users)]
+    threshold = generator.uniform(0, users / 2)
+    arguments = {"hits": hits, "threshold": threshold, "grid": grid, "noise": SecretNoise(key(seed)), **SMALL}
+    monitor = ThresholdMonitorEvolving(users, **arguments) if seed % 2 else ThresholdMonitor(copies, **arguments)
+    plain = PlainMonitor(copies, hits, threshold, grid, SecretNoise(key(seed)))
+    answers = []
+    for _ in range(120):
+        weights = [generator.randint(0, grid) * (generator.random() < 0.3) for _ in range(users)]
+        answers.append(plain.ask(weights))
+        assert monitor.ask(LinearQuery(weights, grid)) == answers[-1]
+        assert [bool(active) for active in monitor.active()] == [plain.counters[x] < hits for x in range(users)]
+    assert any(answers)
+    assert not all(answers), "it never halts, and there were answers of both kinds"
+
+
+@pytest.mark.parametrize("zone", [None, 1, 5])
+@pytest.mark.parametrize("grid", [1, 3])
+def test_individual_charging_does_what_is_printed(zone: int | None, grid: int) -> None:
+    generator = random.Random(f"{zone} {grid}")
+    noise = [SecretNoise(key(7)) for _ in range(2)]
+    stream = IndividualCharging(40, hits=3, epsilon_per_query=0.9, zone_width=zone, grid=grid, noise=noise[0])
+    plain = PlainCharging(40, 3, 0.9, zone, grid, noise[1])
+    found = set()
+    for _ in range(200):
+        weights = [generator.randint(0, grid) * (generator.random() < 0.2) for _ in range(40)]
+        threshold = generator.uniform(0, 8)
+        expected = plain.ask(weights, threshold)
+        assert stream.ask(LinearQuery(weights, grid), threshold) == expected
+        found.add(None if expected is None else (expected.zone, expected.charged))
+    assert len(found) == (2 if zone is None else 3)
+    assert [bool(active) for active in stream.active()] == [paid < 3 for paid in plain.counters.values()]
+    assert not stream.active().all()
+
+
+def test_the_static_and_the_evolving_monitor_agree_on_a_database_that_does_not_change() -> None:
+    """And on one whose users change what they hold, with the change put into the query ([KMS21] Theorem 4.4)."""
+    generator = random.Random(5)
+    static, evolving = (
+        make(argument, hits=2, threshold=9, grid=4, noise=SecretNoise(key(5)), **SMALL)
+        for make, argument in ((ThresholdMonitor, [1] * 40), (ThresholdMonitorEvolving, 40))
+    )
+    for _ in range(100):
+        query = LinearQuery([generator.randint(0, 4) for _ in range(40)], 4)
+        assert static.ask(query) == evolving.ask(query)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Exact laws of small monitors
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def top_probability(margin: int) -> float:
+    """``Pr[W + min(V, cap) >= margin]``, summed over all V."""
+    wide, narrow, cap = SMALL["wide_epsilon"], SMALL["narrow_epsilon"], SMALL["cap"]
+    a = math.exp(-wide)
+
+    def above(m: int) -> float:
+        return a**m / (1 + a) if m >= 1 else 1 - a ** (1 - m) / (1 + a)
+
+    return math.fsum(probability(narrow, v) * above(margin - min(v, cap)) for v in range(-160, 161))
+
+
+def law_of_bits(
+    others: list[int], user: list[int], grid: int, hits: int, threshold: int, with_user: bool
+) -> dict[Bits, float]:
+    """The law of the transcript of one user's queries; others never reach their limit. All in units."""
+    law: dict[Bits, tuple[float, int]] = {(): (1.0, 0)}
+    for other, weight in zip(others, user, strict=True):
+        longer: dict[Bits, tuple[float, int]] = {}
+        for bits, (mass, paid) in law.items():
+            counts = other + (weight if with_user and paid < hits * grid else 0)
+            top = top_probability(threshold - counts)
+            longer[(*bits, True)] = (mass * top, paid + weight)
+            longer[(*bits, False)] = (mass * (1 - top), paid)
+        law = longer
+    return {bits: mass for bits, (mass, _) in law.items()}
+
+
+def monitor_run(
+    others: list[int], user: list[int], grid: int, hits: int, threshold: int
+) -> Callable[[NoiseSource, bool], Bits]:
+    """The same by the product: the others of a query are fresh ones, so that they never reach their limit."""
+    most = max(others)
+
+    def run(noise: NoiseSource, with_user: bool) -> Bits:
+        monitor = ThresholdMonitorEvolving(
+            1 + most * len(others), hits=hits, threshold=threshold / grid, grid=grid, noise=noise, **SMALL
+        )
+        bits = []
+        for step, (other, weight) in enumerate(zip(others, user, strict=True)):
+            weights = np.zeros(1 + most * len(others), dtype=np.int64)
+            weights[0] = weight * with_user
+            weights[1 + most * step : 1 + most * step + other] = 1
+            bits.append(monitor.ask(LinearQuery(weights, grid)))
+        return tuple(bits)
+
+    return run
+
+
+@pytest.mark.parametrize(("others", "user", "grid"), [([3, 5], [1, 1], 1), ([4, 2], [3, 2], 3), ([0, 9], [2, 0], 2)])
+def test_the_law_of_the_product_is_that_of_independent_bits(others: list[int], user: list[int], grid: int) -> None:
+    run = monitor_run(others, user, grid, 1, 4)
+    for with_user in (False, True):
+        expected = law_of_bits(others, user, grid, 1, 4, with_user)
+        law = exact_law(lambda noise, world=with_user: run(noise, world), cut=1e-10)
+        assert set(law) == set(expected)
+        for bits, mass in expected.items():
+            assert law[bits] == pytest.approx(mass, rel=1e-7)
+
+
+def test_the_law_of_the_product_with_real_noise() -> None:
+    """100,000 runs of two queries; six standard deviations for 4 transcripts: false alarm below 1e-8."""
+    runs = 100_000
+    run = monitor_run([3, 5], [1, 1], 1, 1, 4)
+    counts = sampled_law(lambda noise: run(noise, True), runs, SecretNoise(key(3)))
+    right, wrong = (law_of_bits([3, 5], [1, 1], 1, 1, threshold, True) for threshold in (4, 6))
+
+    def agrees(expected: dict[Bits, float]) -> bool:
+        return all(abs(counts[bits] / runs - mass) < 6 * math.sqrt(mass / runs) for bits, mass in expected.items())
+
+    assert agrees(right)
+    assert not agrees(wrong), "a threshold two units higher is seen"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_claims_of_the_proof_hold_for_each_of_1024_transcripts(seed: int) -> None:
+    """P <= e^(wide * paid) Q for each transcript, and both directions of the theorem; weights of halves or whole."""
+    generator = random.Random(seed)
+    grid, hits = 1 + seed % 2, 1 + seed // 2
+    threshold = 2 * 10
+    others = [threshold - generator.choice([-1, 0, 1, 2, 5, 12]) for _ in range(10)]
+    user = [generator.randint(1, grid) for _ in range(10)]
+    without, with_user = (law_of_bits(others, user, grid, hits, threshold, world) for world in (False, True))
+    largest = 0.0
+    for bits, p in with_user.items():
+        paid = 0
+        for top, weight in zip(bits, user, strict=True):
+            paid += weight if top and paid < hits * grid else 0
+        ratio = math.log(p / without[bits])
+        assert ratio <= SMALL["wide_epsilon"] * paid + 1e-12
+        largest = max(largest, ratio / (SMALL["wide_epsilon"] * max(paid, 1)))
+    assert largest > 0.5, "and not by far"
+    claim = (hits + 1) * grid * SMALL["wide_epsilon"]
+    assert hockey_stick_of(with_user, without, claim) < 1e-12
+    assert hockey_stick_of(without, with_user, claim) > 1e-6, "the other direction is not so cheap"
+
+
+def hockey_stick_of(p: dict[Bits, float], q: dict[Bits, float], epsilon: float) -> float:
+    """One direction."""
+    return math.fsum(max(0.0, p[bits] - math.exp(epsilon) * q[bits]) for bits in p)
+
+
+def test_the_calibrated_monitor_keeps_its_claim_with_much_to_spare() -> None:
+    """1000 queries at a count of one below the threshold: the transcript is the number of queries before the top."""
+    noise = calibrate_threshold_monitor(1.0, 1e-6, hits=1)
+    tops = [capped_sum_upper_tail(noise.wide_epsilon, noise.narrow_epsilon, noise.cap, m) for m in (0, 1)]
+    with_user, without = (
+        {(n,): (1 - top) ** n * top for n in range(1000)} | {(1000,): (1 - top) ** 1000} for top in tops
+    )
+    assert hockey_stick(with_user, without, 1.0) == 0.0
+    assert hockey_stick(with_user, without, 0.1) < 1e-12, "a tenth of the claimed epsilon"
+    assert hockey_stick(with_user, without, 0.0) > 1e-6
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Targets with weights in (0, 1]
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def has_target(p: np.ndarray, q: np.ndarray, target: np.ndarray, epsilon: float, probability: float) -> bool:
+    """Whether a common part can be taken out such that the rest is a q-target: a linear program in that part."""
+    size, factor = len(p), math.exp(epsilon)
+    rows, limits = [], []
+    for here, there in ((p, q), (q, p)):
+        rows += list((factor - 1) * np.eye(size))  # here - C <= e^eps (there - C)
+        limits += list(factor * there - here)
+        rows.append(target - probability)  # sum of (here - C) over the target >= probability (1 - sum of C)
+        limits.append(here @ target - probability)
+    bounds = [(0, limit) for limit in np.minimum(p, q)]
+    return linprog(np.zeros(size), A_ub=np.array(rows), b_ub=np.array(limits), bounds=bounds).status == 0
+
+
+def outcomes(count: int, width: int, ratio: float) -> np.ndarray:
+    """Below the zone, each value in the zone 0 .. width - 1, above it: probabilities given the exact count."""
+    inside = [(1 - ratio) / (1 + ratio) * ratio ** abs(z - count) for z in range(width)]
+
+    def tail(m: int) -> float:  # Pr[Z >= m]
+        return ratio**m / (1 + ratio) if m >= 1 else 1 - ratio ** (1 - m) / (1 + ratio)
+
+    return np.array([tail(count + 1), *inside, tail(width - count)])
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "grid", "width"), [(1.0, 1, 2), (0.8, 3, 1), (0.8, 3, 2), (1.5, 4, 6), (0.3, 5, 3)]
+)
+def test_a_zone_is_a_target_for_every_weight_and_no_larger_one_is(epsilon: float, grid: int, width: int) -> None:
+    stream = IndividualCharging(1, hits=1, epsilon_per_query=epsilon, zone_width=width, grid=grid)
+    q = stream.target_probability
+    assert q == pytest.approx((1 - math.exp(-width * epsilon / grid)) / (math.exp(epsilon) + 1), rel=1e-12)
+    target = np.array([0, *[1] * width, 0])
+    ratio = math.exp(-epsilon / grid)
+    larger = []
+    for weight, count in itertools.product(range(1, grid + 1), range(-grid - 3, width + grid + 3)):
+        laws = outcomes(count, width, ratio), outcomes(count + weight, width, ratio)
+        assert has_target(*laws, target, epsilon, q * (1 - 1e-6)), (weight, count)
+        larger.append(has_target(*laws, target, epsilon, q * 1.01))
+    assert not all(larger), "where the user tips the sum over an edge, q is all there is"
+
+
+def test_values_published_from_a_threshold_on_are_a_target_for_every_weight() -> None:
+    epsilon, grid, reach = 0.9, 3, 30
+    stream = IndividualCharging(1, hits=1, epsilon_per_query=epsilon, grid=grid)
+    q = stream.target_probability
+    assert q == pytest.approx(1 / (math.exp(epsilon) + 1), rel=1e-12)
+    larger = []
+    for weight, count in itertools.product((1, 2, 3), (-5, -3, -2, -1, 0, 4)):
+        p, r = (outcomes(each, reach, math.exp(-epsilon / grid)) for each in (count, count + weight))
+        target = np.array([0, *[1] * (reach + 1)])
+        assert has_target(p, r, target, epsilon, q * (1 - 1e-6)), (weight, count)
+        larger.append(has_target(p, r, target, epsilon, q * 1.01))
+    assert not all(larger)
+
+
+def test_the_test_of_targets_sees_one_that_is_too_large() -> None:
+    laws = outcomes(-1, 2, math.exp(-1)), outcomes(0, 2, math.exp(-1))
+    q = (1 - math.exp(-2)) / (math.e + 1)
+    assert has_target(*laws, np.array([0, 1, 1, 0]), 1.0, q * 0.999)
+    assert not has_target(*laws, np.array([0, 1, 1, 0]), 1.0, q * 1.001)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Accuracy
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("queries", "beta", "grid"), [(1, 0.1, 1), (100, 0.01, 1), (7, 0.3, 4)])
+def test_accuracy_is_the_smallest_alpha_that_the_exact_tails_allow(queries: int, beta: float, grid: int) -> None:
+    threshold = 10.1
+    monitor = ThresholdMonitorEvolving(1, hits=1, threshold=threshold, grid=grid, **SMALL)
+    in_units = math.ceil(threshold * grid)
+    alpha = (monitor.accuracy(queries, beta) - (in_units / grid - threshold)) * grid
+    assert alpha == pytest.approx(round(alpha), abs=1e-9)
+
+    def errs(units: int) -> float:  # the likelier error of one query, at the count nearest to being right
+        return max(top_probability(units + 1), 1 - top_probability(-units))
+
+    assert errs(round(alpha)) <= beta / queries < errs(round(alpha) - 1)
+
+
+def test_accuracy_holds_for_random_streams() -> None:
+    """Errors in 300 runs of 10 queries at beta = 0.1; the chance of 60 runs or more with one is below 2e-7."""
+    noise = SecretNoise(key(1))
+    alpha = ThresholdMonitorEvolving(400, hits=50, threshold=200, noise=noise, **SMALL).accuracy(10, 0.1)
+    wrong = 0
+    for _ in range(300):
+        monitor = ThresholdMonitorEvolving(400, hits=50, threshold=200, noise=noise, **SMALL)
+        errors = 0
+        for step in range(10):
+            count = int(200 + (alpha + 1) * (-1) ** step)
+            errors += monitor.ask(LinearQuery(np.arange(400) < count)) != (count > 200)
+        wrong += errors > 0
+    assert 1 <= wrong < 60
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Errors
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hits": 0}, "hits must be a whole number"),
+        ({"hits": True}, "hits must be a whole number"),
+        ({"hits": 1.5}, "hits must be a whole number"),
+        ({"threshold": math.nan}, "a threshold must"),
+        ({"threshold": math.inf}, "a threshold must"),
+        ({"threshold": True}, "a threshold must"),
+        ({"wide_epsilon": 0.0}, "wide_epsilon must lie in"),
+        ({"wide_epsilon": math.nan}, "wide_epsilon must lie in"),
+        ({"narrow_epsilon": -1.0}, "narrow_epsilon must lie in"),
+        ({"narrow_epsilon": True}, "narrow_epsilon must lie in"),
+        ({"cap": -1}, "cap must be a whole number"),
+        ({"cap": 1.0}, "cap must be a whole number"),
+        ({"grid": 0}, "grid must be a whole number"),
+    ],
+)
+def test_monitors_refuse_numbers_out_of_range(change: dict[str, float], message: str) -> None:
+    arguments = {"hits": 1, "threshold": 1, **SMALL} | change
+    for make, argument in ((ThresholdMonitor, [1]), (ThresholdMonitorEvolving, 1)):
+        with pytest.raises(ValueError, match=message):
+            make(argument, **arguments)
+
+
+@pytest.mark.parametrize("records", [[], [-1], [0.5], [[1, 1]], "ab", [2**62]])
+def test_databases_that_are_no_counts_are_refused(records: object) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        ThresholdMonitor(records, hits=1, threshold=1, **SMALL)
+
+
+@pytest.mark.parametrize("users", [0, -3, 1.0, True])
+def test_numbers_of_users_that_are_none_are_refused(users: int) -> None:
+    with pytest.raises(ValueError, match="users must be a whole number"):
+        ThresholdMonitorEvolving(users, hits=1, threshold=1, **SMALL)
+    with pytest.raises(ValueError, match="users must be a whole number"):
+        IndividualCharging(users, hits=1, epsilon_per_query=1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hits": 0}, "hits must be a whole number"),
+        ({"epsilon_per_query": 0.0}, "epsilon_per_query must lie in"),
+        ({"epsilon_per_query": math.nan}, "epsilon_per_query must lie in"),
+        ({"epsilon_per_query": True}, "epsilon_per_query must lie in"),
+        ({"epsilon_per_query": 1e-7, "grid": 100}, r"epsilon_per_query must lie in \[1e-06, 32.0\] with grid 100"),
+        ({"zone_width": 0}, "zone_width must be a whole number"),
+        ({"grid": 2.0}, "grid must be a whole number"),
+    ],
+)
+def test_individual_charging_refuses_numbers_out_of_range(change: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        IndividualCharging(1, **({"hits": 1, "epsilon_per_query": 1.0} | change))
+
+
+def test_questions_that_do_not_fit_are_refused_and_cost_nothing() -> None:
+    monitor = ThresholdMonitorEvolving(2, hits=1, threshold=1, **SMALL)
+    stream = IndividualCharging(2, hits=1, epsilon_per_query=1.0)
+    for query in (LinearQuery([1]), LinearQuery([1, 1], grid=2)):
+        with pytest.raises(ValueError, match="the query must have"):
+            monitor.ask(query)
+        with pytest.raises(ValueError, match="the query must have"):
+            stream.ask(query, 1)
+    with pytest.raises(ValueError, match="a threshold must"):
+        stream.ask(LinearQuery([1, 1]), math.nan)
+    for queries, beta in ((0, 0.1), (1.5, 0.1), (1, 0.0), (1, 1.0), (1, math.nan), (1, True)):
+        with pytest.raises(ValueError, match=r"(queries|beta) must"):
+            monitor.accuracy(queries, beta)
+    assert monitor.active().all()
+    assert stream.active().all()
+
+
+def test_without_a_source_noise_is_secret() -> None:
+    """Two of them agree on 40 coin flips with probability below 1e-10."""
+
+    def flips() -> list[bool]:
+        monitor = ThresholdMonitorEvolving(1, hits=1, threshold=0, **SMALL)
+        return [monitor.ask(LinearQuery([0])) for _ in range(40)]
+
+    assert flips() != flips()
