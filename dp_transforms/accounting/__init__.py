@@ -7,8 +7,10 @@
 - `target_charging`: the closed form and the exact tail to compare it with, and what is charged in each release mode.
 - `threshold_monitor`: the explicit constants of ThresholdMonitor [KMS21]: its noise for a budget, and its price.
 - `renyi`: Renyi target charging: the flat charge of a hit at each order, and the conversion by dp_accounting.
+- `mixed_charging`: target charging with calls of different epsilon and q, chosen as one goes.
 - `composition`: basic, advanced and optimal composition, and the solver.
 
-The proofs are in docs/guarantee.md. [CL23] is Cohen, Lyu, "The Target-Charging Technique for Privacy Analysis across
-Interactive Computations" (2023); [KOV15] Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy".
+The proofs are in docs/guarantee.md, those of `mixed_charging` in docs/mixed_charging.md. [CL23] is Cohen, Lyu, "The
+Target-Charging Technique for Privacy Analysis across Interactive Computations" (2023); [KOV15] Kairouz, Oh, Viswanath,
+"The Composition Theorem for Differential Privacy".
 """

@@ -19,4 +19,9 @@ multiplicative_weights  online, one query after the other, and offline, for a kn
 small_database      SmallDB: a database of a few records that answers a known set of queries
 marginals           k-way marginals as linear queries
 synthetic_data      the distribution that these publish, and how it learns
+private_computation what target charging runs: noisy answers, tests and zones, and their targets
+target_charging     many private computations, of which only those are paid for that hit their target
+conditional_release one private draw that is kept, and published once its condition holds
+selection           the best k of many private results, each candidate run once, for the price of k
+boundary_wrapper    private classifiers that pay only where they are unsure
 """
