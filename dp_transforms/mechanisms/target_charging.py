@@ -160,7 +160,7 @@ class TargetCharging(_Charging):
         `price.most_hits`.
         """
         if not self._limit.admits(price.epsilon, price.target_probability, price.most_hits):
-            raise Halted("no hit is left for this call.")
+            raise Halted(f"this call could lead to {price.most_hits} more hits than were charged so far: too many.")
         self._pay_delta(price.delta)
         result = run(self._data, self._noise)
         self._limit.charge(price.epsilon, price.target_probability, int(hits(result)))

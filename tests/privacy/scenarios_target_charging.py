@@ -345,6 +345,7 @@ SCENARIOS = [
         _game(_LN3, _Q3, 1, 2 * _LN3),
         _halts(_revisions(_RevisesFree, [_RESPONSE] * 8, ["nothing", "up", "down"]), _hits(1, _LN3)),
         private=False,
+        sampled=True,
     ),
     Scenario(
         "one-shot top-k",
