@@ -9,24 +9,25 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import capped_game_delta
-from tests.privacy.adversary import Action, Kernel, best_adversary, extract_kernel
+from dp_transforms.auditing.adversary import Kernel, best_adversary
+from tests.privacy.adversary import Action, extract_kernel
 from tests.privacy.exact_monitor import settings_for, target_probability
 
 _EPSILON = 0.25
 _EPSILONS = [0.125 * step for step in range(25)]
 
 
-def _kernel(release: str, hits: int) -> tuple[float, list[Action], Kernel]:
+def _kernel(release: str, hits: int) -> tuple[float, Kernel]:
     settings = settings_for(release, _EPSILON, hits, math.ceil(12 / _EPSILON), math.ceil(2 / _EPSILON))
     edges = (0, settings.zone_width)
     distances = {*range(-32, 33, 8), *(edge + near for edge in edges for near in (-2, -1, 0, 1))}
     actions = [Action(settings.threshold + distance) for distance in sorted(distances)]
-    return target_probability(settings), actions, extract_kernel(settings, actions)
+    return target_probability(settings), extract_kernel(settings, actions)
 
 
 @pytest.mark.parametrize(("release", "hits"), [("labels", 2), ("counts", 1)])
 def test_no_adversary_exceeds_the_claim_of_a_cap(release: str, hits: int) -> None:
-    q, actions, kernel = _kernel(release, hits)
+    q, kernel = _kernel(release, hits)
     for participations in (1, 3, 8, 20):
         claims = np.array([capped_game_delta(_EPSILON, q, hits, participations, at) for at in _EPSILONS])
         ratios = []
@@ -34,8 +35,7 @@ def test_no_adversary_exceeds_the_claim_of_a_cap(release: str, hits: int) -> Non
             attained = [
                 best_adversary(
                     kernel,
-                    actions,
-                    epsilon_per_query=_EPSILON,
+                    step=_EPSILON / 40,
                     rounds=rounds,
                     epsilons=_EPSILONS,
                     adds_target=adds_target,
