@@ -172,6 +172,7 @@ class AboveThreshold(_SparseVector):
         ``8 (ln k + ln(2/beta)) / epsilon``, times sensitivity_units / grid, rounded up to an even number of units, plus
         what the threshold was rounded up by. f is the answer before it was put on the grid.
         """
+        _check_accuracy(queries, beta)
         return 2 * self._comparison_units(queries, beta) / self._grid + self._threshold_shift
 
 
@@ -215,6 +216,7 @@ class Sparse(_SparseVector):
         ln(2 cutoff/beta)) / epsilon`` for delta > 0 (more where more noise is drawn); grid and rounding likewise. All
         queries are answered if fewer than `cutoff` of those before the last have ``f >= threshold - alpha``.
         """
+        _check_accuracy(queries, beta)
         return 2 * self._comparison_units(queries, beta) / self._grid + self._threshold_shift
 
 
@@ -270,10 +272,12 @@ class NumericSparse(_SparseVector):
         values unless there are many queries: their noise has a scale of sqrt(8) times the factor before the
         logarithms, and needs that times ln(2 cutoff/beta). The larger of the two is returned.
         """
+        _check_accuracy(queries, beta)
         return max(self.comparison_accuracy(queries, beta / 2), self.value_accuracy(beta / 2))
 
     def comparison_accuracy(self, queries: int, beta: float) -> float:
         """The part of `accuracy` that is about the threshold alone, with all of beta for it."""
+        _check_accuracy(queries, beta)
         return 2 * self._comparison_units(queries, beta) / self._grid + self._threshold_shift
 
     def value_accuracy(self, beta: float) -> float:
@@ -295,6 +299,12 @@ def _check_budget(epsilon: float, delta: float, cutoff: int) -> None:
 def _check_beta(beta: float) -> None:
     if isinstance(beta, bool) or not 0 < beta < 1:
         raise ValueError(f"beta must lie in (0, 1), got {beta!r}.")
+
+
+def _check_accuracy(queries: int, beta: float) -> None:
+    if not _is_whole(queries) or queries < 1:
+        raise ValueError(f"queries must be a whole number >= 1, got {queries!r}.")
+    _check_beta(beta)
 
 
 def _is_whole(value: object) -> bool:
