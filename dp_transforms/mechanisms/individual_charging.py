@@ -12,7 +12,7 @@ from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.query import LinearQuery, check_grid, units_up
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release, ReleaseRule
 from dp_transforms.mechanisms.user_counters import UserCounters, check_whole
-from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON
+from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON, upper_tail
 
 
 class IndividualCharging:
@@ -90,6 +90,20 @@ class IndividualCharging:
         if release.noisy_count is None:
             return release
         return release._replace(noisy_count=int(release.noisy_count))
+
+    def accuracy(self, queries: int, beta: float) -> float:
+        """An alpha such that, with probability at least 1 - beta, the first `queries` answers are all right up to it.
+
+        All that are published have ``f >= threshold - alpha``, all others ``f <= threshold + alpha``, and noisy values
+        lie within alpha of f: the sum over those still there, on the grid. The threshold is the one rounded up.
+        """
+        check_whole("queries", queries, 1, 2**60)
+        if isinstance(beta, bool) or not 0 < beta < 1:
+            raise ValueError(f"beta must lie in (0, 1), got {beta!r}.")
+        units = max(0, math.floor(math.log(queries / beta) / self._epsilon_per_unit) - 1)
+        while 2 * queries * upper_tail(self._epsilon_per_unit, units + 1) > beta:
+            units += 1
+        return units / self._grid
 
     def active(self) -> npt.NDArray[np.bool_]:
         """bool[n]: who has paid less than `hits`. For tests and operators: not to be published."""
