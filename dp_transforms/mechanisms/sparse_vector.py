@@ -6,8 +6,8 @@ them. Queries may be chosen from what was published before. Unit: one user, who 
 Noise is drawn in units of ``1 / grid`` (`query`). Let s be the number of units by which one user may change an answer,
 at most. One run of [DR14] Algorithm 1 at epsilon' draws a threshold's noise with ``epsilon' / (2 s)`` for each unit and
 an answer's noise with ``epsilon' / (4 s)``. It is epsilon'-DP as in [DR14] Theorem 3.23: their change of variables
-shifts the threshold by at most s units and the last answer's noise by at most 2 s, and a shift by one unit changes
-every probability of the discrete noise by e^epsilon for each unit at most. Every epsilon is rounded toward more noise.
+shifts the threshold by at most s units and the last answer's noise by at most 2 s, and a shift by one unit of discrete
+noise with epsilon changes every probability by a factor of at most e^epsilon. All epsilons are rounded down.
 """
 
 from __future__ import annotations
@@ -127,9 +127,7 @@ class _SparseVector:
     def _comparison_units(self, queries: int, beta: float) -> int:
         """A number m with ``|answer - threshold| <= 2 m`` units wherever a comparison errs, except with probability
         beta: then no answer's noise and no threshold's noise exceeds m. ``Pr[|Z| > m] <= e^(-epsilon m)``."""
-        if not _is_whole(queries) or queries < 1:
-            raise ValueError(f"queries must be a whole number >= 1, got {queries!r}.")
-        _check_beta(beta)
+        _check_accuracy(queries, beta)
         return math.ceil((math.log(queries) + math.log(2 * self._cutoff / beta)) / self._query_epsilon)
 
 
@@ -172,7 +170,6 @@ class AboveThreshold(_SparseVector):
         ``8 (ln k + ln(2/beta)) / epsilon``, times sensitivity_units / grid, rounded up to an even number of units, plus
         what the threshold was rounded up by. f is the answer before it was put on the grid.
         """
-        _check_accuracy(queries, beta)
         return 2 * self._comparison_units(queries, beta) / self._grid + self._threshold_shift
 
 
@@ -216,7 +213,6 @@ class Sparse(_SparseVector):
         ln(2 cutoff/beta)) / epsilon`` for delta > 0 (more where more noise is drawn); grid and rounding likewise. All
         queries are answered if fewer than `cutoff` of those before the last have ``f >= threshold - alpha``.
         """
-        _check_accuracy(queries, beta)
         return 2 * self._comparison_units(queries, beta) / self._grid + self._threshold_shift
 
 
@@ -277,7 +273,6 @@ class NumericSparse(_SparseVector):
 
     def comparison_accuracy(self, queries: int, beta: float) -> float:
         """The part of `accuracy` that is about the threshold alone, with all of beta for it."""
-        _check_accuracy(queries, beta)
         return 2 * self._comparison_units(queries, beta) / self._grid + self._threshold_shift
 
     def value_accuracy(self, beta: float) -> float:
