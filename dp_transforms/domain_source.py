@@ -29,7 +29,7 @@ class DomainSource:
             raise ValueError(
                 "the plan is one for an open domain. Calibrate it for this list of items, or give no domain."
             )
-        self._domain = domain if isinstance(domain, ItemDomain) else os.fspath(domain)
+        self._domain = domain if isinstance(domain, ItemDomain) else _path_for_workers(os.fspath(domain))
         self._size = plan.domain_size
         self._fingerprint = plan.domain_fingerprint
         self._shared = Shared()
@@ -51,6 +51,11 @@ class DomainSource:
                 " that the plan was made for, or make a new plan."
             )
         return domain
+
+
+def _path_for_workers(path: str) -> str:
+    """Workers may stand in another folder."""
+    return path if "://" in path else os.path.abspath(path)
 
 
 def read_domain(path: str) -> ItemDomain:

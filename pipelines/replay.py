@@ -73,7 +73,7 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
         beam_options = pipeline_options(context.obj or [])
         request = _request(logs, options)
         if is_local(beam_options) and not options["allow_large_log"]:
-            check_memory(request.chunks, request.fields, request.plan)
+            check_memory(request.chunks, request.fields, request.plan, request.domain_file)
     except ValueError as error:  # of a file, the plan, or an option
         raise UserError(str(error)) from None
     progress = ReadProgress()

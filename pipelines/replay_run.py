@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ from runners.direct import free_memory_bytes
 _BASE_BYTES = 400_000_000
 _BYTES_PER_EVENT = 120
 _BYTES_PER_LONG_LABEL_BYTE = 6
+_BYTES_PER_DOMAIN_BYTE = 7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,11 +67,15 @@ class ReplaySummary:
     seconds: float
 
 
-def check_memory(chunks: Sequence[LogChunk], fields: EventFields, plan: ReleasePlan) -> None:
+def check_memory(
+    chunks: Sequence[LogChunk], fields: EventFields, plan: ReleasePlan, domain_file: str | None = None
+) -> None:
     """Raises UserError for a log that would not fit into memory on the local runner."""
     log = estimate_log(chunks, fields)
     per_window = log.events * _BYTES_PER_EVENT + log.long_label_bytes * _BYTES_PER_LONG_LABEL_BYTE
     needed = _BASE_BYTES + plan.schedule.windows_per_event * per_window
+    if domain_file is not None and os.path.isfile(domain_file):
+        needed += os.path.getsize(domain_file) * _BYTES_PER_DOMAIN_BYTE
     free = free_memory_bytes()
     if needed > free:
         raise UserError(

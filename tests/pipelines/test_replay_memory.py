@@ -39,3 +39,17 @@ def test_long_labels_count_in_the_memory_check(tmp_path: pathlib.Path, monkeypat
     monkeypatch.setattr(replay_run, "free_memory_bytes", lambda: 570_000_000)
     with pytest.raises(UserError, match=r"0\.6 GB on the local runner"):
         replay_run.check_memory(chunks, EventFields(), plan)
+
+
+def test_a_list_of_items_counts_in_the_memory_check(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten million items in a file of 279 MB took 1.8 GB."""
+    write_log(tmp_path, [("u", "i")] * 1000)
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule.fixed(0, 7200, 3600))
+    items = tmp_path / "items.txt"
+    with items.open("wb") as file:
+        file.truncate(100_000_000)
+    chunks = find_log_chunks([str(tmp_path / "log.parquet")], EventFields())
+    monkeypatch.setattr(replay_run, "free_memory_bytes", lambda: 1_000_000_000)
+    replay_run.check_memory(chunks, EventFields(), plan)
+    with pytest.raises(UserError, match=r"1\.1 GB on the local runner"):
+        replay_run.check_memory(chunks, EventFields(), plan, str(items))
