@@ -1,4 +1,4 @@
-"""``python -m benchmarks [speed] [utility] [accounting] [noise_comparison] [--quick] [--full]``: named ones, or all."""
+"""``python -m benchmarks [NAME ...] [--quick] [--full]``: the named ones, or all."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ _NAMES = (
     "utility",
     "accounting",
     "noise_comparison",
+    "linear_queries",
 )  # in this order: a large process would count toward the peak of its children
 
 

@@ -35,11 +35,12 @@ def line_plot_svg(
     place_x, ticks_x = _axis([x for x, _ in points], log_x, _LEFT, _WIDTH - _RIGHT)
     place_y, ticks_y = _axis([y for _, y in points], log_y, _HEIGHT - _BOTTOM, _TOP)
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    width = max(_WIDTH, right + 66 + math.ceil(6.8 * max(map(len, series))))  # for the longest name in the legend
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {_HEIGHT}" width="{width}" '
         f'height="{_HEIGHT}" font-family="sans-serif" font-size="12" role="img" aria-labelledby="title">',
         f'<title id="title">{escape(title)}</title>',
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        f'<rect width="{width}" height="{_HEIGHT}" fill="white"/>',
         f'<text x="{_LEFT}" y="24" font-size="14" font-weight="bold">{escape(title)}</text>',
     ]
     for value in ticks_x:
@@ -85,7 +86,7 @@ def _axis(
 
 def _log_ticks(low: float, high: float) -> list[float]:
     """Powers of ten; with 2 and 5 of each, where that leaves room."""
-    digits = (1, 2, 5) if high / low < 2000 else (1,)
+    digits = (1, 2, 5) if high / low < 500 else (1,)
     first, last = math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1
     candidates = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
     start = max(k for k, tick in enumerate(candidates) if tick <= low * (1 + 1e-12))

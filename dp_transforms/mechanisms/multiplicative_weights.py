@@ -77,7 +77,7 @@ class OnlineMultiplicativeWeights:
     ... )
     >>> answers = [online.ask(LinearQuery([1, 0, 0, 0])), online.ask(LinearQuery([1, 1, 0, 0]))]
     >>> [(round(answer.share, 2), answer.updated) for answer in answers]
-    [(0.9, True), (0.67, False)]
+    [(0.9, True), (0.68, False)]
     """
 
     def __init__(
@@ -132,15 +132,15 @@ class OnlineMultiplicativeWeights:
         for sign in (1, -1):
             error = self._sparse.ask(_Error(query, estimate_units, sign))
             if error is not None:
-                self._learn(query, sign, error / self._records)
+                self._learn(query, estimate, sign, error / self._records)
                 share = (estimate_units / self._grid + sign * error) / self._records
                 return LinearAnswer(min(1.0, max(0.0, share)), updated=True)
         return LinearAnswer(estimate, updated=False)
 
-    def _learn(self, query: LinearQuery, sign: int, noisy_error: float) -> None:
-        """noisy_error: published. The least true error that it leaves is g in the lemma of `MultiplicativeWeights`."""
-        at_least = min(1.0, max(noisy_error - self._value_slack, self._least_error))
-        self._learner.update(query, 4 * sign * at_least)
+    def _learn(self, query: LinearQuery, estimate: float, sign: int, noisy_error: float) -> None:
+        """noisy_error: published. The answer is moved by the least true error that it leaves possible."""
+        at_least = max(noisy_error - self._value_slack, self._least_error)
+        self._learner.move(query, estimate + sign * at_least)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -253,8 +253,9 @@ class OfflineMultiplicativeWeights:
             error = (noisy_answer - int(estimates[position])) / (self._grid * self._records)
             if abs(error) < self._stop_below:
                 break
-            step = 4 * min(1.0, abs(error) - self._slack)  # the lemma of `MultiplicativeWeights`
-            self._learner.update(self._queries[position], math.copysign(step, error))
+            # By the least true error that the measurement leaves possible.
+            target = noisy_answer / (self._grid * self._records) - math.copysign(self._slack, error)
+            self._learner.move(self._queries[position], target)
         return self._learner.synthetic
 
     def _choose_worst(self, estimates: npt.NDArray[np.int64]) -> int:

@@ -13,6 +13,8 @@ from dp_transforms.mechanisms.query import LinearQuery, check_counts
 
 LARGEST_UNIVERSE = 2**20
 LARGEST_RECORDS = 2**40
+_LARGEST_STEP = 30.0
+_INFINITE_LOGIT = 1000.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,11 +40,15 @@ class SyntheticData:
 class MultiplicativeWeights:
     """Moves a distribution towards the true one, one query after the other. Sees public numbers only.
 
-    Lemma: let e = f(D) - f(p) be the error of the present distribution p, and D the true one. An update brings the
-    relative entropy KL(D || p) down by at least ``step e - step^2 / 8``: it falls by ``step f(D) - ln sum p(x)
-    exp(step f(x))``, and by Hoeffding's lemma the logarithm is at most ``step f(p) + step^2 / 8``, as f lies in [0, 1].
-    At the start it is at most ln(universe), and it is never negative. So with ``step = 4 g`` for any g <= e, of e's
-    sign, an update gains at least 2 g^2, and there are at most ``ln(universe) / (2 g^2)`` updates with such g.
+    Lemma: let p be the present distribution, D the true one, and m a number between f(p) and f(D). A move of the answer
+    to m brings the relative entropy KL(D || p) down by at least ``2 (m - f(p))^2``. At the start it is at most
+    ln(universe), and it is never negative; so there are at most ``ln(universe) / (2 g^2)`` moves by g or more.
+
+    Proof: shares become proportional to ``share(x) exp(s f(x))`` with ``s = logit(m) - logit(f(p))``. The entropy falls
+    by ``s f(D) - ln sum p(x) exp(s f(x))``. The exponential is convex and f lies in [0, 1], so the sum is at most
+    ``1 - f(p) + f(p) e^s = (1 - f(p)) / (1 - m)``, and ``s m`` minus its logarithm is ``kl(m || f(p))``, at least
+    ``2 (m - f(p))^2`` by Pinsker's inequality; ``s (f(D) - m) >= 0`` comes on top. Steps are cut to |s| <= 30, which
+    leaves a gain of at least 2 g^2, since it bites only where much more is gained.
     """
 
     def __init__(self, universe: int) -> None:
@@ -51,12 +57,21 @@ class MultiplicativeWeights:
         self._log_shares = np.zeros(universe)  # not normalised; logarithms, as shares may become very small
         self.synthetic = SyntheticData(np.full(universe, 1 / universe))
 
-    def update(self, query: LinearQuery, step: float) -> None:
-        """Shares become proportional to ``share(x) exp(step f(x))``. step > 0 raises the answer to the query."""
+    def move(self, query: LinearQuery, target: float) -> None:
+        """Moves the answer to `target`, cut to [0, 1]; exactly there if all f(x) are 0 or 1, else at most so far."""
+        step = _logit(min(1.0, max(0.0, target))) - _logit(self.synthetic.answer(query))
+        step = min(_LARGEST_STEP, max(-_LARGEST_STEP, step))
         self._log_shares = self._log_shares + query.weights * (step / query.grid)
         self._log_shares -= self._log_shares.max()
         shares = np.exp(self._log_shares)
         self.synthetic = SyntheticData(shares / shares.sum())
+
+
+def _logit(share: float) -> float:
+    """``ln(x / (1 - x))``, with large numbers for its infinities."""
+    if not 0 < share < 1:
+        return math.copysign(_INFINITE_LOGIT, share - 0.5)
+    return math.log(share) - math.log1p(-share)
 
 
 def check_histogram(histogram: Any) -> npt.NDArray[np.int64]:

@@ -82,9 +82,9 @@ class _UpdatesWithTheTruth(OnlineMultiplicativeWeights):
         super().__init__(histogram, **arguments)
         self._histogram = histogram
 
-    def _learn(self, query: LinearQuery, sign: int, noisy_error: float) -> None:
-        error = query.answer(self._histogram) / self._records / self._grid - self.synthetic.answer(query)
-        super()._learn(query, sign, abs(error))
+    def _learn(self, query: LinearQuery, estimate: float, sign: int, noisy_error: float) -> None:
+        error = query.answer(self._histogram) / self._records / self._grid - estimate
+        super()._learn(query, estimate, sign, abs(error))
 
 
 class _CountsTheRecords(OnlineMultiplicativeWeights):
@@ -203,7 +203,7 @@ SCENARIOS = [
         "OnlineMultiplicativeWeights with the update made by the true error",
         8.0,
         0.0,
-        _online(_UpdatesWithTheTruth, _REPLACED, [_FIRST], **_ONLINE),
+        _online(_UpdatesWithTheTruth, _REPLACED, [_FIRST], **{**_ONLINE, "accuracy": 0.2}),
         private=False,
     ),
     Scenario(

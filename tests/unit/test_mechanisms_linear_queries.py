@@ -99,34 +99,55 @@ def _relative_entropy(truth: np.ndarray, shares: np.ndarray) -> float:
     return float((truth[held] * np.log(truth[held] / shares[held])).sum())
 
 
-def test_every_update_gains_what_the_lemma_says() -> None:
+def _skewed(random: np.random.Generator, universe: int) -> np.ndarray:
+    """Shares of which some are tiny and some are 0."""
+    shares = random.dirichlet(np.full(universe, random.choice([0.02, 0.2, 1.0])))
+    return np.where(shares < 1e-12, 0, shares) / shares[shares >= 1e-12].sum()
+
+
+def test_every_move_gains_what_the_lemma_says() -> None:
     random = np.random.default_rng(2)
-    tightest = math.inf
+    ratios = []
     for universe in (2, 5, 40):
-        for _ in range(100):
-            truth = random.dirichlet(np.full(universe, 0.2))
-            learner = MultiplicativeWeights(universe)
-            for query in _random_queries(random, 5, universe, grid=random.choice([1, 8])):
+        for _ in range(200):
+            truth, learner = _skewed(random, universe), MultiplicativeWeights(universe)
+            for query in _random_queries(random, 6, universe, grid=random.choice([1, 8])):
                 before = learner.synthetic
-                error = float(query.weights @ truth) / query.grid - before.answer(query)
-                step = 4 * error * random.uniform(0, 1.5)
-                learner.update(query, step)
+                answer, exact = before.answer(query), min(1.0, float(query.weights @ truth) / query.grid)
+                target = answer + (exact - answer) * random.choice([0.3, 0.99, 1.0])
+                learner.move(query, target)
                 gain = _relative_entropy(truth, before.shares) - _relative_entropy(truth, learner.synthetic.shares)
-                room = gain - (step * error - step**2 / 8)
-                assert room > -1e-9
-                tightest = min(tightest, room / max(step**2, 1e-6))
+                assert gain > 2 * (target - answer) ** 2 - 1e-9
+                if abs(target - answer) > 1e-3:
+                    ratios.append(gain / (2 * (target - answer) ** 2))
                 assert learner.synthetic.shares.sum() == pytest.approx(1)
-    assert tightest < 0.01, "the lemma is tight for queries with small weights"
+                if query.grid == 1 and 1e-6 < answer < 1 - 1e-6:
+                    assert learner.synthetic.answer(query) == pytest.approx(target, abs=1e-6)
+    assert 1 <= min(ratios) < 1.01, "the lemma is tight"
+
+
+@pytest.mark.parametrize("start", [1e-300, 1e-14, 1e-9, 1e-3, 0.5, 1 - 1e-9])
+@pytest.mark.parametrize("target", [1e-3, 0.12, 0.5, 0.999, 1 - 1e-12, 1.0])
+def test_steps_that_are_cut_gain_enough(start: float, target: float) -> None:
+    """The largest moves that there are, with a true answer that is the target itself: nothing comes on top."""
+    learner, query = MultiplicativeWeights(2), LinearQuery([1, 0])
+    learner.synthetic = SyntheticData(np.array([start, 1 - start]))
+    learner._log_shares = np.log(learner.synthetic.shares)
+    truth = np.array([target, 1 - target])
+    before = _relative_entropy(truth, learner.synthetic.shares)
+    learner.move(query, target)
+    assert before - _relative_entropy(truth, learner.synthetic.shares) >= 2 * (target - start) ** 2 - 1e-12
 
 
 def test_shares_may_become_far_smaller_than_a_float_and_come_back() -> None:
     learner, query = MultiplicativeWeights(2), LinearQuery([1, 0])
-    for _ in range(1000):
-        learner.update(query, 4.0)
-    assert learner.synthetic.shares.tolist() == [1, 0]
-    for _ in range(1000):
-        learner.update(query, -4.0)
-    assert learner.synthetic.shares == pytest.approx([0.5, 0.5])
+    for target, shares in ((1.0, [1, 0]), (0.0, [0, 1])):
+        for _ in range(60):  # in logarithms each share moves by up to 30, again and again
+            learner.move(query, target)
+        assert learner.synthetic.shares == pytest.approx(shares, abs=1e-12)
+    for _ in range(60):
+        learner.move(query, 0.25)
+    assert learner.synthetic.shares == pytest.approx([0.25, 0.75])
 
 
 def test_the_limit_of_updates() -> None:
@@ -242,6 +263,7 @@ def test_the_released_distribution_is_accurate_whatever_the_noise_within_its_bou
 
 
 def test_offline_rounds_are_limited() -> None:
+    noise = iter([-100, -300, -500])  # the answer to the first query never settles
     offline = OfflineMultiplicativeWeights(
         [1000, 0, 0, 0],
         [LinearQuery([1, 0, 0, 0]), LinearQuery([0, 1, 1, 0])],
@@ -249,7 +271,7 @@ def test_offline_rounds_are_limited() -> None:
         epsilon_per_call=1.0,
         accuracy=0.01,
         updates=3,
-        noise=_ChosenNoise(),
+        noise=_ChosenNoise(lambda _: next(noise)),
     )
     offline.release()
     assert len(offline.measured) == 3
