@@ -55,12 +55,13 @@ def transcript_distribution(
     monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor,
     paid_before: dict[int, int] | None = None,
     remember: bool = True,
+    probe_of: type[WindowProbe] = WindowProbe,
 ) -> dict[Transcript, float]:
     """Every transcript of these windows with its probability, exact but for the last digits of a float.
 
     remember: a window's outcomes are kept for equal states (the monitor holds no state of its own; a test compares).
     """
-    probe = WindowProbe(settings, monitor=monitor)
+    probe = probe_of(settings, monitor=monitor)
     known: dict[tuple[int, int, bytes], dict[Transcript, Outcome]] = {}
     level: list[tuple[Transcript, float, MonitorState]] = [((), 1.0, state_with_hits(paid_before or {}))]
     for window, played in enumerate(rounds):

@@ -88,6 +88,7 @@ def settings_for(
     *,
     max_items: int = 1,
     horizon: int = 100,
+    domain_size: int = 0,
 ) -> MonitorSettings:
     return MonitorSettings(
         stream="s",
@@ -103,6 +104,7 @@ def settings_for(
         epsilon_total=1.0,
         delta=1e-6,
         epsilon_after_hits=tuple(float(hit) for hit in range(1, hits + 1)),
+        domain_size=domain_size,
     )
 
 
