@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.query import LinearQuery, check_counts
+from dp_transforms.mechanisms.synthetic_data import check_whole
 
 _MAX_ATTRIBUTES = 20
 
@@ -41,8 +42,7 @@ class Marginals:
         object.__setattr__(self, "attributes", tuple(self.attributes))
         if not 1 <= len(self.attributes) <= _MAX_ATTRIBUTES or len(set(self.attributes)) < len(self.attributes):
             raise ValueError(f"attributes must be 1 .. {_MAX_ATTRIBUTES} different names, got {self.attributes!r}.")
-        if isinstance(self.order, bool) or self.order not in range(len(self.attributes) + 1):
-            raise ValueError(f"order must be a whole number in 0 .. {len(self.attributes)}, got {self.order!r}.")
+        check_whole("order", self.order, 0, len(self.attributes))
 
     @property
     def universe(self) -> int:

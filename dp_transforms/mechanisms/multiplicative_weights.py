@@ -9,9 +9,9 @@ another one instead; each changes ``sum f(x)`` by at most 1. `records` is public
 with the data. Theorems on accuracy hold where it is the true number. What meets noise is ``f(D) - records f(p)`` in
 whole units of 1 / grid; only its public part, ``records f(p)``, is rounded, to the nearest unit.
 
-Accuracy. With error threshold a/2 for what leads to an update there are at most ``2 ln|X| / a^2`` updates
-(`synthetic_data.MultiplicativeWeights`); [DR14] Theorem 4.10 has twice as many. One more is allowed, so that a stream
-whose noise is as it should be never halts.
+Accuracy. There are at most ``ln|X| / (2 e^2)`` updates if each has an error of at least e
+(`synthetic_data.MultiplicativeWeights`), an eighth of what [DR14] section 4.2 shows. For an accuracy of a, e is a/2.
+One more is allowed, so that a stream whose noise is within its bounds never halts.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.query import LinearQuery
 from dp_transforms.mechanisms.sparse_vector import NumericSparse
 from dp_transforms.mechanisms.synthetic_data import (
+    LARGEST_COUNT,
     LARGEST_UNIVERSE,
     MultiplicativeWeights,
     SyntheticData,
@@ -38,17 +39,16 @@ from dp_transforms.mechanisms.synthetic_data import (
     check_queries,
     check_records,
     check_share,
+    check_whole,
 )
 from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON
 
-_LARGEST_COUNT = 2**31
 _ROUNDING = 1 - 1e-12  # far more than the float error of a division: more noise, never less
 
 
 def update_limit(universe: int, accuracy: float) -> int:
     """``floor(2 ln(universe) / accuracy^2) + 1``: updates until every error is below accuracy / 2, and one more."""
-    if isinstance(universe, bool) or not 1 <= universe <= LARGEST_UNIVERSE:
-        raise ValueError(f"universe must be a whole number in 1 .. {LARGEST_UNIVERSE}, got {universe!r}.")
+    check_whole("universe", universe, 1, LARGEST_UNIVERSE)
     return math.floor(2 * math.log(universe) / check_share("accuracy", accuracy) ** 2) + 1
 
 
@@ -104,7 +104,7 @@ class OnlineMultiplicativeWeights:
             epsilon=epsilon,
             delta=delta,
             threshold=self._threshold * self._records,
-            cutoff=limit if updates is None else _check_count("updates", updates),
+            cutoff=limit if updates is None else check_whole("updates", updates, 1, LARGEST_COUNT),
             grid=grid,
             sensitivity_units=grid,
             noise=noise,
@@ -176,7 +176,7 @@ def online_records_needed(
     at most 3 s (probability beta / 2), so they are within accuracy too, and no update takes a true error for larger.
     """
     check_share("beta", beta)
-    _check_count("queries", queries)
+    check_whole("queries", queries, 1, LARGEST_COUNT)
     cutoff = update_limit(universe, accuracy)
     sparse = NumericSparse(
         None, epsilon=epsilon, delta=delta, threshold=0, cutoff=cutoff, grid=grid, sensitivity_units=grid
@@ -227,7 +227,7 @@ class OfflineMultiplicativeWeights:
         self._epsilon = epsilon_per_call
         self._epsilon_per_unit = _check_epsilon_per_call(epsilon_per_call, self._grid)
         limit = update_limit(len(counts), accuracy)
-        self._rounds = limit if updates is None else _check_count("updates", updates)
+        self._rounds = limit if updates is None else check_whole("updates", updates, 1, LARGEST_COUNT)
         # An update needs a true error above a/2. The noise of a measurement may take a/8 on both sides, and the choice
         # of the worst query a/4: 1/2 + 1/8 + 1/8 + 1/4 = 1.
         self._stop_below, self._slack = accuracy * 5 / 8, accuracy / 8
@@ -279,15 +279,9 @@ def offline_records_needed(
     accuracy / 4, so every update has a true error above accuracy / 2, and at the end none is above accuracy.
     """
     _check_epsilon_per_call(epsilon_per_call)
-    _check_count("queries", queries)
+    check_whole("queries", queries, 1, LARGEST_COUNT)
     tail = math.log(2 * update_limit(universe, accuracy) / check_share("beta", beta))
     return math.ceil(8 * ((math.log(queries) + tail) / epsilon_per_call + 2) / accuracy)
-
-
-def _check_count(name: str, value: int) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not 1 <= value <= _LARGEST_COUNT:
-        raise ValueError(f"{name} must be a whole number in 1 .. 2^31, got {value!r}.")
-    return int(value)
 
 
 def _check_epsilon_per_call(value: float, grid: int = 1) -> float:

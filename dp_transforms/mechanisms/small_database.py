@@ -16,12 +16,15 @@ from dp_transforms.mechanisms.halting import Halted
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.query import LinearQuery
 from dp_transforms.mechanisms.synthetic_data import (
+    LARGEST_COUNT,
+    LARGEST_UNIVERSE,
     SyntheticData,
     check_epsilon,
     check_histogram,
     check_queries,
     check_records,
     check_share,
+    check_whole,
 )
 
 LARGEST_CANDIDATES = 2**17
@@ -37,8 +40,7 @@ def small_database_size(queries: int, accuracy: float) -> int:
     for each a > accuracy; there are finitely many databases, so one is off by at most accuracy. The notes take
     ``ln(queries) / accuracy^2``, which is larger from 3 queries on, the same for 2, and 0, too small, for 1.
     """
-    if isinstance(queries, bool) or not queries >= 1:
-        raise ValueError(f"queries must be a whole number >= 1, got {queries!r}.")
+    check_whole("queries", queries, 1, LARGEST_COUNT)
     return math.ceil(math.log(2 * queries) / (2 * check_share("accuracy", accuracy) ** 2))
 
 
@@ -132,11 +134,10 @@ def small_database_records_needed(
     check_share("accuracy", accuracy)
     check_share("beta", beta)
     check_epsilon("epsilon", epsilon)
-    if isinstance(universe, bool) or not universe >= 2:
-        raise ValueError(f"universe must be a whole number >= 2, got {universe!r}.")
+    check_whole("universe", universe, 2, LARGEST_UNIVERSE)
     smallest = small_database_size(queries, accuracy)
-    if size is not None and not smallest < size:
-        raise ValueError(f"size must be above {smallest} for this accuracy, got {size!r}.")
+    if size is not None:
+        check_whole("size", size, smallest + 1, LARGEST_COUNT)
 
     def records(size: int, missed: float = 0.0) -> float:
         """missed: what the best candidate may be off by."""
@@ -159,11 +160,7 @@ def _log_candidates(universe: int, size: int) -> float:
 
 
 def _check_size(size: int, universe: int) -> int:
-    if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
-        raise ValueError(f"size must be a whole number >= 1, got {size!r}.")
-    if universe + size > _LARGEST_ENTRIES:
-        raise ValueError(f"universe + size must be at most {_LARGEST_ENTRIES}, got {universe + size}.")
-    log_candidates = _log_candidates(universe, int(size))
+    log_candidates = _log_candidates(universe, check_whole("size", size, 1, _LARGEST_ENTRIES))
     allowed = min(LARGEST_CANDIDATES, _LARGEST_ENTRIES // universe)
     if log_candidates > math.log(allowed):
         raise ValueError(

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from dp_transforms.mechanisms.query import LinearQuery, check_counts
 
 LARGEST_UNIVERSE = 2**20
-LARGEST_RECORDS = 2**40
+LARGEST_COUNT = 2**31  # of queries, updates or records of a small database
+_LARGEST_RECORDS = 2**40
 _LARGEST_STEP = 30.0
 _INFINITE_LOGIT = 1000.0
 
@@ -84,9 +85,13 @@ def check_histogram(histogram: Any) -> npt.NDArray[np.int64]:
 
 def check_records(records: int) -> int:
     """The public number of records, by which answers are normalised."""
-    if not isinstance(records, (int, np.integer)) or isinstance(records, bool) or not 1 <= records <= LARGEST_RECORDS:
-        raise ValueError(f"records must be a whole number in 1 .. 2^40, got {records!r}.")
-    return int(records)
+    return check_whole("records", records, 1, _LARGEST_RECORDS)
+
+
+def check_whole(name: str, value: int, lowest: int, highest: int) -> int:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise ValueError(f"{name} must be a whole number in {lowest} .. {highest}, got {value!r}.")
+    return int(value)
 
 
 def check_share(name: str, value: float) -> float:

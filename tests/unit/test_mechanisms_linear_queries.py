@@ -76,7 +76,8 @@ def test_all_marginals_of_d_attributes_are_2_to_the_d() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "order"), [((), 0), (("a", "a"), 1), (("a", "b"), 3), (("a", "b"), -1), (("a", "b"), True)]
+    ("attributes", "order"),
+    [((), 0), (("a", "a"), 1), (("a", "b"), 3), (("a", "b"), -1), (("a", "b"), True), (("a", "b"), 1.0)],
 )
 def test_hostile_marginals_are_refused(attributes: tuple[str, ...], order: int) -> None:
     with pytest.raises(ValueError, match=r"attributes|order"):
@@ -435,7 +436,9 @@ def test_queries_that_do_not_fit_are_refused_and_cost_nothing(query: LinearQuery
     assert online.updates == 0
 
 
-@pytest.mark.parametrize("change", [{"beta": 0.0}, {"beta": 1.0}, {"accuracy": 2.0}, {"queries": 0}, {"universe": 0}])
+@pytest.mark.parametrize(
+    "change", [{"beta": 0.0}, {"beta": 1.0}, {"accuracy": 2.0}, {"queries": 0}, {"queries": 2.5}, {"universe": 0}]
+)
 def test_hostile_arguments_of_the_theorems(change: dict[str, Any]) -> None:
     arguments = {"accuracy": 0.2, "beta": 0.1, "universe": 8, "queries": 10, **change}
     for function, budget in (
