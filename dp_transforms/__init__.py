@@ -7,21 +7,23 @@ which differ in one user with all of its events, and every set R of reports,
 Public names, loaded when first used:
 
 - `ReleasePlan`: a budget (epsilon, delta) turned into noise, threshold and hits. Start here.
-- `WindowSchedule`: the declared windows of a run.
+- `WindowSchedule`: the declared windows of a run. `ItemDomain`: its items, where they are known and public.
 - `ShiftingHeavyHitters`: the Beam transform, events in, `WindowReport` out.
 - `WindowReport`, `HeavyHitter`: what is released. `RejectedEvents`: rows that could not be read, for the operator.
 - `EventBatch`: events as columns, the fast way in. `ReadEvents`, `EventFields`, `find_log_chunks`: logs as batches.
 
 Map of the package, from what knows nothing to what knows all:
 
-- noise_distribution, window_schedule: the discrete Laplace distribution; which windows there are.
+- noise_distribution, window_schedule, item_domain: the discrete Laplace distribution; which windows and items there are.
 - accounting: from a budget to plain numbers. Knows no mechanism and no Beam.
 - mechanisms: keyed randomness, exact noise, release rules. Knows no accounting and no Beam.
 - monitoring: the streaming core on numpy columns. Knows no Beam.
+- auditing: what the worst streams attain, exactly and by running the core, against a plan's claim. Knows no Beam.
 - event_files, report_files: logs in, reports out. Know no Beam.
 - Beam, one verb a module, in the order in which an event meets them: read_events or collect_events, assign_windows,
-  bound_contributions, find_candidates, monitor_heavy_hitters (the stateful per-key DoFn), write_reports. They share
-  noise_key, stage, operator_counters and the coders; shifting_heavy_hitters puts them together.
+  bound_contributions, draw_zero_items, find_candidates, monitor_heavy_hitters (the stateful per-key DoFn),
+  write_reports. They share noise_key, domain_source, stage, operator_counters and the coders; shifting_heavy_hitters
+  puts them together.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dp_transforms.accounting.release_plan import ReleasePlan
     from dp_transforms.event_files import EventFields, find_log_chunks
+    from dp_transforms.item_domain import ItemDomain
     from dp_transforms.monitoring.event_batch import EventBatch
     from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
     from dp_transforms.read_events import ReadEvents
@@ -43,6 +46,7 @@ _HOME = {
     "EventBatch": "monitoring.event_batch",
     "EventFields": "event_files",
     "HeavyHitter": "monitoring.window_report",
+    "ItemDomain": "item_domain",
     "ReadEvents": "read_events",
     "RejectedEvents": "rejected_events",
     "ReleasePlan": "accounting.release_plan",
@@ -56,6 +60,7 @@ __all__ = [
     "EventBatch",
     "EventFields",
     "HeavyHitter",
+    "ItemDomain",
     "ReadEvents",
     "RejectedEvents",
     "ReleasePlan",

@@ -7,8 +7,12 @@ item_table             keyed 128-bit hashes of items and their labels
 user_pairs             which items each user holds in each window, by user: from events, merged
 contributions          at most L items per user and window, chosen uniformly
 item_holders           the same pairs by window and item
+query_noise            the noise of one count in each release mode
+domain_table           the items of a known domain, by keyed hash
+zero_items             those of them that are published although nobody holds them
 candidates             the parallel front: which items pass the first stage of their draw
 user_budgets           hits paid by each user that was ever charged
+window_queries         the queries of one window, together, with the answers of asking in turn
 heavy_hitter_monitor   the sequential stage: one window after the other, test, charge, exclude, report
 window_report          the released types
 """
