@@ -192,6 +192,14 @@ def test_noise_for_which_there_is_no_proof_is_refused(change: dict[str, float], 
         ThresholdMonitorAccountant(*(given | change).values())
 
 
+@pytest.mark.parametrize(("grid", "shift"), [(1, 0.5), (1, 0.1), (5, 0.5), (7, 0.2)])
+def test_the_conditions_are_no_weaker_than_the_proof_needs(grid: int, shift: float) -> None:
+    wide, narrow, cap = least_noise(grid, shift)
+    for refused in ((wide * 1.001, narrow, cap), (wide, narrow, cap - 1), (wide, narrow * 0.5 / shift * 1.001, cap)):
+        with pytest.raises(ValueError, match="must be at"):
+            check_monitor_noise(*refused, grid)
+
+
 def test_sum_of_almost_tops_is_bounded_except_with_probability_d() -> None:
     """Event E1 of the paper, exactly: the number of almost-tops before the k-th top, at the least favourable count."""
     wide, narrow, cap = least_noise(1, 0.5)
@@ -297,6 +305,32 @@ def test_the_accountant_is_a_curve_and_its_inverse(hits: int) -> None:
     figures = [accountant.cut(j).epsilon(1e-6) for j in (1, 2, hits, hits + 7)]
     assert figures == sorted(figures)
     assert figures[-1] == accountant.epsilon(1e-6) <= 1.0
+    assert figures[0] == pytest.approx(accountant.narrow_epsilon * (150 + 25 * math.log(3e6)))
+
+
+def delta_of_epochs(shift: float, hits: int, epsilon: float) -> float:
+    """The smallest ``3 d n + optimal composition`` over a grid of numbers of epochs n and of d."""
+    best = 1.0
+    for epochs in {1, 2, *(math.ceil(hits / each) for each in (2, 3, 4.5, 6, 8, 12, 17, 24, 50))}:
+        for exponent in range(120):
+            d = math.exp(-exponent / 3)
+            if 3 * d * epochs < best:
+                loss = shift * (75 * (hits / epochs + 1) + 25 * math.log(1 / d))
+                best = min(best, 3 * d * epochs + optimal_composition_delta(loss, epochs, epsilon))
+    return best
+
+
+@pytest.mark.parametrize(("hits", "shift", "form"), [(1, 1e-3, 1), (50, 2e-4, 1), (1000, 2e-5, 2), (3000, 1e-5, 2)])
+def test_delta_is_not_below_the_best_that_is_proved_and_not_far_above(hits: int, shift: float, form: int) -> None:
+    cap = math.ceil(math.log(1 / shift) / shift)
+    accountant = ThresholdMonitorAccountant(1 / (10 * cap) * (1 - 1e-12), shift, cap, hits)
+    for delta in (1e-2, 1e-6):
+        epsilon = accountant.epsilon(delta)
+        direct = shift * (75 * (hits + 1) + 25 * math.log(3 / delta))
+        assert epsilon == pytest.approx(direct) if form == 1 else epsilon < direct
+        # The grid of d loses up to e^(1/3), the code's equal shares of delta a factor 2, and its n the rest.
+        assert 0.7 * delta_of_epochs(shift, hits, epsilon) <= accountant.delta(epsilon) <= delta
+        assert accountant.delta(epsilon) <= 5 * delta_of_epochs(shift, hits, epsilon)
 
 
 def test_epsilon_can_be_so_large_that_the_conditions_decide() -> None:
