@@ -157,7 +157,7 @@ def audit_exactly(
     lone = lone_delta(mechanism, mechanism.max_items_per_user * mechanism.horizon)
     together_delta, together_epsilon = _audit_together(mechanism, claim, adding, removing)
     on_step("running figure")
-    running = _audit_running(mechanism, claim, wanted, removing)
+    running = _audit_running(mechanism, claim, wanted)
     audit = ExactAudit(adding, removing, lone, together_delta, together_epsilon, running, ())
     return dataclasses.replace(audit, violations=tuple(_violations(audit, claim)))
 
@@ -177,7 +177,8 @@ def worst_stream(mechanism: Mechanism, epsilon: float, rounds: int, adds_user: b
 
 
 def law_of(mechanism: Mechanism, stream: Stream) -> StreamLaw:
-    return law_of_stream(mechanism.law, mechanism.hits_per_user, stream)
+    """Its exact law; of hits that cannot be reached in its rounds there are no rows."""
+    return law_of_stream(mechanism.law, min(mechanism.hits_per_user, stream.rounds + 1), stream)
 
 
 def lone_delta(mechanism: Mechanism, items: int) -> float:
@@ -192,12 +193,15 @@ def lone_delta(mechanism: Mechanism, items: int) -> float:
 
 
 def _audit_charged(mechanism: Mechanism, claim: Claim, rounds: int, adds_user: bool) -> ChargedAudit:
-    statics = _static_laws(mechanism, rounds, adds_user)
-    static, static_law = max(statics, key=lambda pair: pair[1].delta(claim.epsilon, adds_user))
-    stream = worst_stream(mechanism, claim.epsilon, rounds, adds_user)
-    law = law_of(mechanism, stream)
-    if static_law.delta(claim.epsilon, adds_user) > law.delta(claim.epsilon, adds_user):
-        stream, law = static, static_law  # a short run: several items of a window, but no looking back within it
+
+    def merit(tried: tuple[Stream, StreamLaw]) -> tuple[float, float]:
+        law = tried[1]
+        return law.delta(claim.epsilon, adds_user), law.epsilon(claim.delta_accounting, adds_user)
+
+    static, static_law = max(_static_laws(mechanism, rounds, adds_user), key=merit)
+    adaptive = worst_stream(mechanism, claim.epsilon, rounds, adds_user)
+    # In a short run a static stream may be worse: all items of a window count, while nobody looks back within one.
+    stream, law = max((adaptive, law_of(mechanism, adaptive)), (static, static_law), key=merit)
     epsilon = max(each.epsilon(claim.delta_accounting, adds_user) for each in (law, static_law))
     if not stream.is_static:  # once more, with the stream that is worst at that epsilon
         tuned = law_of(mechanism, worst_stream(mechanism, epsilon, rounds, adds_user))
@@ -231,7 +235,7 @@ def _best_delta(
     losses = [abs(result.log_ratio) for distance in distances for result in mechanism.law.results(distance)]
     if not math.isclose(min(losses), max(losses), rel_tol=1e-9):
         return None, None
-    kernel = kernel_of_law(mechanism.law, distances, mechanism.hits_per_user)
+    kernel = kernel_of_law(mechanism.law, distances, min(mechanism.hits_per_user, rounds + 1))
     curve = best_adversary(kernel, step=losses[0], rounds=rounds, epsilons=[epsilon], adds_target=adds_user)
     return float(curve.deltas[0]), float(curve.deltas_of_half[0])
 
@@ -276,9 +280,7 @@ def _audit_together(
     return at_epsilon, at_delta
 
 
-def _audit_running(
-    mechanism: Mechanism, claim: Claim, rounds: int, removing: ChargedAudit
-) -> tuple[RunningFigure, ...]:
+def _audit_running(mechanism: Mechanism, claim: Claim, rounds: int) -> tuple[RunningFigure, ...]:
     """The figure that every report carries, for exclusions after fewer hits."""
     total = len(claim.epsilon_after_hits)
     chosen = sorted({1 + round((total - 1) * part / (_MOST_FIGURES - 1)) for part in range(_MOST_FIGURES)})

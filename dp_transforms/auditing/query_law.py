@@ -55,6 +55,11 @@ class QueryLaw(Protocol):
         """A few distances to try, these among them."""
         ...
 
+    @property
+    def telling(self) -> int:
+        """One of them, at or below `near`, at which what is published depends on how wide the noise is."""
+        ...
+
     def alone(self, threshold: int) -> float:
         """The probability that an item is published whose only holder is the user."""
         ...
@@ -128,6 +133,10 @@ class ThresholdLaw:
         last = self.zone_width - 1 if self.zone_width else math.ceil(1 / self.epsilon_per_query)
         return tuple(sorted({-1, last // 2, last}))
 
+    @property
+    def telling(self) -> int:
+        return self.near  # the published values are wide
+
     def alone(self, threshold: int) -> float:
         return laplace_mass(self.epsilon_per_query, threshold, None, 1)
 
@@ -177,6 +186,10 @@ class CappedSumLaw:
     def distances(self) -> tuple[int, ...]:
         scales = (0.0, 1 / self.narrow_epsilon, 2 / self.narrow_epsilon, 0.5 / self.wide_epsilon)
         return tuple(sorted({-1 - round(scale) for scale in scales}))
+
+    @property
+    def telling(self) -> int:
+        return self.distances[0]
 
     def alone(self, threshold: int) -> float:
         return self._tail(threshold - 1) / ONE

@@ -57,11 +57,12 @@ class SamplePlan:
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Copies that one monitor runs. run_id: fresh, so that all chunks together are independent."""
+    """Copies that one monitor runs; hits_per_user: after so many, the user should count no more."""
 
     settings: MonitorSettings
     query_law: QueryLaw
     stream: Stream
+    hits_per_user: int
     copies: int
     with_user: bool
     secret: bytes = dataclasses.field(repr=False)
@@ -73,13 +74,18 @@ class Observed:
 
     values: by distance, int64[2 * VALUE_REACH + 1]: value minus the count without the user, in the middle; what lies
     further out is counted at the ends.
+    excluded: in so many copies the user was excluded, and shown once more; excluded_published: the item was published.
     """
 
     ends: Counts
     values: dict[int, Counts]
+    excluded: int
+    excluded_published: int
 
     def add(self, other: Observed) -> None:
         self.ends += other.ends
+        self.excluded += other.excluded
+        self.excluded_published += other.excluded_published
         for distance, counts in other.values.items():
             self.values[distance] = self.values.get(distance, 0) + counts
 
@@ -103,20 +109,15 @@ class SampledAudit:
 
 def plan_sampling(mechanism: Mechanism, claim: Claim, runs: int, rounds: int) -> SamplePlan:
     """The stream and the event for which so many runs may be expected to show the largest epsilon."""
-    horizonless = dataclasses.replace(mechanism, horizon=rounds)
-    reference = law_of(horizonless, worst_stream(horizonless, 0.0, rounds, False))
-    largest = reference.epsilon(1 / runs, False)
-    best: SamplePlan | None = None
-    for part in range(_SWITCHES):
-        stream = worst_stream(horizonless, largest * part / (_SWITCHES - 1), rounds, False)
-        law = reference if part == 0 else law_of(horizonless, stream)
-        for plan in _events(stream, law, runs, claim.delta):
-            if best is None or plan.expected_epsilon > best.expected_epsilon:
-                best = plan
-        if stream.is_static:
-            break
-    assert best is not None
-    return best
+    unlimited = dataclasses.replace(mechanism, horizon=rounds)
+    streams = [Stream.static(False, mechanism.law.telling, rounds)]
+    if mechanism.law.far is not None:
+        reference = law_of(unlimited, worst_stream(unlimited, 0.0, rounds, False))
+        largest = reference.epsilon(1 / runs, False)
+        switches = [largest * part / (_SWITCHES - 1) for part in range(_SWITCHES)]
+        streams = [worst_stream(unlimited, epsilon, rounds, False) for epsilon in switches]
+    plans = [plan for stream in streams for plan in _events(stream, law_of(unlimited, stream), runs, claim.delta)]
+    return max(plans, key=lambda plan: plan.expected_epsilon)
 
 
 def _events(stream: Stream, law: StreamLaw, runs: int, delta: float) -> Iterator[SamplePlan]:
@@ -138,7 +139,7 @@ def _events(stream: Stream, law: StreamLaw, runs: int, delta: float) -> Iterator
 def settings_for_sampling(settings: MonitorSettings, stream: Stream) -> MonitorSettings:
     """The settings of a run with the smallest threshold at which every item has another holder, and enough windows."""
     threshold = max(1, 1 - min(stream.distance, stream.later_distance))
-    return dataclasses.replace(settings, threshold=threshold, schedule=WindowSchedule.fixed(0, stream.rounds, 1))
+    return dataclasses.replace(settings, threshold=threshold, schedule=WindowSchedule.fixed(0, stream.rounds + 1, 1))
 
 
 def chunks_of(
@@ -146,11 +147,12 @@ def chunks_of(
 ) -> list[Chunk]:
     """Both worlds, cut into parts that can be run in any order and anywhere. secret: fresh, at least 32 bytes."""
     base = settings_for_sampling(settings, plan.stream)
+    hits = len(plan.law.with_user) - 1
     chunks = []
     for low in range(0, plan.runs, copies):
         for with_user in (False, True):
             run = dataclasses.replace(base, run_id=f"{base.run_id}, copies from {low}, {with_user}")
-            chunks.append(Chunk(run, query_law, plan.stream, min(copies, plan.runs - low), with_user, secret))
+            chunks.append(Chunk(run, query_law, plan.stream, hits, min(copies, plan.runs - low), with_user, secret))
     return chunks
 
 
@@ -161,7 +163,7 @@ def run_chunk(chunk: Chunk, monitor: type[HeavyHitterMonitor] = HeavyHitterMonit
     running = monitor(settings, keys)
     copies = _Copies(chunk, ItemTable.of_labels(pa.array([f"copy {n}" for n in range(chunk.copies)]), keys.item_ids)[0])
     state = MonitorState()
-    for window in range(stream.rounds):
+    for window in range(stream.rounds + 1):
         cells = copies.cells(window)
         if not len(cells):
             break
@@ -171,29 +173,35 @@ def run_chunk(chunk: Chunk, monitor: type[HeavyHitterMonitor] = HeavyHitterMonit
 
 
 class _Copies:
-    """The adversary of each copy: what it has seen, and what it puts into the next window."""
+    """The adversary of each copy: what it has seen, and what it puts into the next window.
+
+    It plays until the user is excluded or the rounds are over, and once more after an exclusion.
+    """
 
     def __init__(self, chunk: Chunk, table: ItemTable) -> None:
         self._chunk = chunk
         self._table = table
         self._labels = table.labels.to_pylist()
-        self._steps = Steps.of_law(
-            chunk.query_law, tuple(dict.fromkeys((chunk.stream.distance, chunk.stream.later_distance)))
-        )
+        distances = (chunk.stream.distance, chunk.stream.later_distance)
+        self._steps = Steps.of_law(chunk.query_law, tuple(dict.fromkeys(distances)))
         self._paid = np.zeros(chunk.copies, dtype=np.int64)
         self._level = np.zeros(chunk.copies, dtype=np.int64)
+        self._is_done = np.zeros(chunk.copies, dtype=np.bool_)
         self._playing = np.zeros(0, dtype=np.int64)
         self._distances = np.zeros(0, dtype=np.int64)
         self._values: dict[int, Counts] = {}
+        self._excluded_published = 0
 
     def cells(self, window: int) -> ItemHolders:
-        """One item for each copy whose user is not excluded yet."""
+        """One item for each copy that still plays."""
         chunk, stream = self._chunk, self._chunk.stream
-        self._playing = np.flatnonzero(self._paid < chunk.settings.hits_per_user)
+        is_excluded = self._paid == chunk.hits_per_user
+        self._playing = np.flatnonzero(~self._is_done & (is_excluded | (window < stream.rounds)))
         self._distances = np.full(len(self._playing), stream.distance)
         if not stream.is_static:
             log_ratio = self._steps.log_ratio(self._paid[self._playing], self._level[self._playing])
-            self._distances[stream.is_late(log_ratio)] = stream.later_distance
+            is_late = stream.is_late(log_ratio) & ~is_excluded[self._playing]
+            self._distances[is_late] = stream.later_distance
         counts = chunk.settings.threshold + self._distances + chunk.with_user
         splits = np.concatenate([[0], np.cumsum(counts)])
         holders = np.arange(splits[-1]) + (window + 1) * _FIRST_FILLER
@@ -204,12 +212,16 @@ class _Copies:
 
     def read(self, published: Sequence[HeavyHitter]) -> None:
         """Follows each copy by what was published of it."""
+        was_excluded = self._paid[self._playing] == self._chunk.hits_per_user
         moves = np.full(len(self._playing), -1)  # nothing published: likelier without the user
         charges = np.zeros(len(self._playing), dtype=np.int64)
         row_of_label = {self._labels[copy]: row for row, copy in enumerate(self._playing.tolist())}
-        distances = self._distances.tolist()
+        distances, excluded_rows = self._distances.tolist(), was_excluded.tolist()
         for found in published:
             row = row_of_label[found.item]
+            if excluded_rows[row]:
+                self._excluded_published += 1
+                continue
             charges[row] = found.zone != ABOVE
             offset = 1
             if found.noisy_count is not None:
@@ -217,14 +229,15 @@ class _Copies:
                 counts = self._values.setdefault(distances[row], np.zeros(2 * VALUE_REACH + 1, dtype=np.int64))
                 counts[min(max(offset, -VALUE_REACH), VALUE_REACH) + VALUE_REACH] += 1
             moves[row] = 1 if offset > 0 else -1
-        self._level[self._playing] += moves
+        self._level[self._playing] += np.where(was_excluded, 0, moves)
         self._paid[self._playing] += charges
+        self._is_done[self._playing[was_excluded]] = True
 
     def observed(self) -> Observed:
         rounds = self._chunk.stream.rounds
-        ends = np.zeros((self._chunk.settings.hits_per_user + 1, 2 * rounds + 1), dtype=np.int64)
+        ends = np.zeros((self._chunk.hits_per_user + 1, 2 * rounds + 1), dtype=np.int64)
         np.add.at(ends, (self._paid, self._level + rounds), 1)
-        return Observed(ends, self._values)
+        return Observed(ends, self._values, int(self._is_done.sum()), self._excluded_published)
 
 
 def judge(
@@ -240,7 +253,11 @@ def judge(
         binomial_p_value(p_seen, plan.runs, plan.p),
         binomial_p_value(q_seen, plan.runs, plan.q),
     ]
+    # Who is excluded must not count: in both worlds the item is published as if the user were not there.
+    published = math.fsum(result[1] for result in query_law.results(plan.stream.distance) if result.log_ratio > 0)
     for observed, is_with_user in ((without_user, False), (with_user, True)):
+        if observed.excluded:
+            p_values.append(binomial_p_value(observed.excluded_published, observed.excluded, published))
         for distance, counts in observed.values.items():
             masses = query_law.value_masses(distance, VALUE_REACH, is_with_user)
             p_values.append(chi_squared_p_value(counts, masses))

@@ -88,7 +88,7 @@ class Steps:
         steps = cls(moves, ups[0], downs[0], charged)
         if not all(
             math.isclose(amount, amounts[0], rel_tol=_TOLERANCE) for amounts in (ups, downs) for amount in amounts
-        ) or not (charged or steps.is_even):
+        ) or not (steps.is_even or (charged and len(distances) == 1)):
             raise ValueError(f"at the distances {distances} the loss does not move by one amount up and one down.")
         return steps
 
@@ -148,8 +148,6 @@ def law_of_stream(law: QueryLaw, hits_per_user: int, stream: Stream) -> StreamLa
     if stream.is_static and not stream.adds_user:  # one law serves both directions
         return law_of_stream(law, hits_per_user, dataclasses.replace(stream, adds_user=True))
     steps = Steps.of_law(law, tuple(dict.fromkeys((stream.distance, stream.later_distance))))
-    if not stream.is_static and not steps.is_even:
-        raise ValueError("a stream that changes its distance needs a loss that moves up and down by one amount.")
     rounds, hits = stream.rounds, hits_per_user
     ends = np.zeros((2, hits + 1, 2 * rounds + 1))
     playing = np.zeros((2, hits, 1))  # by hits paid and number of moves up

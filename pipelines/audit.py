@@ -1,0 +1,123 @@
+"""``shh audit --plan FILE``: what the mechanism of a plan does at the worst, against what the plan claims."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import uuid
+from collections.abc import Callable, Iterator
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.auditing.exact import (
+    Claim,
+    ExactAudit,
+    Mechanism,
+    audit_exactly,
+    default_rounds,
+    rounds_until_excluded,
+)
+from dp_transforms.auditing.sampled import Observed, SampledAudit, chunks_of, judge, plan_sampling, run_chunk
+from dp_transforms.monitoring.settings import MonitorSettings
+from pipelines.audit_report import as_record, print_audit
+from pipelines.options import UserError
+from pipelines.output_file import check_output, write_output
+from pipelines.plan_options import read_plan
+
+_MOST_RUNS = 100_000
+_LEAST_RUNS = 1_000
+_HITS_OF_ALL_RUNS = 300_000  # about half a minute a world
+
+Advance = Callable[[str, float], None]
+
+
+@click.command(name="audit")
+@click.option("--plan", "plan_file", metavar="FILE", help="The plan to check, a file of `shh plan --output`.")
+@click.option(
+    "--runs",
+    type=click.IntRange(min=0, max=10_000_000),
+    metavar="N",
+    help="Runs of the real code, with the user and without; 0: no runs, only exact computation. "
+    f"Default: {_MOST_RUNS:,}, and fewer where a run has over three hits.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1, max=100_000),
+    metavar="N",
+    help="Windows in which the adversary shows an item. Default: until the user is excluded.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=pathlib.Path), metavar="FILE", help="Also write all numbers here, as JSON."
+)
+def command(plan_file: str | None, runs: int | None, rounds: int | None, output: pathlib.Path | None) -> None:
+    """Check a plan before it is used: what its mechanism gives away at the worst, exactly and by running the real code,
+    against what it claims. Uses no data and no key; takes about a minute. Exit code 1 if a claim does not hold.
+
+    \b
+    shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2026-01-01 --end 2026-02-01 --output plan.json
+    shh audit --plan plan.json --output audit.json
+    """
+    if plan_file is None:
+        raise click.UsageError("Missing --plan. Write a plan with `shh plan --output plan.json`, then give it here.")
+    if output is not None:
+        check_output(output)
+    plan = read_plan(plan_file)
+    mechanism, claim = Mechanism.of_plan(plan), Claim.of_plan(plan)
+    rounds = default_rounds(mechanism) if rounds is None else rounds
+    runs = min(_MOST_RUNS, max(_LEAST_RUNS, _HITS_OF_ALL_RUNS // plan.hits_per_user)) if runs is None else runs
+    with _progress() as advance:
+        exact = audit_exactly(mechanism, claim, rounds=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0))
+        sampled = sample(plan, mechanism, claim, runs, rounds, advance) if runs else None
+    finish(plan, exact, sampled, output)
+
+
+def finish(plan: ReleasePlan, exact: ExactAudit, sampled: SampledAudit | None, output: pathlib.Path | None) -> None:
+    """Prints, writes, and raises UserError for a claim that does not hold."""
+    enough = rounds_until_excluded(Mechanism.of_plan(plan))
+    if output is not None:
+        write_output(output, json.dumps(as_record(plan, exact, sampled), indent=2, allow_nan=False) + "\n")
+    print_audit(Console(highlight=False, markup=False), plan, exact, sampled, enough_rounds=enough)
+    if output is not None:
+        click.echo(f"All numbers are in {output}.")
+    violations = [*exact.violations, *(sampled.violations if sampled else ())]
+    if violations:
+        raise UserError(f"DO NOT USE THIS PLAN. A claim does not hold: {'; '.join(violations)}.")
+
+
+def sample(
+    plan: ReleasePlan, mechanism: Mechanism, claim: Claim, runs: int, rounds: int, advance: Advance
+) -> SampledAudit:
+    """Runs the real code with a key drawn for this audit and forgotten."""
+    advance("choosing what to sample", 0.0)
+    sampling = plan_sampling(mechanism, claim, runs, rounds)
+    chunks = chunks_of(_settings(plan), mechanism.law, sampling, os.urandom(32))
+    seen: dict[bool, Observed] = {}
+    for done, chunk in enumerate(chunks):
+        advance(f"sampled: {runs:,} runs in each world", done / len(chunks))
+        observed = run_chunk(chunk)
+        if chunk.with_user in seen:
+            seen[chunk.with_user].add(observed)
+        else:
+            seen[chunk.with_user] = observed
+    return judge(sampling, mechanism.law, claim, seen[False], seen[True])
+
+
+def _settings(plan: ReleasePlan) -> MonitorSettings:
+    """What workers are told in a real run."""
+    from dp_transforms.shifting_heavy_hitters import settings_of_plan  # imports Beam, which takes seconds
+
+    return settings_of_plan(plan, stream="audit", run_id=uuid.uuid4().hex)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Advance]:
+    """A line on stderr that says what is done; gone at the end."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading the plan", total=1.0)
+        yield lambda text, share: progress.update(task, description=text, completed=share)

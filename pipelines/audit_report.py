@@ -1,0 +1,269 @@
+"""The result of an audit in words, as tables for a terminal, and as a record for JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import rich.box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.auditing.exact import ChargedAudit, ExactAudit
+from dp_transforms.auditing.sampled import FALSE_ALARM, SampledAudit
+from dp_transforms.auditing.streams import Stream
+
+FORMAT_VERSION = 1
+NOT_TRIED = (
+    "streams in which other items of the user, or the budgets of others, change what is tested (docs/audit.md proves "
+    "that they cannot be worse)",
+    "reading logs, hashing ids, bounding contributions, Beam, retries and late events: these have tests of their own",
+    "delta for hash collisions and for the sampled noise: far below anything that can be observed",
+    "a log that shares users with other runs, a user that is several people, groups of users",
+    "the secrecy of the key, timing, and what the operator alone sees",
+)
+_SAMPLED_NOTE = (
+    "The runs have the noise, the zone and the hits of the plan; threshold and counts are smaller by the same number, "
+    "since only their difference matters."
+)
+
+
+def print_audit(
+    console: Console, plan: ReleasePlan, exact: ExactAudit, sampled: SampledAudit | None, *, enough_rounds: int
+) -> None:
+    """The report for people. enough_rounds: so many windows exclude a user near the threshold."""
+    console.print(Text(plan.guarantee, style="bold"), soft_wrap=True)
+    console.print(_plan_text(plan), soft_wrap=True)
+    console.print(_exact_table(plan, exact))
+    worst = exact.worst
+    console.print(
+        f"The worst stream tried attains epsilon {_down(worst.epsilon)} at delta {plan.delta_accounting:.4g}: "
+        f"{stream_text(worst.stream, plan)}.",
+        soft_wrap=True,
+    )
+    console.print(_confidence_text(worst), soft_wrap=True)
+    if worst.stream.rounds < min(enough_rounds, plan.schedule.horizon):
+        console.print(
+            f"So few windows do not exclude the user: --rounds {enough_rounds} would, and find more.", soft_wrap=True
+        )
+    if sampled is not None:
+        console.print(_sampled_table(sampled, plan))
+        console.print(_SAMPLED_NOTE, soft_wrap=True)
+    else:
+        console.print("The real code was not run (--runs 0).")
+    console.print(Text("\nNot tried:", style="bold"))
+    for limit in NOT_TRIED:
+        console.print(f"- {limit}.", soft_wrap=True)
+    console.print()
+    console.print(_verdict(exact, sampled), soft_wrap=True)
+
+
+def stream_text(stream: Stream, plan: ReleasePlan) -> str:
+    """What the adversary does, in words."""
+    many = f"in up to {stream.rounds:,} windows"
+    if stream.is_static and stream.rounds > plan.schedule.horizon:
+        many = f"up to {stream.rounds:,} times, several in a window"
+    ending = f"{many}, until the user is excluded"
+    where = f"an item with {_distance_text(stream.distance, plan)}"
+    if stream.is_static:
+        return f"{where}, {ending}"
+    world = "with" if stream.adds_user else "without"
+    return (
+        f"{where}; once what was published is over e^{stream.switch_loss:.4g} times likelier {world} the user, "
+        f"{_distance_text(stream.later_distance, plan)} instead; {ending}"
+    )
+
+
+def as_record(plan: ReleasePlan, exact: ExactAudit, sampled: SampledAudit | None) -> dict[str, Any]:
+    """All numbers. An epsilon that no number bounds is null."""
+    violations = [*exact.violations, *(sampled.violations if sampled else ())]
+    return {
+        "format_version": FORMAT_VERSION,
+        "verdict": "violated" if violations else "passed",
+        "violations": violations,
+        "plan": {
+            "fingerprint": plan.fingerprint,
+            "release": plan.release,
+            "accountant": plan.accountant,
+            "noise_scale": plan.noise_scale,
+            "epsilon_per_query": plan.epsilon_per_query,
+            "threshold": plan.threshold,
+            "zone_width": plan.zone_width,
+            "hits_per_user": plan.hits_per_user,
+            "max_items_per_user": plan.max_items_per_user,
+            "horizon": plan.schedule.horizon,
+        },
+        "claimed": {
+            "epsilon": plan.epsilon,
+            "delta": plan.delta,
+            "delta_accounting": plan.delta_accounting,
+            "delta_open": plan.delta_open,
+            "delta_sampling": plan.delta_sampling,
+            "delta_hash": plan.delta_hash,
+        },
+        "exact": {
+            "adding": _side_record(exact.adding, plan),
+            "removing": _side_record(exact.removing, plan),
+            "lone_items": {"delta": exact.lone_delta},
+            "together": {
+                "delta_at_claimed_epsilon": exact.together_delta,
+                "epsilon_at_claimed_delta": _finite(exact.together_epsilon),
+            },
+            "running_figure": [dataclasses.asdict(figure) for figure in exact.running],
+        },
+        "sampled": None if sampled is None else _sampled_record(sampled, plan),
+        "not_tried": list(NOT_TRIED),
+    }
+
+
+def _side_record(side: ChargedAudit, plan: ReleasePlan) -> dict[str, Any]:
+    return {
+        "stream": {**dataclasses.asdict(side.stream), "in_words": stream_text(side.stream, plan)},
+        "delta_at_claimed_epsilon": side.delta,
+        "epsilon_at_delta_accounting": side.epsilon,
+        "best_adaptive_delta": side.best_delta,
+        "best_adaptive_delta_with_half_the_rounds": side.best_delta_of_half,
+        "best_static": {"distance": side.static_distance, "delta_at_claimed_epsilon": side.static_delta},
+        "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in side.curve],
+    }
+
+
+def _sampled_record(sampled: SampledAudit, plan: ReleasePlan) -> dict[str, Any]:
+    sampling = sampled.plan
+    return {
+        "runs_in_each_world": sampling.runs,
+        "stream": {**dataclasses.asdict(sampling.stream), "in_words": stream_text(sampling.stream, plan)},
+        "event": {
+            "loss_at_least": sampling.event_loss,
+            "seen_without_user": sampled.p_seen,
+            "seen_with_user": sampled.q_seen,
+            "expected_without_user": sampling.runs * sampling.p,
+            "expected_with_user": sampling.runs * sampling.q,
+        },
+        "epsilon_lower_bound": sampled.epsilon,
+        "confidence": sampled.confidence,
+        "expected_lower_bound": sampling.expected_epsilon,
+        "fit": {"p_value": sampled.p_value, "false_alarm": FALSE_ALARM},
+    }
+
+
+def _plan_text(plan: ReleasePlan) -> str:
+    zone = f" to {plan.threshold + plan.zone_width - 1:,} charged" if plan.zone_width else ""
+    return (
+        f"Plan {plan.fingerprint[:16]}: {plan.release}, noise of scale {plan.noise_scale:.4g}, threshold "
+        f"{plan.threshold:,}{zone}, {plan.hits_per_user:,} hits per user, {plan.max_items_per_user:,} items per user "
+        f"and window. Noise by the accountant {plan.accountant}."
+    )
+
+
+def _exact_table(plan: ReleasePlan, exact: ExactAudit) -> Table:
+    table = Table(
+        title=f"Exact: delta at epsilon {plan.epsilon:g}, and epsilon at that share of delta",
+        title_justify="left",
+        box=rich.box.SIMPLE,
+        pad_edge=False,
+    )
+    table.add_column("", no_wrap=True)
+    for title in ("claimed", "attained", "ratio", "epsilon"):
+        table.add_column(title, justify="right", no_wrap=True)
+    rows = [
+        ("charged results, user added", plan.delta_accounting, exact.adding.delta, exact.adding.epsilon),
+        ("charged results, user removed", plan.delta_accounting, exact.removing.delta, exact.removing.epsilon),
+        ("items the user holds alone", plan.delta_open, exact.lone_delta, None),
+        ("both together", plan.delta, exact.together_delta, exact.together_epsilon),
+    ]
+    for name, claimed, attained, epsilon in rows:
+        if not claimed:
+            table.add_row(name, "0", "0", "", "")  # a public domain
+            continue
+        table.add_row(
+            name,
+            f"{claimed:.4g}",
+            f"{attained:.4g}",
+            f"{math.floor(1000 * attained / claimed) / 1000:.3f}",
+            "" if epsilon is None else f"{_down(epsilon)} of {plan.epsilon:g}",
+            style="bold red" if attained > claimed else None,
+        )
+    table.add_row("hash collisions, sampled noise", f"{plan.delta_hash + plan.delta_sampling:.2g}", "not tried", "", "")
+    worst = max(exact.running, key=lambda figure: figure.delta)
+    table.add_row(
+        f"running figure, cut at {worst.hits:,} hit{'s' if worst.hits > 1 else ''}",
+        f"{plan.delta_accounting:.4g}",
+        f"{worst.delta:.4g}",
+        f"{math.floor(1000 * worst.delta / plan.delta_accounting) / 1000:.3f}",
+        f"at {worst.epsilon:.4f}",
+        style="bold red" if worst.delta > plan.delta_accounting else None,
+    )
+    return table
+
+
+def _confidence_text(worst: ChargedAudit) -> str:
+    text = f"The worst that never changes its distance attains delta {worst.static_delta:.3g}"
+    if worst.best_delta is not None and worst.best_delta_of_half is not None and worst.delta > 0:
+        gain = worst.best_delta / worst.delta - 1
+        text += (
+            f"; the best adaptive adversary over several distances {worst.best_delta:.3g}"
+            f" ({'no more' if gain < 1e-4 else f'{100 * gain:.2g} % more'}), in half as many windows "
+            f"{worst.best_delta_of_half:.3g}"
+        )
+    return text + "."
+
+
+def _sampled_table(sampled: SampledAudit, plan: ReleasePlan) -> Table:
+    sampling = sampled.plan
+    percent = f"{100 * sampled.confidence:g} %"
+    table = Table(
+        title=f"Sampled: {sampling.runs:,} runs of the real code in each world",
+        title_justify="left",
+        box=rich.box.SIMPLE,
+        pad_edge=False,
+        show_header=False,
+    )
+    table.add_row("epsilon is at least", f"{_down(sampled.epsilon)}, with {percent} confidence, of {plan.epsilon:g}")
+    table.add_row("to be expected of so many runs", _down(sampling.expected_epsilon))
+    seen = (("without the user", sampled.p_seen, sampling.p), ("with the user", sampled.q_seen, sampling.q))
+    for world, count, probability in seen:
+        table.add_row(
+            f"loss >= {sampling.event_loss:.4f}, {world}", f"{count:,}; {sampling.runs * probability:,.0f} expected"
+        )
+    table.add_row(
+        "agreement with the exact law",
+        f"p = {sampled.p_value:.2g}; alarm below {FALSE_ALARM:g}",
+        style="bold red" if sampled.p_value < FALSE_ALARM else None,
+    )
+    return table
+
+
+def _verdict(exact: ExactAudit, sampled: SampledAudit | None) -> Text:
+    violations = [*exact.violations, *(sampled.violations if sampled else ())]
+    if violations:
+        return Text("VIOLATED: " + "; ".join(violations) + ".", style="bold red")
+    what = "nothing that was computed or sampled" if sampled else "nothing that was computed"
+    return Text(f"PASSED: {what} exceeds a claim of this plan.", style="bold green")
+
+
+def _distance_text(distance: int, plan: ReleasePlan) -> str:
+    """So many other holders, and where that lies."""
+    count = plan.threshold + distance
+    others = f"{count:,} other holder{'' if count == 1 else 's'}"
+    if distance == plan.zone_width - 1 and plan.zone_width:
+        return f"{others}, one fewer than the upper edge of the zone"
+    if distance == -1:
+        return f"{others}, one fewer than the threshold"
+    return f"{others}, {abs(distance):,} {'more' if distance >= 0 else 'fewer'} than the threshold"
+
+
+def _down(epsilon: float) -> str:
+    """Four decimals, never more than what was attained; more of them where it is very small."""
+    if not math.isfinite(epsilon):
+        return "unbounded"
+    if epsilon < 0.01:
+        return f"{epsilon * (1 - 5e-4):.3g}"
+    return f"{math.floor(1e4 * epsilon) / 1e4:.4f}"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,205 @@
+"""The best adaptive adversary and the exact laws of streams, against brute force over everything that can happen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from dp_transforms.auditing.adversary import Kernel, KernelEntry, best_adversary, kernel_of_law
+from dp_transforms.auditing.query_law import CappedSumLaw, QueryLaw, Result, ThresholdLaw
+from dp_transforms.auditing.streams import Steps, Stream, StreamLaw, largest_argument, law_of_stream
+from dp_transforms.noise_distribution import probability
+
+EPSILON = 0.7
+
+
+def _single_results(zone_width: int, distance: int) -> list[Result]:
+    """Every noisy count on its own where it is published; only "below" and "above" are lumps. From the definition."""
+    masses: dict[object, list[float]] = {}
+    for noise in range(-45, 46):
+        value = distance + noise  # minus the threshold
+        name = "below" if value < 0 else value if not zone_width or value < zone_width else "above"
+        entry = masses.setdefault(name, [0.0, 0.0])
+        entry[0] += probability(EPSILON, noise - 1)
+        entry[1] += probability(EPSILON, noise)
+    return [
+        Result(mass[0], mass[1], math.log(mass[0] / mass[1]), isinstance(name, int)) for name, mass in masses.items()
+    ]
+
+
+def _best_by_force(
+    by_distance: list[list[Result]], hits: int, rounds: int, epsilon: float, adds_user: bool, p: float, q: float
+) -> float:
+    """The value of a state of the adversary, by trying every distance, and every one after every result of it."""
+    best = max(0.0, p - math.exp(epsilon) * q)
+    if not hits or not rounds:
+        return best
+    for results in by_distance:
+        total = 0.0
+        for result in results:
+            first, second = result[:2] if adds_user else (result[1], result[0])
+            total += _best_by_force(
+                by_distance, hits - result.charged, rounds - 1, epsilon, adds_user, p * first, q * second
+            )
+        best = max(best, total)
+    return best
+
+
+def _lumped(results: list[Result]) -> list[Result]:
+    """Equal ratios and charges together: or brute force would take for ever."""
+    found: dict[tuple[float, bool], Result] = {}
+    for result in results:
+        key = (round(result.log_ratio, 9), result.charged)
+        old = found.get(key, Result(0.0, 0.0, *key))
+        found[key] = Result(result[0] + old[0], result[1] + old[1], *key)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("zone_width", [0, 1, 3])
+@pytest.mark.parametrize(("hits", "rounds"), [(1, 3), (2, 3)])
+@pytest.mark.parametrize("adds_user", [True, False])
+def test_two_distances_are_as_bad_as_all(zone_width: int, hits: int, rounds: int, adds_user: bool) -> None:
+    """The theorem of docs/audit.md, by force: over twelve distances, after every result, nothing exceeds the program
+    that knows only one below the threshold and one below the upper edge."""
+    law = ThresholdLaw(EPSILON, zone_width)
+    everywhere = [_lumped(_single_results(zone_width, distance)) for distance in range(-6, 6)]
+    critical = [law.near] if law.far is None else [law.near, law.far]
+    for epsilon in (0.0, 0.4, EPSILON, 1.1):
+        by_force = _best_by_force(everywhere, hits, rounds, epsilon, adds_user, 1.0, 1.0)
+        curve = best_adversary(
+            kernel_of_law(law, critical, hits),
+            step=EPSILON,
+            rounds=rounds,
+            epsilons=[epsilon],
+            adds_target=adds_user,
+        )
+        assert curve.epsilons[0] == pytest.approx(epsilon)
+        assert curve.deltas[0] == pytest.approx(by_force, rel=1e-6, abs=1e-12)
+        assert curve.deltas[0] <= by_force + 1e-13, "rounded down"
+
+
+@pytest.mark.parametrize("zone_width", [0, 12])
+@pytest.mark.parametrize("adds_user", [True, False])
+def test_no_other_distance_is_worse_over_many_rounds(zone_width: int, adds_user: bool) -> None:
+    """The same with 80 rounds: other distances, on a fine lattice, attain no more, and not much less if they are all
+    there is."""
+    law = ThresholdLaw(0.2, zone_width)
+    critical = [law.near] if law.far is None else [law.near, law.far]
+    others = [distance for distance in (-20, -8, -4, -3, -2, 0, 2, 5, 9, 10, 12, 13, 20) if distance not in critical]
+    epsilons = [0.2 * index for index in range(1, 9)]
+
+    def deltas(distances: list[int], step: float) -> list[float]:
+        kernel = kernel_of_law(law, distances, 2)
+        curve = best_adversary(kernel, step=step, rounds=80, epsilons=epsilons, adds_target=adds_user)
+        return curve.deltas.tolist()
+
+    worst = deltas(critical, 0.2)
+    for attained, bound in zip(deltas(others + critical, 0.2 / 50), worst, strict=True):
+        assert attained <= bound * (1 + 1e-5) + 1e-15
+    alone = deltas(others, 0.2 / 50)
+    assert alone[0] > 0.5 * worst[0]
+
+
+def test_rounding_of_losses_is_downward_and_stopping_is_allowed() -> None:
+    """One round, two results whose losses are no whole steps: less than the truth, by no more than a step."""
+    loss = 0.33
+    up, down = 1 / (1 + math.exp(-loss)), 1 / (1 + math.exp(loss))
+    entries = [KernelEntry(up, down, loss, 0), KernelEntry(down, up, -loss, 0)]
+    for step in (0.1, 0.01, 0.001):
+        curve = best_adversary(Kernel({0: [entries]}), step=step, rounds=1, epsilons=[0.1], adds_target=True)
+        truth = up - math.exp(0.1) * down
+        assert truth - 1.5 * step < curve.deltas[0] < truth
+    # Results that rule one world out.
+    certain = [KernelEntry(0.25, 0.0, math.inf, 0), KernelEntry(0.75, 1.0, math.log(0.75), 0)]
+    curve = best_adversary(Kernel({0: [certain]}), step=0.01, rounds=1, epsilons=[0.0], adds_target=True)
+    assert 0.24 * (1 - math.exp(-0.28)) < curve.deltas[0] <= 0.25
+    # More rounds never hurt, and half of them are kept as well.
+    many = best_adversary(Kernel({0: [entries]}), step=0.33, rounds=10, epsilons=[0.5], adds_target=True)
+    assert 0 < many.deltas_of_half[0] < many.deltas[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Streams
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _transcripts(law: QueryLaw, hits: int, stream: Stream) -> Iterator[tuple[float, float]]:
+    """Both probabilities of every sequence of results, by walking through all of them."""
+
+    def walk(p: float, q: float, loss: float, paid: int, left: int) -> Iterator[tuple[float, float]]:
+        if not left or paid == hits:
+            yield p, q
+            return
+        in_direction = loss if stream.adds_user else -loss
+        distance = stream.later_distance if in_direction > stream.switch_loss + 1e-9 else stream.distance
+        for result in law.results(distance):
+            yield from walk(p * result[0], q * result[1], loss + result.log_ratio, paid + result.charged, left - 1)
+
+    return walk(1.0, 1.0, 0.0, 0, stream.rounds)
+
+
+STREAMS = [
+    (ThresholdLaw(EPSILON, 0), Stream.static(False, -1, 6)),
+    (ThresholdLaw(EPSILON, 0), Stream.static(True, 2, 6)),
+    (ThresholdLaw(EPSILON, 3), Stream.static(True, 1, 6)),
+    (ThresholdLaw(EPSILON, 3), Stream(True, 2, -1, 0.8, 6)),
+    (ThresholdLaw(EPSILON, 3), Stream(False, -1, 2, 0.7, 6)),
+    (CappedSumLaw(0.05, 0.2, 9), Stream.static(False, -4, 6)),
+    (CappedSumLaw(0.05, 0.2, 9), Stream.static(True, 3, 6)),
+]
+
+
+@pytest.mark.parametrize(("law", "stream"), STREAMS)
+@pytest.mark.parametrize("hits", [1, 2, 3])
+def test_law_of_a_stream_against_all_transcripts(law: QueryLaw, stream: Stream, hits: int) -> None:
+    transcripts = [*_transcripts(law, hits, stream)]
+    exact = law_of_stream(law, hits, stream)
+    assert exact.with_user.sum() == pytest.approx(1) == exact.without_user.sum()
+    for epsilon in (0.0, 0.03, 0.5, 1.3):
+        for adds_user in (True, False):
+            expected = math.fsum(
+                max(0.0, p - math.exp(epsilon) * q if adds_user else q - math.exp(epsilon) * p) for p, q in transcripts
+            )
+            assert exact.delta(epsilon, adds_user) == pytest.approx(expected, rel=1e-7, abs=1e-14)
+            assert exact.delta(epsilon, adds_user) <= expected * (1 + 1e-12) + 1e-15
+
+
+def _worst_law(zone_width: int, epsilon: float, hits: int, total: float, rounds: int, adds_user: bool) -> StreamLaw:
+    law = ThresholdLaw(epsilon, zone_width)
+    if law.far is None:
+        return law_of_stream(law, hits, Stream.static(adds_user, law.near, rounds))
+    first, later = (law.far, law.near) if adds_user else (law.near, law.far)
+    return law_of_stream(law, hits, Stream(adds_user, first, later, total, rounds))
+
+
+@pytest.mark.parametrize(("zone_width", "epsilon", "hits"), [(0, 0.1, 1), (0, 0.1, 5), (8, 0.25, 2), (40, 0.05, 4)])
+@pytest.mark.parametrize("adds_user", [True, False])
+def test_the_worst_stream_is_as_bad_as_the_best_adversary(
+    zone_width: int, epsilon: float, hits: int, adds_user: bool
+) -> None:
+    """To one part in 10^5: so what the audit calls the worst stream is the worst."""
+    law = ThresholdLaw(epsilon, zone_width)
+    for total in (0.3, 1.0):
+        kernel = kernel_of_law(law, law.distances, hits)
+        best = best_adversary(kernel, step=epsilon, rounds=120, epsilons=[total], adds_target=adds_user).deltas[0]
+        found = _worst_law(zone_width, epsilon, hits, total, 120, adds_user).delta(total, adds_user)
+        assert found == pytest.approx(best, rel=1e-5, abs=1e-14)
+
+
+def test_epsilon_of_a_law_is_the_inverse_of_its_delta() -> None:
+    law = _worst_law(8, 0.25, 2, 1.0, 60, True)
+    for delta in (1e-2, 1e-5, 1e-9):
+        epsilon = law.epsilon(delta, True)
+        assert law.delta(epsilon, True) > delta >= law.delta(epsilon * (1 + 1e-8), True)
+    assert law.epsilon(0.9, True) == 0
+    assert largest_argument(lambda x: x < 2, 1.0) == 1.0
+
+
+def test_streams_whose_loss_is_no_function_of_what_is_kept_are_refused() -> None:
+    law = ThresholdLaw(EPSILON, 3)
+    with pytest.raises(ValueError, match="does not move by one amount"):
+        Steps.of_law(law, (-4,))
+    with pytest.raises(ValueError, match="does not move by one amount"):
+        law_of_stream(CappedSumLaw(0.05, 0.2, 9), 2, Stream(True, -1, -2, 0.5, 4))

@@ -1,0 +1,189 @@
+"""Runs of the real monitor: they agree with the exact law, and every planted fault shows.
+
+Keys are fixed, so a test that passes keeps passing; over a random key the agreement test raises a false alarm with
+probability 1e-6, and a bound on epsilon above the truth has probability at most 1e-3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from dp_transforms.auditing.exact import Claim, Mechanism, default_rounds
+from dp_transforms.auditing.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
+from dp_transforms.auditing.sampled import (
+    FALSE_ALARM,
+    Observed,
+    SampledAudit,
+    SamplePlan,
+    chunks_of,
+    judge,
+    plan_sampling,
+    run_chunk,
+    settings_for_sampling,
+)
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release
+from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor
+from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.user_budgets import UserBudgets
+from tests.privacy.exact_monitor import settings_for
+
+RUNS = 3_000
+SECRET = bytes(range(40, 80))
+CLAIM = Claim(epsilon=1.5, delta=1e-9, delta_accounting=5e-10, delta_open=5e-10)
+
+
+def _law(settings: MonitorSettings) -> QueryLaw:
+    if settings.release == "kms21":
+        return CappedSumLaw(settings.wide_epsilon_per_query, settings.epsilon_per_query, settings.noise_cap)
+    return ThresholdLaw(settings.epsilon_per_query, settings.zone_width)
+
+
+def _sampling(settings: MonitorSettings, runs: int = RUNS) -> SamplePlan:
+    mechanism = Mechanism(_law(settings), settings.threshold, settings.hits_per_user, 10**6, 1)
+    return plan_sampling(mechanism, CLAIM, runs, default_rounds(mechanism))
+
+
+def _audit(
+    claimed: MonitorSettings,
+    *,
+    real: MonitorSettings | None = None,
+    monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor,
+    claim: Claim = CLAIM,
+    runs: int = RUNS,
+) -> SampledAudit:
+    """The law is that of the claimed settings, the code runs on the real ones."""
+    sampling = _sampling(claimed, runs)
+    seen: dict[bool, list[Observed]] = {True: [], False: []}
+    for chunk in chunks_of(real or claimed, _law(claimed), sampling, SECRET):
+        seen[chunk.with_user].append(run_chunk(chunk, monitor))
+    for world in seen.values():
+        for more in world[1:]:
+            world[0].add(more)
+    return judge(sampling, _law(claimed), claim, seen[False][0], seen[True][0])
+
+
+def _settings(release: str, hits: int = 2, epsilon: float = 0.25) -> MonitorSettings:
+    return settings_for(release, epsilon, hits, 60, math.ceil(2 / epsilon))
+
+
+def _kms21() -> MonitorSettings:
+    settings = settings_for("kms21", 0.02, 2, 5_000)
+    return dataclasses.replace(settings, wide_epsilon_per_query=0.002, noise_cap=50)
+
+
+@pytest.mark.parametrize("release", ["labels", "counts", "kms21"])
+def test_the_real_code_agrees_with_its_law(release: str) -> None:
+    settings = _kms21() if release == "kms21" else _settings(release)
+    audit = _audit(settings)
+    assert audit.violations == ()
+    assert audit.p_value > 0.001  # whatever the key, in all but one of a thousand
+    sampling = audit.plan
+    assert 0 <= audit.epsilon <= sampling.law.epsilon(0.0, False)
+    if release != "kms21":
+        assert 0.5 * sampling.expected_epsilon < audit.epsilon < 2 * sampling.expected_epsilon
+        assert 0.2 < sampling.expected_epsilon < CLAIM.epsilon
+        deviation = math.sqrt(RUNS * sampling.p)
+        assert abs(audit.p_seen - RUNS * sampling.p) < 5 * deviation
+
+
+def test_the_adaptive_stream_of_labels_is_run() -> None:
+    """Both distances occur in the sample, with counts on both edges of the zone."""
+    settings = _settings("labels")
+    sampling = _sampling(settings)
+    assert not sampling.stream.is_static
+    chunk = chunks_of(settings, _law(settings), sampling, SECRET)[1]
+    assert chunk.with_user
+    observed = run_chunk(chunk)
+    assert observed.values.keys() == {-1, settings.zone_width - 1}
+    assert observed.ends.sum() == chunk.copies
+    small = settings_for_sampling(settings, sampling.stream)
+    assert small.threshold == 2  # so that one other user holds every item
+    unchanged = ("release", "zone_width", "epsilon_per_query", "hits_per_user", "plan_fingerprint")
+    assert all(getattr(small, name) == getattr(settings, name) for name in unchanged)
+
+
+def test_more_runs_show_more() -> None:
+    settings = _settings("counts")
+    bounds = [_sampling(settings, runs).expected_epsilon for runs in (1_000, 10_000, 100_000, 10_000_000)]
+    assert bounds == sorted(bounds)
+    assert bounds[0] < 0.5 * bounds[-1]
+
+
+def test_a_bound_above_the_claim_is_a_violation() -> None:
+    """A claim that is far too small: no law is needed to see that, only counts."""
+    audit = _audit(_settings("counts"), claim=dataclasses.replace(CLAIM, epsilon=0.1))
+    (violation,) = audit.violations
+    assert "attains epsilon" in violation
+    assert "99.9 %" in violation
+
+
+def test_chunks_are_independent_of_each_other() -> None:
+    """The same copies in another chunk, or in the other world, draw anew; in the same chunk they repeat."""
+    settings = _settings("counts")
+    sampling = _sampling(settings)
+    first, other_world, second, _ = chunks_of(settings, _law(settings), sampling, SECRET, copies=500)[:4]
+    assert [chunk.with_user for chunk in (first, other_world, second)] == [False, True, False]
+    assert sum(chunk.copies for chunk in chunks_of(settings, _law(settings), sampling, SECRET)) == 2 * RUNS
+    ends = [run_chunk(chunk).ends for chunk in (first, first, second)]
+    assert (ends[0] == ends[1]).all()
+    assert (ends[0] != ends[2]).any()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Planted faults
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _assert_found(audit: SampledAudit) -> None:
+    assert audit.p_value < FALSE_ALARM
+    assert any("does not publish what its exact law says" in text for text in audit.violations)
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+def test_half_the_noise_is_found(release: str) -> None:
+    claimed = _settings(release)
+    _assert_found(_audit(claimed, real=dataclasses.replace(claimed, epsilon_per_query=0.5)))
+
+
+def test_half_the_noise_of_kms21_is_found() -> None:
+    claimed = _kms21()
+    _assert_found(_audit(claimed, real=dataclasses.replace(claimed, wide_epsilon_per_query=0.004)))
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("hits", [1, 3])
+def test_an_exclusion_too_early_or_too_late_is_found(release: str, hits: int) -> None:
+    """Of two hits. Too late: the user still counts when it is shown once more."""
+    claimed = _settings(release)
+    figures = tuple(float(hit) for hit in range(1, hits + 1))
+    _assert_found(_audit(claimed, real=dataclasses.replace(claimed, hits_per_user=hits, epsilon_after_hits=figures)))
+
+
+def test_charges_that_are_lost_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UserBudgets, "charge", lambda self, users, hits: None)
+    _assert_found(_audit(_settings("counts")))
+
+
+def test_noise_that_repeats_from_window_to_window_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both stages of the draw keyed without the window, and without the holders, which are others every time."""
+    for name in ("pass_uniforms", "noise_uniforms"):
+        original = getattr(StreamKeys, name)
+        monkeypatch.setattr(StreamKeys, name, lambda self, window, original=original: original(self, 0))
+    monkeypatch.setattr(StreamKeys, "widen_users", lambda self, users: np.zeros((len(users), 2), dtype=np.uint64))
+    _assert_found(_audit(_settings("counts")))
+
+
+def test_values_that_are_off_by_one_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = CountsAboveThreshold.__call__
+
+    def biased(self: CountsAboveThreshold, noisy_count: int) -> Release | None:
+        release = original(self, noisy_count)
+        return release and release._replace(noisy_count=noisy_count + 1)
+
+    monkeypatch.setattr(CountsAboveThreshold, "__call__", biased)
+    _assert_found(_audit(_settings("counts")))

@@ -1,0 +1,92 @@
+"""Bounds and tests for counts: against sums of binomial probabilities, and on counts of known laws."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dp_transforms.auditing.statistics import (
+    binomial_p_value,
+    chi_squared_p_value,
+    clopper_pearson,
+    epsilon_lower_bound,
+)
+from dp_transforms.mechanisms.noise_source import SecretNoise
+
+
+def _at_least(successes: int, runs: int, probability: float) -> float:
+    """``Pr[Binomial >= successes]``, summed."""
+    return math.fsum(
+        math.comb(runs, k) * probability**k * (1 - probability) ** (runs - k) for k in range(successes, runs + 1)
+    )
+
+
+@pytest.mark.parametrize(("successes", "runs"), [(0, 20), (1, 20), (7, 20), (20, 20)])
+def test_bounds_on_a_probability_are_exact(successes: int, runs: int) -> None:
+    lower, upper = clopper_pearson(successes, runs, 0.01)
+    assert 0 <= lower <= successes / runs <= upper <= 1
+    if successes:
+        assert _at_least(successes, runs, lower) == pytest.approx(0.01)
+    if successes < runs:
+        assert 1 - _at_least(successes + 1, runs, upper) == pytest.approx(0.01)
+
+
+def test_the_bound_on_epsilon_holds_as_often_as_it_says() -> None:
+    """Randomized response of epsilon 1: over all counts that 12 runs can show, the bound exceeds 1 with probability at
+    most 10 %, and not much less often at another pair that makes the union bound tight."""
+    p, q, runs = math.e / (1 + math.e), 1 / (1 + math.e), 12
+    masses = [[_at_least(k, runs, x) - _at_least(k + 1, runs, x) for k in range(runs + 1)] for x in (p, q)]
+    wrong = math.fsum(
+        masses[0][first] * masses[1][second]
+        for first in range(runs + 1)
+        for second in range(runs + 1)
+        if epsilon_lower_bound(first, second, runs, 0.0, 0.9) > 1
+    )
+    assert 0 < wrong <= 0.1
+    # With many runs it comes close to the truth, and delta takes something off.
+    many = 10**7
+    assert 0.995 < epsilon_lower_bound(round(p * many), round(q * many), many, 0.0, 0.999) < 1
+    assert epsilon_lower_bound(round(p * many), round(q * many), many, 0.1, 0.999) < 0.86
+    assert epsilon_lower_bound(0, 5, 10, 0.0, 0.999) == 0
+    assert epsilon_lower_bound(5, 5, 10, 0.0, 0.999) == 0
+
+
+def test_p_values_are_uniform_where_the_law_is_the_claimed_one() -> None:
+    """Small p-values come about as often as they say: of 400, at most 400 x + 6 standard deviations below x (false
+    alarm below 1e-6 each)."""
+    masses = np.array([0.3, 0.3, 0.2, 0.1, 0.05, 0.03, 0.01, 0.006, 0.003, 0.001])
+    source = SecretNoise(bytes(32))
+    edges = np.cumsum(masses)
+    p_values = []
+    for _ in range(400):
+        uniforms = source.uniforms(2_000)[:, 0] / 2.0**64
+        counts = np.bincount(np.searchsorted(edges, uniforms), minlength=len(masses) + 1)[: len(masses)]
+        p_values.append(chi_squared_p_value(counts, masses))
+    for share in (0.01, 0.1, 0.5):
+        below = sum(value < share for value in p_values)
+        assert abs(below - 400 * share) < 6 * math.sqrt(400 * share * (1 - share))
+
+
+def test_another_law_is_found() -> None:
+    masses = np.array([0.5, 0.3, 0.2])
+    assert chi_squared_p_value([5_000, 3_000, 2_000], masses) == pytest.approx(1)
+    assert chi_squared_p_value([5_300, 2_800, 1_900], masses) < 1e-6
+    assert chi_squared_p_value([5_000, 3_000, 1_999, 1], [*masses, 0.0]) == 0, "what cannot be"
+    # Rare outcomes are tested together, and a law with one outcome not at all.
+    rare = np.array([0.9, *[0.1 / 500] * 500])
+    counts = np.array([9_000, *[2] * 500])
+    assert chi_squared_p_value(counts, rare) > 0.99
+    assert chi_squared_p_value([10_000, *[0] * 500], rare) < 1e-6
+    assert chi_squared_p_value([10_000], [1.0]) == 1
+    # Probabilities of some of what can happen: given that it did.
+    assert chi_squared_p_value([500, 500], [0.01, 0.01]) == pytest.approx(1)
+
+
+def test_binomial_p_value_by_its_definition() -> None:
+    masses = [_at_least(k, 15, 0.3) - _at_least(k + 1, 15, 0.3) for k in range(16)]
+    for seen in (0, 4, 9):
+        expected = math.fsum(mass for mass in masses if mass <= masses[seen] * (1 + 1e-7))
+        assert binomial_p_value(seen, 15, 0.3) == pytest.approx(expected)
+    assert binomial_p_value(10, 10, 1 + 1e-16) == 1
