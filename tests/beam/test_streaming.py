@@ -76,7 +76,7 @@ def test_the_transcript_of_a_stream_equals_the_oracle(tmp_path, release, sliding
     plan = small_plan(release=release, sliding=sliding, max_items_per_user=limit, hits_per_user=2)
     source = random.Random(3)
     end = plan.schedule.end_seconds * MICROS
-    log = [event for event in random_log(plan, seed=3, events=1000) if 0 < event[2] <= end]
+    log = [event for event in random_log(plan, seed=8, events=1000) if 0 < event[2] <= end]
     log.sort(key=lambda event: event[2] + source.randrange(25 * MICROS))
     script = Script(plan)
     for low in range(0, len(log), 40):
