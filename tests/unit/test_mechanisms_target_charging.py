@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.boundary_wrapper import FiniteMechanism, exponential_choice
+from dp_transforms.mechanisms.boundary_wrapper import FiniteMechanism, TwoRuns, exponential_choice
 from dp_transforms.mechanisms.halting import Halted
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.private_computation import NoisyAnswer, NoisyTest, NoisyZoneTest, NotPrior
@@ -84,6 +84,15 @@ def test_worse_calls_than_the_limit_was_built_for_are_errors_and_better_ones_are
     with pytest.raises(ValueError, match="smallest q"):  # (1 - e^-0.4)/(e^0.4 + 1) < 1/(e^0.5 + 1)
         charging.ask(zone, zone.target)
     assert TargetCharging([5], HitLimit(5, epsilon=0.5, target_probability=0.1)).ask(zone, zone.target) is not None
+
+
+def test_two_runs_pay_both_deltas_and_are_hit_when_they_differ() -> None:
+    limit = HitLimit(5, epsilon=1.0)
+    charging = TargetCharging(None, limit, delta_limit=1e-6)
+    twice = TwoRuns(_Scripted([3, 3, 3, 4], delta=1e-7))
+    assert [charging.ask(twice, twice.target) for _ in range(2)] == [(3, 3), (3, 4)]
+    assert limit.used == 1
+    assert charging.delta_spent == pytest.approx(4e-7)
 
 
 def test_the_limit_may_be_shared() -> None:
