@@ -37,11 +37,10 @@ from dp_transforms.accounting.composition import (
     check_delta,
     check_epsilon,
     check_epsilon_per_query,
-    check_whole,
-    is_number,
     optimal_composition_delta,
     smallest_safe_argument,
 )
+from dp_transforms.arguments import check_whole, is_number
 
 Values = npt.NDArray[np.float64]
 

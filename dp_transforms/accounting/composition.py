@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import numbers
 from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import gammaln
 
+from dp_transforms.arguments import check_positive, check_whole, is_number
+
 ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what anybody can measure
-LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
 MOST_CALLS = 10**7  # the sum of optimal composition has a term for each
 _SMALLEST_LOG = -740.0  # just above the logarithm of the smallest float
 
 
-def is_number(value: object) -> bool:
-    """A real number and not a bool; NaN and the infinities are numbers here."""
-    return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
-
-
 def check_epsilon_per_query(epsilon_per_query: float) -> None:
-    if not is_number(epsilon_per_query) or not 0 < epsilon_per_query < math.inf:
-        raise ValueError(f"epsilon_per_query must be finite and > 0, got {epsilon_per_query!r}.")
+    check_positive("epsilon_per_query", epsilon_per_query)
 
 
 def check_delta(delta: float) -> None:
@@ -40,13 +34,6 @@ def check_delta(delta: float) -> None:
 def check_epsilon(epsilon: float) -> None:
     if not is_number(epsilon) or not 0 <= epsilon < math.inf:
         raise ValueError(f"epsilon must be finite and >= 0, got {epsilon!r}.")
-
-
-def check_whole(name: str, value: int, at_least: int) -> None:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not value >= at_least:
-        raise ValueError(f"{name} must be a whole number >= {at_least}, got {value!r}.")
-    if value > LARGEST_WHOLE:
-        raise ValueError(f"{name} must be at most 2^62 = {LARGEST_WHOLE}, got a larger one.")
 
 
 def check_calls(calls: int, at_least: int = 0) -> None:

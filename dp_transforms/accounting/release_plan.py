@@ -21,9 +21,10 @@ import re
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from dp_transforms.accounting.calibration import hash_delta, sampling_delta
-from dp_transforms.accounting.composition import check_delta, check_whole
+from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.query_noise import QueryNoise, smallest_safe_threshold
 from dp_transforms.accounting.release_modes import RELEASE_MODES, ReleaseMode
+from dp_transforms.arguments import check_whole
 from dp_transforms.window_schedule import WindowSchedule
 
 FORMAT_VERSION = 2

@@ -22,10 +22,10 @@ from dp_transforms.accounting.composition import (
     check_delta,
     check_epsilon,
     check_epsilon_per_query,
-    check_whole,
     optimal_composition_delta,
     smallest_safe_argument,
 )
+from dp_transforms.arguments import check_whole
 
 _CUTS = 2000  # values of r tried by the closed form; each of them is a valid bound
 

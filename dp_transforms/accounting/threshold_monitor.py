@@ -23,10 +23,10 @@ from dp_transforms.accounting.composition import (
     ROUNDING,
     check_delta,
     check_epsilon,
-    check_whole,
     optimal_composition_delta,
     smallest_safe_argument,
 )
+from dp_transforms.arguments import check_whole
 from dp_transforms.noise_distribution import MIN_WIDE_EPSILON, upper_tail
 
 _PER_HIT = 75.0  # the constants of [KMS21] Theorem 3.2

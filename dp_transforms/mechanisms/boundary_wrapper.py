@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from dp_transforms.arguments import check_positive
 from dp_transforms.mechanisms.exponential_mechanism import ExponentialMechanism
 from dp_transforms.mechanisms.noise_source import NoiseSource
 from dp_transforms.mechanisms.private_computation import (
     OwnTarget,
     PrivateComputation,
     Target,
-    check_epsilon,
     not_prior_probability,
 )
 
@@ -46,7 +46,7 @@ class FiniteMechanism:
     delta: float = dataclasses.field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
+        check_positive("epsilon", self.epsilon)
         if not isinstance(self.outcomes, tuple) or not 1 <= len(set(self.outcomes)) == len(self.outcomes):
             raise ValueError(f"outcomes must be a tuple of one or more different ones, got {self.outcomes!r}.")
         if None in self.outcomes or BOUNDARY in self.outcomes:

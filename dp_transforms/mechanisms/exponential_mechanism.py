@@ -7,8 +7,7 @@ import functools
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
+from dp_transforms.arguments import check_positive, is_whole
 from dp_transforms.mechanisms.noise_source import NoiseSource
 
 _BITS_BEYOND_COUNT = 128  # of a weight, so that rounding n weights moves the distribution by less than 2^-127
@@ -40,11 +39,9 @@ class ExponentialMechanism:
         self, scores: Sequence[int], epsilon: float, sensitivity_units: int, *, monotonic: bool = False
     ) -> None:
         self._scores = _check_scores(scores)
-        if isinstance(epsilon, bool) or not 0 < epsilon < math.inf:
-            raise ValueError(f"epsilon must be finite and > 0, got {epsilon!r}.")
-        if not _is_whole(sensitivity_units) or sensitivity_units < 1:
+        if not is_whole(sensitivity_units) or sensitivity_units < 1:
             raise ValueError(f"sensitivity_units must be a whole number >= 1, got {sensitivity_units!r}.")
-        self._epsilon = float(epsilon)
+        self._epsilon = check_positive("epsilon", epsilon)
         self._divisor = int(sensitivity_units) * (1 if monotonic else 2)
 
     @functools.cached_property
@@ -93,10 +90,6 @@ def _check_scores(scores: Sequence[int]) -> list[int]:
     if not 1 <= len(scores) <= _LARGEST_COUNT:
         raise ValueError(f"there must be 1 .. {_LARGEST_COUNT} scores, got {len(scores)}.")
     for score in scores:
-        if not _is_whole(score):
+        if not is_whole(score):
             raise ValueError(f"scores must be whole numbers, got {score!r}. Round them to a grid, as queries are.")
     return [int(score) for score in scores]
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -7,11 +7,12 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.arguments import check_fraction, check_whole, is_number
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.query import LinearQuery, check_grid, units_up
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release, ReleaseRule
-from dp_transforms.mechanisms.user_counters import UserCounters, check_whole
+from dp_transforms.mechanisms.user_counters import UserCounters
 from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON, upper_tail
 
 
@@ -55,7 +56,7 @@ class IndividualCharging:
         if zone_width is not None:
             check_whole("zone_width", zone_width, 1, 2**40)
         lowest = MIN_WIDE_EPSILON * grid
-        if isinstance(epsilon_per_query, bool) or not lowest <= epsilon_per_query <= MAX_EPSILON:
+        if not is_number(epsilon_per_query) or not lowest <= epsilon_per_query <= MAX_EPSILON:
             raise ValueError(
                 f"epsilon_per_query must lie in [{lowest:g}, {MAX_EPSILON}] with grid {grid}, "
                 f"got {epsilon_per_query!r}."
@@ -98,8 +99,7 @@ class IndividualCharging:
         lie within alpha of f: the sum over those still there, on the grid. The threshold is the one rounded up.
         """
         check_whole("queries", queries, 1, 2**60)
-        if isinstance(beta, bool) or not 0 < beta < 1:
-            raise ValueError(f"beta must lie in (0, 1), got {beta!r}.")
+        check_fraction("beta", beta)
         units = max(0, math.floor(math.log(queries / beta) / self._epsilon_per_unit) - 1)
         while 2 * queries * upper_tail(self._epsilon_per_unit, units + 1) > beta:
             units += 1

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.arguments import check_whole
 from dp_transforms.mechanisms.query import LinearQuery, check_counts
-from dp_transforms.mechanisms.synthetic_data import check_whole
 
 _MAX_ATTRIBUTES = 20
 

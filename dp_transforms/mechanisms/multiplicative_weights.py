@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.arguments import check_fraction, check_positive, check_whole
 from dp_transforms.mechanisms.exponential_mechanism import ExponentialMechanism
 from dp_transforms.mechanisms.halting import Halted
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
@@ -34,12 +35,9 @@ from dp_transforms.mechanisms.synthetic_data import (
     LARGEST_UNIVERSE,
     MultiplicativeWeights,
     SyntheticData,
-    check_epsilon,
     check_histogram,
     check_queries,
     check_records,
-    check_share,
-    check_whole,
 )
 from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON
 
@@ -49,7 +47,7 @@ _ROUNDING = 1 - 1e-12  # far more than the float error of a division: more noise
 def update_limit(universe: int, accuracy: float) -> int:
     """``floor(2 ln(universe) / accuracy^2) + 1``: updates until every error is below accuracy / 2, and one more."""
     check_whole("universe", universe, 1, LARGEST_UNIVERSE)
-    return math.floor(2 * math.log(universe) / check_share("accuracy", accuracy) ** 2) + 1
+    return math.floor(2 * math.log(universe) / check_fraction("accuracy", accuracy) ** 2) + 1
 
 
 class LinearAnswer(NamedTuple):
@@ -175,7 +173,7 @@ def online_records_needed(
     3/4 of accuracy, lets no error above accuracy pass, and none up to accuracy / 2 lead to an update. Values are off by
     at most 3 s (probability beta / 2), so they are within accuracy too, and no update takes a true error for larger.
     """
-    check_share("beta", beta)
+    check_fraction("beta", beta)
     check_whole("queries", queries, 1, LARGEST_COUNT)
     cutoff = update_limit(universe, accuracy)
     sparse = NumericSparse(
@@ -280,12 +278,12 @@ def offline_records_needed(
     """
     _check_epsilon_per_call(epsilon_per_call)
     check_whole("queries", queries, 1, LARGEST_COUNT)
-    tail = math.log(2 * update_limit(universe, accuracy) / check_share("beta", beta))
+    tail = math.log(2 * update_limit(universe, accuracy) / check_fraction("beta", beta))
     return math.ceil(8 * ((math.log(queries) + tail) / epsilon_per_call + 2) / accuracy)
 
 
 def _check_epsilon_per_call(value: float, grid: int = 1) -> float:
     """The epsilon of noise for one unit."""
-    if not MIN_WIDE_EPSILON * grid <= check_epsilon("epsilon_per_call", value) <= MAX_EPSILON:
+    if not MIN_WIDE_EPSILON * grid <= check_positive("epsilon_per_call", value) <= MAX_EPSILON:
         raise ValueError(f"epsilon_per_call must lie in [{MIN_WIDE_EPSILON * grid}, {MAX_EPSILON}], got {value!r}.")
     return value / grid * _ROUNDING

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.arguments import check_whole, is_number
 from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
 from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES, BlockFunction, Words, derive_key
 from dp_transforms.noise_distribution import UNIFORM_BITS
@@ -56,7 +57,7 @@ class SecretNoise:
 
     def uniforms(self, count: int) -> Words:
         """uint64[count, 2]: the next 128-bit uniform integers."""
-        _check_count(count)
+        check_whole("count", count, 0)
         blocks = np.zeros((count, 2), dtype=np.uint64)
         blocks[:, 0] = np.arange(self._next_block, self._next_block + count, dtype=np.uint64)
         self._next_block += count
@@ -65,7 +66,7 @@ class SecretNoise:
     def discrete_laplace_array(self, epsilon: float, count: int) -> npt.NDArray[np.int64]:
         """int64[count]: that many independent draws at once."""
         epsilon = _real("epsilon", epsilon)
-        _check_count(count)
+        check_whole("count", count, 0)
         if epsilon * _LARGEST_TABLE_SCALE >= 1:
             return discrete_laplace(epsilon).sample(self.uniforms(count))
         each = WideDiscreteLaplace.UNIFORMS
@@ -112,14 +113,9 @@ class SecretNoise:
 
 def _real(name: str, value: object) -> float:
     """The value as a float of Python, so that equal numbers share a table."""
-    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
+    if not is_number(value):
         raise ValueError(f"{name} must be a number, got {value!r}.")
-    return float(value)
-
-
-def _check_count(count: object) -> None:
-    if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < 0:
-        raise ValueError(f"count must be a whole number >= 0, got {count!r}.")
+    return float(value)  # type: ignore[arg-type]
 
 
 def _check_key(key: object) -> None:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Hashable
 from typing import Any, Protocol
 
+from dp_transforms.arguments import check_positive
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.noise_source import NoiseSource
 from dp_transforms.mechanisms.query import Query, units_up
@@ -178,20 +179,14 @@ class NoisyZoneTest:
 
 def not_prior_probability(epsilon: float) -> float:
     """q of the target "all results but one": ``1/(e^epsilon + 1)`` ([CL23] Lemma C.1)."""
-    check_epsilon(epsilon)
+    check_positive("epsilon", epsilon)
     a = math.exp(-epsilon)
     return a / (1 + a)
 
 
-def check_epsilon(epsilon: float) -> None:
-    """Raises ValueError unless this is the epsilon of one computation: finite and > 0."""
-    if isinstance(epsilon, bool) or not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon must be finite and > 0, got {epsilon!r}.")
-
-
 def noise_epsilon(query: Query, epsilon: float) -> float:
     """The epsilon of the noise for each unit, such that one user's units together cost at most `epsilon`."""
-    check_epsilon(epsilon)
+    check_positive("epsilon", epsilon)
     per_unit = min(epsilon / query.sensitivity * _ROUNDING, MAX_EPSILON)
     if per_unit < MIN_WIDE_EPSILON:
         raise ValueError(

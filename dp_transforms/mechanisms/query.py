@@ -25,6 +25,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.arguments import check_whole
+
 DEFAULT_GRID = 1024
 LARGEST_GRID = 2**20
 _LARGEST_ANSWER = 2**62
@@ -120,8 +122,7 @@ class RealQuery:
 
 def check_grid(grid: int) -> None:
     """Raises ValueError unless 1 can be cut into so many units."""
-    if not isinstance(grid, (int, np.integer)) or isinstance(grid, bool) or not 1 <= grid <= LARGEST_GRID:
-        raise ValueError(f"grid must be a whole number in 1 .. {LARGEST_GRID}, got {grid!r}.")
+    check_whole("grid", grid, 1, LARGEST_GRID)
 
 
 def check_counts(data: Any, length: int) -> npt.NDArray[np.int64]:

@@ -8,8 +8,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from dp_transforms.arguments import check_whole
 from dp_transforms.mechanisms.noise_source import NoiseSource
 from dp_transforms.mechanisms.private_computation import PrivateComputation, not_prior_probability
 from dp_transforms.mechanisms.target_charging import Price, TargetCharging
@@ -46,7 +45,7 @@ class OneShotTopK:
     >>> from dp_transforms.mechanisms.query import LinearQuery
     >>> from dp_transforms.mechanisms.target_charging import HitLimit
     >>> charging = TargetCharging([9000, 10, 8500, 400], HitLimit(3, epsilon=1.0), noise=SecretNoise(bytes(32)))
-    >>> candidates = [NoisyAnswer(LinearQuery(np.eye(4, dtype=int)[i]), epsilon=1.0) for i in range(4)]
+    >>> candidates = [NoisyAnswer(LinearQuery([i == j for j in range(4)]), epsilon=1.0) for i in range(4)]
     >>> [best.position for best in OneShotTopK(charging, k=3, gap=1000).ask(candidates)]
     [0, 2]
     """
@@ -57,9 +56,9 @@ class OneShotTopK:
     score: Callable[[Any], int] = operator.index
 
     def __post_init__(self) -> None:
-        _check_whole("k", self.k, 1)
+        check_whole("k", self.k, 1)
         if self.gap is not None:
-            _check_whole("gap", self.gap, 0)
+            check_whole("gap", self.gap, 0)
 
     def ask(self, candidates: Sequence[PrivateComputation]) -> list[Selected]:
         """At most k of the candidates' results. Raises Halted unless as many hits, and all deltas, are left."""
@@ -84,8 +83,3 @@ class OneShotTopK:
                 break
             published.append(position)
         return [Selected(position, results[position]) for position in published]
-
-
-def _check_whole(name: str, value: int, at_least: int) -> None:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < at_least:
-        raise ValueError(f"{name} must be a whole number >= {at_least}, got {value!r}.")

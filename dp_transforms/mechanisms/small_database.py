@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.arguments import check_fraction, check_positive, check_whole
 from dp_transforms.mechanisms.exponential_mechanism import ExponentialMechanism
 from dp_transforms.mechanisms.halting import Halted
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
@@ -19,12 +20,9 @@ from dp_transforms.mechanisms.synthetic_data import (
     LARGEST_COUNT,
     LARGEST_UNIVERSE,
     SyntheticData,
-    check_epsilon,
     check_histogram,
     check_queries,
     check_records,
-    check_share,
-    check_whole,
 )
 
 LARGEST_CANDIDATES = 2**17
@@ -41,7 +39,7 @@ def small_database_size(queries: int, accuracy: float) -> int:
     ``ln(queries) / accuracy^2``, which is larger from 3 queries on, the same for 2, and 0, too small, for 1.
     """
     check_whole("queries", queries, 1, LARGEST_COUNT)
-    return math.ceil(math.log(2 * queries) / (2 * check_share("accuracy", accuracy) ** 2))
+    return math.ceil(math.log(2 * queries) / (2 * check_fraction("accuracy", accuracy) ** 2))
 
 
 class SmallDatabase:
@@ -83,7 +81,7 @@ class SmallDatabase:
         self._size = _check_size(size, self._universe)
         if self._records * self._size * self._grid >= _LARGEST_PRODUCT:
             raise ValueError("records * size * grid must be below 2^62. Use a coarser grid.")
-        self._epsilon = check_epsilon("epsilon", epsilon)
+        self._epsilon = check_positive("epsilon", epsilon)
         self._noise = SecretNoise() if noise is None else noise
         self._halted = False
 
@@ -105,7 +103,7 @@ class SmallDatabase:
         """
         best = math.sqrt(math.log(2 * len(self._queries)) / (2 * self._size))
         candidates = math.log(math.comb(self._universe + self._size - 1, self._size))
-        return best + 2 * (candidates - math.log(check_share("beta", beta))) / (self._epsilon * self._records)
+        return best + 2 * (candidates - math.log(check_fraction("beta", beta))) / (self._epsilon * self._records)
 
     def _scores(self) -> list[int]:
         """Minus the largest ``|size f(D) - records f(candidate)|`` in units of 1 / grid, for each candidate."""
@@ -131,9 +129,9 @@ def small_database_records_needed(
     take a size for half of the accuracy and |R| <= universe^size, which gives ``(16 ln|X| ln|Q| + 4 a^2 ln(1/beta)) /
     (epsilon a^3)``.
     """
-    check_share("accuracy", accuracy)
-    check_share("beta", beta)
-    check_epsilon("epsilon", epsilon)
+    check_fraction("accuracy", accuracy)
+    check_fraction("beta", beta)
+    check_positive("epsilon", epsilon)
     check_whole("universe", universe, 2, LARGEST_UNIVERSE)
     smallest = small_database_size(queries, accuracy)
     if size is not None:

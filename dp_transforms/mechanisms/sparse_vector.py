@@ -16,13 +16,13 @@ import math
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
+from dp_transforms.arguments import check_fraction, check_positive, check_whole, is_number
 from dp_transforms.mechanisms.halting import Halted
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.query import Query, check_grid, units_up
 from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON
 
+_LARGEST_CUTOFF = 2**31
 _ROUNDING = 1 - 1e-12  # far more than the float error of the formulas below: more noise, never less
 _COMPARISON_SHARE = 8 / 9  # of epsilon, delta = 0 ([DR14] Algorithm 3)
 _COMPARISON_SHARE_ADVANCED = math.sqrt(512) / (math.sqrt(512) + 1)  # delta > 0
@@ -67,8 +67,7 @@ class _SparseVector:
         check_grid(grid)
         if sensitivity_units is None:
             sensitivity_units = 1 if grid == 1 else grid + 1
-        if not _is_whole(sensitivity_units) or sensitivity_units < 1:
-            raise ValueError(f"sensitivity_units must be a whole number >= 1, got {sensitivity_units!r}.")
+        check_whole("sensitivity_units", sensitivity_units, 1)
         self._data = data
         self._cutoff = cutoff
         self._grid = grid
@@ -277,30 +276,18 @@ class NumericSparse(_SparseVector):
 
     def value_accuracy(self, beta: float) -> float:
         """The part of `accuracy` that is about all values alone, with all of beta for it."""
-        _check_beta(beta)
+        check_fraction("beta", beta)
         units = math.ceil(math.log(self._cutoff / beta) / self._value_epsilon) + (self._grid > 1)
         return units / self._grid
 
 
 def _check_budget(epsilon: float, delta: float, cutoff: int) -> None:
-    if isinstance(epsilon, bool) or not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon must be finite and > 0, got {epsilon!r}.")
-    if isinstance(delta, bool) or not 0 <= delta < 1:
+    check_positive("epsilon", epsilon)
+    if not is_number(delta) or not 0 <= delta < 1:
         raise ValueError(f"delta must lie in [0, 1), got {delta!r}. Use 0, or a small one such as 1e-9.")
-    if not _is_whole(cutoff) or not 1 <= cutoff <= 2**31:
-        raise ValueError(f"cutoff must be a whole number in 1 .. 2^31, got {cutoff!r}.")
-
-
-def _check_beta(beta: float) -> None:
-    if isinstance(beta, bool) or not 0 < beta < 1:
-        raise ValueError(f"beta must lie in (0, 1), got {beta!r}.")
+    check_whole("cutoff", cutoff, 1, _LARGEST_CUTOFF)
 
 
 def _check_accuracy(queries: int, beta: float) -> None:
-    if not _is_whole(queries) or queries < 1:
-        raise ValueError(f"queries must be a whole number >= 1, got {queries!r}.")
-    _check_beta(beta)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    check_whole("queries", queries, 1)
+    check_fraction("beta", beta)

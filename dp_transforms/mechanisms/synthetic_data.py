@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.arguments import check_whole
 from dp_transforms.mechanisms.query import LinearQuery, check_counts
 
 LARGEST_UNIVERSE = 2**20
@@ -86,25 +87,6 @@ def check_histogram(histogram: Any) -> npt.NDArray[np.int64]:
 def check_records(records: int) -> int:
     """The public number of records, by which answers are normalised."""
     return check_whole("records", records, 1, _LARGEST_RECORDS)
-
-
-def check_whole(name: str, value: int, lowest: int, highest: int) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not lowest <= value <= highest:
-        raise ValueError(f"{name} must be a whole number in {lowest} .. {highest}, got {value!r}.")
-    return int(value)
-
-
-def check_share(name: str, value: float) -> float:
-    """A number strictly between 0 and 1: an accuracy of normalised answers, or a probability."""
-    if isinstance(value, bool) or not 0 < value < 1:
-        raise ValueError(f"{name} must lie in (0, 1), got {value!r}.")
-    return float(value)
-
-
-def check_epsilon(name: str, value: float) -> float:
-    if isinstance(value, bool) or not 0 < value < math.inf:
-        raise ValueError(f"{name} must be finite and > 0, got {value!r}.")
-    return float(value)
 
 
 def check_queries(queries: list[LinearQuery], universe: int) -> int:

@@ -11,14 +11,12 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-
+from dp_transforms.arguments import check_positive, check_whole, is_number
 from dp_transforms.mechanisms.halting import Halted
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.private_computation import (
     PrivateComputation,
     Target,
-    check_epsilon,
     not_prior_probability,
 )
 
@@ -53,13 +51,12 @@ class HitLimit:
     """
 
     def __init__(self, hits: int, *, epsilon: float, target_probability: float | None = None) -> None:
-        if not isinstance(hits, (int, np.integer)) or isinstance(hits, bool) or hits < 1:
-            raise ValueError(f"hits must be a whole number >= 1, got {hits!r}.")
-        check_epsilon(epsilon)
+        hits = check_whole("hits", hits, 1)
+        check_positive("epsilon", epsilon)
         if target_probability is None:
             target_probability = not_prior_probability(epsilon)
         _check_probability(target_probability)
-        self.hits = int(hits)
+        self.hits = hits
         self.epsilon = epsilon
         self.target_probability = target_probability
         self.used = 0
@@ -88,9 +85,9 @@ class Price:
     most_hits: int = 1
 
     def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
+        check_positive("epsilon", self.epsilon)
         _check_probability(self.target_probability)
-        if isinstance(self.delta, bool) or not 0 <= self.delta < 1:
+        if not is_number(self.delta) or not 0 <= self.delta < 1:
             raise ValueError(f"the delta of a call must lie in [0, 1), got {self.delta!r}.")
 
 
@@ -98,7 +95,7 @@ class _Charging:
     """Data, noise, and the sum of the deltas."""
 
     def __init__(self, data: Any, delta_limit: float, noise: NoiseSource | None) -> None:
-        if isinstance(delta_limit, bool) or not 0 <= delta_limit < 1:
+        if not is_number(delta_limit) or not 0 <= delta_limit < 1:
             raise ValueError(f"delta_limit must lie in [0, 1), got {delta_limit!r}. 0 allows pure computations only.")
         self._data = data
         self._noise = SecretNoise() if noise is None else noise
@@ -217,5 +214,5 @@ class MultiTargetCharging(_Charging):
 
 
 def _check_probability(target_probability: float) -> None:
-    if isinstance(target_probability, bool) or not 0 < target_probability <= 1:
+    if not is_number(target_probability) or not 0 < target_probability <= 1:
         raise ValueError(f"target_probability must lie in (0, 1], got {target_probability!r}.")

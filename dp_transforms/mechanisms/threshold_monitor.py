@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.arguments import check_fraction, check_whole, is_number
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.query import LinearQuery, check_counts, check_grid, units_up
-from dp_transforms.mechanisms.user_counters import UserCounters, check_whole
+from dp_transforms.mechanisms.user_counters import UserCounters
 from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON, UNIFORM_BITS, capped_sum_tail_integer
 
 _LONGEST_CAP = 2**40
@@ -45,7 +46,7 @@ class _Monitor:
         check_whole("hits", hits, 1, 2**32)
         check_whole("cap", cap, 0, _LONGEST_CAP)
         for name, epsilon in (("wide_epsilon", wide_epsilon), ("narrow_epsilon", narrow_epsilon)):
-            if isinstance(epsilon, bool) or not MIN_WIDE_EPSILON <= epsilon <= MAX_EPSILON:
+            if not is_number(epsilon) or not MIN_WIDE_EPSILON <= epsilon <= MAX_EPSILON:
                 raise ValueError(f"{name} must lie in [{MIN_WIDE_EPSILON}, {MAX_EPSILON}], got {epsilon!r}.")
         self._copies = copies
         self._counters = UserCounters(len(copies), hits * grid)
@@ -77,8 +78,7 @@ class _Monitor:
         those still there, on the grid. [KMS21] Theorem 3.1 with the exact tails of ``W + min(V, cap)``.
         """
         check_whole("queries", queries, 1, 2**60)
-        if isinstance(beta, bool) or not 0 < beta < 1:
-            raise ValueError(f"beta must lie in (0, 1), got {beta!r}.")
+        check_fraction("beta", beta)
         allowed = int(Fraction(beta) / queries * (1 << UNIFORM_BITS))
 
         def errs_too_often(units: int) -> bool:

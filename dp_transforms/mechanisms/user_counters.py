@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.arguments import check_whole
 from dp_transforms.mechanisms.query import LinearQuery
 
 _MOST_USERS = 2**40
@@ -56,9 +57,3 @@ class UserCounters:
             raise ValueError(f"the query must have grid {grid}, as the mechanism has, got {query.grid}.")
         if len(query.weights) != len(self):
             raise ValueError(f"the query must have a weight for each of {len(self)} users, got {len(query.weights)}.")
-
-
-def check_whole(name: str, value: int, least: int, most: int) -> None:
-    """Raises ValueError unless value is a whole number in least .. most."""
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value <= most:
-        raise ValueError(f"{name} must be a whole number in {least} .. {most}, got {value!r}.")

@@ -1,0 +1,51 @@
+"""Checks of arguments that accounting and mechanisms share: one wording, and no bool, None, text or NaN is a number."""
+
+from __future__ import annotations
+
+import math
+import numbers
+
+import numpy as np
+
+LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
+
+
+def is_number(value: object) -> bool:
+    """A real number and not a bool; NaN and the infinities are numbers here."""
+    return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+
+
+def is_whole(value: object) -> bool:
+    """An integer and not a bool, of Python or of numpy."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def check_whole(name: str, value: object, at_least: int, at_most: int = LARGEST_WHOLE) -> int:
+    """The value as an int. Raises ValueError unless it is a whole number in ``at_least .. at_most``."""
+    if not is_whole(value) or not at_least <= value <= at_most:  # type: ignore[operator]
+        if at_most < LARGEST_WHOLE:
+            raise ValueError(f"{name} must be a whole number in {at_least} .. {at_most}, got {value!r}.")
+        if is_whole(value) and value > at_most:  # type: ignore[operator]
+            raise ValueError(f"{name} must be at most 2^62 = {LARGEST_WHOLE}, got a larger one.")
+        raise ValueError(f"{name} must be a whole number >= {at_least}, got {value!r}.")
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def check_positive(name: str, value: object) -> float:
+    """The value as a float. Raises ValueError unless it is a finite number > 0."""
+    if not is_number(value) or not 0 < value < math.inf:  # type: ignore[operator]
+        raise ValueError(f"{name} must be finite and > 0, got {value!r}.")
+    return float(value)  # type: ignore[arg-type]
+
+
+def check_fraction(name: str, value: object) -> float:
+    """The value as a float. Raises ValueError unless it lies strictly between 0 and 1."""
+    if not is_number(value) or not 0 < value < 1:  # type: ignore[operator]
+        raise ValueError(f"{name} must lie strictly between 0 and 1, got {value!r}.")
+    return float(value)  # type: ignore[arg-type]
+
+
+def check_range(name: str, value: object, at_least: float, at_most: float) -> None:
+    """Raises ValueError unless the value is a number in ``[at_least, at_most]``."""
+    if not is_number(value) or not at_least <= value <= at_most:  # type: ignore[operator]
+        raise ValueError(f"{name} must lie in [{at_least:g}, {at_most:g}], got {value!r}.")
