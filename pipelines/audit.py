@@ -29,9 +29,9 @@ from pipelines.options import UserError
 from pipelines.output_file import check_output, write_output
 from pipelines.plan_options import read_plan
 
-_MOST_RUNS = 100_000
+_MOST_RUNS = 200_000
 _LEAST_RUNS = 1_000
-_HITS_OF_ALL_RUNS = 300_000  # about half a minute a world
+_HITS_OF_ALL_RUNS = 600_000  # about a quarter of a minute a world
 
 Advance = Callable[[str, float], None]
 

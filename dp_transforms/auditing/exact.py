@@ -8,6 +8,7 @@ kind, no other number of holders is worse.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -273,11 +274,12 @@ def _audit_together(
             continue
         for each in laws:
             highest = float(abs(each.log_ratio).max())
-            at_delta = max(
-                at_delta,
-                largest_argument(lambda epsilon, s=side, e=each: delta(s, e, epsilon) > claim.delta, highest),
-            )
+            at_delta = max(at_delta, _epsilon_of(functools.partial(delta, side, each), claim.delta, highest))
     return at_epsilon, at_delta
+
+
+def _epsilon_of(delta_at: Callable[[float], float], delta: float, highest: float) -> float:
+    return largest_argument(lambda epsilon: delta_at(epsilon) > delta, highest)
 
 
 def _audit_running(mechanism: Mechanism, claim: Claim, rounds: int) -> tuple[RunningFigure, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -128,9 +129,8 @@ class StreamLaw:
         return largest_argument(lambda epsilon: self.delta(epsilon, adds_user) > delta, largest)
 
 
-def largest_argument(holds: object, highest: float) -> float:
+def largest_argument(holds: Callable[[float], bool], highest: float) -> float:
     """The largest x in [0, highest] where a condition that fails from some x on still holds; 0 if it never does."""
-    assert callable(holds)
     if not holds(0.0):
         return 0.0
     if holds(highest):
