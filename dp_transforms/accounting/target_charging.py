@@ -84,7 +84,7 @@ class ClosedFormAccountant:
 
 
 def not_prior_probability(epsilon_per_query: float) -> float:
-    """q of the target "everything but one outcome" ([CL23] Lemma 2.4): reports with counts are charged by it."""
+    """q of the target "everything but one outcome" ([CL23] Lemma 2.3): reports with counts are charged by it."""
     check_epsilon_per_query(epsilon_per_query)
     a = math.exp(-epsilon_per_query)
     return a / (1 + a)
