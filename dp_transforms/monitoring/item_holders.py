@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.packed_arrays import narrowest, pack_arrays, unpack_arrays
-from dp_transforms.monitoring.runs import run_slices, run_starts
+from dp_transforms.monitoring.runs import concatenated_ranges, run_slices, run_starts
 from dp_transforms.monitoring.user_pairs import UserPairs
 
 
@@ -90,9 +90,7 @@ class ItemHolders:
 
     def rows_of(self, cells: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Rows of these cells one after the other, int64[r], and where each begins, int64[k + 1]."""
-        counts = self.counts[cells]
-        splits = np.concatenate([[0], np.cumsum(counts)])
-        return np.arange(splits[-1]) + np.repeat(self.splits[cells] - splits[:-1], counts), splits
+        return concatenated_ranges(self.splits[cells], self.splits[cells + 1] - self.splits[cells])
 
     def select(self, cells: npt.NDArray[np.int64]) -> ItemHolders:
         """These cells (ascending positions), with a table of their items alone."""

@@ -13,6 +13,15 @@ from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.noise_distribution import capped_sum_tail_integer, upper_tail_integers
 
 
+class Draw(Protocol):
+    """The noise of items of one window."""
+
+    def __call__(self, hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """hashes: uint64[n, 2], of items. digests: uint64[n, 2], of their active holders. counts: int64[n], of all
+        their holders, as in the first stage. Returns int64[n]."""
+        ...
+
+
 class QueryNoise(Protocol):
     """What a release mode adds to a count, as a function of window, item and holders.
 
@@ -23,12 +32,8 @@ class QueryNoise(Protocol):
         """First stage: False only for cells that are not published whoever of their holders is active. bool[c]."""
         ...
 
-    def draw(self, window: int, hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Second stage: the noise of items that may pass.
-
-        hashes: uint64[n, 2], of items. digests: uint64[n, 2], of their active holders. counts: int64[n], of all their
-        holders, as in the first stage. Returns int64[n].
-        """
+    def draws_of(self, window: int) -> Draw:
+        """Second stage: the noise of items that may pass, in one window."""
         ...
 
     def zero_item_tail(self) -> int:
@@ -59,9 +64,13 @@ class SingleNoise:
             passed[part] |= self._noise.passes(uniforms, self._threshold - counts[part])
         return passed
 
-    def draw(self, window: int, hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        uniforms = self._keys.noise_uniforms(window).of_pairs(hashes, digests)
-        return self._noise.sample_given_pass(uniforms, self._threshold - counts)
+    def draws_of(self, window: int) -> Draw:
+        function = self._keys.noise_uniforms(window)
+
+        def draw(hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            return self._noise.sample_given_pass(function.of_pairs(hashes, digests), self._threshold - counts)
+
+        return draw
 
     def zero_item_tail(self) -> int:
         tails = upper_tail_integers(self._epsilon_per_query)
@@ -85,14 +94,17 @@ class CappedSumNoise:
     def may_pass(self, cells: ItemHolders) -> npt.NDArray[np.bool_]:
         return np.ones(len(cells), dtype=np.bool_)
 
-    def draw(self, window: int, hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def draws_of(self, window: int) -> Draw:
         each = WideDiscreteLaplace.UNIFORMS
-        uniforms = np.empty((len(hashes), 2 * each, 2), dtype=np.uint64)
-        for number in range(2 * each):
-            uniforms[:, number] = self._keys.noise_pair_uniforms(window, number).of_pairs(hashes, digests)
-        wide, narrow = self._wide.sample(uniforms[:, :each]), self._narrow.sample(uniforms[:, each:])
-        # Of an item that nobody holds it is known that it passes; what it is beyond that is never published.
-        return np.where(counts > 0, wide + np.minimum(narrow, self._cap), self._threshold)
+        functions = [self._keys.noise_pair_uniforms(window, number) for number in range(2 * each)]
+
+        def draw(hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            uniforms = np.stack([function.of_pairs(hashes, digests) for function in functions], axis=1)
+            wide, narrow = self._wide.sample(uniforms[:, :each]), self._narrow.sample(uniforms[:, each:])
+            # Of an item that nobody holds it is known that it passes; what it is beyond that is never published.
+            return np.where(counts > 0, wide + np.minimum(narrow, self._cap), self._threshold)
+
+        return draw
 
     def zero_item_tail(self) -> int:
         return capped_sum_tail_integer(*self._epsilons, self._cap, self._threshold)

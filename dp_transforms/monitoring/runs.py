@@ -17,6 +17,14 @@ def run_starts(*columns: npt.NDArray) -> npt.NDArray[np.int64]:
     return np.flatnonzero(changes)
 
 
+def concatenated_ranges(
+    starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The ranges ``start .. start + count - 1`` one after the other, int64[r], and where each begins, int64[k + 1]."""
+    splits = np.concatenate([[0], np.cumsum(counts)])
+    return np.arange(splits[-1]) + np.repeat(starts - splits[:-1], counts), splits
+
+
 def run_slices(*columns: npt.NDArray) -> list[slice]:
     """The runs of equal rows as slices, in order."""
     bounds = [*run_starts(*columns).tolist(), len(columns[0])]

@@ -1,8 +1,8 @@
 """All queries of one window at once, with the answers that they have when they are asked one after the other.
 
 Each candidate is a query on the users that are active when its turn comes, in keyed-hash order. Nobody is excluded
-between two queries but by a hit in between, so all are answered together on the counters as they stand, and a hit
-that excludes somebody has only those answered again that follow it and that this user holds. Noise is a function of the
+between two queries but by a hit in between, so all are answered together on the counters as they stand at first, and
+those that a user holds who is excluded before their turn are answered again when it comes. Noise is a function of the
 window, the item and its active holders: an answer depends on nothing else, and the result is the same.
 """
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.query_noise import QueryNoise, digests_of_groups
+from dp_transforms.monitoring.runs import concatenated_ranges
 from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
 
@@ -40,30 +41,38 @@ class WindowQueries:
         keys: StreamKeys,
         noise: QueryNoise,
     ) -> None:
-        self._window = window
         self._candidates = candidates
         self._settings = settings
-        self._noise = noise
+        self._draw = noise.draws_of(window)
         self._counts = candidates.counts
         self._users, user_of_row = np.unique(candidates.holders, return_inverse=True)
         self._user_of_row = user_of_row.reshape(-1)
         self._widened = keys.widen_users(self._users)
         self._paid = budgets.hits(self._users)
         self._hits = self._paid.copy()
+        self._rows_by_user: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None  # made when needed
         self._noisy_counts = self._ask(np.arange(len(candidates)))
-        self._is_heavy = self._noisy_counts >= settings.threshold
+        self._is_outdated = np.zeros(len(candidates), dtype=np.bool_)
+        self._is_due = self._noisy_counts >= settings.threshold  # heavy or outdated
 
     def next_heavy(self, cell: int) -> int | None:
         """The first cell from this one on whose noisy count reaches the threshold."""
-        ahead = self._is_heavy[cell:]
-        step = int(ahead.argmax()) if len(ahead) else 0
-        return cell + step if len(ahead) and ahead[step] else None
+        while cell < len(self._is_due):
+            cell += int(self._is_due[cell:].argmax())
+            if not self._is_due[cell]:
+                return None
+            if self._is_outdated[cell]:
+                self._noisy_counts[cell] = self._ask(np.array([cell]))[0]
+            if self._noisy_counts[cell] >= self._settings.threshold:
+                return cell
+            cell += 1
+        return None
 
     def noisy_count(self, cell: int) -> int:
         return int(self._noisy_counts[cell])
 
     def charge(self, cell: int) -> None:
-        """Gives each active holder of a cell a hit, and answers again what follows and a user that this excludes."""
+        """Gives each active holder of a cell a hit; what a user holds that this excludes is outdated from there on."""
         first_row, next_row = self._candidates.splits[cell : cell + 2]
         holders = self._user_of_row[first_row:next_row]
         active = holders[self._hits[holders] < self._settings.hits_per_user]
@@ -71,14 +80,17 @@ class WindowQueries:
         excluded = active[self._hits[active] >= self._settings.hits_per_user]
         if not len(excluded):
             return
-        is_excluded = np.zeros(len(self._users), dtype=np.bool_)
-        is_excluded[excluded] = True
-        rows = next_row + np.flatnonzero(is_excluded[self._user_of_row[next_row:]])
-        if not len(rows):
-            return
-        changed = np.unique(np.searchsorted(self._candidates.splits, rows, side="right") - 1)
-        self._noisy_counts[changed] = self._ask(changed)
-        self._is_heavy[changed] = self._noisy_counts[changed] >= self._settings.threshold
+        rows = self._rows_of_users(excluded)
+        changed = np.searchsorted(self._candidates.splits, rows[rows >= next_row], side="right") - 1
+        self._is_outdated[changed] = self._is_due[changed] = True
+
+    def _rows_of_users(self, users: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """All rows of these users, positions in ``self._users``."""
+        if self._rows_by_user is None:
+            order = np.argsort(self._user_of_row, kind="stable")
+            self._rows_by_user = order, np.searchsorted(self._user_of_row[order], np.arange(len(self._users) + 1))
+        order, splits = self._rows_by_user
+        return order[concatenated_ranges(splits[users], splits[users + 1] - splits[users])[0]]
 
     def charges(self) -> WindowCharges:
         changed = np.flatnonzero(self._hits != self._paid)
@@ -92,7 +104,7 @@ class WindowQueries:
         active_counts = np.diff(np.concatenate([[0], np.cumsum(is_active)])[splits])
         digests = digests_of_groups(self._widened[holders] * is_active[:, None], splits)
         hashes = self._candidates.table.hashes[self._candidates.items[cells]]
-        noisy_counts = active_counts + self._noise.draw(self._window, hashes, digests, self._counts[cells])
+        noisy_counts = active_counts + self._draw(hashes, digests, self._counts[cells])
         if self._settings.domain_size:
             return noisy_counts
         # In an open domain an item without an active holder is not tested.

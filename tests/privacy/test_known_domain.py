@@ -1,5 +1,5 @@
-"""All transcripts of a few windows in a known domain, with x' and without: the accountant's claim holds, with nothing set
-aside for items of a single user. Nothing here is random."""
+"""All transcripts of a few windows in a known domain, with x' and without: the accountant's claim holds, and nothing is
+set aside for items of a single user. Nothing here is random."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def draws(
 ) -> npt.NDArray[np.int64]:
     keys = kind(SECRET, run_id="run", plan_fingerprint="plan", stream="stream", threshold=40)
     noise = CappedSumNoise(WIDE, NARROW, cap, 40, keys)
-    return noise.draw(window, numbered(DRAWS), numbered(DRAWS, tag=tag), np.full(DRAWS, 3))
+    return noise.draws_of(window)(numbered(DRAWS), numbered(DRAWS, tag=tag), np.full(DRAWS, 3))
 
 
 def capped_sum_probabilities(values: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -73,6 +73,6 @@ def test_windows_and_holders_have_noise_of_their_own() -> None:
 def test_the_first_stage_drops_nothing_and_zero_items_just_pass() -> None:
     keys = StreamKeys(SECRET, run_id="run", plan_fingerprint="plan", stream="stream", threshold=40)
     noise = CappedSumNoise(WIDE, NARROW, CAP, 40, keys)
-    assert noise.draw(0, numbered(5), numbered(5), np.zeros(5, dtype=np.int64)).tolist() == [40] * 5
+    assert noise.draws_of(0)(numbered(5), numbered(5), np.zeros(5, dtype=np.int64)).tolist() == [40] * 5
     share = capped_sum_probabilities(np.arange(40, 2000)).sum()
     assert noise.zero_item_tail() / 2**128 == pytest.approx(share, rel=1e-9)
