@@ -51,6 +51,7 @@ _PLOTTED = {
     "Sparse": "Sparse [DR14]",
     "Sparse, optimal": "Sparse, composed better",
     "closed form": "closed form [CL23]",
+    "Renyi": "Rényi",
     "exact tail": "exact tail",
     "game": "game (default)",
 }
