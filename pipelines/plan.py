@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dp_transforms.accounting.charging_game import charging_game_epsilon
-from dp_transforms.accounting.query_noise import QueryNoise
-from dp_transforms.accounting.release_modes import RELEASE_MODES, TargetCharging
+from dp_transforms.accounting.noise_parameters import NoiseParameters
+from dp_transforms.accounting.release_modes import RELEASE_MODES, TargetChargingMode
 from dp_transforms.accounting.release_plan import ReleasePlan, check_hits
 from dp_transforms.accounting.target_charging import closed_form_epsilon, exact_tail_epsilon
 from dp_transforms.noise_distribution import check_epsilon
@@ -22,7 +22,7 @@ from pipelines.plan_options import PLAN_OPTIONS, flag, option_error, plan_from_o
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
 _FOUND = 0.95
-_CHARGED_BY_TARGET = [name for name, mode in RELEASE_MODES.items() if isinstance(mode, TargetCharging)]
+_CHARGED_BY_TARGET = [name for name, mode in RELEASE_MODES.items() if isinstance(mode, TargetChargingMode)]
 _EPSILON_OF = {"game": charging_game_epsilon, "exact_tail": exact_tail_epsilon, "closed_form": closed_form_epsilon}
 
 
@@ -72,7 +72,7 @@ def _show_accountants(
         raise click.UsageError("Missing --delta.")
     release = options["release"] or _CHARGED_BY_TARGET[0]
     mode = RELEASE_MODES[release]
-    if not isinstance(mode, TargetCharging):
+    if not isinstance(mode, TargetChargingMode):
         raise click.UsageError(f"--epsilon-per-query goes without --release {release}, whose noise has three numbers.")
     hits = mode.default_hits if options["hits_per_user"] is None else options["hits_per_user"]
     try:
@@ -87,7 +87,7 @@ def _show_accountants(
         "epsilon_per_query": epsilon_per_query,
         "hits_per_user": hits,
         "delta": options["delta"],
-        "zone_width": mode.zone_width(QueryNoise(epsilon_per_query)),
+        "zone_width": mode.zone_width(NoiseParameters(epsilon_per_query)),
         "target_probability": q,
         "epsilon": epsilons,
     }

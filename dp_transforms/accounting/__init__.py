@@ -2,7 +2,7 @@
 
 - `release_plan`: `ReleasePlan`, the frozen, checked, serialisable result of calibration; how delta was split.
 - `calibration`: the noise, the threshold and the shares of delta for a budget.
-- `release_modes`, `query_noise`: what each release mode asks of a plan; the noise of one query, as plain numbers.
+- `release_modes`, `noise_parameters`: what each release mode asks of a plan; the noise of one query, as plain numbers.
 - `accountant`: `Accountant`, the interface of all objects that know a price: delta(epsilon) and epsilon(delta).
 - `charging_game`: the game accountant of target charging, tight, the default; with or without a participation cap.
 - `target_charging`: the closed form and the exact tail to compare it with, and what is charged in each release mode.

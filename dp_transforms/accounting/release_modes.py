@@ -18,7 +18,7 @@ import numpy as np
 
 from dp_transforms.accounting.calibration import epsilon_after_each_hit, noise_error, solve_target_charging
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.accounting.query_noise import QueryNoise
+from dp_transforms.accounting.noise_parameters import NoiseParameters
 from dp_transforms.accounting.target_charging import (
     between_probability,
     closed_form_delta,
@@ -40,34 +40,34 @@ class ReleaseMode(Protocol):
 
     default_hits: int
     accountants: tuple[str, ...]
-    widest: QueryNoise
+    widest: NoiseParameters
 
-    def zone_width(self, noise: QueryNoise) -> int:
+    def zone_width(self, noise: NoiseParameters) -> int:
         """Integers in the charged zone; 0 where every result is charged."""
         ...
 
-    def check(self, noise: QueryNoise) -> None:
+    def check(self, noise: NoiseParameters) -> None:
         """Raises ValueError for numbers that are no noise of this mode."""
         ...
 
-    def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> QueryNoise:
+    def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> NoiseParameters:
         """The least noise at which the accountant proves (epsilon, delta), rounded to more."""
         ...
 
-    def delta(self, accountant: str, noise: QueryNoise, hits: int, epsilon: float) -> float:
+    def delta(self, accountant: str, noise: NoiseParameters, hits: int, epsilon: float) -> float:
         """The delta that the accountant proves at this epsilon."""
         ...
 
-    def epsilon_after_hits(self, noise: QueryNoise, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
+    def epsilon_after_hits(self, noise: NoiseParameters, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
         """For j = 1 .. hits an epsilon, not decreasing and at most `epsilon`, of the mechanism cut at j hits."""
         ...
 
 
-class TargetCharging:
+class TargetChargingMode:
     """Modes ``labels`` and ``counts``: eps-DP queries of which those with a result in a target are charged."""
 
     accountants: tuple[str, ...] = ("game", "exact_tail", "closed_form")
-    widest = QueryNoise(MIN_EPSILON)
+    widest = NoiseParameters(MIN_EPSILON)
     _DELTAS: dict[str, Callable[[float, float, int, float], float]] = {  # noqa: RUF012
         "game": charging_game_delta,
         "exact_tail": exact_tail_delta,
@@ -78,17 +78,17 @@ class TargetCharging:
         self.has_zone = has_zone
         self.default_hits = default_hits
 
-    def zone_width(self, noise: QueryNoise) -> int:
+    def zone_width(self, noise: NoiseParameters) -> int:
         """ceil(2 / epsilon_per_query) in labels: 6 % more noise than for counts."""
         return math.ceil(2 / noise.epsilon_per_query) if self.has_zone else 0
 
     def target_probability(self, epsilon_per_query: float) -> float:
         """q of the results that are charged (docs/guarantee.md section 3)."""
         if self.has_zone:
-            return between_probability(epsilon_per_query, self.zone_width(QueryNoise(epsilon_per_query)))
+            return between_probability(epsilon_per_query, self.zone_width(NoiseParameters(epsilon_per_query)))
         return not_prior_probability(epsilon_per_query)
 
-    def check(self, noise: QueryNoise) -> None:
+    def check(self, noise: NoiseParameters) -> None:
         if not MIN_EPSILON <= noise.epsilon_per_query <= MAX_EPSILON:
             raise ValueError(
                 f"epsilon_per_query must lie in [{MIN_EPSILON}, {MAX_EPSILON:g}], got {noise.epsilon_per_query!r}."
@@ -96,48 +96,48 @@ class TargetCharging:
         if noise.wide_epsilon_per_query or noise.noise_cap:
             raise ValueError("wide_epsilon_per_query and noise_cap must be 0 but for release 'kms21'.")
 
-    def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> QueryNoise:
+    def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> NoiseParameters:
         def delta_at(epsilon_per_query: float) -> float:
-            return self.delta(accountant, QueryNoise(epsilon_per_query), hits, epsilon)
+            return self.delta(accountant, NoiseParameters(epsilon_per_query), hits, epsilon)
 
-        return QueryNoise(solve_target_charging(delta_at, hits, epsilon, delta))
+        return NoiseParameters(solve_target_charging(delta_at, hits, epsilon, delta))
 
-    def delta(self, accountant: str, noise: QueryNoise, hits: int, epsilon: float) -> float:
+    def delta(self, accountant: str, noise: NoiseParameters, hits: int, epsilon: float) -> float:
         q = self.target_probability(noise.epsilon_per_query)
         return self._DELTAS[accountant](noise.epsilon_per_query, q, hits, epsilon)
 
-    def epsilon_after_hits(self, noise: QueryNoise, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
+    def epsilon_after_hits(self, noise: NoiseParameters, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
         """By the game whatever accountant the plan used: it is never larger."""
         q = self.target_probability(noise.epsilon_per_query)
         return epsilon_after_each_hit(noise.epsilon_per_query, q, hits, epsilon, delta)
 
 
-class Kms21:
+class Kms21Mode:
     """Mode ``kms21``: the noises, and the proof with explicit constants, of `threshold_monitor`."""
 
     accountants: tuple[str, ...] = ("threshold_monitor",)
-    widest = QueryNoise(MIN_WIDE_EPSILON, MIN_WIDE_EPSILON, 1)
+    widest = NoiseParameters(MIN_WIDE_EPSILON, MIN_WIDE_EPSILON, 1)
     # About ln(1/delta), the number of hits for which [KMS21] states Theorem 3.2: from there on noise grows in
     # proportion to the hits, and below it hardly falls.
     default_hits = 20
 
-    def zone_width(self, noise: QueryNoise) -> int:
+    def zone_width(self, noise: NoiseParameters) -> int:
         return 0
 
-    def check(self, noise: QueryNoise) -> None:
+    def check(self, noise: NoiseParameters) -> None:
         self._accountant(noise, 1)
 
-    def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> QueryNoise:
+    def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> NoiseParameters:
         try:
             noise = calibrate_threshold_monitor(epsilon, delta, hits)
         except ValueError:
             raise noise_error(epsilon, hits, 1 / MIN_WIDE_EPSILON) from None
-        return QueryNoise(noise.narrow_epsilon, noise.wide_epsilon, noise.cap)
+        return NoiseParameters(noise.narrow_epsilon, noise.wide_epsilon, noise.cap)
 
-    def delta(self, accountant: str, noise: QueryNoise, hits: int, epsilon: float) -> float:
+    def delta(self, accountant: str, noise: NoiseParameters, hits: int, epsilon: float) -> float:
         return self._accountant(noise, hits).delta(epsilon)
 
-    def epsilon_after_hits(self, noise: QueryNoise, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
+    def epsilon_after_hits(self, noise: NoiseParameters, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
         """Beyond the first hits at some numbers of hits only; those in between take the next larger one's."""
         whole = self._accountant(noise, hits)
         solved = {*range(1, min(hits, _EXACT_HITS) + 1), *np.geomspace(min(hits, _EXACT_HITS), hits, _GRID).astype(int)}
@@ -150,12 +150,12 @@ class Kms21:
 
     @staticmethod
     @functools.lru_cache(maxsize=64)
-    def _accountant(noise: QueryNoise, hits: int) -> ThresholdMonitorAccountant:
+    def _accountant(noise: NoiseParameters, hits: int) -> ThresholdMonitorAccountant:
         return ThresholdMonitorAccountant(noise.wide_epsilon_per_query, noise.epsilon_per_query, noise.noise_cap, hits)
 
 
 RELEASE_MODES: dict[str, ReleaseMode] = {
-    "labels": TargetCharging(has_zone=True, default_hits=3),
-    "counts": TargetCharging(has_zone=False, default_hits=10),
-    "kms21": Kms21(),
+    "labels": TargetChargingMode(has_zone=True, default_hits=3),
+    "counts": TargetChargingMode(has_zone=False, default_hits=10),
+    "kms21": Kms21Mode(),
 }

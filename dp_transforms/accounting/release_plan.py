@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from dp_transforms.accounting.calibration import hash_delta, sampling_delta
 from dp_transforms.accounting.composition import check_delta
-from dp_transforms.accounting.query_noise import QueryNoise, smallest_safe_threshold
+from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
 from dp_transforms.accounting.release_modes import RELEASE_MODES, ReleaseMode
 from dp_transforms.arguments import check_whole
 from dp_transforms.window_schedule import WindowSchedule
@@ -246,9 +246,9 @@ class ReleasePlan:
         )
 
     @property
-    def noise(self) -> QueryNoise:
+    def noise(self) -> NoiseParameters:
         """The noise of one count."""
-        return QueryNoise(self.epsilon_per_query, self.wide_epsilon_per_query, self.noise_cap)
+        return NoiseParameters(self.epsilon_per_query, self.wide_epsilon_per_query, self.noise_cap)
 
     @property
     def domain(self) -> KnownDomain | None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta, charging_game_epsilon
-from dp_transforms.accounting.query_noise import QueryNoise, smallest_safe_threshold
+from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
 from dp_transforms.accounting.release_modes import RELEASE_MODES
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.accounting.threshold_monitor import ThresholdMonitorAccountant
@@ -60,7 +60,7 @@ def test_every_share_is_kept_and_nothing_is_wasted(
     assert proved <= plan.delta_accounting
     # One step in the sixth digit less noise would break it.
     step = 10.0 ** (math.floor(math.log10(plan.epsilon_per_query)) - 4)
-    less_noise = QueryNoise(plan.epsilon_per_query + step)
+    less_noise = NoiseParameters(plan.epsilon_per_query + step)
     assert mode.delta(accountant, less_noise, hits, epsilon) > plan.delta_accounting
     queries = 3 * 384
     assert queries * upper_tail(plan.epsilon_per_query, plan.threshold - 1) <= plan.delta_open
@@ -70,7 +70,7 @@ def test_every_share_is_kept_and_nothing_is_wasted(
 @pytest.mark.parametrize("epsilon_per_query", [0.003, 0.05, 0.7, 3.0])
 @pytest.mark.parametrize("delta_open", [1e-3, 1e-10, 0.9])
 def test_smallest_safe_threshold(epsilon_per_query: float, delta_open: float) -> None:
-    threshold = smallest_safe_threshold(QueryNoise(epsilon_per_query), 50, delta_open)
+    threshold = smallest_safe_threshold(NoiseParameters(epsilon_per_query), 50, delta_open)
     assert 50 * upper_tail(epsilon_per_query, threshold - 1) <= delta_open
     assert threshold == 1 or 50 * upper_tail(epsilon_per_query, threshold - 2) > delta_open
 

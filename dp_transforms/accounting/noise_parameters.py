@@ -8,7 +8,7 @@ from dp_transforms.noise_distribution import capped_sum_upper_tail, sampling_tot
 
 
 @dataclasses.dataclass(frozen=True)
-class QueryNoise:
+class NoiseParameters:
     """What is added to one count.
 
     Z, discrete Laplace of scale ``1 / epsilon_per_query``; with a wide noise (its epsilon is then not 0) it is
@@ -48,7 +48,7 @@ class QueryNoise:
         return high
 
 
-def smallest_safe_threshold(noise: QueryNoise, queries_per_user: int, delta_open: float) -> int:
+def smallest_safe_threshold(noise: NoiseParameters, queries_per_user: int, delta_open: float) -> int:
     """The smallest T >= 1 with ``queries_per_user * Pr[noise >= T - 1] <= delta_open`` (docs/guarantee.md section 8).
 
     An item is published although one user is its only holder with at most this probability over the whole run.
