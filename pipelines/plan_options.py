@@ -37,7 +37,7 @@ _OPTIONS = {
         type=click.Choice(RELEASES),
         help="labels: names of heavy items, free while far above the threshold. "
         "counts: noisy counts, each one charged. kms21: names, each one charged, by the algorithm of the original "
-        "paper, which needs thousands of times more noise. Default: labels.",
+        "paper, with the noise that its proof needs: thousands of times more. Default: labels.",
     ),
     "hits_per_user": click.option(
         "--hits-per-user",

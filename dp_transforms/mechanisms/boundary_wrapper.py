@@ -30,7 +30,8 @@ class FiniteMechanism:
     """A private choice among finitely many outcomes whose probabilities are known: whole weights, drawn exactly.
 
     Guarantee: epsilon-DP. Condition: for neighbouring data the probability of each outcome, its share of the weights,
-    changes by a factor of at most e^epsilon; `exponential_choice` keeps to it.
+    changes by a factor of at most e^epsilon. `exponential_choice` keeps to it up to a total variation below 2^-127 a
+    call, since its weights are rounded.
 
     outcomes: declared, in this order. weights(data): one whole number >= 0 for each outcome.
 
@@ -168,7 +169,10 @@ class _Differ:
     twice: TwoRuns
 
     def hit(self, results: tuple[Any, Any]) -> bool:
-        return bool(results[0] != results[1])
+        return not bool(results[0] == results[1])
+
+    def published(self, results: tuple[Any, Any]) -> tuple[Any, Any]:
+        return results if self.hit(results) else (results[0], results[0])
 
     def probability(self, computation: PrivateComputation) -> float:
         if computation != self.twice:

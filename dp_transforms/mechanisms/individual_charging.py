@@ -32,7 +32,7 @@ class IndividualCharging:
 
     q, the probability of the target, is ``1 / (e^epsilon_per_query + 1)`` without a zone and, with one,
     ``(1 - e^(-W epsilon_per_query / grid)) / (e^epsilon_per_query + 1)``. It holds for every weight in (0, 1], and no
-    larger one does. Proof: docs/threshold_monitor_on_a_grid.md, section 5. Source: [CL23] Algorithm 5, Theorem 2.10.
+    larger one does. Proof: docs/mixed_charging.md, section 5. Source: [CL23] Algorithm 5, Theorem 2.10.
 
     >>> from dp_transforms.mechanisms.noise_source import SecretNoise
     >>> stream = IndividualCharging(2000, hits=1, epsilon_per_query=0.5, noise=SecretNoise(bytes(32)))

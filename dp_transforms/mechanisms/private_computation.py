@@ -38,6 +38,13 @@ class Target(Protocol):
 
     def hit(self, result: Any) -> bool: ...
 
+    def published(self, result: Any) -> Any:
+        """What is published: the result, or one and the same object for all results that the target takes for equal.
+
+        Equal results may look different (1 and 1.0), and only what they have in common is free of charge.
+        """
+        ...
+
     def probability(self, computation: PrivateComputation) -> float:
         """A q for which this set is a q-target of the computation, with its epsilon and delta."""
         ...
@@ -56,7 +63,10 @@ class NotPrior:
     prior: Hashable
 
     def hit(self, result: Any) -> bool:
-        return bool(result != self.prior)
+        return not bool(result == self.prior)
+
+    def published(self, result: Any) -> Any:
+        return result if self.hit(result) else self.prior
 
     def probability(self, computation: PrivateComputation) -> float:
         return not_prior_probability(computation.epsilon)
@@ -72,6 +82,9 @@ class OwnTarget:
 
     def hit(self, result: Any) -> bool:
         return bool(result == self.outcome)
+
+    def published(self, result: Any) -> Any:
+        return self.outcome if self.hit(result) else result
 
     def probability(self, computation: PrivateComputation) -> float:
         if computation != self.computation:

@@ -146,7 +146,7 @@ class TargetCharging(_Charging):
     def ask(self, computation: PrivateComputation, target: Target) -> Any:
         """The result, to be published. Raises Halted if one more hit, or its delta, could exceed a limit."""
         price = Price(computation.epsilon, target.probability(computation), computation.delta)
-        return self.perform(price, computation.run, target.hit)
+        return self.perform(price, lambda data, noise: target.published(computation.run(data, noise)), target.hit)
 
     def perform(
         self, price: Price, run: Callable[[Any, NoiseSource], _Result], hits: Callable[[_Result], int]
@@ -208,6 +208,7 @@ class MultiTargetCharging(_Charging):
         self._limits = admitting
         result = computation.run(self._data, self._noise)
         for limit, price, target in zip(admitting, prices, targets, strict=True):
+            result = target.published(result)
             if limit is not None and target.hit(result):
                 limit.charge(price.epsilon, price.target_probability)
         return result

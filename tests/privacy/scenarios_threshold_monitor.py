@@ -200,7 +200,7 @@ SCENARIOS = [
     ),
     Scenario(
         "individual charging, labels, weights in thirds",
-        "docs/threshold_monitor_on_a_grid.md section 5",
+        "docs/mixed_charging.md section 5",
         _claim(6, 0.3, epsilon=0.7, hits=1, zone_width=2, grid=3),
         0.3,
         _labels_of_thirds,

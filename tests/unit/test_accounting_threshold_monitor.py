@@ -9,12 +9,16 @@ import math
 import pytest
 
 from dp_transforms.accounting.accountant import Accountant
+from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import optimal_composition_delta
+from dp_transforms.accounting.target_charging import not_prior_probability
 from dp_transforms.accounting.threshold_monitor import (
     ThresholdMonitorAccountant,
     calibrate_threshold_monitor,
     check_monitor_noise,
 )
+from dp_transforms.auditing.query_law import CappedSumLaw
+from dp_transforms.auditing.streams import Stream, law_of_stream
 from dp_transforms.noise_distribution import capped_sum_tail_integer, capped_sum_upper_tail
 
 Decimal = decimal.Decimal
@@ -359,3 +363,30 @@ def test_epsilon_can_be_so_large_that_the_conditions_decide() -> None:
 def test_budgets_that_no_noise_meets_are_refused(args: tuple[float, float, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         calibrate_threshold_monitor(*args)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same monitor by target charging (docs/threshold_monitor_on_a_grid.md, section 5)
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adds_user", [True, False])
+@pytest.mark.parametrize("hits", [1, 3])
+def test_no_stream_exceeds_target_charging_with_the_wide_noise(hits: int, adds_user: bool) -> None:
+    """Exact streams of 40 windows; a game with half of the wide noise's epsilon is exceeded, so this can fail."""
+    wide, narrow, cap = 0.2, 0.9, 3
+    q = [not_prior_probability(epsilon) for epsilon in (wide, 0.5 * wide)]
+    exceeds_less = False
+    for distance in (-8, -4, -1, 0, 4):
+        law = law_of_stream(CappedSumLaw(wide, narrow, cap), hits, Stream.static(adds_user, distance, 40))
+        for epsilon in (0.05, 0.2, 0.5, 1.0):
+            attained = law.delta(epsilon, adds_user)
+            assert attained <= GameAccountant(wide, q[0], hits).delta(epsilon)
+            exceeds_less |= attained > GameAccountant(0.5 * wide, q[1], hits).delta(epsilon)
+    assert exceeds_less
+
+
+def test_the_noise_of_the_paper_is_worth_far_more_by_target_charging() -> None:
+    noise = calibrate_threshold_monitor(1.0, 1e-6, 50)
+    by_game = GameAccountant(noise.wide_epsilon, not_prior_probability(noise.wide_epsilon), 50).epsilon(1e-6)
+    assert by_game == pytest.approx(4.6e-5, rel=0.02)

@@ -107,7 +107,7 @@ def _best_adversary(epsilon_per_query: float, hits: int, draws: int, epsilon: fl
 @pytest.mark.parametrize("epsilon_per_query", [0.3, 1.0, 2.0])
 @pytest.mark.parametrize(("hits", "draws"), [(1, 3), (2, 4), (3, 4)])
 def test_widening_targets_bit_by_bit_gains_nothing(epsilon_per_query: float, hits: int, draws: int) -> None:
-    """The best adversary that revises attains the game at epsilon, capped at as many calls as draws: exactly."""
+    """Here the best adversary that revises attains the capped game (in general, the game without its vertex (q, q))."""
     for share in (0.3, 0.6, 0.9):
         epsilon = share * draws * epsilon_per_query
         q = not_prior_probability(epsilon_per_query)

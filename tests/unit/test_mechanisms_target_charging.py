@@ -211,3 +211,34 @@ def test_finite_mechanisms() -> None:
     with pytest.raises(ValueError, match="sensitivity"):
         exponential_choice(("a", "b"), lambda counts: counts, epsilon=2.0, sensitivity_units=0)
     assert NotPrior("a").probability(votes) == pytest.approx(1 / (np.exp(2.0) + 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Label:
+    name: str
+    confidence: float = dataclasses.field(compare=False)
+
+
+def test_what_is_free_tells_nothing_beyond_being_equal() -> None:
+    """Equal results are published as one object: a field that == does not see would be free of charge."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Labelling:
+        epsilon: float = 1.0
+        delta: float = 0.0
+
+        def run(self, data: float, noise: NoiseSource) -> _Label:
+            return _Label("cat", data)
+
+    prior = _Label("cat", 0.5)
+    for confidence in (0.75, 0.26):
+        limits = [HitLimit(1, epsilon=1.0), HitLimit(1, epsilon=1.0)]
+        alone = TargetCharging(confidence, limits[0]).ask(Labelling(), NotPrior(prior))
+        assert alone.confidence == 0.5
+        targets = [NotPrior(_Label("dog", 0.1)), NotPrior(prior)]
+        assert MultiTargetCharging(confidence, limits).ask(Labelling(), targets).confidence == 0.5
+        twice = TwoRuns(Labelling())
+        limit = HitLimit(1, epsilon=2.0)
+        first, second = TargetCharging(confidence, limit).ask(twice, twice.target)
+        assert first is second
+        assert limit.used == 0
