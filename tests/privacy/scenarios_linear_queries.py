@@ -24,6 +24,7 @@ Run = Callable[[NoiseSource, bool], Hashable]
 _FIRST, _BOTH_OF_THREE = LinearQuery([1, 0]), [LinearQuery([1, 0, 0]), LinearQuery([0, 1, 1])]
 _FIRST_IN_HALVES = LinearQuery([2, 0], grid=2)
 _HALVES = [LinearQuery([2, 0, 1], grid=2), LinearQuery([0, 1, 2], grid=2)]
+_FOURTHS = [LinearQuery([4, 0, 1], grid=4), LinearQuery([0, 4, 1], grid=4)]
 _ADDED = ((3, 1), (4, 1))  # a record more
 _REPLACED = ((4, 1), (3, 2))  # another record instead
 _ADDED_OF_THREE = ((3, 0, 1), (3, 0, 2))
@@ -135,6 +136,19 @@ class _ChoosesTheWorst(OfflineMultiplicativeWeights):
         return int(np.abs(self._answers - estimates).argmax())
 
 
+class _MeasuresOneUnit(OfflineMultiplicativeWeights):
+    """Noise for a sensitivity of one unit of 1 / grid."""
+
+    def _measure(self, position: int) -> int:
+        return int(int(self._answers[position]) + self._noise.discrete_laplace(self._epsilon))
+
+
+class _ChoosesByOneUnit(OfflineMultiplicativeWeights):
+    def _choose_worst(self, estimates: Any) -> int:
+        scores = np.abs(self._answers - estimates).tolist()
+        return ExponentialMechanism(scores, self._epsilon, 1).choose(self._noise)
+
+
 class _HalfTheSensitivity(SmallDatabase):
     """Weights exp(epsilon score / sensitivity) for scores that move in both directions."""
 
@@ -163,6 +177,7 @@ def _half_choice(noise: NoiseSource, with_user: bool) -> Hashable:
 
 _ONLINE = {"epsilon": 8.0, "accuracy": 0.4, "updates": 1}
 _OFFLINE = {"epsilon_per_call": 3.0, "accuracy": 0.4, "updates": 2}
+_FOURTHS_OFFLINE = {"epsilon_per_call": 1.0, "accuracy": 0.4, "updates": 1}
 _SMALL = {"queries": _BOTH_OF_THREE, "size": 3, "epsilon": 1.0}
 
 SCENARIOS = [
@@ -243,6 +258,21 @@ SCENARIOS = [
         12.0,
         0.0,
         _offline(OfflineMultiplicativeWeights, _ADDED_OF_THREE, _BOTH_OF_THREE, **_OFFLINE),
+    ),
+    *(
+        Scenario(
+            f"offline multiplicative weights, fourths{fault}",
+            f"{mechanism.__name__}: weights in units of 1 / 4, and one user moves an answer by all four",
+            2.0,
+            0.0,
+            _offline(mechanism, ((3, 4, 0), (4, 3, 0)), _FOURTHS, **_FOURTHS_OFFLINE),
+            private=mechanism is OfflineMultiplicativeWeights,
+        )
+        for mechanism, fault in (
+            (OfflineMultiplicativeWeights, ""),
+            (_MeasuresOneUnit, ", noise for one unit"),
+            (_ChoosesByOneUnit, ", choice for one unit"),
+        )
     ),
     Scenario(
         "offline multiplicative weights, exact measurements",
