@@ -10,11 +10,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from dp_transforms.accounting.charging_game import charging_game_epsilon
 from dp_transforms.accounting.noise_parameters import NoiseParameters
 from dp_transforms.accounting.release_modes import RELEASE_MODES, TargetChargingMode
 from dp_transforms.accounting.release_plan import ReleasePlan, check_hits
-from dp_transforms.accounting.target_charging import closed_form_epsilon, exact_tail_epsilon
 from dp_transforms.noise_distribution import check_epsilon
 from pipelines.output_file import check_output, write_output
 from pipelines.plan_options import PLAN_OPTIONS, flag, option_error, plan_from_options, plan_options
@@ -23,7 +21,6 @@ _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
 _FOUND = 0.95
 _CHARGED_BY_TARGET = [name for name, mode in RELEASE_MODES.items() if isinstance(mode, TargetChargingMode)]
-_EPSILON_OF = {"game": charging_game_epsilon, "exact_tail": exact_tail_epsilon, "closed_form": closed_form_epsilon}
 
 
 @click.command("plan")
@@ -79,7 +76,8 @@ def _show_accountants(
         check_epsilon(epsilon_per_query)
         check_hits(hits)
         q = mode.target_probability(epsilon_per_query)
-        epsilons = {name: solve(epsilon_per_query, q, hits, options["delta"]) for name, solve in _EPSILON_OF.items()}
+        noise = NoiseParameters(epsilon_per_query)
+        epsilons = {name: mode.accountant(name, noise, hits).epsilon(options["delta"]) for name in mode.accountants}
     except ValueError as error:
         raise option_error(error) from None
     record = {
@@ -87,7 +85,7 @@ def _show_accountants(
         "epsilon_per_query": epsilon_per_query,
         "hits_per_user": hits,
         "delta": options["delta"],
-        "zone_width": mode.zone_width(NoiseParameters(epsilon_per_query)),
+        "zone_width": mode.zone_width(noise),
         "target_probability": q,
         "epsilon": epsilons,
     }

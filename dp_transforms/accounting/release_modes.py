@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
+from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.calibration import epsilon_after_each_hit, noise_error, solve_target_charging
-from dp_transforms.accounting.charging_game import charging_game_delta
 from dp_transforms.accounting.noise_parameters import NoiseParameters
 from dp_transforms.accounting.target_charging import (
+    TARGET_CHARGING_ACCOUNTANTS,
     between_probability,
-    closed_form_delta,
-    exact_tail_delta,
     not_prior_probability,
 )
 from dp_transforms.accounting.threshold_monitor import ThresholdMonitorAccountant, calibrate_threshold_monitor
@@ -54,8 +52,8 @@ class ReleaseMode(Protocol):
         """The least noise at which the accountant proves (epsilon, delta), rounded to more."""
         ...
 
-    def delta(self, accountant: str, noise: NoiseParameters, hits: int, epsilon: float) -> float:
-        """The delta that the accountant proves at this epsilon."""
+    def accountant(self, name: str, noise: NoiseParameters, hits: int) -> Accountant:
+        """What this accountant proves of the charged results: one of `accountants`."""
         ...
 
     def epsilon_after_hits(self, noise: NoiseParameters, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
@@ -66,13 +64,8 @@ class ReleaseMode(Protocol):
 class TargetChargingMode:
     """Modes ``labels`` and ``counts``: eps-DP queries of which those with a result in a target are charged."""
 
-    accountants: tuple[str, ...] = ("game", "exact_tail", "closed_form")
+    accountants: tuple[str, ...] = tuple(TARGET_CHARGING_ACCOUNTANTS)
     widest = NoiseParameters(MIN_EPSILON)
-    _DELTAS: dict[str, Callable[[float, float, int, float], float]] = {  # noqa: RUF012
-        "game": charging_game_delta,
-        "exact_tail": exact_tail_delta,
-        "closed_form": closed_form_delta,
-    }
 
     def __init__(self, *, has_zone: bool, default_hits: int) -> None:
         self.has_zone = has_zone
@@ -98,13 +91,13 @@ class TargetChargingMode:
 
     def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> NoiseParameters:
         def delta_at(epsilon_per_query: float) -> float:
-            return self.delta(accountant, NoiseParameters(epsilon_per_query), hits, epsilon)
+            return self.accountant(accountant, NoiseParameters(epsilon_per_query), hits).delta(epsilon)
 
         return NoiseParameters(solve_target_charging(delta_at, hits, epsilon, delta))
 
-    def delta(self, accountant: str, noise: NoiseParameters, hits: int, epsilon: float) -> float:
+    def accountant(self, name: str, noise: NoiseParameters, hits: int) -> Accountant:
         q = self.target_probability(noise.epsilon_per_query)
-        return self._DELTAS[accountant](noise.epsilon_per_query, q, hits, epsilon)
+        return TARGET_CHARGING_ACCOUNTANTS[name](noise.epsilon_per_query, q, hits)
 
     def epsilon_after_hits(self, noise: NoiseParameters, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
         """By the game whatever accountant the plan used: it is never larger."""
@@ -125,7 +118,7 @@ class Kms21Mode:
         return 0
 
     def check(self, noise: NoiseParameters) -> None:
-        self._accountant(noise, 1)
+        self._threshold_monitor(noise, 1)
 
     def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> NoiseParameters:
         try:
@@ -134,12 +127,12 @@ class Kms21Mode:
             raise noise_error(epsilon, hits, 1 / MIN_WIDE_EPSILON) from None
         return NoiseParameters(noise.narrow_epsilon, noise.wide_epsilon, noise.cap)
 
-    def delta(self, accountant: str, noise: NoiseParameters, hits: int, epsilon: float) -> float:
-        return self._accountant(noise, hits).delta(epsilon)
+    def accountant(self, name: str, noise: NoiseParameters, hits: int) -> Accountant:
+        return self._threshold_monitor(noise, hits)
 
     def epsilon_after_hits(self, noise: NoiseParameters, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
         """Beyond the first hits at some numbers of hits only; those in between take the next larger one's."""
-        whole = self._accountant(noise, hits)
+        whole = self._threshold_monitor(noise, hits)
         solved = {*range(1, min(hits, _EXACT_HITS) + 1), *np.geomspace(min(hits, _EXACT_HITS), hits, _GRID).astype(int)}
         found = np.full(hits, epsilon)
         last = 0
@@ -150,7 +143,7 @@ class Kms21Mode:
 
     @staticmethod
     @functools.lru_cache(maxsize=64)
-    def _accountant(noise: NoiseParameters, hits: int) -> ThresholdMonitorAccountant:
+    def _threshold_monitor(noise: NoiseParameters, hits: int) -> ThresholdMonitorAccountant:
         return ThresholdMonitorAccountant(noise.wide_epsilon_per_query, noise.epsilon_per_query, noise.noise_cap, hits)
 
 

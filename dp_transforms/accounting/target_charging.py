@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import betainc, gammaln, xlogy
 
-from dp_transforms.accounting.charging_game import check_target
+from dp_transforms.accounting.accountant import Accountant
+from dp_transforms.accounting.charging_game import GameAccountant, check_target
 from dp_transforms.accounting.composition import (
     ROUNDING,
     advanced_composition_epsilon,
@@ -31,7 +33,20 @@ _CUTS = 2000  # values of r tried by the closed form; each of them is a valid bo
 
 
 @dataclasses.dataclass(frozen=True)
-class ExactTailAccountant:
+class _CountedCalls:
+    """What the two accountants of this module are told."""
+
+    epsilon_per_query: float
+    target_probability: float
+    hits: int
+
+    def __post_init__(self) -> None:
+        check_target(self.epsilon_per_query, self.target_probability)
+        check_whole("hits", self.hits, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactTailAccountant(_CountedCalls):
     """Guarantee: the interaction, with an exclusion after `hits` hits, is (epsilon, delta(epsilon))-DP for one user.
 
     Condition: each call is epsilon_per_query-DP with a target of probability target_probability for that user. Unit of
@@ -42,14 +57,6 @@ class ExactTailAccountant:
     3.689
     """
 
-    epsilon_per_query: float
-    target_probability: float
-    hits: int
-
-    def __post_init__(self) -> None:
-        check_target(self.epsilon_per_query, self.target_probability)
-        check_whole("hits", self.hits, 1)
-
     def delta(self, epsilon: float) -> float:
         return exact_tail_delta(self.epsilon_per_query, self.target_probability, self.hits, epsilon)
 
@@ -58,7 +65,7 @@ class ExactTailAccountant:
 
 
 @dataclasses.dataclass(frozen=True)
-class ClosedFormAccountant:
+class ClosedFormAccountant(_CountedCalls):
     """Guarantee: as `ExactTailAccountant`, by the theorem as [CL23] prove it: B.4 with the composition of Lemma A.4.
 
     For comparison. delta and epsilon each search their own grid of r, so they are inverse to about one part in 1000;
@@ -68,19 +75,19 @@ class ClosedFormAccountant:
     6.698
     """
 
-    epsilon_per_query: float
-    target_probability: float
-    hits: int
-
-    def __post_init__(self) -> None:
-        check_target(self.epsilon_per_query, self.target_probability)
-        check_whole("hits", self.hits, 1)
-
     def delta(self, epsilon: float) -> float:
         return closed_form_delta(self.epsilon_per_query, self.target_probability, self.hits, epsilon)
 
     def epsilon(self, delta: float) -> float:
         return closed_form_epsilon(self.epsilon_per_query, self.target_probability, self.hits, delta)
+
+
+# By the names that plans know, the default first. All take (epsilon_per_query, target_probability, hits).
+TARGET_CHARGING_ACCOUNTANTS: dict[str, Callable[[float, float, int], Accountant]] = {
+    "game": GameAccountant,
+    "exact_tail": ExactTailAccountant,
+    "closed_form": ClosedFormAccountant,
+}
 
 
 def not_prior_probability(epsilon_per_query: float) -> float:
