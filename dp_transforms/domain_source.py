@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pyarrow as pa
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.utils.shared import Shared
@@ -13,12 +14,15 @@ from dp_transforms.item_domain import MOST_DOMAIN_BYTES, ItemDomain
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.domain_table import DomainTable
 
+_MOST_BYTES_IN_JOB_GRAPH = 5_000_000
+_KEY_CHECK = pa.array(["which item hashes are these?"])
+
 
 class DomainSource:
-    """The domain of a plan. Its table is made once a process, whichever stage asks first.
+    """The domain of a plan. Its table is made once a process and run, whichever stage asks first.
 
     domain: a path, of a local file or one that Beam's file systems know, which travels instead of the items; or an
-        `ItemDomain`, which is pickled with its items into the job graph.
+        `ItemDomain` of at most 5 MB, which is pickled with its items into the job graph.
     Raises ValueError unless it is the domain that the plan was made for; workers check it again.
     """
 
@@ -29,6 +33,11 @@ class DomainSource:
             raise ValueError(
                 "the plan is one for an open domain. Calibrate it for this list of items, or give no domain."
             )
+        if isinstance(domain, ItemDomain) and domain.labels.nbytes > _MOST_BYTES_IN_JOB_GRAPH:
+            raise ValueError(
+                f"a domain that travels in the job graph must have at most {_MOST_BYTES_IN_JOB_GRAPH / 1e6:g} MB, got"
+                f" {domain.labels.nbytes / 1e6:.1f} MB. Write it to a file, one item a line, and give its path."
+            )
         self._domain = domain if isinstance(domain, ItemDomain) else _path_for_workers(os.fspath(domain))
         self._size = plan.domain_size
         self._fingerprint = plan.domain_fingerprint
@@ -36,16 +45,22 @@ class DomainSource:
         self._checked_domain()
 
     def table(self, keys: StreamKeys) -> DomainTable:
-        """The items by their keyed hashes. keys: the same ones in all stages of a run."""
+        """The items by their keyed hashes. keys: the same ones in all stages of a run.
+
+        One source can serve several runs, each with a key of its own (a transform that is applied twice). So the table
+        is kept under what its hashes make of a fixed text: it tells keys apart and does not tell the key.
+        """
 
         def load() -> DomainTable:
             return DomainTable.of_labels(self._checked_domain().labels, keys.item_ids)
 
-        return self._shared.acquire(load)  # type: ignore[no-any-return]
+        which_keys = keys.item_ids(_KEY_CHECK).tobytes().hex()
+        return self._shared.acquire(load, tag=which_keys)  # type: ignore[no-any-return]
 
     def _checked_domain(self) -> ItemDomain:
         domain = self._domain if isinstance(self._domain, ItemDomain) else read_domain(self._domain)
-        if domain.fingerprint != self._fingerprint:
+        # The size too: what a plan leaves for sampling and for its threshold is reckoned with the size it states.
+        if (domain.size, domain.fingerprint) != (self._size, self._fingerprint):
             raise ValueError(
                 f"the domain ({domain.size:,} items) is not the one of the plan ({self._size:,} items). Give the list"
                 " that the plan was made for, or make a new plan."

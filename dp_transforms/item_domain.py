@@ -27,7 +27,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class ItemDomain:
     """A public list of items. Events with other items are left out; the order of the list does not matter.
 
-    labels: pyarrow string array, distinct, in the order of their UTF-8 bytes.
+    labels: pyarrow string array, distinct, in the order of their UTF-8 bytes. Raises ValueError for any other;
+        `of_ids`, `of_text` and `read` put them in order.
 
     >>> domain = ItemDomain.of_ids(["pear", "apple", "pear", 7])
     >>> domain.labels.to_pylist()
@@ -35,6 +36,15 @@ class ItemDomain:
     """
 
     def __init__(self, labels: pa.StringArray) -> None:
+        if not isinstance(labels, pa.StringArray) or not 0 < len(labels) <= MOST_DOMAIN_ITEMS or labels.null_count:
+            raise ValueError(
+                f"labels must be a pyarrow string array of 1 to {MOST_DOMAIN_ITEMS:,} items, none of them missing."
+                " Use ItemDomain.of_ids(...)."
+            )
+        if not are_ids(labels):
+            raise ValueError(f"labels must be UTF-8 texts of 1 to {MAX_ID_BYTES:,} bytes.")
+        if pc.any(pc.greater_equal(labels[:-1], labels[1:])).as_py():
+            raise ValueError("labels must be distinct and in the order of their bytes. Use ItemDomain.of_ids(...).")
         self.labels = labels
 
     @classmethod

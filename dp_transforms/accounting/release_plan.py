@@ -1,8 +1,9 @@
 """The release plan: a privacy budget turned into the plain numbers that the mechanisms run on.
 
 Guarantee: a run that follows a plan is (epsilon, delta)-DP for adding or removing one user with all of its events, over
-the whole declared schedule. A plan that breaks this cannot be built: construction checks the split of delta, the
-threshold and, by running the accountant again, the noise. Every rounding goes toward more noise.
+the whole declared schedule; with a known domain, provided the list of items is public and was not made from the log. A
+plan that breaks the first part cannot be built: construction checks the split of delta, the threshold and, by running
+the accountant again, the noise. Every rounding goes toward more noise.
 
 ``delta = delta_accounting + delta_open + delta_sampling + delta_hash`` (docs/guarantee.md section 3):
 delta_accounting pays for the charged interaction, delta_open for items whose only holder is one user (nothing, where
@@ -120,7 +121,7 @@ class ReleasePlan:
             safe = smallest_safe_threshold(self.noise, self.queries_per_user, self.delta_open)
             if not self.threshold >= safe:
                 raise _threshold_error(self.threshold, safe)
-        proved = self._mode.delta(self.accountant, self.noise, self.hits_per_user, self.epsilon)
+        proved = self._mode.accountant(self.accountant, self.noise, self.hits_per_user).delta(self.epsilon)
         if not proved <= self.delta_accounting:
             raise ValueError(
                 f"epsilon_per_query = {self.epsilon_per_query!r} is too little noise: at epsilon = {self.epsilon:g} it "
@@ -292,10 +293,11 @@ class ReleasePlan:
 
     @property
     def guarantee(self) -> str:
-        """What the plan promises, in one sentence."""
+        """What the plan promises, and for a known domain under which condition, in one sentence."""
+        condition = ", provided the list of items is public and was not made from the log" if self.domain_size else ""
         return (
             f"Everything published is ({self.epsilon:g}, {self.delta:g})-differentially private for adding or removing "
-            f"one user with all of its events, over the whole run of {self.schedule.horizon:,} windows."
+            f"one user with all of its events, over the whole run of {self.schedule.horizon:,} windows{condition}."
         )
 
     @functools.cached_property

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import apache_beam as beam
 import pytest
 
 from dp_transforms.item_domain import ItemDomain
+from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.operator_counters import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE, operator_counts
+from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from tests.oracle import oracle_reports, oracle_transcript
 from tests.pipeline_helpers import (
     MICROS,
@@ -15,6 +18,7 @@ from tests.pipeline_helpers import (
     Branches,
     LocalCounter,
     Script,
+    batch_of,
     batches_of,
     key_file,
     random_log,
@@ -65,6 +69,25 @@ def test_transcripts_in_a_known_domain_equal_the_oracle(tmp_path):
             assert values(found[label]) == values(found[label.replace("no item", "no event")])
     counts = operator_counts(result)
     assert (counts[EVENTS_OUTSIDE_DOMAIN], counts[EVENTS_OUTSIDE_RANGE]) == (foreign, outside)
+
+
+def test_one_transform_without_a_key_serves_several_pipelines():
+    """Each application draws a key of its own: in two pipelines, and twice in one of them."""
+    plan = plan_of("labels", windows=2)
+    log = [(f"u{user}", "item-0", (START + 1) * MICROS) for user in range(200)]
+    monitor = ShiftingHeavyHitters(plan, domain=ItemDomain.of_ids(DOMAIN))
+    for branches in (Branches(), Branches()):
+        source = branches.pipeline | "Batches" >> batches_create(log)
+        for name in ("first", "second"):
+            branches.attach(name, source, monitor)
+        found, result = branches.run()
+        assert operator_counts(result).get(EVENTS_OUTSIDE_DOMAIN, 0) == 0
+        for name in ("first", "second"):
+            assert "item-0" in {hitter.item for hitter in values(found[name])[0].heavy_hitters}
+
+
+def batches_create(log):
+    return beam.Create([batch_of(log)], reshuffle=False).with_output_types(EventBatch)
 
 
 def test_kms21_in_an_open_domain_equals_the_oracle(tmp_path):

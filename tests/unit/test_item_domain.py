@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import pathlib
 
@@ -25,8 +26,8 @@ def plan_of(domain: ItemDomain | None) -> ReleasePlan:
     return ReleasePlan.calibrate(epsilon=2, delta=1e-6, schedule=schedule, domain=domain)
 
 
-def keys(run_id: str = "run") -> StreamKeys:
-    return StreamKeys(bytes(32), run_id=run_id, plan_fingerprint="plan", stream="s", threshold=5)
+def keys(run_id: str = "run", secret: bytes = bytes(32)) -> StreamKeys:
+    return StreamKeys(secret, run_id=run_id, plan_fingerprint="plan", stream="s", threshold=5)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +95,29 @@ def test_size_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) ->
             read(str(path))
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["a", "b"], "must be a pyarrow string array"),
+        (pa.array(["a", "b"], pa.large_string()), "must be a pyarrow string array"),
+        (pa.array(["a", None]), "none of them missing"),
+        (pa.array([], pa.string()), "of 1 to 10,000,000 items"),
+        (pa.array(["", "a"]), "1 to 16,384 bytes"),
+        (pa.array(["a", "x" * 20_000]), "1 to 16,384 bytes"),
+        (pa.array(["b", "a"]), "must be distinct and in the order"),
+        (pa.array(["a", "b", "b"]), "must be distinct and in the order"),
+    ],
+)
+def test_labels_that_are_no_domain_are_refused(labels: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ItemDomain(labels)
+
+
+def test_labels_in_the_order_of_their_bytes_are_a_domain() -> None:
+    assert ItemDomain(pa.array(["Z", "a", "é", "\U0001f600"])).size == 4
+    assert ItemDomain(pa.array(["a"])).size == 1
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # On a worker
 # ---------------------------------------------------------------------------------------------------------------------
@@ -126,12 +150,46 @@ def test_workers_get_the_domain_of_the_plan_or_an_error(tmp_path: pathlib.Path) 
         source = DomainSource(given, plan)
         table = source.table(keys())
         assert sorted(table.items.labels.to_pylist()) == ["a", "b"]
-        assert source.table(keys()) is table, "made once a process"
+        assert source.table(keys("another run")) is table, "made once a process and key"
     path.write_text("b\na\nc\n")  # changed after the pipeline was built
     later = DomainSource.__new__(DomainSource)
     later.__dict__ = {**DomainSource(domain, plan).__dict__, "_domain": str(path)}
     with pytest.raises(ValueError, match=r"the domain \(3 items\) is not the one of the plan \(2 items\)"):
         later.table(keys())
+
+
+def test_each_key_has_a_table_of_its_own() -> None:
+    """One transform that is applied to several pipelines draws a key for each of them."""
+    domain = ItemDomain.of_ids([f"item {number}" for number in range(300)])
+    source = DomainSource(domain, plan_of(domain))
+    for byte in (1, 2, 1, 3):  # the first one again, after another
+        run = keys(secret=bytes([byte]) * 32)
+        assert source.table(run).contains(run.item_ids(domain.labels)).all()
+    assert not source.table(keys()).contains(run.item_ids(domain.labels)).any()
+
+
+def test_the_size_that_a_plan_states_is_compared_too(tmp_path: pathlib.Path) -> None:
+    """It enters delta_sampling, the expected false reports and the bound on max_items."""
+    domain, path = ItemDomain.of_ids([f"item {number}" for number in range(1000)]), tmp_path / "items.txt"
+    path.write_text("\n".join(domain.labels.to_pylist()))
+    plan = plan_of(domain)
+    for changes in ({"domain_size": 1}, {"domain_size": 1, "max_items": 1}, {"domain_size": 999}):
+        tampered = dataclasses.replace(plan, **changes)  # type: ignore[arg-type]
+        for given in (domain, path):
+            with pytest.raises(ValueError, match=r"the domain \(1,000 items\) is not the one of the plan"):
+                DomainSource(given, tampered)
+
+
+def test_a_large_domain_travels_as_a_path(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "items.txt"
+    path.write_text("\n".join(f"{number:01000}" for number in range(5_100)))
+    domain = ItemDomain.read(path)
+    plan = plan_of(domain)
+    with pytest.raises(ValueError, match=r"at most 5 MB, got 5\.1 MB\. Write it to a file, .* and give its path"):
+        ShiftingHeavyHitters(plan, domain=domain)
+    ShiftingHeavyHitters(plan, domain=path)
+    small = ItemDomain(domain.labels[:4_900])
+    ShiftingHeavyHitters(plan_of(small), domain=small)
 
 
 @pytest.mark.parametrize(

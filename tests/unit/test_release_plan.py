@@ -55,13 +55,13 @@ def test_every_share_is_kept_and_nothing_is_wasted(
     shares = (plan.delta_accounting, plan.delta_open, plan.delta_sampling, plan.delta_hash)
     assert delta * (1 - 1e-9) <= math.fsum(shares) <= delta
     mode = RELEASE_MODES[release]
-    proved = mode.delta(accountant, plan.noise, hits, epsilon)
+    proved = mode.accountant(accountant, plan.noise, hits).delta(epsilon)
     assert 0.98 * plan.delta_accounting <= proved <= plan.delta_accounting or release == "labels"
     assert proved <= plan.delta_accounting
     # One step in the sixth digit less noise would break it.
     step = 10.0 ** (math.floor(math.log10(plan.epsilon_per_query)) - 4)
     less_noise = NoiseParameters(plan.epsilon_per_query + step)
-    assert mode.delta(accountant, less_noise, hits, epsilon) > plan.delta_accounting
+    assert mode.accountant(accountant, less_noise, hits).delta(epsilon) > plan.delta_accounting
     queries = 3 * 384
     assert queries * upper_tail(plan.epsilon_per_query, plan.threshold - 1) <= plan.delta_open
     assert queries * upper_tail(plan.epsilon_per_query, plan.threshold - 2) > plan.delta_open
@@ -271,6 +271,9 @@ def test_guarantee_sentence() -> None:
     for part in ("(2, 1e-09)", "differentially private", "adding or removing one user", "whole run", "384 windows"):
         assert part in sentence
     assert sentence.count(".") == 1
+    condition = ", provided the list of items is public and was not made from the log."
+    assert IN_DOMAIN.guarantee == sentence.removesuffix(".") + condition
+    assert "provided" not in sentence
 
 
 # ---------------------------------------------------------------------------------------------------------------------
