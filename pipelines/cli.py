@@ -14,12 +14,13 @@ import click
 
 from pipelines.options import TERMINATED, UserError
 
+# The module of each subcommand is ``pipelines.<name>``; said here in short, so that ``shh --help`` imports none of them.
 _COMMANDS = {
-    "audit": "pipelines.audit",
-    "plan": "pipelines.plan",
-    "replay": "pipelines.replay",
-    "show": "pipelines.show",
-    "simulate": "pipelines.simulate",
+    "audit": "Check a plan before it is used: what its mechanism gives away at the worst.",
+    "plan": "Show what a budget buys: noise, threshold, and what can be found.",
+    "replay": "Replay a log: which items were held by many users in each window.",
+    "show": "Print a report file: its guarantee, and which items were heavy when.",
+    "simulate": "Write a simulated event log to try things on.",
 }
 
 
@@ -32,9 +33,13 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = importlib.import_module(_COMMANDS[cmd_name]).command
+        command = importlib.import_module(f"pipelines.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
