@@ -105,6 +105,22 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert "dp_transforms" in loaded
 
 
+def test_help_and_plan_wait_for_nothing_that_they_do_not_use() -> None:
+    code = (
+        "import contextlib, io, sys\n"
+        "from pipelines.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
+        "    main({words})\n"
+        "print(*sorted({{name.partition('.')[0] for name in sys.modules}}))\n"
+        "assert {said!r} in out.getvalue()"
+    )
+    budget = "--epsilon 2 --delta 1e-9 --window 1h --start 2026-01-01 --end 2026-01-02"
+    loaded = set(_run(code.format(words=["--help"], said="simulate")).split())
+    assert not loaded & {"apache_beam", "numpy", "scipy", "pyarrow", "dp_accounting"}
+    loaded = set(_run(code.format(words=["plan", *budget.split()], said="threshold")).split())
+    assert not loaded & {"apache_beam", "dp_accounting"}
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Randomness
 # ---------------------------------------------------------------------------------------------------------------------
