@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from dp_transforms.mechanisms.discrete_laplace import discrete_laplace
-from dp_transforms.mechanisms.randomness import StreamKeys, sum_modulo_2_128
+from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, discrete_laplace
+from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys, sum_modulo_2_128
 from dp_transforms.monitoring.contributions import bound_contributions
 from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.user_pairs import UserPairs
@@ -29,6 +30,12 @@ from tests.statistical.tools import (
 DRAWS = 100_000
 EPSILON = 1 / 5
 HOLDERS = 4  # of each item
+OF_HOLDERS: dict[str, Callable[[StreamKeys, int], BlockFunction]] = {
+    "pass": StreamKeys.pass_uniforms,
+    "noise": StreamKeys.noise_uniforms,
+    "noise pair": lambda keys, window: keys.noise_pair_uniforms(window, 1),
+}
+STAGES = (*OF_HOLDERS, "zero items")
 
 
 def _digests(keys: StreamKeys, users: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -42,8 +49,11 @@ def _users() -> npt.NDArray[np.uint64]:
 
 
 def _uniforms(keys: StreamKeys, stage: str, window: int = 5, users: npt.NDArray[np.uint64] | None = None) -> np.ndarray:
-    function = keys.noise_uniforms(window) if stage == "noise" else keys.pass_uniforms(window)
-    return function.of_pairs(numbered(DRAWS), _digests(keys, _users() if users is None else users))
+    if stage == "zero items":
+        return keys.zero_item_uniforms()(numbered(DRAWS, tag=window))  # pairs (window, number)
+    return OF_HOLDERS[stage](keys, window).of_pairs(
+        numbered(DRAWS), _digests(keys, _users() if users is None else users)
+    )
 
 
 def _assert_independent(first: np.ndarray, second: np.ndarray) -> None:
@@ -70,21 +80,21 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("stage", ["pass", "noise"])
+@pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("change", CHANGES)
 def test_another_context_gives_other_noise(stage: str, change: str) -> None:
     first = _uniforms(stream_keys(), stage)
     _assert_independent(first, _uniforms(stream_keys(**CHANGES[change]), stage))
 
 
-@pytest.mark.parametrize("stage", ["pass", "noise"])
+@pytest.mark.parametrize("stage", STAGES)
 def test_another_window_gives_other_noise(stage: str) -> None:
     first = _uniforms(stream_keys(), stage)
     for window in (4, 6, 0, 2**40):
         _assert_independent(first, _uniforms(stream_keys(), stage, window=window))
 
 
-@pytest.mark.parametrize("stage", ["pass", "noise"])
+@pytest.mark.parametrize("stage", OF_HOLDERS)
 def test_one_changed_holder_gives_other_noise(stage: str) -> None:
     """In the second stage these are the active holders."""
     keys = stream_keys()
@@ -97,9 +107,21 @@ def test_one_changed_holder_gives_other_noise(stage: str) -> None:
     _assert_independent(first, _uniforms(keys, stage, users=joined))
 
 
-def test_the_two_stages_are_independent() -> None:
+@pytest.mark.parametrize(("one", "another"), itertools.combinations(STAGES, 2))
+def test_the_stages_are_independent(one: str, another: str) -> None:
     keys = stream_keys()
-    _assert_independent(_uniforms(keys, "pass"), _uniforms(keys, "noise"))
+    _assert_independent(_uniforms(keys, one), _uniforms(keys, another))
+
+
+def test_the_uniforms_of_one_pair_of_noises_are_independent() -> None:
+    keys = stream_keys()
+    digests = _digests(keys, _users())
+    drawn = [
+        keys.noise_pair_uniforms(5, number).of_pairs(numbered(DRAWS), digests)
+        for number in range(2 * WideDiscreteLaplace.UNIFORMS)
+    ]
+    for one, another in itertools.combinations(drawn, 2):
+        _assert_independent(one, another)
 
 
 def test_items_with_the_same_holders_have_independent_noise() -> None:
@@ -109,7 +131,7 @@ def test_items_with_the_same_holders_have_independent_noise() -> None:
     _assert_independent(function.of_pairs(numbered(DRAWS), digests), function.of_pairs(numbered(DRAWS, tag=9), digests))
 
 
-@pytest.mark.parametrize("stage", ["pass", "noise"])
+@pytest.mark.parametrize("stage", STAGES)
 def test_everything_equal_gives_equal_noise(stage: str) -> None:
     """The order of the holders does not count either."""
     first = _uniforms(stream_keys(), stage)

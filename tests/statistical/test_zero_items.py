@@ -46,6 +46,15 @@ class Replaced(ZeroItemDraws):
         return np.unique(words % np.uint64(self._domain_size)).astype(np.int64)
 
 
+class NothingSkipped(ZeroItemDraws):
+    """Remainders of all words: the first positions come more often, by as much as one part in 2^40."""
+
+    def _positions(self, window: int, count: int) -> npt.NDArray[np.int64]:
+        words = self._draw(np.full(2 * count + 8, window), np.arange(1, 2 * count + 9))[:, 0]
+        remainders = dict.fromkeys((words % np.uint64(self._domain_size)).tolist())
+        return np.sort(np.array([*remainders][:count], dtype=np.int64))
+
+
 class OneForTwoWindows(ZeroItemDraws):
     """Uniforms of every second window alone."""
 
@@ -111,6 +120,40 @@ def test_every_position_of_a_large_domain_comes_as_often() -> None:
     expected = np.full(50, len(positions) / 50)
     assert not chi_squared_rejects(np.bincount(positions * 50 // size, minlength=50), expected)
     assert chi_squared_rejects(np.bincount(positions * 49 // size, minlength=50), expected)
+
+
+def positions_of(words: list[int], size: int, count: int, kind: type[ZeroItemDraws] = ZeroItemDraws) -> list[int]:
+    """The positions that these words lead to: word n - 1 is the high half of the uniform with number n."""
+
+    def uniforms(blocks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        assert (blocks[:, 0] == 4).all()
+        high = [words[min(number, len(words)) - 1] for number in blocks[:, 1].tolist()]
+        return np.stack([np.array(high, dtype=np.uint64), np.full(len(high), 2**64 - 1, dtype=np.uint64)], axis=1)
+
+    found: list[int] = kind(size, 1, uniforms)._positions(4, count).tolist()  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.parametrize("size", [3, 7, 1000, 10**6 + 3, 10**7])
+def test_words_beyond_the_last_whole_multiple_of_the_domain_are_skipped(size: int) -> None:
+    """As many words lead to each position, then: no draw could show the difference, so the words are chosen here."""
+    beyond = 2**64 % size  # so many words at the end would make the first positions more likely
+    assert beyond > 0
+    last = 2**64 - beyond - 1
+    for skipped in ([2**64 - 1], [last + 1], [2**64 - 1, last + 1] * 20):
+        assert positions_of([*skipped, last], size, 1) == [size - 1]
+        assert positions_of([*skipped, last - 1], size, 1) == [size - 2]
+        assert positions_of([*skipped, 0], size, 1) == [0]
+    assert positions_of([last + 1, last], size, 1, NothingSkipped) == [0], "the twin"
+
+
+def test_words_of_a_position_that_is_taken_are_skipped() -> None:
+    assert positions_of([8, 2**64 - 1, 1, 15, 6, 0], 7, 2) == [1, 6]
+
+
+def test_no_word_is_skipped_where_the_domain_divides_them_all() -> None:
+    assert positions_of([2**64 - 1], 8, 1) == [7]
+    assert positions_of([2**64 - 8, 2**64 - 3, 2**64 - 8, 1], 8, 3) == [0, 1, 5]
 
 
 def pairs_of_windows_reject(draws: ZeroItemDraws) -> bool:

@@ -7,6 +7,8 @@ import itertools
 import json
 import math
 import pickle
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -264,6 +266,46 @@ def test_a_plan_is_frozen() -> None:
         LABELS.threshold = 1  # type: ignore[misc]
     with pytest.raises(ValueError, match="too little noise"):
         dataclasses.replace(LABELS, hits_per_user=30)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# delta_sampling, written out again
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class TenMillion:
+    size = 10**7
+    fingerprint = "0" * 64
+
+
+def _sampling_share(plan: ReleasePlan, epsilon_of_noise: float) -> Decimal:
+    """``(1 + e^epsilon) (2 n TV + m (3 |X| + 2) / 2^128)`` of docs/guarantee.md section 3, to 40 digits.
+
+    TV: a magnitude needs 129 ln(2) / epsilon_of_noise thresholds on either side and 0, each off by at most one unit of
+    2^-128, in the draw and again in the draw given that it passes.
+    """
+    with localcontext(prec=40):
+        thresholds = 2 * math.ceil(129 * Decimal(2).ln() / Decimal(epsilon_of_noise)) + 1
+        queries = plan.schedule.horizon * plan.max_items_per_user
+        units = 2 * queries * 2 * thresholds
+        if plan.domain_size:
+            units += plan.schedule.horizon * (3 * plan.domain_size + 2)
+        return (1 + Decimal(plan.epsilon).exp()) * units / 2**128
+
+
+@pytest.mark.parametrize("domain", [None, DOMAIN, TenMillion])
+@pytest.mark.parametrize("release", ["labels", "counts", "kms21"])
+def test_the_share_of_sampling(release: str, domain: Any) -> None:
+    """Calibrated for the widest noise that can be sampled; refused where it is less than the plan's own noise takes."""
+    plan = _plan(release=release, domain=domain, epsilon=1.5)
+    is_kms21 = release == "kms21"
+    close = Fraction(1, 10**11)  # the zero items of a thousand are a 10^-8 part of the widest noise of kms21
+    calibrated = Fraction(_sampling_share(plan, 1e-8 if is_kms21 else 1e-4))
+    assert abs(Fraction(plan.delta_sampling) / calibrated - 1) < close
+    needed = Fraction(_sampling_share(plan, plan.wide_epsilon_per_query if is_kms21 else plan.epsilon_per_query))
+    assert dataclasses.replace(plan, delta_sampling=float(needed * (1 + close)))
+    with pytest.raises(ValueError, match="delta_sampling must be >="):
+        dataclasses.replace(plan, delta_sampling=float(needed * (1 - close)))
 
 
 def test_guarantee_sentence() -> None:
