@@ -7,19 +7,22 @@ possible outcome in its place. In the pipeline draws are keyed by what they are 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import os
+import threading
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.arguments import check_whole, is_number
+from dp_transforms.arguments import check_range, check_whole, is_number
 from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
 from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES, BlockFunction, Words, derive_key
 from dp_transforms.noise_distribution import UNIFORM_BITS
 
-_DRAWS_AT_ONCE = 256
+_FIRST_DRAWS, _MOST_DRAWS = 8, 256  # made at once for one epsilon: twice as many each time
+_EPSILONS_WAITING = 16
 _LARGEST_TABLE_SCALE = 100.0  # beyond, two short tables are made sooner than one long one
 _WORD = 1 << 64
 
@@ -32,7 +35,7 @@ class NoiseSource(Protocol):
         ...
 
     def bernoulli(self, probability: float) -> bool:
-        """True with this probability, which must lie in [0, 1]."""
+        """True with this probability, which must lie in [0, 1]. For private computations of your own."""
         ...
 
     def choose(self, weights: Sequence[int]) -> int:
@@ -43,25 +46,40 @@ class NoiseSource(Protocol):
 class SecretNoise:
     """Draws from AES-256 in counter mode under a key that nobody else has.
 
-    key: at least 32 bytes; None draws one from the operating system. Two sources with one key repeat each other's
-    draws: never use a key twice on different data. Every draw is exact up to a total variation below 2^-90
-    (`noise_distribution.sampling_total_variation`).
+    Guarantee: no draw is handed out twice, also not to several threads; every draw is exact up to a total variation
+    below 2^-90 (`noise_distribution.sampling_total_variation`).
+
+    key: None, the right choice, takes a fresh one from the operating system. A key given, of at least 32 bytes, is for
+    tests and for repeating a run on the same data. Whoever else knows it, from a script or an example, subtracts the
+    noise from what was published: all privacy is gone. So it is if a key is used twice on different data.
+
+    A source belongs to the process that made it, and cannot be copied or pickled: its copy would repeat its draws. In
+    another process, such as the child of a fork, each draw raises RuntimeError; make a new source there.
+
+    >>> noise = SecretNoise()
+    >>> -1000 < noise.discrete_laplace(0.5) < 1000, noise.choose([0, 3, 0])
+    (True, 1)
     """
 
     def __init__(self, key: bytes | None = None) -> None:
         key = os.urandom(MIN_KEY_BYTES) if key is None else key
         _check_key(key)
         self._function = BlockFunction(derive_key(key, "draws in order"))
+        self._process = os.getpid()
+        self._lock = threading.RLock()
         self._next_block = 0
-        self._waiting: dict[float, collections.deque[int]] = {}
+        self._waiting: dict[float, _Waiting] = {}  # the epsilon that was used last is the last one
 
     def uniforms(self, count: int) -> Words:
         """uint64[count, 2]: the next 128-bit uniform integers."""
         check_whole("count", count, 0)
+        self._check_process()
         blocks = np.zeros((count, 2), dtype=np.uint64)
-        blocks[:, 0] = np.arange(self._next_block, self._next_block + count, dtype=np.uint64)
-        self._next_block += count
-        return self._function(blocks)
+        with self._lock:
+            first = self._next_block
+            self._next_block = first + count
+            blocks[:, 0] = np.arange(first, first + count, dtype=np.uint64)
+            return self._function(blocks)
 
     def discrete_laplace_array(self, epsilon: float, count: int) -> npt.NDArray[np.int64]:
         """int64[count]: that many independent draws at once."""
@@ -74,17 +92,20 @@ class SecretNoise:
 
     def discrete_laplace(self, epsilon: float) -> int:
         epsilon = _real("epsilon", epsilon)
-        waiting = self._waiting.get(epsilon)
-        if not waiting:
-            draws = self.discrete_laplace_array(epsilon, _DRAWS_AT_ONCE)
-            waiting = self._waiting[epsilon] = collections.deque(draws.tolist())
-        return waiting.popleft()
+        self._check_process()
+        with self._lock:
+            waiting = self._waiting.pop(epsilon, None) or _Waiting()
+            if not waiting.draws:
+                waiting.draws.extend(self.discrete_laplace_array(epsilon, waiting.next_count).tolist())
+                waiting.next_count = min(2 * waiting.next_count, _MOST_DRAWS)
+            self._waiting[epsilon] = waiting
+            if len(self._waiting) > _EPSILONS_WAITING:
+                del self._waiting[next(iter(self._waiting))]  # never handed out: nothing is lost but time
+            return waiting.draws.popleft()
 
     def bernoulli(self, probability: float) -> bool:
-        probability = _real("probability", probability)
-        if not 0 <= probability <= 1:
-            raise ValueError(f"probability must lie in [0, 1], got {probability!r}.")
-        numerator, denominator = probability.as_integer_ratio()
+        check_range("probability", probability, 0, 1)
+        numerator, denominator = float(probability).as_integer_ratio()
         return self._uniform_below(1 << UNIFORM_BITS) * denominator < numerator << UNIFORM_BITS
 
     def choose(self, weights: Sequence[int]) -> int:
@@ -98,6 +119,23 @@ class SecretNoise:
             left -= weight
         raise AssertionError("unreachable: the weights add up to more than what was drawn")
 
+    def __copy__(self) -> NoReturn:
+        raise TypeError("a SecretNoise cannot be copied or pickled: both would draw the same noise. Make a new one.")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
+
+    def __reduce__(self) -> NoReturn:
+        self.__copy__()
+
+    def _check_process(self) -> None:
+        """Before the lock is taken, which another thread may have held when the process was forked."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this SecretNoise was made by another process, which draws the same noise. Make a new one, and a new "
+                "mechanism with a budget of its own, in this process."
+            )
+
     def _uniform_below(self, limit: int) -> int:
         """A uniform integer in [0, limit), by rejection: exact."""
         bits = (limit - 1).bit_length()
@@ -109,6 +147,14 @@ class SecretNoise:
             drawn >>= blocks * UNIFORM_BITS - bits
             if drawn < limit:
                 return drawn
+
+
+@dataclasses.dataclass
+class _Waiting:
+    """Draws for one epsilon that have not been asked for yet, and how many are made when they have run out."""
+
+    draws: collections.deque[int] = dataclasses.field(default_factory=collections.deque)
+    next_count: int = _FIRST_DRAWS
 
 
 def _real(name: str, value: object) -> float:

@@ -3,7 +3,14 @@ key (fixed here), and have a twin that they must reject."""
 
 from __future__ import annotations
 
+import collections
+import copy
 import math
+import os
+import pickle
+import threading
+import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -77,9 +84,91 @@ def test_no_uniform_is_used_twice() -> None:
     assert given == [tuple(row) for row in SecretNoise(KEY).uniforms(len(given)).tolist()], "and none is left out"
 
 
-def test_one_at_a_time_is_the_same_as_many_at_once() -> None:
+@pytest.mark.parametrize("epsilon", [0.5, WIDE])
+def test_one_at_a_time_is_the_same_as_many_at_once(epsilon: float) -> None:
     one, many = SecretNoise(KEY), SecretNoise(KEY)
-    assert [one.discrete_laplace(0.5) for _ in range(256)] == many.discrete_laplace_array(0.5, 256).tolist()
+    assert [one.discrete_laplace(epsilon) for _ in range(600)] == many.discrete_laplace_array(epsilon, 600).tolist()
+
+
+DRAWS: list[Callable[[SecretNoise], object]] = [
+    lambda noise: noise.uniforms(1),
+    lambda noise: noise.discrete_laplace(0.5),  # some are waiting
+    lambda noise: noise.discrete_laplace_array(0.5, 1),
+    lambda noise: noise.bernoulli(0.5),
+    lambda noise: noise.choose([1, 1]),
+]
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_the_child_of_a_fork_does_not_repeat_the_draws_of_its_parent(key: bytes | None) -> None:
+    noise = SecretNoise(key)
+    noise.discrete_laplace(0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that other threads are there, of which the child uses none
+        child = os.fork()
+    if not child:
+        refused = 0
+        try:
+            for draw in DRAWS:
+                try:
+                    draw(noise)
+                except RuntimeError as error:
+                    refused += "made by another process" in str(error)
+            SecretNoise().uniforms(1)  # one of its own
+        finally:
+            os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(DRAWS)
+    for draw in DRAWS:
+        draw(noise)
+
+
+@pytest.mark.parametrize("repeat", [copy.copy, copy.deepcopy, pickle.dumps, lambda noise: copy.deepcopy([noise])])
+def test_a_source_cannot_be_copied(repeat: Callable[[Any], object]) -> None:
+    with pytest.raises(TypeError, match="Make a new one"):
+        repeat(SecretNoise(KEY))
+
+
+class Interrupted(SecretNoise):
+    """Another thread comes in wherever the counter has been read."""
+
+    @property
+    def _next_block(self) -> int:
+        counter: int = self.__dict__["counter"]
+        time.sleep(1e-4)
+        return counter
+
+    @_next_block.setter
+    def _next_block(self, value: int) -> None:
+        self.__dict__["counter"] = value
+
+
+@pytest.mark.parametrize("draw", [lambda noise: tuple(noise.uniforms(1)[0].tolist()), lambda n: n.discrete_laplace(WIDE)])
+def test_threads_share_the_draws_among_them(draw: Callable[[SecretNoise], Any]) -> None:
+    noise, alone, threads, each = Interrupted(KEY), SecretNoise(KEY), 4, 60
+    drawn: list[Any] = []
+    workers = [
+        threading.Thread(target=lambda: drawn.extend([draw(noise) for _ in range(each)])) for _ in range(threads)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert collections.Counter(drawn) == collections.Counter(draw(alone) for _ in range(threads * each))
+
+
+def test_what_is_drawn_in_advance_is_bounded() -> None:
+    """By the uniforms that are used up for it: 8 for the first draw of an epsilon; and by the epsilons kept."""
+    used = SecretNoise(KEY)
+    used.discrete_laplace(0.5)
+    untouched = SecretNoise(KEY).uniforms(9)
+    assert used.uniforms(1).tolist() == untouched[8:].tolist()
+    noise = SecretNoise(KEY)
+    drawn = [noise.discrete_laplace(1 + step / 1000) for step in range(100)]
+    assert len(noise._waiting) == 16
+    assert len(set(drawn)) > 1
+    again = noise.discrete_laplace(1.0)  # was forgotten: its next draws are new ones
+    assert noise.uniforms(1).tolist() == SecretNoise(KEY).uniforms(101 * 8 + 1)[-1:].tolist()
+    assert isinstance(again, int)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
