@@ -15,6 +15,8 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from dp_transforms.arguments import check_positive, check_range
+
 UNIFORM_BITS = 128
 _GUARD_BITS = 160  # beyond UNIFORM_BITS, so that the error of a million multiplications stays far below one unit
 _GUARDED_BITS = UNIFORM_BITS + _GUARD_BITS
@@ -22,6 +24,7 @@ _ONE = 1 << _GUARDED_BITS
 MIN_EPSILON = 1e-4  # the table has 178 / epsilon entries
 MAX_EPSILON = 32.0
 MIN_WIDE_EPSILON = 1e-8  # two tables of about sqrt(89 / epsilon) entries
+ROUNDING = 1e-12  # relative; far more than the float error of one formula: an epsilon or q is moved to the safe side
 
 
 class WideTails(NamedTuple):
@@ -53,6 +56,13 @@ def upper_tail(epsilon: float, margin: int) -> float:
     return min(1.0, tail * (1 + 1e-12))
 
 
+def not_prior_probability(epsilon: float) -> float:
+    """q of the target "all results but one" of an epsilon-DP call: ``1/(e^epsilon + 1)`` ([CL23] Lemma C.1)."""
+    check_positive("epsilon", epsilon)
+    a = math.exp(-epsilon)
+    return a / (1 + a)
+
+
 def probability(epsilon: float, value: int) -> float:
     """``Pr[Z = value]``."""
     return math.tanh(epsilon / 2) * math.exp(-epsilon * abs(value))
@@ -73,8 +83,7 @@ def upper_tail_integers(epsilon: float) -> tuple[int, ...]:
 @functools.lru_cache(maxsize=8)
 def wide_tail_integers(epsilon: float) -> WideTails:
     """The tables of noise that is too wide for one table; exact like `upper_tail_integers`."""
-    if not MIN_WIDE_EPSILON <= epsilon <= MAX_EPSILON:
-        raise ValueError(f"epsilon of wide noise must lie in [{MIN_WIDE_EPSILON}, {MAX_EPSILON}], got {epsilon!r}.")
+    check_range("epsilon of wide noise", epsilon, MIN_WIDE_EPSILON, MAX_EPSILON)
     stride = math.ceil(math.sqrt(89 / epsilon))
     a, a_stride = _ratio_integer(epsilon, 1), _ratio_integer(epsilon, stride)
     powers = itertools.accumulate(range(stride - 1), lambda power, _: power * a >> _GUARDED_BITS, initial=a)
@@ -147,8 +156,7 @@ def _capped_sum_tail(wide_epsilon: float, narrow_epsilon: float, cap: int, margi
     a few geometric series, by the signs of v and of margin - v. Nothing cancels that matters at 120 digits.
     """
     for epsilon in (wide_epsilon, narrow_epsilon):
-        if not MIN_WIDE_EPSILON <= epsilon <= MAX_EPSILON:
-            raise ValueError(f"epsilon of a noise must lie in [{MIN_WIDE_EPSILON}, {MAX_EPSILON}], got {epsilon!r}.")
+        check_range("epsilon of a noise", epsilon, MIN_WIDE_EPSILON, MAX_EPSILON)
     if cap < 0:
         raise ValueError(f"cap must be >= 0, got {cap!r}.")
     with decimal.localcontext(_TAIL_CONTEXT):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import pathlib
+import re
 
 import pytest
 
@@ -28,3 +29,17 @@ def test_the_examples_of_a_module_say_what_happens(name: str) -> None:
 def test_there_are_examples_in_the_library() -> None:
     for folder in PUBLIC_FOLDERS:
         assert any(f".{folder}." in name for name in MODULES), folder
+
+
+def test_no_example_shows_a_key() -> None:
+    """Who copies an example copies its key, and whoever has read it can subtract the noise from what is published."""
+    found = []
+    for name in MODULES:
+        for test in doctest.DocTestFinder().find(importlib.import_module(name)):
+            found += [name for example in test.examples if re.search(r"SecretNoise\([^)]", example.source)]
+    assert not found
+
+
+@pytest.mark.parametrize("code", ["noise = SecretNoise(bytes(32))", "f(SecretNoise(key))"])
+def test_a_key_in_an_example_would_be_found(code: str) -> None:
+    assert re.search(r"SecretNoise\([^)]", code)

@@ -14,15 +14,10 @@ from typing import Any
 from dp_transforms.arguments import check_positive
 from dp_transforms.mechanisms.exponential_mechanism import ExponentialMechanism
 from dp_transforms.mechanisms.noise_source import NoiseSource
-from dp_transforms.mechanisms.private_computation import (
-    OwnTarget,
-    PrivateComputation,
-    Target,
-    not_prior_probability,
-)
+from dp_transforms.mechanisms.private_computation import OwnTarget, PrivateComputation, Target
+from dp_transforms.noise_distribution import ROUNDING, not_prior_probability
 
 BOUNDARY = "boundary"
-_ROUNDING = 1e-12  # relative; far more than the float error of the formulas below
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +28,12 @@ class FiniteMechanism:
     changes by a factor of at most e^epsilon. `exponential_choice` keeps to it up to a total variation below 2^-127 a
     call, since its weights are rounded.
 
-    outcomes: declared, in this order. weights(data): one whole number >= 0 for each outcome.
+    outcomes: declared, in this order. weights(data): one whole number >= 0 for each outcome; a pure and total function,
+    for an exception that depends on the data publishes something (`TargetCharging` charges it).
 
     >>> from dp_transforms.mechanisms.noise_source import SecretNoise
     >>> votes = FiniteMechanism(("yes", "no"), lambda yes: [yes + 10, 110 - yes], epsilon=0.1)
-    >>> votes.run(50, SecretNoise(bytes(32))) in ("yes", "no")
+    >>> votes.run(50, SecretNoise()) in ("yes", "no")
     True
     """
 
@@ -56,7 +52,7 @@ class FiniteMechanism:
     def checked_weights(self, data: Any) -> list[int]:
         weights = list(self.weights(data))
         if len(weights) != len(self.outcomes):
-            raise ValueError(f"there must be {len(self.outcomes)} weights, one for each outcome, got {len(weights)}.")
+            raise ValueError(f"there must be {len(self.outcomes)} weights, one for each outcome, not more or fewer.")
         return weights
 
     def run(self, data: Any, noise: NoiseSource) -> Hashable:
@@ -73,7 +69,8 @@ def exponential_choice(
 ) -> FiniteMechanism:
     """The exponential mechanism over declared outcomes (`ExponentialMechanism`), with known probabilities.
 
-    scores(data): one whole number for each outcome; one user changes each by at most `sensitivity_units`.
+    scores(data): one whole number for each outcome; one user changes each by at most `sensitivity_units`. Pure and
+    total, like the weights of `FiniteMechanism`.
     """
     ExponentialMechanism([0], epsilon, sensitivity_units)  # checks the declared numbers
 
@@ -99,7 +96,7 @@ class BoundaryWrapper:
     >>> from dp_transforms.mechanisms.noise_source import SecretNoise
     >>> votes = exponential_choice(("cat", "dog"), lambda counts: counts, epsilon=1.0)
     >>> wrapped = BoundaryWrapper(votes)
-    >>> wrapped.run([900, 20], SecretNoise(bytes(32))), round(wrapped.epsilon, 3), round(wrapped.target.q, 3)
+    >>> wrapped.run([900, 20], SecretNoise()), round(wrapped.epsilon, 3), round(wrapped.target.q, 3)
     ('cat', 1.237, 0.153)
     """
 
@@ -108,17 +105,22 @@ class BoundaryWrapper:
 
     @property
     def epsilon(self) -> float:
+        return self._exact_epsilon * (1 + ROUNDING)
+
+    @property
+    def _exact_epsilon(self) -> float:
+        """Up to a few units in the last place, also where epsilon is tiny: ``(2 + 1/exp(e)) / 3`` is near 1 then."""
         inner = self.mechanism.epsilon
-        return (inner + math.log(3 / (2 + math.exp(-inner)))) * (1 + _ROUNDING)
+        return inner - math.log1p(math.expm1(-inner) / 3)
 
     @property
     def target(self) -> OwnTarget:
         """The boundary."""
         # Both divided by exp(t + e), so that nothing overflows.
-        inner, outer = math.exp(-self.mechanism.epsilon), math.exp(-self.epsilon)
-        leaving = -math.expm1(-self.epsilon) * inner
+        inner, outer = math.exp(-self.mechanism.epsilon), math.exp(-self._exact_epsilon)
+        leaving = -math.expm1(-self._exact_epsilon) * inner
         q = leaving / (leaving + (2 + outer) * -math.expm1(-self.mechanism.epsilon))
-        return OwnTarget(self, BOUNDARY, q * (1 - _ROUNDING))
+        return OwnTarget(self, BOUNDARY, q * (1 - ROUNDING))
 
     def run(self, data: Any, noise: NoiseSource) -> Hashable:
         weights = self.mechanism.checked_weights(data)
@@ -140,7 +142,7 @@ class TwoRuns:
     >>> from dp_transforms.mechanisms.noise_source import SecretNoise
     >>> votes = exponential_choice(("cat", "dog"), lambda counts: counts, epsilon=1.0)
     >>> twice = TwoRuns(votes)
-    >>> results = twice.run([900, 20], SecretNoise(bytes(32)))
+    >>> results = twice.run([900, 20], SecretNoise())
     >>> results, twice.target.hit(results)
     (('cat', 'cat'), False)
     """

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from dp_transforms.mechanisms.halting import Halted
 from dp_transforms.mechanisms.noise_source import NoiseSource
-from dp_transforms.mechanisms.private_computation import PrivateComputation, not_prior_probability
+from dp_transforms.mechanisms.private_computation import PrivateComputation
 from dp_transforms.mechanisms.target_charging import Price, TargetCharging
+from dp_transforms.noise_distribution import not_prior_probability
 
 
 class ConditionalRelease:
@@ -20,13 +22,13 @@ class ConditionalRelease:
     any order among other calls, is one epsilon-DP call (docs/mixed_charging.md section 3).
 
     Condition: what a target holds is decided by published results alone. The draw is made at the first ask, and kept:
-    never draw again to widen a target.
+    never draw again to widen a target. A target must be a pure and total function: where it raises may tell the result,
+    so an exception from it, or from the computation, is charged as a hit and ends it, as publishing does.
 
-    >>> from dp_transforms.mechanisms.noise_source import SecretNoise
     >>> from dp_transforms.mechanisms.private_computation import NoisyAnswer
     >>> from dp_transforms.mechanisms.query import LinearQuery
     >>> from dp_transforms.mechanisms.target_charging import HitLimit
-    >>> charging = TargetCharging([500], HitLimit(3, epsilon=1.0), noise=SecretNoise(bytes(32)))
+    >>> charging = TargetCharging([500], HitLimit(3, epsilon=1.0))
     >>> held = ConditionalRelease(charging, NoisyAnswer(LinearQuery([1]), epsilon=1.0))
     >>> held.ask(lambda count: count >= 700), 400 < held.ask(lambda count: count >= 300) < 600
     (None, True)
@@ -38,25 +40,27 @@ class ConditionalRelease:
         self._asked = False
         self._result: Any = None
         self._published = False
+        self._lock = threading.RLock()
 
     def ask(self, target: Callable[[Any], bool]) -> Any:
         """The result if it lies in the target, else None. From the second time on this is a revise call.
 
         target: which results to publish now, beside those of earlier targets. A result of an earlier target would
         have been published then, so it makes no difference whether they overlap. Raises Halted once the result has
-        been published (nothing more will be), or if one more hit could exceed the limits.
+        been published or an exception charged (nothing more will be), or if one more hit could exceed the limits.
         """
-        if self._published:
-            raise Halted("the result has been published; there is nothing more to ask for.")
-        epsilon = self._computation.epsilon
-        price = Price(epsilon, not_prior_probability(epsilon), 0.0 if self._asked else self._computation.delta)
+        with self._lock:
+            if self._published:
+                raise Halted("the result has been published, or paid for; there is nothing more to ask for.")
+            epsilon = self._computation.epsilon
+            price = Price(epsilon, not_prior_probability(epsilon), 0.0 if self._asked else self._computation.delta)
+            return self._charging.perform(price, lambda *given: self._run(target, *given), lambda r: r is not None)
 
-        def run(data: Any, noise: NoiseSource) -> Any:
-            if not self._asked:
-                self._result = self._computation.run(data, noise)
-                self._asked = True
-            return self._result if target(self._result) else None
-
-        published = self._charging.perform(price, run, lambda result: result is not None)
-        self._published = published is not None
-        return published
+    def _run(self, target: Callable[[Any], bool], data: Any, noise: NoiseSource) -> Any:
+        self._published = True  # until it is known that nothing was: an exception may tell as much as the result
+        if not self._asked:
+            self._result = self._computation.run(data, noise)
+            self._asked = True
+        result = self._result if target(self._result) else None
+        self._published = result is not None
+        return result

@@ -23,7 +23,8 @@ class ExponentialMechanism:
     Guarantee: epsilon-DP for one choice, for neighbouring data under which no score differs by more than
     `sensitivity_units` ([DR14] Theorem 3.10), up to a total variation below 2^-127 between what is drawn and that
     distribution. Condition: the candidates, their order and their number do not depend on the data. With probability
-    at least 1 - beta the score of the chosen one is above the best score minus `accuracy`.
+    at least 1 - beta the score of the chosen one is above the best score minus `accuracy`. Computing the scores must
+    not raise depending on the data: an exception would publish something.
 
     scores: whole numbers, in any unit. monotonic: set it where between neighbours no two scores move in opposite
     directions (votes, of which a user adds one): the weights are then ``exp(epsilon score_i / sensitivity_units)``,
@@ -31,7 +32,7 @@ class ExponentialMechanism:
 
     >>> from dp_transforms.mechanisms.noise_source import SecretNoise
     >>> votes = ExponentialMechanism([40, 950, 10], epsilon=1.0, sensitivity_units=1)
-    >>> votes.choose(SecretNoise(bytes(32)))
+    >>> votes.choose(SecretNoise())
     1
     """
 
@@ -91,5 +92,7 @@ def _check_scores(scores: Sequence[int]) -> list[int]:
         raise ValueError(f"there must be 1 .. {_LARGEST_COUNT} scores, got {len(scores)}.")
     for score in scores:
         if not is_whole(score):
-            raise ValueError(f"scores must be whole numbers, got {score!r}. Round them to a grid, as queries are.")
+            raise ValueError(
+                f"scores must be whole numbers, got a {type(score).__name__}. Round them to a grid, as queries are."
+            )
     return [int(score) for score in scores]

@@ -7,13 +7,13 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.arguments import check_fraction, check_whole, is_number
+from dp_transforms.arguments import check_fraction, check_whole
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.query import LinearQuery, check_grid, units_up
+from dp_transforms.mechanisms.query import LinearQuery, check_grid, epsilon_per_unit, units_up
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release, ReleaseRule
 from dp_transforms.mechanisms.user_counters import UserCounters
-from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON, upper_tail
+from dp_transforms.noise_distribution import ROUNDING, not_prior_probability, upper_tail
 
 
 class IndividualCharging:
@@ -22,7 +22,8 @@ class IndividualCharging:
     Guarantee: target charging, (epsilon, delta)-DP for one user with all it ever contributes (neighbours: with and
     without the user), for any number of queries, each chosen after the answers before it: (epsilon, delta) is that of
     `dp_transforms.accounting.charging_game` at `epsilon_per_query`, `target_probability` and `hits`. Conditions: a
-    weight is at most 1; a user that has paid `hits` is removed, which is done here.
+    weight is at most 1, and depends on nothing but its user's own data and published answers; making a query does not
+    raise depending on the data; one thread at a time asks. A user that has paid `hits` is removed, which is done here.
 
     users: how many; they are positions 0 .. users - 1 of every query's weights, 0 for a user that is absent.
     epsilon_per_query: the noise of a sum is discrete Laplace with ``epsilon_per_query / grid`` for each unit of
@@ -34,8 +35,7 @@ class IndividualCharging:
     ``(1 - e^(-W epsilon_per_query / grid)) / (e^epsilon_per_query + 1)``. It holds for every weight in (0, 1], and no
     larger one does. Proof: docs/mixed_charging.md, section 5. Source: [CL23] Algorithm 5, Theorem 2.10.
 
-    >>> from dp_transforms.mechanisms.noise_source import SecretNoise
-    >>> stream = IndividualCharging(2000, hits=1, epsilon_per_query=0.5, noise=SecretNoise(bytes(32)))
+    >>> stream = IndividualCharging(2000, hits=1, epsilon_per_query=0.5)
     >>> reports = [stream.ask(LinearQuery(np.arange(2000) % 2 == step % 2), threshold=500) for step in range(3)]
     >>> [report is not None for report in reports], abs(reports[0].noisy_count - 1000) < 100  # each user pays once
     ([True, True, False], True)
@@ -55,24 +55,17 @@ class IndividualCharging:
         check_whole("hits", hits, 1, 2**32)
         if zone_width is not None:
             check_whole("zone_width", zone_width, 1, 2**40)
-        lowest = MIN_WIDE_EPSILON * grid
-        if not is_number(epsilon_per_query) or not lowest <= epsilon_per_query <= MAX_EPSILON:
-            raise ValueError(
-                f"epsilon_per_query must lie in [{lowest:g}, {MAX_EPSILON}] with grid {grid}, "
-                f"got {epsilon_per_query!r}."
-            )
         self._counters = UserCounters(users, hits)
         self._epsilon_per_query = epsilon_per_query
-        # Rounded down: more noise, never less.
-        self._epsilon_per_unit = epsilon_per_query if grid == 1 else math.nextafter(epsilon_per_query / grid, 0)
+        self._epsilon_per_unit = epsilon_per_unit(epsilon_per_query, grid, name="epsilon_per_query")
         self._zone_width = zone_width
         self._grid = grid
         self._noise = SecretNoise() if noise is None else noise
 
     @property
     def target_probability(self) -> float:
-        """q, for the accountant."""
-        q = 1 / (math.exp(self._epsilon_per_query) + 1)
+        """q, for the accountant; rounded down."""
+        q = not_prior_probability(self._epsilon_per_query) * (1 - ROUNDING)
         if self._zone_width is not None:
             q *= -math.expm1(-self._zone_width * self._epsilon_per_unit)
         return q
@@ -80,10 +73,9 @@ class IndividualCharging:
     def ask(self, query: LinearQuery, threshold: float) -> Release | None:
         """What is published, or None ("bot"). threshold: rounded up to the grid; `noisy_count` is in units."""
         self._counters.check_query(query, self._grid)
-        total = query.answer(self._counters.active())
-        release = self._rule(units_up(threshold, self._grid))(
-            total + self._noise.discrete_laplace(self._epsilon_per_unit)
-        )
+        rule = self._rule(units_up(threshold, self._grid))
+        total = query.answer_to_counts(self._counters.active().astype(np.int64))
+        release = rule(total + self._noise.discrete_laplace(self._epsilon_per_unit))
         if release is None:
             return None
         if release.charged:

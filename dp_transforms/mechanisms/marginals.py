@@ -72,7 +72,7 @@ class Marginals:
         """int64[2^d]: how many records have each value. records: [n_records, d] of 0 and 1, or of booleans."""
         bits = np.asarray(records)
         if bits.ndim != 2 or bits.shape[1] != len(self.attributes) or not np.isin(bits, (0, 1)).all():
-            raise ValueError(f"records must be zeros and ones, [n, {len(self.attributes)}], got shape {bits.shape}.")
+            raise ValueError(f"records must be zeros and ones, [n, {len(self.attributes)}].")
         values = bits.astype(np.int64) @ (1 << np.arange(len(self.attributes)))
         return np.bincount(values, minlength=self.universe)
 

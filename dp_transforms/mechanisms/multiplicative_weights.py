@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.arguments import check_fraction, check_positive, check_whole
+from dp_transforms.arguments import check_fraction, check_whole
 from dp_transforms.mechanisms.exponential_mechanism import ExponentialMechanism
 from dp_transforms.mechanisms.halting import Halted
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.query import LinearQuery
+from dp_transforms.mechanisms.query import LinearQuery, epsilon_per_unit
 from dp_transforms.mechanisms.sparse_vector import NumericSparse
 from dp_transforms.mechanisms.synthetic_data import (
     LARGEST_COUNT,
@@ -39,9 +39,6 @@ from dp_transforms.mechanisms.synthetic_data import (
     check_queries,
     check_records,
 )
-from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON
-
-_ROUNDING = 1 - 1e-12  # far more than the float error of a division: more noise, never less
 
 
 def update_limit(universe: int, accuracy: float) -> int:
@@ -70,12 +67,10 @@ class OnlineMultiplicativeWeights:
     mean less noise, equally private, but the theorem is gone); after so many `ask` raises `Halted`. What was learned
     stays: `synthetic` answers any query at no cost.
 
-    >>> online = OnlineMultiplicativeWeights(
-    ...     [90_000, 0, 0, 10_000], records=100_000, epsilon=1.0, accuracy=0.5, noise=SecretNoise(bytes(32))
-    ... )
+    >>> online = OnlineMultiplicativeWeights([90_000, 0, 0, 10_000], records=100_000, epsilon=1.0, accuracy=0.5)
     >>> answers = [online.ask(LinearQuery([1, 0, 0, 0])), online.ask(LinearQuery([1, 1, 0, 0]))]
-    >>> [(round(answer.share, 2), answer.updated) for answer in answers]
-    [(0.9, True), (0.68, False)]
+    >>> [(round(answer.share, 1), answer.updated) for answer in answers]
+    [(0.9, True), (0.7, False)]
     """
 
     def __init__(
@@ -199,8 +194,7 @@ class OfflineMultiplicativeWeights:
 
     >>> is_high, is_even = LinearQuery([0, 0, 1, 1]), LinearQuery([1, 0, 1, 0])
     >>> offline = OfflineMultiplicativeWeights(
-    ...     [90_000, 0, 0, 10_000], [is_high, is_even], records=100_000, epsilon_per_call=0.05, accuracy=0.1,
-    ...     noise=SecretNoise(bytes(32)),
+    ...     [90_000, 0, 0, 10_000], [is_high, is_even], records=100_000, epsilon_per_call=0.05, accuracy=0.1
     ... )
     >>> synthetic = offline.release()
     >>> abs(synthetic.answer(is_high) - 0.1) < 0.1, abs(synthetic.answer(is_even) - 0.9) < 0.1
@@ -223,7 +217,7 @@ class OfflineMultiplicativeWeights:
         self._grid = check_queries(self._queries, len(counts))
         self._records = check_records(records)
         self._epsilon = epsilon_per_call
-        self._epsilon_per_unit = _check_epsilon_per_call(epsilon_per_call, self._grid)
+        self._epsilon_per_unit = epsilon_per_unit(epsilon_per_call, self._grid, name="epsilon_per_call")
         limit = update_limit(len(counts), accuracy)
         self._rounds = limit if updates is None else check_whole("updates", updates, 1, LARGEST_COUNT)
         # An update needs a true error above a/2. The noise of a measurement may take a/8 on both sides, and the choice
@@ -276,14 +270,7 @@ def offline_records_needed(
     records, up to 1 more, below the worst. Else a measurement is known up to accuracy / 8 and a choice up to
     accuracy / 4, so every update has a true error above accuracy / 2, and at the end none is above accuracy.
     """
-    _check_epsilon_per_call(epsilon_per_call)
+    epsilon_per_unit(epsilon_per_call, 1, name="epsilon_per_call")
     check_whole("queries", queries, 1, LARGEST_COUNT)
     tail = math.log(2 * update_limit(universe, accuracy) / check_fraction("beta", beta))
     return math.ceil(8 * ((math.log(queries) + tail) / epsilon_per_call + 2) / accuracy)
-
-
-def _check_epsilon_per_call(value: float, grid: int = 1) -> float:
-    """The epsilon of noise for one unit."""
-    if not MIN_WIDE_EPSILON * grid <= check_positive("epsilon_per_call", value) <= MAX_EPSILON:
-        raise ValueError(f"epsilon_per_call must lie in [{MIN_WIDE_EPSILON * grid}, {MAX_EPSILON}], got {value!r}.")
-    return value / grid * _ROUNDING

@@ -12,17 +12,18 @@ import math
 from collections.abc import Hashable
 from typing import Any, Protocol
 
-from dp_transforms.arguments import check_positive
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.noise_source import NoiseSource
-from dp_transforms.mechanisms.query import Query, units_up
-from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON
-
-_ROUNDING = 1 - 1e-12  # far more than the float error of one formula: more noise, a smaller q
+from dp_transforms.mechanisms.query import Query, epsilon_per_unit, units_up
+from dp_transforms.noise_distribution import ROUNDING, not_prior_probability
 
 
 class PrivateComputation(Protocol):
-    """An (epsilon, delta)-DP function of the data. What `run` returns may be published; it is never None."""
+    """An (epsilon, delta)-DP function of the data. What `run` returns may be published; it is never None.
+
+    `run` must be pure and total: no state but its arguments, and no exception that depends on the data. Target charging
+    charges an exception as the most that the call could have cost.
+    """
 
     @property
     def epsilon(self) -> float: ...
@@ -100,7 +101,7 @@ class NoisyAnswer:
 
     >>> from dp_transforms.mechanisms.noise_source import SecretNoise
     >>> from dp_transforms.mechanisms.query import LinearQuery
-    >>> 900 < NoisyAnswer(LinearQuery([1, 0]), epsilon=1.0).run([1000, 5], SecretNoise(bytes(32))) < 1100
+    >>> 900 < NoisyAnswer(LinearQuery([1, 0]), epsilon=1.0).run([1000, 5], SecretNoise()) < 1100
     True
     """
 
@@ -109,10 +110,12 @@ class NoisyAnswer:
     delta: float = dataclasses.field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        noise_epsilon(self.query, self.epsilon)
+        epsilon_per_unit(self.epsilon, self.query.sensitivity)
 
     def run(self, data: Any, noise: NoiseSource) -> int:
-        return int(self.query.answer(data) + noise.discrete_laplace(noise_epsilon(self.query, self.epsilon)))
+        return int(
+            self.query.answer(data) + noise.discrete_laplace(epsilon_per_unit(self.epsilon, self.query.sensitivity))
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +128,7 @@ class NoisyTest:
 
     >>> from dp_transforms.mechanisms.noise_source import SecretNoise
     >>> from dp_transforms.mechanisms.query import LinearQuery
-    >>> NoisyTest(LinearQuery([1, 0]), threshold=500, epsilon=1.0).run([1000, 5], SecretNoise(bytes(32)))
+    >>> NoisyTest(LinearQuery([1, 0]), threshold=500, epsilon=1.0).run([1000, 5], SecretNoise())
     True
     """
 
@@ -136,7 +139,7 @@ class NoisyTest:
 
     def __post_init__(self) -> None:
         units_up(self.threshold, self.query.grid)
-        noise_epsilon(self.query, self.epsilon)
+        epsilon_per_unit(self.epsilon, self.query.sensitivity)
 
     @property
     def target(self) -> Target:
@@ -144,7 +147,7 @@ class NoisyTest:
         return NotPrior(False)
 
     def run(self, data: Any, noise: NoiseSource) -> bool:
-        noisy = self.query.answer(data) + noise.discrete_laplace(noise_epsilon(self.query, self.epsilon))
+        noisy = self.query.answer(data) + noise.discrete_laplace(epsilon_per_unit(self.epsilon, self.query.sensitivity))
         return bool(noisy >= units_up(self.threshold, self.query.grid))
 
 
@@ -160,7 +163,7 @@ class NoisyZoneTest:
 
     >>> from dp_transforms.mechanisms.noise_source import SecretNoise
     >>> from dp_transforms.mechanisms.query import LinearQuery
-    >>> NoisyZoneTest(LinearQuery([1, 0]), 500, zone_width=4, epsilon=1.0).run([1000, 5], SecretNoise(bytes(32)))
+    >>> NoisyZoneTest(LinearQuery([1, 0]), 500, zone_width=4, epsilon=1.0).run([1000, 5], SecretNoise())
     'above'
     """
 
@@ -174,36 +177,19 @@ class NoisyZoneTest:
         units_up(self.threshold, self.query.grid)
         if not units_up(self.zone_width, self.query.grid) >= 1:
             raise ValueError(f"zone_width must be > 0, got {self.zone_width!r}.")
-        noise_epsilon(self.query, self.epsilon)
+        epsilon_per_unit(self.epsilon, self.query.sensitivity)
 
     @property
     def target(self) -> Target:
         """The answer "between"."""
         units = units_up(self.zone_width, self.query.grid)
-        share = -math.expm1(-units * noise_epsilon(self.query, self.epsilon))
-        return OwnTarget(self, "between", share * not_prior_probability(self.epsilon) * _ROUNDING)
+        share = -math.expm1(-units * epsilon_per_unit(self.epsilon, self.query.sensitivity))
+        return OwnTarget(self, "between", share * not_prior_probability(self.epsilon) * (1 - ROUNDING))
 
     def run(self, data: Any, noise: NoiseSource) -> str:
         grid = self.query.grid
         rule = BetweenThresholds(units_up(self.threshold, grid), units_up(self.zone_width, grid))
-        release = rule(self.query.answer(data) + noise.discrete_laplace(noise_epsilon(self.query, self.epsilon)))
-        return "below" if release is None or release.zone is None else release.zone
-
-
-def not_prior_probability(epsilon: float) -> float:
-    """q of the target "all results but one": ``1/(e^epsilon + 1)`` ([CL23] Lemma C.1)."""
-    check_positive("epsilon", epsilon)
-    a = math.exp(-epsilon)
-    return a / (1 + a)
-
-
-def noise_epsilon(query: Query, epsilon: float) -> float:
-    """The epsilon of the noise for each unit, such that one user's units together cost at most `epsilon`."""
-    check_positive("epsilon", epsilon)
-    per_unit = min(epsilon / query.sensitivity * _ROUNDING, MAX_EPSILON)
-    if per_unit < MIN_WIDE_EPSILON:
-        raise ValueError(
-            f"the noise would be too wide, with epsilon {per_unit:.3g} for each unit. Use a larger epsilon or a "
-            "coarser grid."
+        release = rule(
+            self.query.answer(data) + noise.discrete_laplace(epsilon_per_unit(self.epsilon, self.query.sensitivity))
         )
-    return per_unit
+        return "below" if release is None or release.zone is None else release.zone

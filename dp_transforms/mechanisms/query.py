@@ -12,6 +12,10 @@ grid units apart after exact rounding down; `RealQuery` pays for one unit more, 
 its own floating-point arithmetic (a distance of up to ``1 + 1 / grid``). Theorems on accuracy hold with half a unit for
 each record, or one unit, on top. Their tail bound holds at every whole number m of units: with ``a = e^-epsilon``,
 ``Pr[|Z| > m] = 2 a^(m + 1) / (1 + a) <= a^m``.
+
+A query must be pure and total: it looks at nothing but the data, and it does not raise on any data that one user can
+bring about. Whether it raises depends on the data, so an exception publishes something that nothing has paid for; its
+message here says what is allowed, and never a value.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.arguments import check_whole
+from dp_transforms.arguments import check_positive, check_whole
+from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON
 
 DEFAULT_GRID = 1024
 LARGEST_GRID = 2**20
@@ -53,6 +58,8 @@ class LinearQuery:
     weights: int64[n], one for each record, or for each kind of record, each in 0 .. grid. The data are int64[n]: how
     often each (kind of) record is there; with one user a record, 1 for those that count.
 
+    Condition: a user has at most one record. With r records a user, epsilon becomes r epsilon.
+
     >>> LinearQuery.of([0.25, 1, 0.5], grid=4).answer([1, 1, 0])  # 5 quarters
     5
     """
@@ -66,7 +73,7 @@ class LinearQuery:
         if weights.ndim != 1 or weights.dtype.kind not in "iub" or not len(weights):
             raise ValueError(f"weights must be whole numbers int64[n], n >= 1, got {weights.dtype}{weights.shape}.")
         if weights.min() < 0 or weights.max() > self.grid:
-            raise ValueError(f"weights must lie in 0 .. {self.grid}, got {weights.min()} .. {weights.max()}.")
+            raise ValueError(f"weights must lie in 0 .. {self.grid}, the grid. Weights on a finer grid need that grid.")
         weights = weights.astype(np.int64)  # a copy, and for reading only: what was checked stays true
         weights.flags.writeable = False
         object.__setattr__(self, "weights", weights)
@@ -85,7 +92,10 @@ class LinearQuery:
         return self.grid
 
     def answer(self, data: Any) -> int:
-        counts = check_counts(data, len(self.weights))
+        return self.answer_to_counts(check_counts(data, len(self.weights)))
+
+    def answer_to_counts(self, counts: npt.NDArray[np.int64]) -> int:
+        """The same for data that have been checked by `check_counts` for this number of weights."""
         return int(self.weights @ counts)
 
 
@@ -94,6 +104,9 @@ class RealQuery:
     """Any function of the data that one user changes by at most 1: rounded down to the grid.
 
     With grid 1 the function must return whole numbers, and its sensitivity is 1 unit; else it is grid + 1 units.
+
+    Condition: what the function *computes*, with all rounding of its floats, differs by at most ``1 + 1 / grid``
+    between data with and without any one user (with grid 1: by at most 1). A coarser grid leaves more room.
 
     >>> RealQuery(lambda heights: sum(min(h, 2.0) / 2 for h in heights), grid=1000).answer([1.7, 1.0])
     1350
@@ -113,11 +126,34 @@ class RealQuery:
         value = self.function(data)
         ratio = _ratio(value)
         if ratio is None or not abs(ratio[0]) * self.grid < _LARGEST_ANSWER * ratio[1]:
-            raise ValueError(f"the answer to a query must be a finite number below 2^62 / grid, got {value!r}.")
+            raise ValueError(
+                "the answer to a query must be a finite number below 2^62 / grid in absolute value, "
+                f"got a {type(value).__name__} that is not."
+            )
         if self.grid == 1 and ratio[1] != 1:
-            raise ValueError(f"a query with grid 1 must have whole answers, got {value!r}. Use a finer grid.")
+            raise ValueError(
+                f"a query with grid 1 must have whole answers, got a {type(value).__name__} that is not whole. "
+                "Use a finer grid."
+            )
         # In whole numbers: a product of floats would be rounded, by more than a unit for large values.
         return ratio[0] * self.grid // ratio[1]
+
+
+def epsilon_per_unit(epsilon: float, units: int, *, name: str = "epsilon") -> float:
+    """The epsilon of noise for each unit, such that so many units together cost at most `epsilon`.
+
+    ``epsilon / units``, rounded down exactly: more noise, never less; at most MAX_EPSILON. Raises ValueError if the
+    noise would be too wide to be drawn. name: of the argument that the message is about.
+    """
+    per_unit = min(check_positive(name, epsilon) / units, MAX_EPSILON)
+    if fractions.Fraction(per_unit) * units > fractions.Fraction(float(epsilon)):
+        per_unit = math.nextafter(per_unit, 0)
+    if per_unit < MIN_WIDE_EPSILON:
+        raise ValueError(
+            f"the noise would be too wide: {name} must leave at least {MIN_WIDE_EPSILON} for each unit of an answer, "
+            f"got {per_unit:.3g}. Use a larger epsilon, or a smaller cutoff or grid."
+        )
+    return per_unit
 
 
 def check_grid(grid: int) -> None:
@@ -139,7 +175,7 @@ def check_counts(data: Any, length: int) -> npt.NDArray[np.int64]:
 def units_up(value: float, grid: int) -> int:
     """A threshold in units, rounded up: fewer answers reach it. value: finite, at most 2^40 in absolute value."""
     ratio = _ratio(value)
-    if ratio is None or isinstance(value, (bool, np.bool_)) or not abs(value) <= 2**40:
+    if ratio is None or isinstance(value, (bool, np.bool_)) or not abs(ratio[0]) <= 2**40 * ratio[1]:
         raise ValueError(f"a threshold must be a number in [-2^40, 2^40], got {value!r}.")
     return -(-ratio[0] * grid // ratio[1])
 

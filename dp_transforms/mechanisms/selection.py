@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from dp_transforms.arguments import check_whole
 from dp_transforms.mechanisms.noise_source import NoiseSource
-from dp_transforms.mechanisms.private_computation import PrivateComputation, not_prior_probability
+from dp_transforms.mechanisms.private_computation import PrivateComputation
 from dp_transforms.mechanisms.target_charging import Price, TargetCharging
+from dp_transforms.noise_distribution import not_prior_probability
 
 
 class Selected(NamedTuple):
@@ -38,13 +39,13 @@ class OneShotTopK:
     below the score published last. Only what was published, and that there is nothing within `gap` of the last score,
     becomes known; a rule that looks at the score after the gap, or at the largest gap of all, is not covered.
 
-    score: from a result to its score, a whole number; by default the result itself.
+    score: from a result to its score, a whole number; by default the result itself. It must be pure and total: an
+    exception from it, or from a candidate, is charged as all k hits.
 
-    >>> from dp_transforms.mechanisms.noise_source import SecretNoise
     >>> from dp_transforms.mechanisms.private_computation import NoisyAnswer
     >>> from dp_transforms.mechanisms.query import LinearQuery
     >>> from dp_transforms.mechanisms.target_charging import HitLimit
-    >>> charging = TargetCharging([9000, 10, 8500, 400], HitLimit(3, epsilon=1.0), noise=SecretNoise(bytes(32)))
+    >>> charging = TargetCharging([9000, 10, 8500, 400], HitLimit(3, epsilon=1.0))
     >>> candidates = [NoisyAnswer(LinearQuery([i == j for j in range(4)]), epsilon=1.0) for i in range(4)]
     >>> [best.position for best in OneShotTopK(charging, k=3, gap=1000).ask(candidates)]
     [0, 2]

@@ -55,9 +55,7 @@ class SmallDatabase:
     - 1, size) candidates, which are all scored: for tiny universes only.
 
     >>> is_high, is_even = LinearQuery([0, 0, 1, 1]), LinearQuery([1, 0, 1, 0])
-    >>> small = SmallDatabase(
-    ...     [0, 500, 0, 500], [is_high, is_even], records=1000, size=2, epsilon=1.0, noise=SecretNoise(bytes(32))
-    ... )
+    >>> small = SmallDatabase([0, 500, 0, 500], [is_high, is_even], records=1000, size=2, epsilon=1.0)
     >>> released = small.release()
     >>> released.answer(is_high), released.answer(is_even)
     (0.5, 0.0)

@@ -8,6 +8,9 @@ at most. One run of [DR14] Algorithm 1 at epsilon' draws a threshold's noise wit
 an answer's noise with ``epsilon' / (4 s)``. It is epsilon'-DP as in [DR14] Theorem 3.23: their change of variables
 shifts the threshold by at most s units and the last answer's noise by at most 2 s, and a shift by one unit of discrete
 noise with epsilon changes every probability by a factor of at most e^epsilon. All epsilons are rounded down.
+
+A query must not raise depending on the data (`query`): nothing here can pay for what that tells. It is answered before
+noise is drawn, so an exception leaves the mechanism as it was. One thread at a time may ask.
 """
 
 from __future__ import annotations
@@ -19,11 +22,10 @@ from typing import Any
 from dp_transforms.arguments import check_fraction, check_positive, check_whole, is_number
 from dp_transforms.mechanisms.halting import Halted
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.query import Query, check_grid, units_up
-from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON
+from dp_transforms.mechanisms.query import Query, check_grid, epsilon_per_unit, units_up
+from dp_transforms.noise_distribution import ROUNDING
 
 _LARGEST_CUTOFF = 2**31
-_ROUNDING = 1 - 1e-12  # far more than the float error of the formulas below: more noise, never less
 _COMPARISON_SHARE = 8 / 9  # of epsilon, delta = 0 ([DR14] Algorithm 3)
 _COMPARISON_SHARE_ADVANCED = math.sqrt(512) / (math.sqrt(512) + 1)  # delta > 0
 
@@ -42,13 +44,13 @@ def epsilon_per_run(epsilon: float, delta: float, cutoff: int) -> float:
     _check_budget(epsilon, delta, cutoff)
     basic = epsilon / cutoff
     if delta == 0:
-        return basic * _ROUNDING
+        return basic * (1 - ROUNDING)
     log_inverse = -math.log(delta)
     published = epsilon / math.sqrt(8 * cutoff * log_inverse)
     # The root of cutoff x^2 / 2 + x sqrt(2 cutoff ln(1/delta)) = epsilon, without a difference of near numbers.
     advanced = 2 * epsilon / (math.sqrt(2 * log_inverse) + math.sqrt(2 * log_inverse + 2 * epsilon))
     advanced /= math.sqrt(cutoff)
-    return min(published, max(basic, advanced)) * _ROUNDING
+    return min(published, max(basic, advanced)) * (1 - ROUNDING)
 
 
 class _SparseVector:
@@ -75,8 +77,8 @@ class _SparseVector:
         self._threshold = units_up(threshold, grid)
         self._threshold_shift = float(Fraction(self._threshold, grid) - Fraction(float(threshold)))
         self._noise = SecretNoise() if noise is None else noise
-        self._threshold_epsilon = self._per_unit(run_epsilon / 2)
-        self._query_epsilon = self._threshold_epsilon / 2
+        self._threshold_epsilon = epsilon_per_unit(run_epsilon / 2, self._sensitivity)
+        self._query_epsilon = epsilon_per_unit(run_epsilon / 4, self._sensitivity)
         self._tops = 0
         self._begin_run()
 
@@ -89,16 +91,6 @@ class _SparseVector:
     def halted(self) -> bool:
         """Whether the last answer was the last one. Published, as every answer is."""
         return self._tops >= self._cutoff
-
-    def _per_unit(self, epsilon: float) -> float:
-        """The epsilon of noise for each unit, such that one user's units together cost at most `epsilon`."""
-        per_unit = min(epsilon / self._sensitivity * _ROUNDING, MAX_EPSILON)
-        if per_unit < 2 * MIN_WIDE_EPSILON:  # the answers' noise takes half of the threshold's
-            raise ValueError(
-                f"the noise would be too wide: {per_unit:.3g} for each unit. Use a larger epsilon, or a "
-                f"smaller cutoff or grid."
-            )
-        return per_unit
 
     def _begin_run(self) -> None:
         self._noisy_threshold = self._threshold + self._noise.discrete_laplace(self._threshold_epsilon)
@@ -133,15 +125,16 @@ class _SparseVector:
 class AboveThreshold(_SparseVector):
     """Answers top (True) or bottom (False) until the first top ([DR14] Algorithm 1).
 
-    Guarantee: epsilon-DP, for any number of adaptive queries. Condition: one user changes an answer by at most 1, and
-    by at most `sensitivity_units` units of ``1 / grid`` once it is on the grid (by default 1 for grid 1 and grid + 1
-    else, enough for `LinearQuery` and `RealQuery`). Source: [DR14] Theorem 3.23. If no answer of a stream can rise
-    while another one falls, half of the answers' noise would do (Lyu, Su, Li 2017); this is not used.
+    Guarantee: epsilon-DP, for any number of adaptive queries. Condition: one user changes an answer by at most
+    `sensitivity_units` units of ``1 / grid``. The default is 1 unit for grid 1 and grid + 1 units else: enough for
+    every `RealQuery`, and for every `LinearQuery` of users with one record each, which needs `grid` units only.
+    Source: [DR14] Theorem 3.23. If no answer of a stream can rise while another one falls, half of the answers' noise
+    would do (Lyu, Su, Li 2017); this is not used.
 
     data: given once, to every query. threshold: a number, rounded up to a multiple of 1 / grid.
 
     >>> from dp_transforms.mechanisms.query import RealQuery
-    >>> stream = AboveThreshold([3, 900], epsilon=1.0, threshold=400, noise=SecretNoise(bytes(32)))
+    >>> stream = AboveThreshold([3, 900], epsilon=1.0, threshold=400)
     >>> [stream.ask(RealQuery(lambda counts, item=item: counts[item])) for item in (0, 1)], stream.halted
     ([False, True], True)
     """
@@ -181,7 +174,7 @@ class Sparse(_SparseVector):
     drawn there. With ``cutoff <= 8 ln(1/delta)``, delta = 0 is the better choice: it draws less noise.
 
     >>> from dp_transforms.mechanisms.query import LinearQuery
-    >>> stream = Sparse([3, 900, 800], epsilon=1.0, threshold=400, cutoff=2, noise=SecretNoise(bytes(32)))
+    >>> stream = Sparse([3, 900, 800], epsilon=1.0, threshold=400, cutoff=2)
     >>> [stream.ask(LinearQuery(weights)) for weights in ([1, 0, 0], [0, 1, 0], [0, 0, 1])], stream.halted
     ([False, True, True], True)
     """
@@ -226,9 +219,9 @@ class NumericSparse(_SparseVector):
     except with probability delta / 2 each, although their calls alternate.
 
     >>> from dp_transforms.mechanisms.query import RealQuery
-    >>> stream = NumericSparse([3, 900], epsilon=2.0, threshold=400, cutoff=1, noise=SecretNoise(bytes(32)))
+    >>> stream = NumericSparse([3, 900], epsilon=2.0, threshold=400, cutoff=1)
     >>> answers = [stream.ask(RealQuery(lambda counts, item=item: counts[item])) for item in (0, 1)]
-    >>> answers[0] is None, abs(answers[1] - 900) < 100, stream.halted
+    >>> answers[0] is None, abs(answers[1] - 900) < 200, stream.halted
     (True, True, True)
     """
 
@@ -248,7 +241,8 @@ class NumericSparse(_SparseVector):
         share = _COMPARISON_SHARE if delta == 0 else _COMPARISON_SHARE_ADVANCED
         run_epsilon = epsilon_per_run(share * epsilon, delta / 2, cutoff)
         super().__init__(data, run_epsilon, threshold, cutoff, grid, sensitivity_units, noise)
-        self._value_epsilon = self._per_unit(epsilon_per_run((1 - share) * epsilon, delta / 2, cutoff))
+        value_epsilon = epsilon_per_run((1 - share) * epsilon, delta / 2, cutoff)
+        self._value_epsilon = epsilon_per_unit(value_epsilon, self._sensitivity)
 
     def ask(self, query: Query) -> float | None:
         """The answer with noise, a multiple of 1 / grid; None below the threshold. Raises Halted after the last one."""

@@ -6,19 +6,18 @@ filter for calls of different kinds in the package `accounting`. What it promise
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, Protocol, TypeVar
 
 from dp_transforms.arguments import check_positive, check_whole, is_number
 from dp_transforms.mechanisms.halting import Halted
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.private_computation import (
-    PrivateComputation,
-    Target,
-    not_prior_probability,
-)
+from dp_transforms.mechanisms.private_computation import PrivateComputation, Target
+from dp_transforms.noise_distribution import not_prior_probability
 
 _SAME = 1e-12  # relative: two floats that come from one formula in two ways
 _Result = TypeVar("_Result")
@@ -89,6 +88,7 @@ class Price:
         _check_probability(self.target_probability)
         if not is_number(self.delta) or not 0 <= self.delta < 1:
             raise ValueError(f"the delta of a call must lie in [0, 1), got {self.delta!r}.")
+        check_whole("most_hits", self.most_hits, 1)
 
 
 class _Charging:
@@ -101,6 +101,8 @@ class _Charging:
         self._noise = SecretNoise() if noise is None else noise
         self._delta = Fraction(0)  # exact: any number of calls may add to it
         self._delta_limit = delta_limit
+        self._lock = threading.RLock()
+        self._running = False
 
     @property
     def delta_spent(self) -> float:
@@ -109,9 +111,21 @@ class _Charging:
 
     def _pay_delta(self, delta: float) -> None:
         total = self._delta + Fraction(delta)
-        if float(total) > self._delta_limit:
+        if total > Fraction(self._delta_limit):
             raise Halted(f"the deltas of all calls would exceed delta_limit = {self._delta_limit!r}.")
         self._delta = total
+
+    @contextlib.contextmanager
+    def _one_call(self) -> Iterator[None]:
+        """From asking the limit until the call is charged: no other call may come in between and be admitted too."""
+        with self._lock:
+            if self._running:
+                raise RuntimeError("a computation cannot ask the charging that runs it.")
+            self._running = True
+            try:
+                yield
+            finally:
+                self._running = False
 
 
 class TargetCharging(_Charging):
@@ -123,15 +137,23 @@ class TargetCharging(_Charging):
     declares, for the one unit of privacy that all share, and it, its target and its prior are chosen from published
     results alone. Source: [CL23] Algorithms 1 and 6, Theorem B.4; docs/guarantee.md section 3.
 
+    Computations, targets, and all functions given to them (queries, scores, predicates) must be pure and total: no
+    state, and no exception that depends on the data. One that is raised after the data were touched tells something
+    about them, so it is charged as all the hits that the call could have led to, and then raised.
+
+    Several threads may ask; their calls are made one after the other. A limit that is shared by several objects needs
+    a lock of yours around all their calls.
+
     A call that could exceed the limits is not made: `Halted` is raised before the data are touched, and nothing is
     charged. With a `HitLimit` that is final; with delta left for it, or under another limit, a cheaper call may still
     be admitted. Refusing looks at declared numbers and published hits alone, so it costs nothing.
 
-    delta_limit: for the sum of the deltas of all calls, [CL23]'s tau_delta.
+    delta_limit: for the sum of the deltas of all calls, [CL23]'s tau_delta. The sum is exact, of the floats given: for
+    a hundred calls leave the limit a little above a hundred times the float.
 
     >>> from dp_transforms.mechanisms.private_computation import NoisyTest
     >>> from dp_transforms.mechanisms.query import LinearQuery
-    >>> charging = TargetCharging([900, 3, 4], HitLimit(1, epsilon=0.5), noise=SecretNoise(bytes(32)))
+    >>> charging = TargetCharging([900, 3, 4], HitLimit(1, epsilon=0.5))
     >>> tests = [NoisyTest(LinearQuery(weights), 400, epsilon=0.5) for weights in ([0, 1, 0], [0, 0, 1], [1, 0, 0])]
     >>> [charging.ask(test, test.target) for test in tests]  # the first two cost nothing
     [False, False, True]
@@ -154,21 +176,30 @@ class TargetCharging(_Charging):
         """One call at a price: what mechanisms on top of this one use, such as `ConditionalRelease`.
 
         run(data, noise): what is published; it must be worth its price. hits(result): how many hits it was, at most
-        `price.most_hits`.
+        `price.most_hits`. If one of them raises, or there are more hits than that, all of them are charged.
         """
-        if not self._limit.admits(price.epsilon, price.target_probability, price.most_hits):
-            raise Halted(f"this call could lead to {price.most_hits} more hits than were charged so far: too many.")
-        self._pay_delta(price.delta)
-        result = run(self._data, self._noise)
-        self._limit.charge(price.epsilon, price.target_probability, int(hits(result)))
-        return result
+        with self._one_call():
+            if not self._limit.admits(price.epsilon, price.target_probability, price.most_hits):
+                raise Halted(f"this call could lead to {price.most_hits} more hits than were charged so far: too many.")
+            self._pay_delta(price.delta)
+            charged = price.most_hits  # unless it is known that there were fewer
+            try:
+                result = run(self._data, self._noise)
+                counted = int(hits(result))
+                if not 0 <= counted <= price.most_hits:
+                    raise ValueError(f"the hits of this call must lie in 0 .. {price.most_hits}, as its price says.")
+                charged = counted
+            finally:
+                self._limit.charge(price.epsilon, price.target_probability, charged)
+            return result
 
 
 class MultiTargetCharging(_Charging):
     """Target charging with several targets a call, each with a limit of its own: what counts is the one hit least.
 
     Guarantee: with s limits that each give (e, d) to `TargetCharging`, everything published is
-    (e, s d + delta_spent)-DP. Conditions: as there; the i-th target of a call is a q-target for the i-th limit.
+    (e, s d + delta_spent)-DP. Conditions: as there; the i-th target of a call is a q-target for the i-th limit. An
+    exception after the data were touched is charged as a hit to every limit that admitted the call.
     Source: [CL23] Algorithm 8, Lemma 2.7. A transcript that ends under limit i is as likely here as with limit i
     alone, and the transcripts are divided among the limits; failures of approximate calls are counted once.
 
@@ -178,7 +209,7 @@ class MultiTargetCharging(_Charging):
     >>> from dp_transforms.mechanisms.private_computation import NotPrior, NoisyTest
     >>> from dp_transforms.mechanisms.query import LinearQuery
     >>> limits = [HitLimit(1, epsilon=1.0), HitLimit(1, epsilon=1.0)]  # for "yes" and for "no"
-    >>> charging = MultiTargetCharging([900], limits, noise=SecretNoise(bytes(32)))
+    >>> charging = MultiTargetCharging([900], limits)
     >>> test = NoisyTest(LinearQuery([1]), threshold=400, epsilon=1.0)
     >>> [charging.ask(test, [NotPrior(False), NotPrior(True)]) for _ in range(4)]  # only "yes": "no" pays nothing
     [True, True, True, True]
@@ -197,21 +228,29 @@ class MultiTargetCharging(_Charging):
         if len(targets) != len(self._limits):
             raise ValueError(f"there must be {len(self._limits)} targets, one for each limit, got {len(targets)}.")
         prices = [Price(computation.epsilon, target.probability(computation), computation.delta) for target in targets]
-        # A limit that does not admit a call which is made all the same can vouch for nothing that follows.
-        admitting = [
-            limit if limit is not None and limit.admits(price.epsilon, price.target_probability) else None
-            for limit, price in zip(self._limits, prices, strict=True)
-        ]
-        if not any(limit is not None for limit in admitting):
-            raise Halted("no limit admits a further call.")
-        self._pay_delta(computation.delta)
-        self._limits = admitting
-        result = computation.run(self._data, self._noise)
-        for limit, price, target in zip(admitting, prices, targets, strict=True):
-            result = target.published(result)
-            if limit is not None and target.hit(result):
-                limit.charge(price.epsilon, price.target_probability)
-        return result
+        with self._one_call():
+            # A limit that does not admit a call which is made all the same can vouch for nothing that follows.
+            admitting = [
+                limit if limit is not None and limit.admits(price.epsilon, price.target_probability) else None
+                for limit, price in zip(self._limits, prices, strict=True)
+            ]
+            if not any(limit is not None for limit in admitting):
+                raise Halted("no limit admits a further call.")
+            self._pay_delta(computation.delta)
+            self._limits = admitting
+            hits = [True] * len(targets)  # unless it is known which were hit
+            try:
+                result = computation.run(self._data, self._noise)
+                found = []
+                for target in targets:
+                    result = target.published(result)
+                    found.append(target.hit(result))
+                hits = found
+            finally:
+                for limit, price, hit in zip(admitting, prices, hits, strict=True):
+                    if limit is not None and hit:
+                        limit.charge(price.epsilon, price.target_probability)
+            return result
 
 
 def _check_probability(target_probability: float) -> None:

@@ -2,8 +2,10 @@
 
 A user pays only for answers "top", and only as much as it contributed to them; one that has paid `hits` is removed, and
 the rest of the stream goes on. Guarantee: (epsilon, delta)-DP for one user with all of its contributions (neighbours:
-with and without the user), for any number of queries, each chosen after the answers before it. Condition: noise that
-satisfies docs/threshold_monitor_on_a_grid.md, section 2. Numbers from a budget, and back:
+with and without the user), for any number of queries, each chosen after the answers before it. Conditions: noise that
+satisfies docs/threshold_monitor_on_a_grid.md, section 2; a user's weight depends on nothing but this user's own data
+and published answers; making a query does not raise depending on the data; one thread at a time asks. Numbers
+from a budget, and back:
 
     noise = dp_transforms.accounting.threshold_monitor.calibrate_threshold_monitor(epsilon, delta, hits, grid)
     noise.accountant.epsilon(delta)
@@ -19,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.arguments import check_fraction, check_whole, is_number
+from dp_transforms.arguments import check_fraction, check_range, check_whole
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.query import LinearQuery, check_counts, check_grid, units_up
 from dp_transforms.mechanisms.user_counters import UserCounters
@@ -46,12 +48,11 @@ class _Monitor:
         check_whole("hits", hits, 1, 2**32)
         check_whole("cap", cap, 0, _LONGEST_CAP)
         for name, epsilon in (("wide_epsilon", wide_epsilon), ("narrow_epsilon", narrow_epsilon)):
-            if not is_number(epsilon) or not MIN_WIDE_EPSILON <= epsilon <= MAX_EPSILON:
-                raise ValueError(f"{name} must lie in [{MIN_WIDE_EPSILON}, {MAX_EPSILON}], got {epsilon!r}.")
+            check_range(name, epsilon, MIN_WIDE_EPSILON, MAX_EPSILON)
         self._copies = copies
         self._counters = UserCounters(len(copies), hits * grid)
         self._threshold = units_up(threshold, grid)
-        self._threshold_shift = float(Fraction(self._threshold, grid) - Fraction(threshold))
+        self._threshold_shift = float(Fraction(self._threshold, grid) - Fraction(float(threshold)))
         self._wide_epsilon, self._narrow_epsilon, self._cap = wide_epsilon, narrow_epsilon, cap
         self._grid = grid
         self._noise = SecretNoise() if noise is None else noise
@@ -59,7 +60,7 @@ class _Monitor:
     def ask(self, query: LinearQuery) -> bool:
         """Whether the noisy sum of the weights of all that are still there reaches the threshold: "top"."""
         self._counters.check_query(query, self._grid)
-        total = query.answer(self._copies * self._counters.active())
+        total = query.answer_to_counts(self._copies * self._counters.active())
         wide = self._noise.discrete_laplace(self._wide_epsilon)
         narrow = self._noise.discrete_laplace(self._narrow_epsilon)
         top = bool(total + wide + min(narrow, self._cap) >= self._threshold)
@@ -106,8 +107,8 @@ class ThresholdMonitor(_Monitor):
     weight for each. threshold: rounded up to the grid. wide_epsilon, narrow_epsilon, cap: the noise ``W + min(V, cap)``
     in units of ``1 / grid``. Source: [KMS21] Theorem 3.2.
 
-    >>> monitor = ThresholdMonitor([10**6, 10**6], hits=1, threshold=5e5, wide_epsilon=3e-5, narrow_epsilon=2e-3,
-    ...                            cap=3300, noise=SecretNoise(bytes(32)))
+    >>> monitor = ThresholdMonitor([10**7, 10**7], hits=1, threshold=5e6, wide_epsilon=3e-5, narrow_epsilon=2e-3,
+    ...                            cap=3300)
     >>> [monitor.ask(LinearQuery(weights)) for weights in ([1, 0], [1, 0], [0, 1])]
     [True, False, True]
     """
@@ -139,8 +140,7 @@ class ThresholdMonitorEvolving(_Monitor):
 
     users: how many; they are positions 0 .. users - 1 of every query's weights. The rest is as in `ThresholdMonitor`.
 
-    >>> monitor = ThresholdMonitorEvolving(2000, hits=1, threshold=500, wide_epsilon=0.05, narrow_epsilon=0.5, cap=2,
-    ...                                    noise=SecretNoise(bytes(32)))
+    >>> monitor = ThresholdMonitorEvolving(2000, hits=1, threshold=500, wide_epsilon=0.05, narrow_epsilon=0.5, cap=2)
     >>> [monitor.ask(LinearQuery(np.arange(2000) % 2 == step % 2)) for step in range(4)]  # each user pays once
     [True, True, False, False]
     """

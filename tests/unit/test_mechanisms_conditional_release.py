@@ -62,6 +62,53 @@ def test_nothing_is_drawn_or_published_when_no_hit_is_left() -> None:
     assert (computation.runs, limit.used) == (0, 1)
 
 
+def test_a_predicate_that_raises_is_charged_and_ends_it() -> None:
+    """Else bisection by exceptions finds the result for nothing: 14 asks of 10,000 values."""
+    charging, limit = _charging(hits=3)
+    held, other = ConditionalRelease(charging, _Fixed(6789)), ConditionalRelease(charging, _Fixed(4))
+
+    def raises_from(edge: int) -> Any:
+        def target(value: int) -> bool:
+            if value >= edge:
+                raise KeyError("found")
+            return False
+
+        return target
+
+    assert held.ask(raises_from(8000)) is None
+    assert limit.used == 0
+    with pytest.raises(KeyError):
+        held.ask(raises_from(5000))
+    assert limit.used == 1
+    with pytest.raises(Halted, match="paid for"):
+        held.ask(raises_from(7000))
+    assert limit.used == 1
+    assert other.ask(lambda value: True) == 4
+
+
+def test_a_computation_that_raises_is_not_drawn_again() -> None:
+    class Raises(_Fixed):
+        def run(self, data: Any, noise: NoiseSource) -> Any:
+            super().run(data, noise)
+            raise KeyError("the data are like this")
+
+    charging, limit = _charging(hits=3)
+    computation = Raises(1)
+    held = ConditionalRelease(charging, computation)
+    with pytest.raises(KeyError):
+        held.ask(lambda value: True)
+    with pytest.raises(Halted):
+        held.ask(lambda value: True)
+    assert (computation.runs, limit.used) == (1, 1)
+
+
+def test_a_score_that_raises_is_charged_as_all_hits() -> None:
+    charging, limit = _charging(hits=3)
+    with pytest.raises(ZeroDivisionError):
+        OneShotTopK(charging, 2, score=lambda result: 1 // (result - 5)).ask([_Fixed(5), _Fixed(6), _Fixed(7)])
+    assert limit.used == 2
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # A hit is worth epsilon, not 2 epsilon (docs/mixed_charging.md section 3)
 # ---------------------------------------------------------------------------------------------------------------------

@@ -142,7 +142,9 @@ class Interrupted(SecretNoise):
         self.__dict__["counter"] = value
 
 
-@pytest.mark.parametrize("draw", [lambda noise: tuple(noise.uniforms(1)[0].tolist()), lambda n: n.discrete_laplace(WIDE)])
+@pytest.mark.parametrize(
+    "draw", [lambda noise: tuple(noise.uniforms(1)[0].tolist()), lambda n: n.discrete_laplace(WIDE)]
+)
 def test_threads_share_the_draws_among_them(draw: Callable[[SecretNoise], Any]) -> None:
     noise, alone, threads, each = Interrupted(KEY), SecretNoise(KEY), 4, 60
     drawn: list[Any] = []

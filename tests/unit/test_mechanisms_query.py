@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fractions
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.mechanisms.boundary_wrapper import FiniteMechanism
+from dp_transforms.mechanisms.exponential_mechanism import ExponentialMechanism
+from dp_transforms.mechanisms.marginals import Marginals
+from dp_transforms.mechanisms.noise_source import SecretNoise
 from dp_transforms.mechanisms.query import (
     DEFAULT_GRID,
     LARGEST_GRID,
@@ -18,8 +23,11 @@ from dp_transforms.mechanisms.query import (
     RealQuery,
     check_counts,
     check_grid,
+    epsilon_per_unit,
     units_up,
 )
+from dp_transforms.mechanisms.synthetic_data import check_histogram
+from dp_transforms.noise_distribution import MAX_EPSILON
 
 NAN, INFINITE = math.nan, math.inf
 grids = st.one_of(st.integers(1, 20), st.sampled_from([1000, 1024, 999_983, LARGEST_GRID]))
@@ -222,3 +230,76 @@ def test_a_threshold_is_rounded_up_exactly(value: float, grid: int) -> None:
 def test_thresholds_that_are_none(value: Any) -> None:
     with pytest.raises(ValueError, match="a threshold must"):
         units_up(value, 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Epsilon of a unit
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@given(st.floats(1e-3, 50), st.integers(1, 10_000))
+def test_all_units_together_cost_epsilon_at_most(epsilon: float, units: int) -> None:
+    together = fractions.Fraction(epsilon_per_unit(epsilon, units)) * units
+    assert together <= fractions.Fraction(epsilon)
+    if epsilon / units < MAX_EPSILON:
+        assert together > fractions.Fraction(epsilon) * (1 - fractions.Fraction(1, 2**51)), "and not less than needed"
+    else:
+        assert together == MAX_EPSILON * units
+
+
+def test_a_quotient_that_is_rounded_up_is_among_them() -> None:
+    """Else the test above could not fail."""
+    up = [units for units in range(1, 100) if fractions.Fraction(0.1 / units) * units > fractions.Fraction(0.1)]
+    assert len(up) > 20
+    assert all(fractions.Fraction(epsilon_per_unit(0.1, units)) * units < fractions.Fraction(0.1) for units in up)
+
+
+@pytest.mark.parametrize("epsilon", [0, -1.0, NAN, INFINITE, True, None, "1"])
+def test_epsilons_of_a_unit_that_are_none(epsilon: Any) -> None:
+    with pytest.raises(ValueError, match="epsilon_per_call must be finite and > 0"):
+        epsilon_per_unit(epsilon, 1, name="epsilon_per_call")
+
+
+def test_noise_that_would_be_too_wide() -> None:
+    assert epsilon_per_unit(1e-8, 1) == 1e-8
+    with pytest.raises(ValueError, match=r"epsilon must leave at least 1e-08 for each unit of an answer, got 5e-09\."):
+        epsilon_per_unit(1e-8, 2)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Messages
+# ---------------------------------------------------------------------------------------------------------------------
+
+SECRET = 31337
+
+
+@pytest.mark.parametrize(
+    "raises",
+    [
+        lambda: RealQuery(lambda data: SECRET + 0.5).answer(None),
+        lambda: RealQuery(lambda data: SECRET * 2**62).answer(None),
+        lambda: RealQuery(lambda data: SECRET * 2.0**62).answer(None),
+        lambda: RealQuery(lambda data: f"{SECRET}").answer(None),
+        lambda: LinearQuery([SECRET, 0]),
+        lambda: LinearQuery([-SECRET, 0]),
+        lambda: LinearQuery([0.25 + SECRET]),
+        lambda: LinearQuery.of([SECRET]),
+        lambda: LinearQuery([1]).answer([-SECRET]),
+        lambda: LinearQuery([1]).answer([SECRET + 0.5]),
+        lambda: LinearQuery([1]).answer([SECRET * 2**45]),
+        lambda: ExponentialMechanism([SECRET + 0.5], 1.0, 1),  # type: ignore[list-item]
+        lambda: ExponentialMechanism([f"{SECRET}"], 1.0, 1),  # type: ignore[list-item]
+        lambda: FiniteMechanism(("a", "b"), lambda data: [1] * SECRET, 1.0).run(None, SecretNoise()),
+        lambda: FiniteMechanism(("a",), lambda data: [-SECRET], 1.0).run(None, SecretNoise()),
+        lambda: FiniteMechanism(("a",), lambda data: [SECRET + 0.5], 1.0).run(None, SecretNoise()),  # type: ignore
+        lambda: Marginals(("a", "b"), 1).histogram(np.full((SECRET, 2), 2)),
+        lambda: check_histogram([-SECRET, 1]),
+        lambda: check_histogram([SECRET + 0.5, 1]),
+    ],
+)
+def test_no_message_tells_a_value_of_the_data(raises: Callable[[], object]) -> None:
+    with pytest.raises((ValueError, TypeError)) as raised:
+        raises()
+    digits = f"{SECRET}"
+    assert digits not in str(raised.value)
+    assert str(SECRET * 2**62)[:8] not in str(raised.value)

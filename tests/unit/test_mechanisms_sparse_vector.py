@@ -214,7 +214,7 @@ def test_all_that_is_drawn_costs_epsilon_at_most(epsilon: float, cutoff: int, un
 def test_epsilons_beyond_every_need_are_drawn_with_more_noise_and_tiny_ones_are_refused() -> None:
     noise = Silent()
     AboveThreshold(None, epsilon=1e6, threshold=0, noise=noise).ask(value_query(0))
-    assert noise.asked == [32.0, 16.0]
+    assert noise.asked == [32.0, 32.0]
     assert AboveThreshold([5], epsilon=1e6, threshold=3, noise=SecretNoise(KEY)).ask(RealQuery(sum)) is True
     with pytest.raises(ValueError, match="Use a larger epsilon, or a smaller cutoff or grid"):
         Sparse(None, epsilon=1e-3, threshold=0, cutoff=10**6)
@@ -477,3 +477,18 @@ def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
 def test_without_a_source_noise_is_secret(make: Callable[..., Any]) -> None:
     answers = {str([make(None).ask(value_query(0)) for _ in range(60)]) for _ in range(2)}
     assert len(answers) == 2
+
+
+def test_a_query_that_raises_uses_up_no_noise() -> None:
+    def refuse(data: list[int]) -> int:
+        raise KeyError("no such item")
+
+    for make in (AboveThreshold, Sparse, NumericSparse):
+        arguments = {"epsilon": 1.0, "threshold": 3} | ({} if make is AboveThreshold else {"cutoff": 1})
+        noise = Silent()
+        mechanism = make([5], noise=noise, **arguments)
+        before = list(noise.asked)
+        with pytest.raises(KeyError):
+            mechanism.ask(RealQuery(refuse))
+        assert noise.asked == before
+        assert mechanism.ask(RealQuery(sum))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -93,6 +95,112 @@ def test_two_runs_pay_both_deltas_and_are_hit_when_they_differ() -> None:
     assert [charging.ask(twice, twice.target) for _ in range(2)] == [(3, 3), (3, 4)]
     assert limit.used == 1
     assert charging.delta_spent == pytest.approx(4e-7)
+
+
+def test_the_deltas_are_compared_exactly() -> None:
+    """As floats the sum would be 1e-6 again."""
+    charging = TargetCharging(None, HitLimit(5, epsilon=0.5), delta_limit=1e-6)
+    charging.ask(_Scripted([0], delta=1e-6), NotPrior(0))
+    with pytest.raises(Halted, match="delta_limit"):
+        charging.ask(_Scripted([0], delta=1e-30), NotPrior(0))
+
+
+class _Raises:
+    """After the data were touched, or on the way out."""
+
+    epsilon, delta = 0.5, 0.0
+
+    def __init__(self, error: type[BaseException] = KeyError) -> None:
+        self.error = error
+
+    def run(self, data: Any, noise: NoiseSource) -> Any:
+        raise self.error("the data are like this")
+
+
+class _RaisingTarget(NotPrior):
+    def hit(self, result: Any) -> bool:
+        raise KeyError("the result is like this")
+
+
+@pytest.mark.parametrize("error", [KeyError, Halted, KeyboardInterrupt])
+def test_an_exception_is_charged_as_all_that_the_call_could_have_cost(error: type[BaseException]) -> None:
+    limit = HitLimit(3, epsilon=0.5)
+    charging = TargetCharging(None, limit)
+    with pytest.raises(error):
+        charging.ask(_Raises(error), NotPrior(0))
+    assert limit.used == 1
+    with pytest.raises(KeyError):
+        charging.ask(_Scripted([0]), _RaisingTarget(0))
+    assert limit.used == 2
+    assert charging.ask(_Scripted([0]), NotPrior(0)) == 0, "it goes on, for what was not a hit"
+    assert limit.used == 2
+
+    limit = HitLimit(3, epsilon=0.5)
+    with pytest.raises(error):
+        TargetCharging(None, limit).perform(Price(0.5, 0.4, most_hits=3), _Raises(error).run, len)
+    assert limit.used == 3
+
+
+@pytest.mark.parametrize("counted", [-1, 3, 10**9])
+def test_more_hits_than_the_price_says_are_an_error_and_charged(counted: int) -> None:
+    limit = HitLimit(5, epsilon=0.5)
+    with pytest.raises(ValueError, match=r"must lie in 0 \.\. 2") as raised:
+        TargetCharging(None, limit).perform(Price(0.5, 0.4, most_hits=2), lambda *_: "x", lambda _: counted)
+    assert limit.used == 2
+    assert str(counted) not in str(raised.value)
+
+
+def test_an_exception_is_charged_to_every_limit_that_admitted_the_call() -> None:
+    limits = [HitLimit(1, epsilon=0.5), HitLimit(5, epsilon=0.5), HitLimit(5, epsilon=0.5)]
+    charging = MultiTargetCharging(None, limits)
+    charging.ask(_Scripted([1]), [NotPrior(0), NotPrior(1), NotPrior(1)])
+    assert [limit.used for limit in limits] == [1, 0, 0]
+    with pytest.raises(KeyError):
+        charging.ask(_Raises(), [NotPrior(0)] * 3)
+    assert [limit.used for limit in limits] == [1, 1, 1], "the first one is full and vouches for nothing any more"
+    with pytest.raises(KeyError):  # the target before the one that raises is not charged twice
+        charging.ask(_Scripted([1]), [NotPrior(0), NotPrior(0), _RaisingTarget(0)])
+    assert [limit.used for limit in limits] == [1, 2, 2]
+
+
+@pytest.mark.parametrize("multi", [False, True])
+def test_the_last_hit_is_given_once_to_two_threads(multi: bool) -> None:
+    both = threading.Barrier(2, timeout=0.3)
+
+    class Slow:
+        epsilon, delta = 0.5, 0.0
+
+        def run(self, data: Any, noise: NoiseSource) -> int:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait()  # for a second thread that was admitted too
+            return 1
+
+    limit = HitLimit(1, epsilon=0.5)
+    one, many = TargetCharging(None, limit), MultiTargetCharging(None, [limit])
+    outcomes: list[Any] = []
+
+    def ask() -> None:
+        try:
+            outcomes.append(many.ask(Slow(), [NotPrior(0)]) if multi else one.ask(Slow(), NotPrior(0)))
+        except Halted:
+            outcomes.append("halted")
+
+    workers = [threading.Thread(target=ask) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(outcomes, key=str) == [1, "halted"]
+    assert limit.used == 1
+
+
+def test_a_computation_cannot_ask_the_charging_that_runs_it() -> None:
+    """It would be admitted for a hit that the outer call is admitted for."""
+    limit = HitLimit(1, epsilon=0.5)
+    charging = TargetCharging(None, limit)
+    with pytest.raises(RuntimeError, match="cannot ask the charging that runs it"):
+        charging.perform(Price(0.5, 0.4), lambda *_: charging.ask(_Scripted([1]), NotPrior(0)), lambda _: 1)
+    assert limit.used == 1
 
 
 def test_the_limit_may_be_shared() -> None:

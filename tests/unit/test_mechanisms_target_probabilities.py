@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import math
 from typing import Any
 
@@ -91,6 +92,20 @@ def test_the_boundary_of_the_wrapper(epsilon: float) -> None:
     # Not below [CL23] Lemma 2.9 (without its misprint), not above what accountants can use, and Lemma 2.8.
     assert t <= 4 * epsilon / 3 + 1e-12
     assert math.expm1(t) / (2 * math.expm1(epsilon + t)) < claimed <= accounted_not_prior(t)
+
+
+def test_the_numbers_of_the_wrapper_are_on_the_safe_side() -> None:
+    """Against 60 digits: epsilon is rounded up and q down, from the smallest epsilon on, and by 2e-12 at most."""
+    slack = decimal.Decimal("2e-12")
+    with decimal.localcontext(decimal.Context(prec=60)):
+        for step in range(221):
+            inner = 10 ** (-10 + step / 20)
+            wrapped = BoundaryWrapper(_finite(inner, 2))
+            e = decimal.Decimal(inner)
+            t = e + (3 / (2 + (-e).exp())).ln()
+            q = (t.exp() - 1) / (t.exp() - 1 + (2 * t.exp() + 1) * (e.exp() - 1))
+            assert t < decimal.Decimal(wrapped.epsilon) < t * (1 + slack), inner
+            assert q * (1 - slack) < decimal.Decimal(wrapped.target.q) < q, inner
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 50.0, 300.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import itertools
 import math
 import random
@@ -279,7 +280,7 @@ def outcomes(count: int, width: int, ratio: float) -> np.ndarray:
 def test_a_zone_is_a_target_for_every_weight_and_no_larger_one_is(epsilon: float, grid: int, width: int) -> None:
     stream = IndividualCharging(1, hits=1, epsilon_per_query=epsilon, zone_width=width, grid=grid)
     q = stream.target_probability
-    assert q == pytest.approx((1 - math.exp(-width * epsilon / grid)) / (math.exp(epsilon) + 1), rel=1e-12)
+    assert q == pytest.approx((1 - math.exp(-width * epsilon / grid)) / (math.exp(epsilon) + 1), rel=1e-11)
     target = np.array([0, *[1] * width, 0])
     ratio = math.exp(-epsilon / grid)
     larger = []
@@ -294,7 +295,7 @@ def test_values_published_from_a_threshold_on_are_a_target_for_every_weight() ->
     epsilon, grid, reach = 0.9, 3, 30
     stream = IndividualCharging(1, hits=1, epsilon_per_query=epsilon, grid=grid)
     q = stream.target_probability
-    assert q == pytest.approx(1 / (math.exp(epsilon) + 1), rel=1e-12)
+    assert q == pytest.approx(1 / (math.exp(epsilon) + 1), rel=1e-11)
     larger = []
     for weight, count in itertools.product((1, 2, 3), (-5, -3, -2, -1, 0, 4)):
         p, r = (outcomes(each, reach, math.exp(-epsilon / grid)) for each in (count, count + weight))
@@ -302,6 +303,36 @@ def test_values_published_from_a_threshold_on_are_a_target_for_every_weight() ->
         assert has_target(p, r, target, epsilon, q * (1 - 1e-6)), (weight, count)
         larger.append(has_target(p, r, target, epsilon, q * 1.01))
     assert not all(larger)
+
+
+@pytest.mark.parametrize("grid", [1, 3, 7, 1024, 999_983])
+@pytest.mark.parametrize("zone", [None, 1, 5])
+def test_epsilon_per_unit_and_q_are_rounded_down(grid: int, zone: int | None) -> None:
+    """Against 50 digits. A q or an epsilon that is too large by one unit in the last place is found."""
+    generator = random.Random(f"{grid} {zone}")
+    with decimal.localcontext(decimal.Context(prec=50)):
+        for _ in range(40):
+            epsilon = 10 ** generator.uniform(-1, 1)
+            noise = _Recorded()
+            stream = IndividualCharging(1, hits=1, epsilon_per_query=epsilon, zone_width=zone, grid=grid, noise=noise)
+            stream.ask(LinearQuery([0], grid), 10**6)
+            (per_unit,) = noise.epsilons
+            assert (
+                Fraction(per_unit) * grid <= Fraction(epsilon) < Fraction(per_unit) * grid * (1 + Fraction(1, 10**15))
+            )
+            q = 1 / (decimal.Decimal(epsilon).exp() + 1)
+            if zone is not None:
+                q *= 1 - (-zone * decimal.Decimal(per_unit)).exp()
+            assert q * (1 - decimal.Decimal("2e-12")) < decimal.Decimal(stream.target_probability) < q
+
+
+class _Recorded:
+    def __init__(self) -> None:
+        self.epsilons: list[float] = []
+
+    def discrete_laplace(self, epsilon: float) -> int:
+        self.epsilons.append(epsilon)
+        return 0
 
 
 def test_the_test_of_targets_sees_one_that_is_too_large() -> None:
@@ -412,10 +443,10 @@ def test_numbers_of_users_that_are_none_are_refused(users: int) -> None:
     ("change", "message"),
     [
         ({"hits": 0}, "hits must be a whole number"),
-        ({"epsilon_per_query": 0.0}, "epsilon_per_query must lie in"),
-        ({"epsilon_per_query": math.nan}, "epsilon_per_query must lie in"),
-        ({"epsilon_per_query": True}, "epsilon_per_query must lie in"),
-        ({"epsilon_per_query": 1e-7, "grid": 100}, r"epsilon_per_query must lie in \[1e-06, 32.0\] with grid 100"),
+        ({"epsilon_per_query": 0.0}, "epsilon_per_query must be finite and > 0"),
+        ({"epsilon_per_query": math.nan}, "epsilon_per_query must be finite and > 0"),
+        ({"epsilon_per_query": True}, "epsilon_per_query must be finite and > 0"),
+        ({"epsilon_per_query": 1e-7, "grid": 100}, "too wide: epsilon_per_query must leave at least 1e-08"),
         ({"zone_width": 0}, "zone_width must be a whole number"),
         ({"grid": 2.0}, "grid must be a whole number"),
     ],
@@ -450,3 +481,30 @@ def test_without_a_source_noise_is_secret() -> None:
         return [monitor.ask(LinearQuery([0])) for _ in range(40)]
 
     assert flips() != flips()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, np.float64, np.int64, np.int8, Fraction])
+def test_thresholds_of_every_type_of_number(kind: type) -> None:
+    for make, argument in ((ThresholdMonitor, [1]), (ThresholdMonitorEvolving, 1)):
+        plain = make(argument, hits=1, threshold=5, **SMALL)
+        assert make(argument, hits=1, threshold=kind(5), **SMALL).accuracy(10, 0.1) == plain.accuracy(10, 0.1)
+    half = ThresholdMonitor([1], hits=1, threshold=np.float32(4.5), **SMALL)
+    assert half.accuracy(10, 0.1) == plain.accuracy(10, 0.1) + 0.5
+
+
+def test_an_answer_does_not_check_the_data_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million users are validated once, by the constructor."""
+    streams: list[Callable[[LinearQuery], object]] = [
+        ThresholdMonitor([1, 1], hits=1, threshold=5, **SMALL).ask,
+        ThresholdMonitorEvolving(2, hits=1, threshold=5, **SMALL).ask,
+        lambda query: IndividualCharging(2, hits=1, epsilon_per_query=1.0).ask(query, 5),
+    ]
+
+    def refuse(data: object, length: int) -> None:
+        raise AssertionError("checked again")
+
+    monkeypatch.setattr("dp_transforms.mechanisms.query.check_counts", refuse)
+    with pytest.raises(AssertionError):
+        LinearQuery([1, 1]).answer([1, 1])
+    for ask in streams:
+        ask(LinearQuery([1, 1]))
