@@ -44,8 +44,9 @@ class ShiftingHeavyHitters(beam.PTransform):
     """Which items are held by many users in each window, under user-level differential privacy over the whole run.
 
     Guarantee: all reports together are (plan.epsilon, plan.delta)-DP for adding or removing one user with all its
-    events, however many windows of the plan's schedule are published (docs/guarantee.md). ``rejected`` and Beam's
-    metrics are for the operator and not covered.
+    events, however many windows of the plan's schedule are published (docs/guarantee.md); with a known domain, provided
+    the list of items is public and was not made from the log. ``rejected`` and Beam's metrics are for the operator and
+    not covered.
 
     plan: a `ReleasePlan`; its schedule declares the windows. Events outside its range are skipped and counted.
     window: None for the windows of the plan; otherwise they are checked to be the same ones.
@@ -59,7 +60,8 @@ class ShiftingHeavyHitters(beam.PTransform):
     stream: name in the reports. Streams that share users add up.
     shards: how many parts large windows are cut into; results do not depend on it.
     domain: for a plan with a known domain, that domain: the path of its file, which every worker must be able to read,
-        or an `ItemDomain`, which travels in the job graph. Events with other items are left out and counted.
+        or an `ItemDomain` of at most 5 MB, which travels in the job graph. Events with other items are left out
+        and counted.
 
     The watermark of a stream must not follow the event times of any one user (docs/guarantee.md, section 7).
 

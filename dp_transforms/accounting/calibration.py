@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from dp_transforms.accounting.charging_game import charging_game_deltas, charging_game_epsilon
 from dp_transforms.accounting.composition import smallest_safe_argument
+from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
 from dp_transforms.noise_distribution import MAX_EPSILON, MIN_EPSILON, zero_items_total_variation
 
+# In a known domain the threshold guards no guarantee, only against items that nobody holds: by default at most one run
+# in twenty publishes any.
+DEFAULT_FALSE_REPORTS = 0.05
 _GRID = 32  # values of epsilon at which the running figure is computed; between them it is interpolated
 
 
@@ -32,6 +37,56 @@ def sampling_delta(epsilon: float, queries: int, total_variation: float, horizon
     if domain_size:
         distance += horizon * zero_items_total_variation(domain_size)
     return (1 + math.exp(epsilon)) * distance
+
+
+class NoiseAndThreshold(NamedTuple):
+    """The noise of one count, the threshold that goes with it, and what of delta the threshold takes."""
+
+    noise: NoiseParameters
+    threshold: int
+    delta_open: float
+
+
+def choose_for_known_domain(
+    solve: Callable[[float], NoiseParameters], shared: float, tests: int, threshold: int | None
+) -> NoiseAndThreshold:
+    """All of delta for the noise, and any threshold.
+
+    solve: the least noise for a delta. shared: what is left of delta. tests: so many items that nobody holds may be
+        tested in the whole run. threshold: None for the smallest that keeps the expected false reports at most 0.05.
+    """
+    noise = solve(shared)
+    if threshold is None:
+        # The item of one more holder would be at T - 1; the item of none is at T.
+        threshold = max(1, smallest_safe_threshold(noise, tests, DEFAULT_FALSE_REPORTS) - 1)
+    return NoiseAndThreshold(noise, threshold, 0.0)
+
+
+def choose_for_open_domain(
+    solve: Callable[[float], NoiseParameters], shared: float, queries: int, threshold: int | None
+) -> NoiseAndThreshold:
+    """Half of delta for the noise, or more where the threshold needs less than the other half.
+
+    solve, shared: as above. queries: of one user in the whole run. threshold: None for the smallest safe one. Raises
+        ValueError for one below it.
+    """
+    delta_open = shared / 2
+    noise = solve(shared - delta_open)
+    smallest = smallest_safe_threshold(noise, queries, delta_open)
+    if threshold is None or threshold == smallest:
+        return NoiseAndThreshold(noise, smallest, delta_open)
+    if threshold < smallest:
+        raise threshold_error(threshold, smallest)
+    # What the open domain no longer needs goes to the accountant: less noise, and with it a smaller tail.
+    delta_open = max(queries * noise.upper_tail(threshold - 1), shared * 1e-6)
+    return NoiseAndThreshold(solve(shared - delta_open), threshold, delta_open)
+
+
+def threshold_error(threshold: int, safe: int) -> ValueError:
+    return ValueError(
+        f"threshold must be >= {safe}, the smallest one at which an item of a single user stays hidden under this "
+        f"budget, got {threshold}. Use {safe} or leave it out."
+    )
 
 
 def solve_target_charging(delta_at: Callable[[float], float], hits: int, epsilon: float, delta: float) -> float:

@@ -21,7 +21,13 @@ import math
 import re
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from dp_transforms.accounting.calibration import hash_delta, sampling_delta
+from dp_transforms.accounting.calibration import (
+    choose_for_known_domain,
+    choose_for_open_domain,
+    hash_delta,
+    sampling_delta,
+    threshold_error,
+)
 from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
 from dp_transforms.accounting.release_modes import RELEASE_MODES, ReleaseMode
@@ -35,9 +41,7 @@ DEFAULT_MAX_ITEMS_PER_USER = 3
 DEFAULT_MAX_USERS = 10**8
 DEFAULT_MAX_ITEMS = 10**9
 MOST_HITS = 10_000  # an accountant pass over more takes minutes
-# In a known domain the threshold guards no guarantee, only against items that nobody holds: by default at most one run
-# in twenty publishes any. More than the limits below would be drawn and sorted one by one.
-DEFAULT_FALSE_REPORTS = 0.05
+# Of items of a known domain that nobody holds: more than so many would be drawn and sorted one by one.
 MOST_FALSE_REPORTS_PER_WINDOW = 1e5
 MOST_FALSE_REPORTS = 1e7
 _LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
@@ -120,7 +124,7 @@ class ReleasePlan:
         if not self.domain_size:
             safe = smallest_safe_threshold(self.noise, self.queries_per_user, self.delta_open)
             if not self.threshold >= safe:
-                raise _threshold_error(self.threshold, safe)
+                raise threshold_error(self.threshold, safe)
         proved = self._mode.accountant(self.accountant, self.noise, self.hits_per_user).delta(self.epsilon)
         if not proved <= self.delta_accounting:
             raise ValueError(
@@ -212,19 +216,14 @@ class ReleasePlan:
                 f"delta must be > {delta_hash + delta_sampling:.3g}, the share that hash collisions and sampling take, "
                 f"got {delta:g}. Raise delta, or declare fewer users and items (max_users = {max_users})."
             )
-        delta_open = 0.0 if domain_size else shared / 2
-        noise = mode.solve(accountant, hits, epsilon, shared - delta_open)
+
+        def solve(delta_accounting: float) -> NoiseParameters:
+            return mode.solve(accountant, hits, epsilon, delta_accounting)
+
         if domain_size:
-            # The item of one more holder would be at T - 1; the item of none is at T.
-            default = max(1, smallest_safe_threshold(noise, domain_size * schedule.horizon, DEFAULT_FALSE_REPORTS) - 1)
+            chosen = choose_for_known_domain(solve, shared, domain_size * schedule.horizon, threshold)
         else:
-            default = smallest_safe_threshold(noise, queries, delta_open)
-            if threshold is not None and threshold < default:
-                raise _threshold_error(threshold, default)
-            if threshold is not None and threshold > default:
-                # What the open domain no longer needs goes to the accountant: less noise, and with it a smaller tail.
-                delta_open = max(queries * noise.upper_tail(threshold - 1), shared * 1e-6)
-                noise = mode.solve(accountant, hits, epsilon, shared - delta_open)
+            chosen = choose_for_open_domain(solve, shared, queries, threshold)
         return cls(
             epsilon=epsilon,
             delta=delta,
@@ -232,16 +231,16 @@ class ReleasePlan:
             max_items_per_user=max_items_per_user,
             schedule=schedule,
             release=release,
-            threshold=default if threshold is None else threshold,
-            zone_width=mode.zone_width(noise),
-            **dataclasses.asdict(noise),
+            threshold=chosen.threshold,
+            zone_width=mode.zone_width(chosen.noise),
+            **dataclasses.asdict(chosen.noise),
             domain_size=domain_size,
             domain_fingerprint="" if domain is None else domain.fingerprint,
             max_users=max_users,
             max_items=max_items,
             accountant=accountant,
-            delta_accounting=shared - delta_open,
-            delta_open=delta_open,
+            delta_accounting=shared - chosen.delta_open,
+            delta_open=chosen.delta_open,
             delta_sampling=delta_sampling,
             delta_hash=delta_hash,
         )
@@ -379,10 +378,3 @@ def _check_budget(epsilon: float, delta: float, hits: int, max_items_per_user: i
     if not isinstance(schedule, WindowSchedule):
         raise ValueError(f"schedule must be a WindowSchedule, got {schedule!r}.")
     check_whole("the horizon, the number of windows,", schedule.horizon, 1)
-
-
-def _threshold_error(threshold: int, safe: int) -> ValueError:
-    return ValueError(
-        f"threshold must be >= {safe}, the smallest one at which an item of a single user stays hidden under this "
-        f"budget, got {threshold}. Use {safe} or leave it out."
-    )
