@@ -149,6 +149,12 @@ class _ChoosesByOneUnit(OfflineMultiplicativeWeights):
         return ExponentialMechanism(scores, self._epsilon, 1).choose(self._noise)
 
 
+class _ChoosesAtTwiceTheEpsilon(OfflineMultiplicativeWeights):
+    def _choose_worst(self, estimates: Any) -> int:
+        scores = np.abs(self._answers - estimates).tolist()
+        return ExponentialMechanism(scores, 2 * self._epsilon, self._grid).choose(self._noise)
+
+
 class _HalfTheSensitivity(SmallDatabase):
     """Weights exp(epsilon score / sensitivity) for scores that move in both directions."""
 
@@ -265,13 +271,16 @@ SCENARIOS = [
             f"{mechanism.__name__}: weights in units of 1 / 4, and one user moves an answer by all four",
             2.0,
             0.0,
-            _offline(mechanism, ((3, 4, 0), (4, 3, 0)), _FOURTHS, **_FOURTHS_OFFLINE),
+            _offline(mechanism, ((3, others, 0), (4, others - 1, 0)), _FOURTHS, **_FOURTHS_OFFLINE),
             private=mechanism is OfflineMultiplicativeWeights,
         )
-        for mechanism, fault in (
-            (OfflineMultiplicativeWeights, ""),
-            (_MeasuresOneUnit, ", noise for one unit"),
-            (_ChoosesByOneUnit, ", choice for one unit"),
+        for mechanism, others, fault in (
+            (OfflineMultiplicativeWeights, 4, ""),
+            (_MeasuresOneUnit, 4, ", noise for one unit"),
+            (_ChoosesByOneUnit, 4, ", choice for one unit"),
+            # An unlikely choice attains nearly all of its epsilon.
+            (OfflineMultiplicativeWeights, 8, ", unlikely choice"),
+            (_ChoosesAtTwiceTheEpsilon, 8, ", choice at twice the epsilon"),
         )
     ),
     Scenario(
