@@ -210,12 +210,7 @@ class ReleasePlan:
         delta_hash = hash_delta(queries, max_users, max_items)
         # The worst case; still far below 1e-20.
         delta_sampling = sampling_delta(epsilon, queries, mode.widest.total_variation, schedule.horizon, domain_size)
-        shared = (delta - delta_hash - delta_sampling) * (1 - 1e-12)
-        if not shared > 0:
-            raise ValueError(
-                f"delta must be > {delta_hash + delta_sampling:.3g}, the share that hash collisions and sampling take, "
-                f"got {delta:g}. Raise delta, or declare fewer users and items (max_users = {max_users})."
-            )
+        shared = _delta_left(delta, delta_hash + delta_sampling, max_users)
 
         def solve(delta_accounting: float) -> NoiseParameters:
             return mode.solve(accountant, hits, epsilon, delta_accounting)
@@ -360,6 +355,17 @@ def _check_choices(release: str, accountant: str, max_users: int, max_items: int
         )
     check_whole("max_users", max_users, 1)
     check_whole("max_items", max_items, 1)
+
+
+def _delta_left(delta: float, taken: float, max_users: int) -> float:
+    """For noise and threshold, rounded down. taken: by hash collisions and sampling. Raises ValueError for none."""
+    left = (delta - taken) * (1 - 1e-12)
+    if not left > 0:
+        raise ValueError(
+            f"delta must be > {taken:.3g}, the share that hash collisions and sampling take, got {delta:g}. "
+            f"Raise delta, or declare fewer users and items (max_users = {max_users})."
+        )
+    return left
 
 
 def check_hits(hits: int) -> None:
