@@ -26,6 +26,8 @@ from tests.privacy.scenarios import Scenario
 
 Transcript = Sequence[Release | None]
 
+_LONE_QUERIES = 4
+
 
 def _hits(transcript: Transcript) -> int:
     return sum(release is not None and release.charged for release in transcript)
@@ -99,6 +101,22 @@ def _monitor(noise: NoiseSource, with_user: bool, *, evolving: bool, queries: in
     transcript: list[bool] = []
     while len(transcript) < queries and not any(transcript):
         transcript.append(monitor.ask(_query([1, len(transcript) % 2], 1, with_user or not evolving)))
+    return tuple(transcript)
+
+
+def _lone_user(noise: NoiseSource, with_user: bool, *, removes: bool = True, told: float = 1.0) -> Hashable:
+    """[KMS21] with small noise and one user, who is all that there is: accounted by target charging.
+
+    removes: or the user stays. told: the accountant was told so many times the noise.
+    """
+    monitor = ThresholdMonitorEvolving(
+        1, hits=1, threshold=1, wide_epsilon=told, narrow_epsilon=8.0, cap=1, noise=noise
+    )
+    if not removes:
+        monitor._counters = _Forgetful(1, 1)
+    transcript: list[bool] = []
+    while len(transcript) < _LONE_QUERIES and not (removes and any(transcript)):
+        transcript.append(monitor.ask(LinearQuery([int(with_user)])))
     return tuple(transcript)
 
 
@@ -236,6 +254,22 @@ SCENARIOS = [
         1e-6,
         lambda noise, with_user: _monitor(noise, with_user, evolving=True, queries=2),
         cut=1e-9,
+    ),
+    *(
+        Scenario(
+            name,
+            f"{source}; docs/threshold_monitor_on_a_grid.md section 5",
+            epsilon,
+            GameAccountant(1.0, 1 / (math.e + 1), 1, participations=_LONE_QUERIES).delta(epsilon),
+            lambda noise, with_user, play=play: _lone_user(noise, with_user, **play),
+            private=not play,
+            cut=1e-7,
+        )
+        for name, source, epsilon, play in (
+            ("ThresholdMonitorEvolving, by target charging", "[KMS21] Algorithm 5", 2.0, {}),
+            ("noise halved (ThresholdMonitor)", "fault: half of the noise that was accounted", 2.0, {"told": 2.0}),
+            ("counters not removed (ThresholdMonitor)", "fault: users stay", 1.5, {"removes": False}),
+        )
     ),
     _fault(
         "counters not removed (individual charging)",
