@@ -49,7 +49,7 @@ Advance = Callable[[str, float], None]
     "--rounds",
     type=click.IntRange(min=1, max=100_000),
     metavar="N",
-    help="Windows in which the adversary shows an item. Default: until the user is excluded.",
+    help="Items that the adversary gives the user, one a window if there are enough. Default: until it is excluded.",
 )
 @click.option(
     "--output", type=click.Path(path_type=pathlib.Path), metavar="FILE", help="Also write all numbers here, as JSON."

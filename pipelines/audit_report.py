@@ -12,14 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.auditing.exact import ChargedAudit, ExactAudit
+from dp_transforms.auditing.exact import ChargedAudit, ExactAudit, Mechanism, rounds_until_excluded
 from dp_transforms.auditing.sampled import FALSE_ALARM, SampledAudit
 from dp_transforms.auditing.streams import Stream
 
 FORMAT_VERSION = 1
-NOT_TRIED = (
-    "streams in which other items of the user, or the budgets of others, change what is tested (docs/audit.md proves "
-    "that they cannot be worse)",
+_NEVER_TRIED = (
     "reading logs, hashing ids, bounding contributions, Beam, retries and late events: these have tests of their own",
     "delta for hash collisions and for the sampled noise: far below anything that can be observed",
     "a log that shares users with other runs, a user that is several people, groups of users",
@@ -27,7 +25,7 @@ NOT_TRIED = (
 )
 _SAMPLED_NOTE = (
     "The runs have the noise, the zone and the hits of the plan; threshold and counts are smaller by the same number, "
-    "since only their difference matters."
+    "since only their difference matters. The user holds one item a window, in as many windows as it takes."
 )
 
 
@@ -45,9 +43,9 @@ def print_audit(
         soft_wrap=True,
     )
     console.print(_confidence_text(worst), soft_wrap=True)
-    if worst.stream.rounds < min(enough_rounds, plan.schedule.horizon):
+    if worst.items < min(enough_rounds, plan.queries_per_user):
         console.print(
-            f"So few windows do not exclude the user: --rounds {enough_rounds} would, and find more.", soft_wrap=True
+            f"So few items do not exclude the user: --rounds {enough_rounds} would, and find more.", soft_wrap=True
         )
     if sampled is not None:
         console.print(_sampled_table(sampled, plan))
@@ -55,17 +53,52 @@ def print_audit(
     else:
         console.print("The real code was not run (--runs 0).")
     console.print(Text("\nNot tried:", style="bold"))
-    for limit in NOT_TRIED:
+    for limit in not_tried(plan, exact):
         console.print(f"- {limit}.", soft_wrap=True)
     console.print()
     console.print(_verdict(exact, sampled), soft_wrap=True)
 
 
+def not_tried(plan: ReleasePlan, exact: ExactAudit) -> tuple[str, ...]:
+    """What an audit of this plan says nothing about."""
+    limits = [_untried_streams(plan, exact)]
+    if plan.domain_size:
+        limits.append(
+            "how items of the domain that nobody holds are drawn (draw_zero_items): every item of a sampled run has "
+            "holders; that draw has tests of its own"
+        )
+    return (*limits, *_NEVER_TRIED)
+
+
+def _untried_streams(plan: ReleasePlan, exact: ExactAudit) -> str:
+    """The ceilings hold by a theorem of docs/audit.md, for so many items: never more is said than was computed."""
+    others = "streams in which other items of the user, or the budgets of others, change what is tested"
+    if plan.release == "kms21":
+        return (
+            f"{others}, and any but a few fixed numbers of holders: for kms21 nothing here shows that no other stream "
+            "is worse"
+        )
+    sides = (exact.adding, exact.removing)
+    items = exact.worst.items
+    limits = []
+    if items < min(rounds_until_excluded(Mechanism.of_plan(plan)), plan.queries_per_user):
+        limits.append(f"streams that show the user on more than {items:,} items")
+    ceiling = max(side.ceiling_delta or 0.0 for side in sides)
+    if all(side.is_settled for side in sides):
+        limits.append(f"{others}: by the theorem in docs/audit.md none on {items:,} items attains more")
+    else:
+        limits.append(
+            f"{others} within a window: none on {items:,} items attains a delta above {ceiling:.4g}, by the theorem in "
+            f"docs/audit.md; whether one attains more than the {exact.worst.attained:.4g} above is open"
+        )
+    return "; ".join(limits)
+
+
 def stream_text(stream: Stream, plan: ReleasePlan) -> str:
     """What the adversary does, in words."""
     many = f"in up to {stream.rounds:,} windows"
-    if stream.is_static and stream.rounds > plan.schedule.horizon:
-        many = f"up to {stream.rounds:,} times, several in a window"
+    if stream.items_per_window > 1 and (stream.rounds > plan.schedule.horizon or not stream.is_static):
+        many = f"on up to {stream.rounds:,} items, {stream.items_per_window:,} of them in each window"
     ending = f"{many}, until the user is excluded"
     where = f"an item with {_distance_text(stream.distance, plan)}"
     if stream.is_static:
@@ -115,7 +148,7 @@ def as_record(plan: ReleasePlan, exact: ExactAudit, sampled: SampledAudit | None
             "running_figure": [dataclasses.asdict(figure) for figure in exact.running],
         },
         "sampled": None if sampled is None else _sampled_record(sampled, plan),
-        "not_tried": list(NOT_TRIED),
+        "not_tried": list(not_tried(plan, exact)),
     }
 
 
@@ -126,6 +159,9 @@ def _side_record(side: ChargedAudit, plan: ReleasePlan) -> dict[str, Any]:
         "epsilon_at_delta_accounting": side.epsilon,
         "best_adaptive_delta": side.best_delta,
         "best_adaptive_delta_with_half_the_rounds": side.best_delta_of_half,
+        "no_adversary_exceeds": None
+        if side.ceiling_delta is None
+        else {"delta_at_claimed_epsilon": side.ceiling_delta, "items": side.items},
         "best_static": {"distance": side.static_distance, "delta_at_claimed_epsilon": side.static_delta},
         "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in side.curve],
     }
@@ -170,8 +206,8 @@ def _exact_table(plan: ReleasePlan, exact: ExactAudit) -> Table:
     for title in ("claimed", "attained", "ratio", "epsilon"):
         table.add_column(title, justify="right", no_wrap=True)
     rows = [
-        ("charged results, user added", plan.delta_accounting, exact.adding.delta, exact.adding.epsilon),
-        ("charged results, user removed", plan.delta_accounting, exact.removing.delta, exact.removing.epsilon),
+        ("charged results, user added", plan.delta_accounting, exact.adding.attained, exact.adding.epsilon),
+        ("charged results, user removed", plan.delta_accounting, exact.removing.attained, exact.removing.epsilon),
         ("items the user holds alone", plan.delta_open, exact.lone_delta, None),
         ("both together", plan.delta, exact.together_delta, exact.together_epsilon),
     ]
@@ -202,14 +238,16 @@ def _exact_table(plan: ReleasePlan, exact: ExactAudit) -> Table:
 
 def _confidence_text(worst: ChargedAudit) -> str:
     text = f"The worst that never changes its distance attains delta {worst.static_delta:.3g}"
-    if worst.best_delta is not None and worst.best_delta_of_half is not None and worst.delta > 0:
-        gain = worst.best_delta / worst.delta - 1
-        text += (
-            f"; the best adaptive adversary over several distances {worst.best_delta:.3g}"
-            f" ({'no more' if gain < 1e-4 else f'{100 * gain:.2g} % more'}), in half as many windows "
-            f"{worst.best_delta_of_half:.3g}"
-        )
-    return text + "."
+    if worst.best_delta is None or worst.best_delta_of_half is None or worst.ceiling_delta is None:
+        return text + "."
+    text += (
+        f"; the best adversary that chooses a distance for each window {worst.best_delta:.4g}, in half as many windows "
+        f"{worst.best_delta_of_half:.3g}. "
+    )
+    if worst.is_settled:
+        return text + f"No adversary at all attains more on {worst.items:,} items."
+    more = f", {100 * (worst.ceiling_delta / worst.attained - 1):.2g} % more" if worst.attained else ""
+    return text + f"No adversary attains more than {worst.ceiling_delta:.4g} on {worst.items:,} items{more}."
 
 
 def _sampled_table(sampled: SampledAudit, plan: ReleasePlan) -> Table:

@@ -66,10 +66,13 @@ def best_adversary(
     rounds: int,
     epsilons: Sequence[float],
     adds_target: bool,
+    items_per_window: int = 1,
     on_round: Callable[[], None] = lambda: None,
 ) -> AttainedCurve:
     """The largest ``E[(1 - exp(epsilon - loss))_+]`` over all adaptive choices of actions, with the right to stop.
 
+    items_per_window: each of so many rounds is a window in which the adversary makes up to so many calls, all of one
+    action, and learns of them at its end; a user that is excluded by one of them is out of those that follow.
     adds_target: P is the run with the user and Q the one without (else the reverse). The value depends on the loss and
     epsilon only through their difference, so that one pass gives the whole curve: epsilons lie whole steps apart.
     Losses live on a lattice and are rounded down to whole steps; below the lattice the value is taken as 0, above as
@@ -78,31 +81,40 @@ def best_adversary(
     moves, longest = _moves(kernel, step, adds_target)
     offset = epsilons[0] - step * math.floor(epsilons[0] / step + _SLACK)
     at_epsilon = [round((epsilon - offset) / step) for epsilon in epsilons]
-    reach = min(rounds, math.ceil(6 * math.sqrt(rounds)) + 20) * longest
+    calls = rounds * items_per_window
+    reach = min(calls, math.ceil(6 * math.sqrt(calls)) + 20) * longest
     below = max(at_epsilon) + reach
-    above = min(math.ceil(_ENOUGH / step), rounds * longest)
-    # Loss - epsilon. Every round may have rounded up by _SLACK of a step: charge the adversary for all of them.
-    excess = step * np.arange(-below, above + 1) - offset - rounds * _SLACK * step
+    above = min(math.ceil(_ENOUGH / step), calls * longest)
+    # Loss - epsilon. Every call may have rounded up by _SLACK of a step: charge the adversary for all of them.
+    excess = step * np.arange(-below, above + 1) - offset - calls * _SLACK * step
     stop = np.maximum(0.0, -np.expm1(np.minimum(0.0, -excess)))
     values = np.tile(stop, (len(kernel.entries), 1))
     half = values
     for done in range(rounds):
-        padded = np.concatenate(
-            [np.zeros((len(values), longest)), values, np.repeat(values[:, -1:], longest, axis=1)], axis=1
-        )
-        values = np.tile(stop, (len(values), 1))
+        best = np.tile(stop, (len(values), 1))
         for by_shift in moves:
-            total = np.zeros_like(values)
-            for shift, transition in by_shift.items():
-                total += (transition @ padded)[:, longest + shift : longest + shift + len(stop)]
-            np.maximum(values, total, out=values)
+            of_window = values
+            for _ in range(items_per_window):
+                of_window = _before_call(of_window, by_shift, longest)
+                np.maximum(best, of_window, out=best)
+        values = best
         if done + 1 == (rounds + 1) // 2:
             half = values
         on_round()
     origin = [below - index for index in at_epsilon]
     exact = step * np.array(at_epsilon) + offset
-    shrink = 1 - 1e-15 * rounds * 8  # the rounding of the sums
+    shrink = 1 - 1e-15 * calls * 8  # the rounding of the sums
     return AttainedCurve(exact, values[0, origin] * shrink, half[0, origin] * shrink)
+
+
+def _before_call(values: Values, by_shift: Mapping[int, csr_matrix], longest: int) -> Values:
+    """The value of a call of one action, by that of what follows it: 0 below the lattice, above it that of its top."""
+    below, above = np.zeros((len(values), longest)), np.repeat(values[:, -1:], longest, axis=1)
+    padded = np.concatenate([below, values, above], axis=1)
+    total = np.zeros_like(values)
+    for shift, transition in by_shift.items():
+        total += (transition @ padded)[:, longest + shift : longest + shift + values.shape[1]]
+    return total
 
 
 def _moves(kernel: Kernel, step: float, adds_target: bool) -> tuple[list[dict[int, csr_matrix]], int]:

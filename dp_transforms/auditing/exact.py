@@ -1,8 +1,8 @@
 """What a run attains at the worst, exactly, against what its plan claims. No randomness and no sampling.
 
 Everything computed here is attained by a stream, so it is a lower bound on the true privacy loss, rounded down: where
-it exceeds the claim, the claim is wrong. docs/audit.md says which streams are tried and proves that, of streams of this
-kind, no other number of holders is worse.
+it exceeds the claim, the claim is wrong. The one exception is a *ceiling*, which no stream exceeds: it says how much
+could have been missed. docs/audit.md says which streams are tried and has the proof of the ceiling.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _LARGEST_PASS = 1.5e8  # hits x rounds^2, the work of following one stream: some
 _MOST_FIGURES = 6  # entries of the running figure that are checked
 _CURVE_POINTS = 33
 _ROUNDING = 1e-12
+_SAME = 1e-4  # relative; the programs that are compared round to about 1e-5
 
 OnStep = Callable[[str], None]
 
@@ -78,8 +79,10 @@ class ChargedAudit:
     """One direction of the charged interaction, on items that others hold as well.
 
     stream: the worst one. delta: what it attains at the claimed epsilon. epsilon: what it attains at delta_accounting.
-    best_delta: what the best adaptive adversary attains at the claimed epsilon, and best_delta_of_half with half the
-    rounds; None in kms21. static_distance, static_delta: the worst stream that keeps its distance.
+    best_delta: what the best adaptive adversary that chooses one distance for each window attains at the claimed
+    epsilon, and best_delta_of_half in half the windows. ceiling_delta: no adversary exceeds this, whatever it does, if
+    the user is shown on no more items than `items`. All three are None in kms21, where there is no such theorem.
+    static_distance, static_delta: the worst stream that keeps its distance.
     curve: pairs (epsilon, delta) of the worst stream.
     """
 
@@ -88,14 +91,26 @@ class ChargedAudit:
     epsilon: float
     best_delta: float | None
     best_delta_of_half: float | None
+    ceiling_delta: float | None
+    items: int
     static_distance: int
     static_delta: float
     curve: tuple[tuple[float, float], ...]
 
+    @property
+    def attained(self) -> float:
+        """The largest delta at the claimed epsilon of all that was tried."""
+        return max(self.delta, self.best_delta or 0.0)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it was computed that no stream on so many items attains more, up to one part in 10^4."""
+        return self.ceiling_delta is not None and self.ceiling_delta <= self.attained * (1 + _SAME)
+
 
 @dataclasses.dataclass(frozen=True)
 class RunningFigure:
-    """The claim for an exclusion after so many hits, and the delta attained at that epsilon."""
+    """The claim for an exclusion after so many hits, and the delta attained at that epsilon, in either direction."""
 
     hits: int
     epsilon: float
@@ -121,11 +136,11 @@ class ExactAudit:
 
     @property
     def worst(self) -> ChargedAudit:
-        return max(self.removing, self.adding, key=lambda side: (side.delta, side.epsilon))
+        return max(self.removing, self.adding, key=lambda side: (side.attained, side.epsilon))
 
 
 def rounds_until_excluded(mechanism: Mechanism) -> int:
-    """So many windows near the threshold exclude the user but with a probability far below any delta."""
+    """So many items near the threshold exclude the user but with a probability far below any delta."""
     results = mechanism.law.results(mechanism.law.near)
     least = min(
         math.fsum(result[world] for result in results if result.charged)
@@ -147,7 +162,10 @@ def audit_exactly(
     rounds: int | None = None,
     on_step: OnStep = lambda step: None,
 ) -> ExactAudit:
-    """Tries the worst streams of at most so many rounds (None: `default_rounds`) against the claim."""
+    """Tries the worst streams on about so many items (None: `default_rounds`) against the claim.
+
+    They are one in a window, and several where the run is too short for that.
+    """
     wanted = default_rounds(mechanism) if rounds is None else rounds
     sides = []
     for adds_user, name in ((True, "adding the user"), (False, "removing the user")):
@@ -163,18 +181,20 @@ def audit_exactly(
     return dataclasses.replace(audit, violations=tuple(_violations(audit, claim)))
 
 
-def worst_stream(mechanism: Mechanism, epsilon: float, rounds: int, adds_user: bool) -> Stream:
+def worst_stream(
+    mechanism: Mechanism, epsilon: float, rounds: int, adds_user: bool, *, items_per_window: int = 1
+) -> Stream:
     """The stream that is worst at this epsilon among those that look at what was published.
 
     Until the loss exceeds epsilon, hits should fall only on results that lower it; from then on, on those that raise it
-    (docs/audit.md).
+    (docs/audit.md). With several items in a window it looks back less often, and nothing says that it is the worst.
     """
     near, far = mechanism.law.near, mechanism.law.far
-    windows = min(rounds, mechanism.horizon)
+    items = min(rounds, mechanism.horizon * items_per_window)
     if far is None:
-        return Stream.static(adds_user, near, windows)
+        return Stream.static(adds_user, near, items, items_per_window)
     first, later = (far, near) if adds_user else (near, far)
-    return Stream(adds_user, first, later, epsilon, windows)
+    return Stream(adds_user, first, later, epsilon, items, items_per_window)
 
 
 def law_of(mechanism: Mechanism, stream: Stream) -> StreamLaw:
@@ -199,45 +219,90 @@ def _audit_charged(mechanism: Mechanism, claim: Claim, rounds: int, adds_user: b
         law = tried[1]
         return law.delta(claim.epsilon, adds_user), law.epsilon(claim.delta_accounting, adds_user)
 
-    static, static_law = max(_static_laws(mechanism, rounds, adds_user), key=merit)
-    adaptive = worst_stream(mechanism, claim.epsilon, rounds, adds_user)
-    # In a short run a static stream may be worse: all items of a window count, while nobody looks back within one.
-    stream, law = max((adaptive, law_of(mechanism, adaptive)), (static, static_law), key=merit)
-    epsilon = max(each.epsilon(claim.delta_accounting, adds_user) for each in (law, static_law))
-    if not stream.is_static:  # once more, with the stream that is worst at that epsilon
-        tuned = law_of(mechanism, worst_stream(mechanism, epsilon, rounds, adds_user))
+    def laws(streams: list[Stream]) -> list[tuple[Stream, StreamLaw]]:
+        return [(stream, law_of(mechanism, stream)) for stream in streams]
+
+    static = max(laws(_static_streams(mechanism, rounds, adds_user)), key=merit)
+    adaptive = laws(_adaptive_streams(mechanism, claim.epsilon, rounds, adds_user))
+    # In a short run a static stream may be worse: it loses nothing by several items in a window.
+    stream, law = max([*adaptive, static], key=merit)
+    epsilon = max(merit(tried)[1] for tried in (*adaptive, static))
+    # Once more, with the streams that are worst at that epsilon.
+    for _, tuned in laws(_adaptive_streams(mechanism, epsilon, rounds, adds_user)):
         epsilon = max(epsilon, tuned.epsilon(claim.delta_accounting, adds_user))
-    best, best_of_half = _best_delta(mechanism, claim.epsilon, min(rounds, mechanism.horizon), adds_user)
+    windows, per_window = _fewest_items_per_window(mechanism, rounds)
+    best = _best_deltas(mechanism, claim.epsilon, windows, per_window, adds_user)
+    ceiling = best
+    if best is not None and per_window > 1:
+        ceiling = _best_deltas(mechanism, claim.epsilon, windows * per_window, 1, adds_user)
     points = [1.5 * claim.epsilon * index / (_CURVE_POINTS - 1) for index in range(_CURVE_POINTS)]
     return ChargedAudit(
         stream=stream,
-        delta=law.delta(claim.epsilon, adds_user),
+        delta=merit((stream, law))[0],
         epsilon=epsilon,
-        best_delta=best,
-        best_delta_of_half=best_of_half,
-        static_distance=static.distance,
-        static_delta=static_law.delta(claim.epsilon, adds_user),
+        best_delta=None if best is None else best[0],
+        best_delta_of_half=None if best is None else best[1],
+        ceiling_delta=None if ceiling is None else ceiling[0],
+        items=windows * per_window,
+        static_distance=static[0].distance,
+        static_delta=merit(static)[0],
         curve=tuple((point, law.delta(point, adds_user)) for point in points),
     )
 
 
-def _static_laws(mechanism: Mechanism, rounds: int, adds_user: bool) -> list[tuple[Stream, StreamLaw]]:
-    """Streams that need not look back, so that all items of a window count."""
-    queries = min(rounds, mechanism.horizon * mechanism.max_items_per_user)
-    streams = [Stream.static(adds_user, distance, queries) for distance in mechanism.law.distances]
-    return [(stream, law_of(mechanism, stream)) for stream in streams]
+def _fewest_items_per_window(mechanism: Mechanism, rounds: int) -> tuple[int, int]:
+    """Windows, and items in each of them, to show so many items or all that the run has room for."""
+    windows = min(rounds, mechanism.horizon)
+    return windows, min(mechanism.max_items_per_user, math.ceil(rounds / windows))
 
 
-def _best_delta(
-    mechanism: Mechanism, epsilon: float, rounds: int, adds_user: bool
-) -> tuple[float, float] | tuple[None, None]:
-    """Only where every loss is a whole step: elsewhere rounding would leave nothing."""
-    distances = mechanism.law.distances
-    losses = [abs(result.log_ratio) for distance in distances for result in mechanism.law.results(distance)]
+def _static_streams(mechanism: Mechanism, rounds: int, adds_user: bool) -> list[Stream]:
+    """Streams that need not look back, so that a window may hold as many items as it can."""
+    per_window = mechanism.max_items_per_user
+    items = min(rounds, mechanism.horizon * per_window)
+    return [Stream.static(adds_user, distance, items, per_window) for distance in mechanism.law.distances]
+
+
+def _adaptive_streams(mechanism: Mechanism, epsilon: float, rounds: int, adds_user: bool) -> list[Stream]:
+    """The worst stream with one item in a window, and with more where the run is short: none if none looks back."""
+    if mechanism.law.far is None:
+        return []
+    most = _fewest_items_per_window(mechanism, rounds)[1]
+    return [
+        worst_stream(mechanism, epsilon, rounds, adds_user, items_per_window=per_window)
+        for per_window in sorted({1, (1 + most) // 2, most})
+    ]
+
+
+def _best_deltas(
+    mechanism: Mechanism, epsilon: float, windows: int, items_per_window: int, adds_user: bool
+) -> tuple[float, float] | None:
+    """What the best adversary attains, and in half the windows. With one item in each, no stream on so many items does
+    better, by the theorem of docs/audit.md.
+
+    Only where every loss is a whole step: elsewhere rounding would leave nothing. The two directions of a zone are
+    mirror images, so that both attain the same.
+    """
+    law = mechanism.law
+    hits = min(mechanism.hits_per_user, windows * items_per_window + 1)
+    return _best_of_law(law, hits, epsilon, windows, items_per_window, adds_user and law.far is None)
+
+
+@functools.lru_cache(maxsize=4)
+def _best_of_law(
+    law: QueryLaw, hits: int, epsilon: float, windows: int, items_per_window: int, adds_user: bool
+) -> tuple[float, float] | None:
+    losses = [abs(result.log_ratio) for distance in law.distances for result in law.results(distance)]
     if not math.isclose(min(losses), max(losses), rel_tol=1e-9):
-        return None, None
-    kernel = kernel_of_law(mechanism.law, distances, min(mechanism.hits_per_user, rounds + 1))
-    curve = best_adversary(kernel, step=losses[0], rounds=rounds, epsilons=[epsilon], adds_target=adds_user)
+        return None
+    curve = best_adversary(
+        kernel_of_law(law, law.distances, hits),
+        step=losses[0],
+        rounds=windows,
+        items_per_window=items_per_window,
+        epsilons=[epsilon],
+        adds_target=adds_user,
+    )
     return float(curve.deltas[0]), float(curve.deltas_of_half[0])
 
 
@@ -251,9 +316,7 @@ def _audit_together(
     ln(1 - p))``; in the other direction the stream alone attains what it attains.
     """
     items = mechanism.max_items_per_user
-    # A static stream packs a window full; an adaptive one has one item in each.
-    used = adding.stream.rounds if not adding.stream.is_static else math.ceil(adding.stream.rounds / items)
-    p = lone_delta(mechanism, items * (mechanism.horizon - used))
+    p = lone_delta(mechanism, items * (mechanism.horizon - adding.stream.windows))
     alone = lone_delta(mechanism, items * mechanism.horizon)
 
     def delta(side: ChargedAudit, law: StreamLaw, epsilon: float) -> float:
@@ -283,26 +346,37 @@ def _epsilon_of(delta_at: Callable[[float], float], delta: float, highest: float
 
 
 def _audit_running(mechanism: Mechanism, claim: Claim, rounds: int) -> tuple[RunningFigure, ...]:
-    """The figure that every report carries, for exclusions after fewer hits."""
+    """The figure that every report carries, for exclusions after fewer hits.
+
+    Streams that look back are tried with the user removed: in `labels` the other direction is their mirror image.
+    """
     total = len(claim.epsilon_after_hits)
     chosen = sorted({1 + round((total - 1) * part / (_MOST_FIGURES - 1)) for part in range(_MOST_FIGURES)})
     figures = []
     for hits in chosen if total else []:
         shorter = dataclasses.replace(mechanism, hits_per_user=hits)
+        items = min(rounds, rounds_until_excluded(shorter))
         epsilon = claim.epsilon_after_hits[hits - 1]
-        law = law_of(shorter, worst_stream(shorter, epsilon, min(rounds, rounds_until_excluded(shorter)), False))
-        figures.append(RunningFigure(hits, epsilon, law.delta(epsilon, False)))
+        streams = _adaptive_streams(shorter, epsilon, items, False)
+        attained = [law_of(shorter, stream).delta(epsilon, False) for stream in streams]
+        if items > shorter.horizon or not streams:
+            for stream in _static_streams(shorter, items, False):
+                attained += [law_of(shorter, stream).delta(epsilon, adds_user) for adds_user in (True, False)]
+        windows, per_window = _fewest_items_per_window(shorter, items)
+        if streams and per_window > 1 and hits * items**2 < _LARGEST_PASS / 10:
+            best = _best_deltas(shorter, epsilon, windows, per_window, False)
+            attained.append(best[0] if best else 0.0)
+        figures.append(RunningFigure(hits, epsilon, max(attained)))
     return tuple(figures)
 
 
 def _violations(audit: ExactAudit, claim: Claim) -> list[str]:
     found = []
     for side, name in ((audit.adding, "adding"), (audit.removing, "removing")):
-        attained = max(side.delta, side.best_delta or 0.0)
-        if attained > claim.delta_accounting:
+        if side.attained > claim.delta_accounting:
             found.append(
-                f"{name} one user attains delta {attained:.3g} at epsilon {claim.epsilon:g} on charged results, but "
-                f"only {claim.delta_accounting:.3g} is set aside for them"
+                f"{name} one user attains delta {side.attained:.3g} at epsilon {claim.epsilon:g} on charged results, "
+                f"but only {claim.delta_accounting:.3g} is set aside for them"
             )
     if audit.lone_delta > claim.delta_open:
         found.append(

@@ -1,7 +1,7 @@
 """Concrete streams, simple enough to be run, and the exact law of everything that they publish about one user.
 
-In each window the user holds one item, whose other holders appear nowhere else. All that the adversary decides is how
-many they are, which is to say the distance of their number from the threshold.
+The user holds one item in each window, or several, whose other holders appear nowhere else. All that the adversary
+decides is how many they are, which is to say the distance of their number from the threshold.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ _TOLERANCE = 1e-9  # two losses that differ by less than this share are one
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """One item in each of so many windows, or in fewer: the adversary leaves once the user is excluded.
+    """The user is shown on one item after the other, until it is excluded or after so many rounds.
 
     adds_user: which world is P, the one that the stream makes look bad: the one with the user, or the one without.
     distance: others that hold the item, minus the threshold. later_distance: the same once the loss
     ``ln P(published so far) / Q(published so far)`` exceeds switch_loss; equal to `distance` for a static stream.
+    rounds: items, each of which is tested once. items_per_window: so many are in one window, at one distance, chosen
+    before it; they are tested one after the other, and the adversary is told in which order (docs/audit.md).
     """
 
     adds_user: bool
@@ -37,14 +39,19 @@ class Stream:
     later_distance: int
     switch_loss: float
     rounds: int
+    items_per_window: int = 1
 
     @classmethod
-    def static(cls, adds_user: bool, distance: int, rounds: int) -> Stream:
-        return cls(adds_user, distance, distance, 0.0, rounds)
+    def static(cls, adds_user: bool, distance: int, rounds: int, items_per_window: int = 1) -> Stream:
+        return cls(adds_user, distance, distance, 0.0, rounds, items_per_window)
 
     @property
     def is_static(self) -> bool:
         return self.distance == self.later_distance
+
+    @property
+    def windows(self) -> int:
+        return math.ceil(self.rounds / self.items_per_window)
 
     def is_late(self, log_ratio: Values) -> npt.NDArray[np.bool_]:
         """Where the later distance is used. log_ratio: ``ln(with / without)`` of what was published so far."""
@@ -53,7 +60,7 @@ class Stream:
 
 
 class Move(NamedTuple):
-    """One result of one window. up: likelier with the user."""
+    """One result of one call. up: likelier with the user."""
 
     up: bool
     charged: bool
@@ -65,7 +72,7 @@ class Move(NamedTuple):
 class Steps:
     """How the privacy loss moves: up by one amount, or down by one, whatever the result was.
 
-    moves: by distance. up, down: the two amounts. The loss ``ln(with / without)`` after some windows is then a
+    moves: by distance. up, down: the two amounts. The loss ``ln(with / without)`` after some calls is then a
     function of the hits paid and of the *level*, the number of moves up minus that of moves down.
     """
 
@@ -142,37 +149,50 @@ def largest_argument(holds: Callable[[float], bool], highest: float) -> float:
     return low
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=16)
 def law_of_stream(law: QueryLaw, hits_per_user: int, stream: Stream) -> StreamLaw:
     """The exact law, by following both worlds from window to window."""
-    if stream.is_static and not stream.adds_user:  # one law serves both directions
-        return law_of_stream(law, hits_per_user, dataclasses.replace(stream, adds_user=True))
+    if stream.is_static and (not stream.adds_user or stream.items_per_window > 1):
+        # One law serves both directions, and who does not look back does not care where a window ends.
+        return law_of_stream(law, hits_per_user, Stream.static(True, stream.distance, stream.rounds))
     steps = Steps.of_law(law, tuple(dict.fromkeys((stream.distance, stream.later_distance))))
     rounds, hits = stream.rounds, hits_per_user
     ends = np.zeros((2, hits + 1, 2 * rounds + 1))
     playing = np.zeros((2, hits, 1))  # by hits paid and number of moves up
     playing[:, 0] = 1.0
-    for done in range(rounds):
-        following = np.zeros((2, hits, done + 2))
+    for done in range(0, rounds, stream.items_per_window):
+        calls = min(stream.items_per_window, rounds - done)
+        following = np.zeros((2, hits, done + calls + 1))
         for distance, ups in _split(stream, steps, done):
-            for move in steps.moves[distance]:
-                probabilities = np.array([move.with_user, move.without_user])[:, None, None]
-                target = slice(ups.start + move.up, ups.stop + move.up)
-                if not move.charged:
-                    following[:, :, target] += probabilities * playing[:, :, ups]
-                    continue
-                following[:, 1:, target] += probabilities * playing[:, :-1, ups]
-                lowest = rounds - done - 1  # where the level of no move up is kept
-                excluded = slice(lowest + 2 * target.start, lowest + 2 * target.stop, 2)
-                ends[:, hits, excluded] += probabilities[:, 0] * playing[:, -1, ups]
+            part = playing[:, :, ups]
+            for call in range(done, done + calls):
+                # In the ends, this is where the level of so few moves up is kept.
+                part = _after_call(part, steps.moves[distance], ends, rounds - call - 1 + 2 * ups.start)
+            following[:, :, ups.start : ups.start + part.shape[2]] += part
         playing = following
     ends[:, :hits, ::2] += playing
     levels = np.arange(-rounds, rounds + 1)
     return StreamLaw(ends[0], ends[1], steps.log_ratio(np.arange(hits + 1)[:, None], levels), levels)
 
 
+def _after_call(playing: Values, moves: tuple[Move, ...], ends: Values, lowest: int) -> Values:
+    """Who still plays after one call, by one more possible number of moves up; adds the excluded to the ends."""
+    width = playing.shape[2]
+    following = np.zeros((*playing.shape[:2], width + 1))
+    for move in moves:
+        probabilities = np.array([move.with_user, move.without_user])[:, None, None]
+        target = slice(int(move.up), width + move.up)
+        if not move.charged:
+            following[:, :, target] += probabilities * playing
+            continue
+        following[:, 1:, target] += probabilities * playing[:, :-1]
+        excluded = slice(lowest + 2 * target.start, lowest + 2 * target.stop, 2)
+        ends[:, -1, excluded] += probabilities[:, 0] * playing[:, -1]
+    return following
+
+
 def _split(stream: Stream, steps: Steps, done: int) -> list[tuple[int, slice]]:
-    """After so many windows: each distance and the numbers of moves up, of 0 .. done, at which it is used."""
+    """After so many calls: each distance and the numbers of moves up, of 0 .. done, at which it is used."""
     everything = slice(0, done + 1)
     if stream.is_static:
         return [(stream.distance, everything)]

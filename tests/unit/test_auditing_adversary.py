@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -120,6 +121,65 @@ def test_rounding_of_losses_is_downward_and_stopping_is_allowed() -> None:
     assert 0 < many.deltas_of_half[0] < many.deltas[0]
 
 
+def _best_in_windows(
+    by_distance: list[list[Result]],
+    hits: int,
+    windows: int,
+    most: int,
+    epsilon: float,
+    mixed: bool,
+    p: float = 1.0,
+    q: float = 1.0,
+) -> float:
+    """The user removed: before each window, all choices of up to so many calls (mixed: each at a distance of its own);
+    the adversary goes on with what all results of the window were."""
+    best = max(0.0, q - math.exp(epsilon) * p)
+    if not hits or not windows:
+        return best
+
+    def after(calls: tuple[list[Result], ...], hits: int, p: float, q: float) -> float:
+        if not calls or not hits:
+            return _best_in_windows(by_distance, hits, windows - 1, most, epsilon, mixed, p, q)
+        return sum(
+            after(calls[1:], hits - result.charged, p * result.with_user, q * result.without_user)
+            for result in calls[0]
+        )
+
+    for size in range(1, most + 1):
+        chosen = itertools.product(by_distance, repeat=size) if mixed else ((one,) * size for one in by_distance)
+        best = max(best, *(after(calls, hits, p, q) for calls in chosen))
+    return best
+
+
+@pytest.mark.parametrize("zone_width", [0, 3])
+@pytest.mark.parametrize(("hits", "windows", "most"), [(1, 2, 2), (2, 2, 2), (2, 1, 3), (3, 1, 4)])
+def test_several_items_in_a_window_by_force(zone_width: int, hits: int, windows: int, most: int) -> None:
+    """One distance a window is attained exactly; and whatever the distances in a window, single items are a ceiling."""
+    law = ThresholdLaw(EPSILON, zone_width)
+    critical = [law.near] if law.far is None else [law.near, law.far]
+
+    def program(rounds: int, items_per_window: int, epsilon: float) -> float:
+        kernel = kernel_of_law(law, critical, hits)
+        curve = best_adversary(
+            kernel,
+            step=EPSILON,
+            rounds=rounds,
+            items_per_window=items_per_window,
+            epsilons=[epsilon],
+            adds_target=False,
+        )
+        return float(curve.deltas[0])
+
+    for epsilon in (0.0, 0.4, 1.1):
+        one_each = _best_in_windows([_lumped([*law.results(d)]) for d in critical], hits, windows, most, epsilon, False)
+        assert program(windows, most, epsilon) == pytest.approx(one_each, rel=1e-6, abs=1e-12)
+        everywhere = [_lumped(_single_results(zone_width, distance)) for distance in (-3, -1, 0, 2, 3)]
+        mixed = _best_in_windows(everywhere, hits, windows, most, epsilon, True)
+        assert one_each <= mixed * (1 + 1e-9) <= program(windows * most, 1, epsilon) * (1 + 1e-6) + 1e-12
+    if zone_width and hits == 1:
+        assert program(2, 2, 0.4) < 0.999 * program(4, 1, 0.4), "looking back is worth something"
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Streams
 # ---------------------------------------------------------------------------------------------------------------------
@@ -128,16 +188,19 @@ def test_rounding_of_losses_is_downward_and_stopping_is_allowed() -> None:
 def _transcripts(law: QueryLaw, hits: int, stream: Stream) -> Iterator[tuple[float, float]]:
     """Both probabilities of every sequence of results, by walking through all of them."""
 
-    def walk(p: float, q: float, loss: float, paid: int, left: int) -> Iterator[tuple[float, float]]:
+    def walk(p: float, q: float, loss: float, paid: int, left: int, last: int) -> Iterator[tuple[float, float]]:
         if not left or paid == hits:
             yield p, q
             return
         in_direction = loss if stream.adds_user else -loss
         distance = stream.later_distance if in_direction > stream.switch_loss + 1e-9 else stream.distance
+        if (stream.rounds - left) % stream.items_per_window:
+            distance = last  # within a window nothing is known of it
         for result in law.results(distance):
-            yield from walk(p * result[0], q * result[1], loss + result.log_ratio, paid + result.charged, left - 1)
+            after = loss + result.log_ratio
+            yield from walk(p * result[0], q * result[1], after, paid + result.charged, left - 1, distance)
 
-    return walk(1.0, 1.0, 0.0, 0, stream.rounds)
+    return walk(1.0, 1.0, 0.0, 0, stream.rounds, stream.distance)
 
 
 STREAMS = [
@@ -146,6 +209,10 @@ STREAMS = [
     (ThresholdLaw(EPSILON, 3), Stream.static(True, 1, 6)),
     (ThresholdLaw(EPSILON, 3), Stream(True, 2, -1, 0.8, 6)),
     (ThresholdLaw(EPSILON, 3), Stream(False, -1, 2, 0.7, 6)),
+    (ThresholdLaw(EPSILON, 3), Stream(False, -1, 2, 0.7, 6, 2)),
+    (ThresholdLaw(EPSILON, 3), Stream(True, 2, -1, 0.0, 6, 2)),
+    (ThresholdLaw(EPSILON, 3), Stream(True, 2, -1, 0.8, 7, 3)),
+    (ThresholdLaw(EPSILON, 3), Stream.static(False, 1, 6, 4)),
     (CappedSumLaw(0.05, 0.2, 9), Stream.static(False, -4, 6)),
     (CappedSumLaw(0.05, 0.2, 9), Stream.static(True, 3, 6)),
 ]

@@ -202,6 +202,72 @@ def test_a_short_run_attains_less_and_may_use_several_items_of_a_window() -> Non
     assert one.removing.epsilon == pytest.approx(2 * _plan("counts", 3, windows=1).epsilon_per_query, rel=1e-3)
 
 
+@functools.cache
+def _short_plan(release: str = "labels") -> ReleasePlan:
+    """A day of hours, three items of a user in each: 72 calls, where about 140 exclude the user."""
+    schedule = WindowSchedule.fixed(0, 24 * 3600, 3600)
+    return ReleasePlan.calibrate(epsilon=2.0, delta=1e-9, schedule=schedule, max_items_per_user=3, release=release)
+
+
+def test_in_a_short_run_the_adversary_uses_several_items_of_a_window() -> None:
+    """One item a window attains nothing in 24 of them; three attain what 72 windows of one item do, up to a thousandth,
+    and it is not said that they attain all of it."""
+    plan = _short_plan()
+    mechanism = Mechanism.of_plan(plan)
+    audit = audit_exactly(mechanism, Claim.of_plan(plan))
+    assert audit.violations == ()
+    assert law_of(mechanism, worst_stream(mechanism, 2.0, 24, False)).delta(2.0, False) == 0
+    longer = dataclasses.replace(mechanism, horizon=72)
+    most = law_of(longer, worst_stream(longer, 2.0, 72, False)).delta(2.0, False)
+    for side in (audit.adding, audit.removing):
+        assert side.items == 72
+        assert 0 < side.static_delta < side.delta < side.best_delta == side.attained
+        assert side.attained == pytest.approx(4.969e-10, rel=1e-3)
+        assert side.ceiling_delta == pytest.approx(most, rel=1e-5) == pytest.approx(4.9728e-10, rel=1e-4)
+        assert side.best_delta < (1 - 1e-4) * side.ceiling_delta
+        assert not side.is_settled
+        assert side.best_delta_of_half < 0.01 * side.best_delta, "a run that is half as long"
+
+
+@pytest.mark.parametrize(("release", "least"), [("labels", 0.99), ("counts", 0.7)])
+def test_running_figures_of_a_short_run_are_checked_against_something(release: str, least: float) -> None:
+    """Each is attained almost in full, so that a little less is flagged, whichever it is."""
+    plan = _short_plan(release)
+    mechanism, claim = Mechanism.of_plan(plan), Claim.of_plan(plan)
+    running = audit_exactly(mechanism, claim).running
+    assert len(running) == min(6, plan.hits_per_user)
+    for figure in running:
+        assert least < figure.delta / plan.delta_accounting <= 1
+        figures = [*claim.epsilon_after_hits]
+        figures[figure.hits - 1] *= 0.9
+        wrong = dataclasses.replace(claim, epsilon_after_hits=tuple(figures))
+        (violation,) = audit_exactly(mechanism, wrong).violations
+        assert f"cut at {figure.hits} hits" in violation
+
+
+def test_a_fault_is_flagged_in_a_run_whose_windows_are_too_few_for_one_item_each() -> None:
+    """Noise that is one part in a hundred too small, which no stream that keeps its distance shows."""
+    plan = _short_plan()
+    law = ThresholdLaw(1.01 * plan.epsilon_per_query, plan.zone_width)
+    audit = _audit(plan, law=law)
+    for side, name in ((audit.adding, "adding"), (audit.removing, "removing")):
+        assert side.static_delta < plan.delta_accounting < side.attained
+        assert any(text.startswith(f"{name} one user") for text in audit.violations)
+
+
+def test_only_what_was_computed_to_be_the_most_is_called_so() -> None:
+    settled = [
+        (_audit(_plan("labels", 3)), True),
+        (_audit(_plan("counts", 3)), True),
+        (_audit(_short_plan()), False),
+        (_audit(_short_plan("counts")), True),  # there is one distance, so nothing to look back for
+        (_audit(_plan("kms21")), False),
+    ]
+    for audit, is_settled in settled:
+        assert audit.removing.is_settled is is_settled
+    assert settled[-1][0].removing.ceiling_delta is None
+
+
 def test_fewer_rounds_attain_less() -> None:
     plan = _plan("labels", 3)
     mechanism, claim = Mechanism.of_plan(plan), Claim.of_plan(plan)

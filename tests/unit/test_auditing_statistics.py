@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from dp_transforms.auditing.statistics import (
     binomial_p_value,
@@ -51,6 +52,39 @@ def test_the_bound_on_epsilon_holds_as_often_as_it_says() -> None:
     assert epsilon_lower_bound(round(p * many), round(q * many), many, 0.1, 0.999) < 0.86
     assert epsilon_lower_bound(0, 5, 10, 0.0, 0.999) == 0
     assert epsilon_lower_bound(5, 5, 10, 0.0, 0.999) == 0
+
+
+@pytest.mark.parametrize("confidence", [0.1, 0.9])
+@pytest.mark.parametrize(("p", "q", "delta"), [(0.6, 0.3, 0.0), (0.7, 0.3, 0.1), (0.9, 0.9 / math.e, 0.0)])
+def test_the_bound_on_epsilon_covers_as_it_says(confidence: float, p: float, q: float, delta: float) -> None:
+    """Exactly, by summing over all counts of 80 runs: too high with probability at most 1 - confidence. Where the two
+    bounds together may be wrong that often, but not each of them, which shows at a low confidence."""
+    runs, truth = 80, math.log((p - delta) / q)
+    masses_p, masses_q = (stats.binom.pmf(np.arange(runs + 1), runs, x) for x in (p, q))
+
+    def wrong(error: float) -> float:
+        lower = np.array([clopper_pearson(k, runs, error)[0] for k in range(runs + 1)])
+        upper = np.array([clopper_pearson(k, runs, error)[1] for k in range(runs + 1)])
+        return float(masses_p @ (lower[:, None] - delta > math.exp(truth) * upper) @ masses_q)
+
+    likely_p, likely_q = (np.flatnonzero(masses > 1e-8) for masses in (masses_p, masses_q))
+    attained = math.fsum(
+        masses_p[first] * masses_q[second]
+        for first in likely_p
+        for second in likely_q
+        if epsilon_lower_bound(int(first), int(second), runs, delta, confidence) > truth
+    )
+    assert 0 < attained <= 1 - confidence
+    if confidence < 0.5:
+        assert wrong(1 - confidence) > 1 - confidence, "a test that an error of 1 - confidence on each side fails"
+
+
+def test_the_bound_on_epsilon_in_closed_form() -> None:
+    """If all runs of one world show the event and none of the other, both bounds are powers of half the error."""
+    runs, confidence, delta = 50, 0.9, 0.01
+    root = ((1 - confidence) / 2) ** (1 / runs)
+    expected = math.log((root - delta) / (1 - root))
+    assert epsilon_lower_bound(runs, 0, runs, delta, confidence) == pytest.approx(expected, rel=1e-9)
 
 
 def test_p_values_are_uniform_where_the_law_is_the_claimed_one() -> None:
