@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 
 import numpy as np
 
+_LARGEST_FLOAT = 2.0**1023  # integers and fractions beyond have no float; nothing here needs one
 LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
 
 
@@ -33,7 +33,7 @@ def check_whole(name: str, value: object, at_least: int, at_most: int = LARGEST_
 
 def check_positive(name: str, value: object) -> float:
     """The value as a float. Raises ValueError unless it is a finite number > 0."""
-    if not is_number(value) or not 0 < value < math.inf:  # type: ignore[operator]
+    if not is_number(value) or not 0 < value < _LARGEST_FLOAT:  # type: ignore[operator]
         raise ValueError(f"{name} must be finite and > 0, got {value!r}.")
     return float(value)  # type: ignore[arg-type]
 

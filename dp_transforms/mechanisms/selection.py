@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from dp_transforms.arguments import check_whole
+from dp_transforms.arguments import check_whole, is_whole
 from dp_transforms.mechanisms.noise_source import NoiseSource
 from dp_transforms.mechanisms.private_computation import PrivateComputation
 from dp_transforms.mechanisms.target_charging import Price, TargetCharging
@@ -77,6 +77,8 @@ class OneShotTopK:
     def _sweep(self, candidates: Sequence[PrivateComputation], data: Any, noise: NoiseSource) -> list[Selected]:
         results = [candidate.run(data, noise) for candidate in candidates]
         scores = [self.score(result) for result in results]
+        if not all(map(is_whole, scores)):  # the message names no score: it would be published for the price of a hit
+            raise ValueError("every score must be a whole number: the sweep goes through the whole numbers.")
         best_first = sorted(range(len(results)), key=lambda position: (-scores[position], position))[: self.k]
         published = best_first[:1]
         for position in best_first[1:]:

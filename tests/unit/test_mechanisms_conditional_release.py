@@ -248,3 +248,11 @@ def test_selection_errors() -> None:
         OneShotTopK(charging, 1).ask([])
     with pytest.raises(TypeError):
         OneShotTopK(charging, 1).ask([_Fixed(0.5)])
+
+
+@pytest.mark.parametrize("score", [0.5, math.nan, "7", None])
+def test_scores_must_be_whole(score: object) -> None:
+    charging, limit = _charging(hits=10)
+    with pytest.raises(ValueError, match="every score must be a whole number: the"):
+        OneShotTopK(charging, 1, score=lambda result: score).ask([_Fixed(1), _Fixed(2)])
+    assert limit.used == 1, "an exception after the data were touched is charged"

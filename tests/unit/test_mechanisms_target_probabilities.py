@@ -15,7 +15,7 @@ from dp_transforms.accounting.target_charging import not_prior_probability as ac
 from dp_transforms.mechanisms.boundary_wrapper import BOUNDARY, BoundaryWrapper, FiniteMechanism, TwoRuns
 from dp_transforms.mechanisms.private_computation import NoisyZoneTest, NotPrior
 from dp_transforms.mechanisms.query import LinearQuery
-from tests.privacy.branching import exact_law
+from tests.privacy.branching import exact_law, hockey_stick
 from tests.unit.target_oracle import largest_q, largest_q_by_program, pairs
 
 EPSILONS = (0.05, 0.4, 1.0, 2.5)
@@ -164,3 +164,18 @@ def test_a_target_belongs_to_its_computation() -> None:
         one.target.probability(other)
     with pytest.raises(ValueError, match="other two runs"):
         TwoRuns(one).target.probability(TwoRuns(other))
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.7, 3.0])
+def test_two_runs_cost_two_runs(epsilon: float) -> None:
+    """Declared, and attained: with randomised response both results together have twice the loss of one."""
+    response = FiniteMechanism(("up", "down"), lambda is_up: _response_weights(is_up, epsilon), epsilon)
+    twice = TwoRuns(response)
+    assert (twice.epsilon, twice.delta) == (2 * epsilon, 0.0)
+    laws = [exact_law(lambda noise, world=world: twice.run(world, noise)) for world in (False, True)]
+    assert hockey_stick(*laws, twice.epsilon) < 1e-12 < hockey_stick(*laws, 0.99 * twice.epsilon)
+
+
+def _response_weights(is_up: bool, epsilon: float) -> list[int]:
+    one = 1 << 60
+    return [round(math.exp(epsilon) * one), one][:: 1 if is_up else -1]

@@ -85,7 +85,7 @@ class _Counted(RuleBasedStateMachine):
 class CountersMachine(_Counted):
     """`UserCounters` against a dict of integers."""
 
-    @initialize(users=st.integers(1, 6), limit=st.integers(1, 2000))
+    @initialize(users=st.integers(1, 6), limit=st.sampled_from([1, 2, 50, 2000, 10**6]))
     def begin(self, users: int, limit: int) -> None:
         self.users, self.limit = users, limit
         self.counters = self.make(users, limit)
@@ -97,7 +97,12 @@ class CountersMachine(_Counted):
     @rule(seed=st.integers(0, 2**32), largest=st.sampled_from([1, 3, 1000]))
     def charge(self, seed: int, largest: int) -> None:
         for generator in self.batch(seed):
+            if all(self.paid.get(user, 0) >= self.limit for user in range(self.users)):
+                self.is_as_the_dict_says()
+                # Nothing more can happen to these: others take their place, so that every step changes something.
+                self.begin(generator.randint(1, 6), generator.choice([1, 5, 300, 10**5, 10**7]))
             amounts = [generator.randint(0, largest) for _ in range(self.users)]
+            amounts[generator.randrange(self.users)] += 1
             self.counters.charge(np.array(amounts))
             for user, amount in enumerate(amounts):
                 if self.paid.get(user, 0) < self.limit:
