@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import pathlib
@@ -11,14 +12,16 @@ import sys
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.auditing.exact import Claim, ExactAudit, Mechanism, audit_exactly
+from dp_transforms.auditing.exact import Claim, ExactAudit, Mechanism, audit_exactly, rounds_until_excluded
 from dp_transforms.auditing.query_law import ThresholdLaw
 from dp_transforms.auditing.sampled import FALSE_ALARM, SampledAudit
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.window_schedule import WindowSchedule
 from pipelines.audit import command, finish, sample
+from pipelines.audit_report import as_record, print_audit
 from pipelines.options import UserError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -118,7 +121,7 @@ def test_no_runs_and_few_rounds(plan_file: pathlib.Path) -> None:
     assert result.exit_code == 0, result.output
     text = " ".join(result.stdout.split())
     assert "The real code was not run" in text
-    assert "So few windows do not exclude the user" in text
+    assert "So few items do not exclude the user" in text
     record = json.loads(output.read_text())
     assert record["sampled"] is None
     assert record["exact"]["adding"]["stream"]["rounds"] == 30
@@ -139,7 +142,62 @@ def test_a_known_domain(tmp_path: pathlib.Path) -> None:
     path.write_text(_plan(domain=ItemDomain.of_ids([f"item {n}" for n in range(50)])).to_json())
     result = _run("--plan", path, "--runs", 200, "--output", tmp_path / "audit.json")
     assert result.exit_code == 0, result.output
-    assert json.loads((tmp_path / "audit.json").read_text())["exact"]["lone_items"]["delta"] == 0
+    record = json.loads((tmp_path / "audit.json").read_text())
+    assert record["exact"]["lone_items"]["delta"] == 0
+    # Every item of a sampled run has holders, so this is a part of the mechanism that no audit runs.
+    (limit,) = [text for text in record["not_tried"] if "draw_zero_items" in text]
+    assert " ".join(limit.split()) in " ".join(result.stdout.split())
+
+
+def _limits(plan: ReleasePlan, rounds: int | None = None) -> tuple[str, str, dict]:
+    """What a report prints about the streams that were not tried; all that it prints; and its record."""
+    exact = audit_exactly(Mechanism.of_plan(plan), Claim.of_plan(plan), rounds=rounds)
+    console = Console(width=100, record=True, file=io.StringIO(), highlight=False, markup=False)
+    print_audit(console, plan, exact, None, enough_rounds=rounds_until_excluded(Mechanism.of_plan(plan)))
+    record = as_record(plan, exact, None)
+    text = " ".join(console.export_text().split())
+    for limit in record["not_tried"]:
+        assert f"- {limit}." in text
+    return record["not_tried"][0], text, record
+
+
+def test_only_what_was_computed_is_said_of_streams_that_were_not_tried() -> None:
+    limit, text, record = _limits(_plan())
+    assert "by the theorem in docs/audit.md none on" in limit
+    assert "No adversary at all attains more on" in text
+    assert record["exact"]["adding"]["no_adversary_exceeds"]["delta_at_claimed_epsilon"] > 0
+    assert "draw_zero_items" not in text
+    limit, text, record = _limits(_plan(release="kms21"))
+    assert "theorem" not in limit
+    assert "a few fixed numbers of holders" in limit
+    assert "No adversary" not in text
+    assert "more" not in limit
+    assert record["exact"]["adding"]["no_adversary_exceeds"] is None
+    limit, text, _ = _limits(_plan(), rounds=20)
+    assert limit.startswith("streams that show the user on more than 20 items; ")
+    assert "So few items do not exclude the user" in text
+
+
+@pytest.mark.parametrize("domain", [None, ItemDomain.of_ids([f"item {n}" for n in range(50)])])
+def test_a_run_of_few_windows_with_several_items_in_each(domain: ItemDomain | None) -> None:
+    """One item a window attains nothing at all in 24 windows, and that is not called the most."""
+    schedule = WindowSchedule.fixed(0, 24 * 3600, 3600)
+    plan = ReleasePlan.calibrate(epsilon=2.0, delta=1e-9, schedule=schedule, max_items_per_user=3, domain=domain)
+    limit, text, record = _limits(plan)
+    assert "no more" not in text
+    assert "No adversary at all" not in text
+    assert "whether one attains more than the" in limit
+    assert limit.endswith("is open")
+    assert "in each window, until the user is excluded" in text
+    for direction in ("adding", "removing"):
+        side = record["exact"][direction]
+        static, best = side["best_static"]["delta_at_claimed_epsilon"], side["best_adaptive_delta"]
+        ceiling = side["no_adversary_exceeds"]
+        assert 0 < static < side["delta_at_claimed_epsilon"] < best < ceiling["delta_at_claimed_epsilon"]
+        assert ceiling["items"] == 72
+        assert f"{best:.4g}" in text
+        assert f"{ceiling['delta_at_claimed_epsilon']:.4g} on 72 items" in text
+    assert all(figure["delta"] > 0.99 * plan.delta_accounting for figure in record["exact"]["running_figure"])
 
 
 def test_a_plan_is_missing(tmp_path: pathlib.Path) -> None:

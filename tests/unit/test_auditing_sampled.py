@@ -11,11 +11,13 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from dp_transforms.auditing.exact import Claim, Mechanism, default_rounds
 from dp_transforms.auditing.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
 from dp_transforms.auditing.sampled import (
     FALSE_ALARM,
+    VALUE_REACH,
     Observed,
     SampledAudit,
     SamplePlan,
@@ -132,6 +134,47 @@ def test_chunks_are_independent_of_each_other() -> None:
     ends = [run_chunk(chunk).ends for chunk in (first, first, second)]
     assert (ends[0] == ends[1]).all()
     assert (ends[0] != ends[2]).any()
+
+
+def _as_expected(masses: np.ndarray, runs: int) -> np.ndarray:
+    """Counts that differ from their expectation by less than one, so that no test finds anything in them."""
+    shape, total = masses.shape, np.concatenate([[0.0], np.cumsum(masses.reshape(-1))])
+    return np.diff(np.rint(runs * np.minimum(total, 1.0))).astype(np.int64).reshape(shape)
+
+
+@pytest.mark.parametrize(("release", "tests"), [("counts", 8), ("kms21", 6)])
+def test_the_smallest_p_value_is_multiplied_by_the_number_of_tests(release: str, tests: int) -> None:
+    """Two tests of the ends in each world, one of those that were excluded, and one of the values if there are any.
+
+    On made-up counts, of which all but one are as expected: the p-value of that one is known, and the alarm is raised
+    only where so many tests make it likely at most FALSE_ALARM times.
+    """
+    settings = _kms21() if release == "kms21" else _settings(release)
+    law, sampling = _law(settings), _sampling(settings)
+    shown = 10**6
+    published = math.fsum(result[1] for result in law.results(sampling.stream.distance) if result.log_ratio > 0)
+
+    def judged(excluded_published: int) -> SampledAudit:
+        worlds = []
+        for masses, with_user in ((sampling.law.without_user, False), (sampling.law.with_user, True)):
+            values = {}
+            if release != "kms21":
+                of_values = law.value_masses(sampling.stream.distance, VALUE_REACH, with_user)
+                values[sampling.stream.distance] = _as_expected(of_values, shown)
+            worlds.append(Observed(_as_expected(masses, RUNS), values, shown, round(shown * published)))
+        worlds[0].excluded_published = excluded_published
+        return judge(sampling, law, CLAIM, *worlds)
+
+    assert judged(round(shown * published)).p_value == 1
+    alarms = set()
+    for deviations in np.arange(4.5, 6.5, 0.02):
+        at = round(shown * published + deviations * math.sqrt(shown * published * (1 - published)))
+        p_value = float(stats.binomtest(at, shown, published).pvalue)
+        audit = judged(at)
+        assert audit.p_value == pytest.approx(tests * p_value, rel=1e-9)
+        assert bool(audit.violations) is (tests * p_value < FALSE_ALARM)
+        alarms.add((p_value < FALSE_ALARM, bool(audit.violations)))
+    assert alarms == {(False, False), (True, False), (True, True)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
