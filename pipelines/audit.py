@@ -32,6 +32,7 @@ from pipelines.plan_options import read_plan
 _MOST_RUNS = 200_000
 _LEAST_RUNS = 1_000
 _HITS_OF_ALL_RUNS = 600_000  # about a quarter of a minute a world
+_HOLDERS_OF_ALL_RUNS = 40 * _HITS_OF_ALL_RUNS  # in labels an item has about as many holders as the zone is wide
 
 Advance = Callable[[str, float], None]
 
@@ -43,7 +44,7 @@ Advance = Callable[[str, float], None]
     type=click.IntRange(min=0, max=10_000_000),
     metavar="N",
     help="Runs of the real code, with the user and without; 0: no runs, only exact computation. "
-    f"Default: {_MOST_RUNS:,}, and fewer where a run has over three hits.",
+    f"Default: {_MOST_RUNS:,}, and fewer where a run has over three hits or a wide zone.",
 )
 @click.option(
     "--rounds",
@@ -69,7 +70,7 @@ def command(plan_file: str | None, runs: int | None, rounds: int | None, output:
     plan = read_plan(plan_file)
     mechanism, claim = Mechanism.of_plan(plan), Claim.of_plan(plan)
     rounds = default_rounds(mechanism) if rounds is None else rounds
-    runs = min(_MOST_RUNS, max(_LEAST_RUNS, _HITS_OF_ALL_RUNS // plan.hits_per_user)) if runs is None else runs
+    runs = _default_runs(plan) if runs is None else runs
     with _progress() as advance:
         exact = audit_exactly(mechanism, claim, rounds=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0))
         sampled = sample(plan, mechanism, claim, runs, rounds, advance) if runs else None
@@ -105,6 +106,12 @@ def sample(
         else:
             seen[chunk.with_user] = observed
     return judge(sampling, mechanism.law, claim, seen[False], seen[True])
+
+
+def _default_runs(plan: ReleasePlan) -> int:
+    """As many as about half a minute allows."""
+    affordable = min(_HITS_OF_ALL_RUNS, _HOLDERS_OF_ALL_RUNS // (plan.zone_width + 1)) // plan.hits_per_user
+    return min(_MOST_RUNS, max(_LEAST_RUNS, affordable))
 
 
 def _settings(plan: ReleasePlan) -> MonitorSettings:

@@ -14,7 +14,7 @@ import click
 
 from pipelines.options import TERMINATED, UserError
 
-# The module of each subcommand is ``pipelines.<name>``; said here in short, so that ``shh --help`` imports none of them.
+# Each in a module of its name; what it does is said here too, so that ``shh --help`` imports none of them.
 _COMMANDS = {
     "audit": "Check a plan before it is used: what its mechanism gives away at the worst.",
     "plan": "Show what a budget buys: noise, threshold, and what can be found.",

@@ -109,6 +109,7 @@ class SampledAudit:
 
 def plan_sampling(mechanism: Mechanism, claim: Claim, runs: int, rounds: int) -> SamplePlan:
     """The stream and the event for which so many runs may be expected to show the largest epsilon."""
+    rounds = min(rounds, mechanism.horizon)  # more windows than the plan has would show more than the plan gives away
     unlimited = dataclasses.replace(mechanism, horizon=rounds)
     streams = [Stream.static(False, mechanism.law.telling, rounds)]
     if mechanism.law.far is not None:
@@ -133,7 +134,7 @@ def _events(stream: Stream, law: StreamLaw, runs: int, delta: float) -> Iterator
         if seen >= 5:
             bound = epsilon_lower_bound(seen, math.ceil(runs * q[at]), runs, delta, CONFIDENCE)
             yield SamplePlan(stream, law, runs, float(ordered[at]) * (1 - 1e-9), float(p[at]), float(q[at]), bound)
-    yield SamplePlan(stream, law, runs, 0.0, 1.0, 1.0, 0.0)
+    yield SamplePlan(stream, law, runs, -math.inf, 1.0, 1.0, 0.0)  # the event that is certain shows nothing
 
 
 def settings_for_sampling(settings: MonitorSettings, stream: Stream) -> MonitorSettings:

@@ -230,3 +230,21 @@ def test_values_that_are_off_by_one_are_found(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(CountsAboveThreshold, "__call__", biased)
     _assert_found(_audit(_settings("counts")))
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3, 5, 20])
+@pytest.mark.parametrize("release", ["labels", "counts"])
+def test_a_handful_of_runs_raises_no_alarm(release: str, runs: int) -> None:
+    """So few show nothing: the event is then the certain one, which happens in every run of both worlds."""
+    audit = _audit(_settings(release), runs=runs)
+    assert audit.violations == ()
+    assert audit.epsilon == 0
+
+
+def test_no_more_windows_are_run_than_the_plan_has() -> None:
+    """Else the bound would be above what the plan can give away: here, in one window, the epsilon of one count."""
+    settings = _settings("labels")
+    mechanism = Mechanism(_law(settings), settings.threshold, settings.hits_per_user, 1, 1)
+    sampling = plan_sampling(mechanism, CLAIM, RUNS, 80)
+    assert sampling.stream.rounds == 1
+    assert sampling.expected_epsilon <= settings.epsilon_per_query
