@@ -65,14 +65,11 @@ def make_stream() -> list[Step]:
     return [steps[index] for index in np.arange(len(steps)) * 101 % len(steps)]  # 101 is coprime to 252
 
 
-def make_charging(users: int, noise: NoiseSource | None = None) -> IndividualCharging:
+def make_charging(users: int, noise: NoiseSource | None = None, hits: int = HELD_PER_USER) -> IndividualCharging:
     epsilon_per_query = solve_target_charging(
-        lambda each: GameAccountant(each, not_prior_probability(each), HELD_PER_USER).delta(EPSILON),
-        HELD_PER_USER,
-        EPSILON,
-        DELTA,
+        lambda each: GameAccountant(each, not_prior_probability(each), hits).delta(EPSILON), hits, EPSILON, DELTA
     )
-    return IndividualCharging(users, hits=HELD_PER_USER, epsilon_per_query=epsilon_per_query, noise=noise)
+    return IndividualCharging(users, hits=hits, epsilon_per_query=epsilon_per_query, noise=noise)
 
 
 def make_sparse(data: object, tops: int, threshold: float, noise: NoiseSource | None = None) -> Sparse:
@@ -86,7 +83,7 @@ def make_sparse(data: object, tops: int, threshold: float, noise: NoiseSource | 
 
 def monitor_numbers(noise: ThresholdMonitorNoise) -> dict[str, float]:
     return {
-        "hits": HELD_PER_USER,
+        "hits": noise.hits,
         "wide_epsilon": noise.wide_epsilon,
         "narrow_epsilon": noise.narrow_epsilon,
         "cap": noise.cap,
@@ -175,6 +172,24 @@ def errors_of_longer_streams(lengths: tuple[int, ...] = (52, 1_000, 100_000, 10_
     ]
 
 
+def errors_of_heavier_users(
+    holdings: tuple[int, ...] = (1, 3, 10, 30, 100, 300), heavy: int = 100_000
+) -> list[tuple[float, ...]]:
+    """For so many heavy items of one user, out of `heavy` in the stream: the same three errors."""
+    rows = []
+    for held in holdings:
+        numbers = monitor_numbers(calibrate_threshold_monitor(EPSILON, DELTA, held))
+        rows.append(
+            (
+                held,
+                make_charging(1, hits=held).accuracy(10 * heavy, BETA),
+                make_sparse([0], heavy, 0).accuracy(10 * heavy, BETA),
+                ThresholdMonitorEvolving(1, threshold=0, **numbers).accuracy(10 * heavy, BETA),
+            )
+        )
+    return rows
+
+
 def main() -> None:
     sizes = ", ".join(f"{count} {group} of {USERS // count:,}" for group, count in GROUPS.items())
     print(f"{USERS:,} users, each in one group of each kind: {sizes}. {LONELY_ITEMS} items held by one user.")
@@ -183,10 +198,15 @@ def main() -> None:
     for row in find_groups():
         counts = "".join(f"{row.found[group]:>7} of{count:>3}"[-10:] for group, count in GROUPS.items())
         print(f"{row.mechanism:50}{row.threshold:>11,.0f}{row.sure:>12,.0f}{counts}{row.false:>8}")
+    heading = f"{'individual charging':>22}{'Sparse':>14}{'ThresholdMonitorEvolving':>27}"
     print("\nThe error when the stream grows and every user still holds three heavy items:\n")
-    print(f"{'heavy items':>12}{'individual charging':>22}{'Sparse':>14}{'ThresholdMonitorEvolving':>27}")
+    print(f"{'heavy items':>12}{heading}")
     for heavy, charging, sparse, monitor in errors_of_longer_streams():
         print(f"{heavy:>12,}{charging:>22,.0f}{sparse:>14,.0f}{monitor:>27,.0f}")
+    print("\nThe error when one user holds more and more of 100,000 heavy items:\n")
+    print(f"{'held':>12}{heading}")
+    for held, charging, sparse, monitor in errors_of_heavier_users():
+        print(f"{held:>12,}{charging:>22,.0f}{sparse:>14,.0f}{monitor:>27,.0f}")
 
 
 if __name__ == "__main__":

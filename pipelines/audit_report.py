@@ -25,7 +25,8 @@ _NEVER_TRIED = (
 )
 _SAMPLED_NOTE = (
     "The runs have the noise, the zone and the hits of the plan; threshold and counts are smaller by the same number, "
-    "since only their difference matters. The user holds one item a window, in as many windows as it takes."
+    "since only their difference matters. The user holds one item a window, in as many windows as it takes or the plan "
+    "has."
 )
 
 

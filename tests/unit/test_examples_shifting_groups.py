@@ -69,3 +69,14 @@ def test_the_script_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> No
     assert "ThresholdMonitor, 2,000 times the users" in printed
     assert "individual charging, 3 hits" in printed
     assert "10,000,000" in printed
+
+
+def test_the_error_grows_with_what_one_user_holds(example: dict[str, Any]) -> None:
+    """About as its square root where it is charged; the technique that halts does not ask who holds what."""
+    held, charging, sparse, monitor = np.array(example["errors_of_heavier_users"]()).T
+    assert held.tolist() == [1, 3, 10, 30, 100, 300]
+    for users_charged in (charging, monitor):
+        assert (np.diff(users_charged) > 0).all()
+    assert (np.diff(sparse) == 0).all()
+    from_ten = charging[held >= 10] / np.sqrt(held[held >= 10])
+    assert from_ten.max() < 2 * from_ten.min()
