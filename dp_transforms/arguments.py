@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 
 import numpy as np
 
-_LARGEST_FLOAT = 2.0**1023  # integers and fractions beyond have no float; nothing here needs one
 LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
 
 
@@ -33,19 +33,33 @@ def check_whole(name: str, value: object, at_least: int, at_most: int = LARGEST_
 
 def check_positive(name: str, value: object) -> float:
     """The value as a float. Raises ValueError unless it is a finite number > 0."""
-    if not is_number(value) or not 0 < value < _LARGEST_FLOAT:  # type: ignore[operator]
+    number = _as_float(value)
+    if not 0 < number < math.inf:
         raise ValueError(f"{name} must be finite and > 0, got {value!r}.")
-    return float(value)  # type: ignore[arg-type]
+    return number
 
 
 def check_fraction(name: str, value: object) -> float:
     """The value as a float. Raises ValueError unless it lies strictly between 0 and 1."""
-    if not is_number(value) or not 0 < value < 1:  # type: ignore[operator]
+    number = _as_float(value)
+    if not 0 < number < 1:
         raise ValueError(f"{name} must lie strictly between 0 and 1, got {value!r}.")
-    return float(value)  # type: ignore[arg-type]
+    return number
 
 
-def check_range(name: str, value: object, at_least: float, at_most: float) -> None:
-    """Raises ValueError unless the value is a number in ``[at_least, at_most]``."""
-    if not is_number(value) or not at_least <= value <= at_most:  # type: ignore[operator]
+def check_range(name: str, value: object, at_least: float, at_most: float) -> float:
+    """The value as a float. Raises ValueError unless it is a number in ``[at_least, at_most]``."""
+    number = _as_float(value)
+    if not at_least <= number <= at_most:
         raise ValueError(f"{name} must lie in [{at_least:g}, {at_most:g}], got {value!r}.")
+    return number
+
+
+def _as_float(value: object) -> float:
+    """NaN for what is no number, infinity for numbers that are too large."""
+    if not is_number(value):
+        return math.nan
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return math.inf

@@ -304,6 +304,8 @@ class GameAccountant:
 
     def __post_init__(self) -> None:
         check_target(self.epsilon_per_query, self.target_probability)
+        for name in ("epsilon_per_query", "target_probability"):
+            object.__setattr__(self, name, float(getattr(self, name)))
         check_whole("hits", self.hits, 1)
         if self.participations is not None:
             check_whole("participations", self.participations, 1)

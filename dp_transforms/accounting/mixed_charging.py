@@ -118,6 +118,8 @@ class MixedChargingAccountant:
         ValueError: no order pays for any of these calls; raise epsilon or delta.
         """
         _check_kinds(mix)
+        check_epsilon(epsilon)
+        check_delta(delta)
         most = min(
             largest_lam(kind.epsilon_per_query, largest_probability(*kind[:2]))
             for kind in mix  # beyond, one of the kinds cannot be paid at all

@@ -26,12 +26,13 @@ from dp_transforms.accounting.composition import (
     optimal_composition_delta,
     smallest_safe_argument,
 )
-from dp_transforms.arguments import check_whole
+from dp_transforms.arguments import check_range, check_whole, is_number
 from dp_transforms.noise_distribution import MIN_WIDE_EPSILON, upper_tail
 
 _PER_HIT = 75.0  # the constants of [KMS21] Theorem 3.2
 _PER_LOG = 25.0
 _FAILURES = 3.0
+_SMALLEST_DELTA = 1e-290  # a third of it, and shares of that, are still floats
 _LARGEST_SHIFT = 0.5  # of g; [KMS21] leaves such conditions out
 _HITS_PER_EPOCH = (3, 6, 12, 24)  # tried; every number of epochs gives a valid bound
 _MOST_EPOCHS = 10**5  # tried; a monitor that needed more could not be sampled
@@ -118,6 +119,7 @@ def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: i
     """
     check_epsilon(epsilon)
     check_delta(delta)
+    check_range("delta", delta, _SMALLEST_DELTA, 1)
     check_whole("hits", hits, 1)
     check_whole("grid", grid, 1)
     if epsilon == 0:
@@ -134,7 +136,7 @@ def check_monitor_noise(wide_epsilon: float, narrow_epsilon: float, cap: int, gr
     check_whole("grid", grid, 1)
     check_whole("cap", cap, 1)
     for name, value in (("wide_epsilon", wide_epsilon), ("narrow_epsilon", narrow_epsilon)):
-        if not MIN_WIDE_EPSILON <= value < math.inf:
+        if not is_number(value) or not MIN_WIDE_EPSILON <= value < math.inf:
             raise ValueError(f"{name} must be finite and >= {MIN_WIDE_EPSILON}, got {value!r}. Use a coarser grid.")
     shift = narrow_epsilon * grid
     if not shift <= _LARGEST_SHIFT:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from dp_transforms.arguments import LARGEST_WHOLE, check_whole
 from dp_transforms.mechanisms.release_rule import Release
 
 
@@ -21,6 +22,10 @@ class BetweenThresholds:
 
     threshold: int
     zone_width: int
+
+    def __post_init__(self) -> None:
+        check_whole("threshold", self.threshold, -LARGEST_WHOLE)
+        check_whole("zone_width", self.zone_width, 1)
 
     def __call__(self, noisy_count: int) -> Release | None:
         if noisy_count < self.threshold:

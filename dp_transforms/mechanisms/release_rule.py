@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple, Protocol
 
+from dp_transforms.arguments import LARGEST_WHOLE, check_whole
+
 
 class Release(NamedTuple):
     """What is published of one query. zone: None or the zone's name; noisy_count: None where it must not be published.
@@ -34,6 +36,9 @@ class CountsAboveThreshold:
 
     threshold: int
 
+    def __post_init__(self) -> None:
+        check_whole("threshold", self.threshold, -LARGEST_WHOLE)
+
     def __call__(self, noisy_count: int) -> Release | None:
         if noisy_count < self.threshold:
             return None
@@ -49,6 +54,9 @@ class NamesAboveThreshold:
     """
 
     threshold: int
+
+    def __post_init__(self) -> None:
+        check_whole("threshold", self.threshold, -LARGEST_WHOLE)
 
     def __call__(self, noisy_count: int) -> Release | None:
         return None if noisy_count < self.threshold else Release(zone=None, noisy_count=None, charged=True)

@@ -61,6 +61,9 @@ class HitLimit:
         self.used = 0
 
     def admits(self, epsilon: float, target_probability: float, hits: int = 1) -> bool:
+        check_positive("epsilon", epsilon)
+        _check_probability(target_probability)
+        check_whole("hits", hits, 1)
         if epsilon > self.epsilon * (1 + _SAME):
             raise ValueError(f"the epsilon of a call may be at most {self.epsilon!r} here, got {epsilon!r}.")
         if target_probability < self.target_probability * (1 - _SAME):
@@ -71,7 +74,7 @@ class HitLimit:
         return self.used + hits <= self.hits
 
     def charge(self, epsilon: float, target_probability: float, hits: int = 1) -> None:
-        self.used += hits
+        self.used += check_whole("hits", hits, 0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.boundary_wrapper import FiniteMechanism, TwoRuns, exponential_choice
 from dp_transforms.mechanisms.halting import Halted
 from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.private_computation import NoisyAnswer, NoisyTest, NoisyZoneTest, NotPrior
 from dp_transforms.mechanisms.query import LinearQuery, RealQuery
+from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, NamesAboveThreshold
 from dp_transforms.mechanisms.target_charging import HitLimit, MultiTargetCharging, Price, TargetCharging
 from tests.privacy.branching import exact_law
 
@@ -350,3 +352,21 @@ def test_what_is_free_tells_nothing_beyond_being_equal() -> None:
         first, second = TargetCharging(confidence, limit).ask(twice, twice.target)
         assert first is second
         assert limit.used == 0
+
+
+@pytest.mark.parametrize("bad", [math.nan, -1, 0, math.inf, None, "1", True])
+def test_limits_and_rules_refuse_what_is_no_number(bad: Any) -> None:
+    limit = HitLimit(3, epsilon=0.5)
+    for call in (
+        lambda: limit.admits(bad, 0.4),
+        lambda: limit.admits(0.5, bad),
+        lambda: limit.admits(0.5, 0.4, bad),
+        lambda: limit.charge(0.5, 0.4, bad) if bad != 0 else limit.admits(bad, 0.4),
+        lambda: BetweenThresholds(1, bad),
+        lambda: BetweenThresholds(bad if bad not in (-1, 0) else None, 1),
+        lambda: CountsAboveThreshold(bad if bad not in (-1, 0) else None),
+        lambda: NamesAboveThreshold(bad if bad not in (-1, 0) else None),
+    ):
+        with pytest.raises(ValueError, match="must"):
+            call()
+    assert limit.used == 0
