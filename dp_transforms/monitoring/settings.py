@@ -37,12 +37,9 @@ class MonitorSettings:
     domain_size: int = 0
 
     def release_rule(self) -> ReleaseRule:
-        rules: dict[str, ReleaseRule] = {
-            "labels": BetweenThresholds(self.threshold, self.zone_width),
-            "counts": CountsAboveThreshold(self.threshold),
-            "kms21": NamesAboveThreshold(self.threshold),
-        }
-        return rules[self.release]
+        if self.release == "labels":
+            return BetweenThresholds(self.threshold, self.zone_width)
+        return CountsAboveThreshold(self.threshold) if self.release == "counts" else NamesAboveThreshold(self.threshold)
 
     def query_noise(self, keys: StreamKeys) -> QueryNoise:
         if self.release == "kms21":
