@@ -79,8 +79,7 @@ class _Monitor:
         those still there, on the grid. [KMS21] Theorem 3.1 with the exact tails of ``W + min(V, cap)``.
         """
         check_whole("queries", queries, 1, 2**60)
-        check_fraction("beta", beta)
-        allowed = int(Fraction(beta) / queries * (1 << UNIFORM_BITS))
+        allowed = int(Fraction(check_fraction("beta", beta)) / queries * (1 << UNIFORM_BITS))
 
         def errs_too_often(units: int) -> bool:
             # One query errs one way only. The lower tail is the heavier one: V is cut off above.
