@@ -19,7 +19,6 @@ from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.private_computation import PrivateComputation, Target
 from dp_transforms.noise_distribution import not_prior_probability
 
-_SAME = 1e-12  # relative: two floats that come from one formula in two ways
 _Result = TypeVar("_Result")
 
 
@@ -64,9 +63,9 @@ class HitLimit:
         check_positive("epsilon", epsilon)
         _check_probability(target_probability)
         check_whole("hits", hits, 1)
-        if epsilon > self.epsilon * (1 + _SAME):
+        if epsilon > self.epsilon:
             raise ValueError(f"the epsilon of a call may be at most {self.epsilon!r} here, got {epsilon!r}.")
-        if target_probability < self.target_probability * (1 - _SAME):
+        if target_probability < self.target_probability:
             raise ValueError(
                 f"a target must have probability q >= {self.target_probability!r} here, got {target_probability!r}. "
                 "Build the limit for the smallest q that will be called."

@@ -370,3 +370,13 @@ def test_limits_and_rules_refuse_what_is_no_number(bad: Any) -> None:
         with pytest.raises(ValueError, match="must"):
             call()
     assert limit.used == 0
+
+
+def test_a_limit_is_exact() -> None:
+    """Not even the last digit is given away: the accountant was told these numbers."""
+    limit = HitLimit(1, epsilon=0.5, target_probability=0.3)
+    assert limit.admits(0.5, 0.3)
+    with pytest.raises(ValueError, match="epsilon of a call may be at most"):
+        limit.admits(math.nextafter(0.5, 1), 0.3)
+    with pytest.raises(ValueError, match="must have probability q >="):
+        limit.admits(0.5, math.nextafter(0.3, 0))
