@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import apache_beam as beam
 
-from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
+from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.rejected_events import RejectedEvents
 
 
 def register() -> None:
     """Makes RowCoder the coder of the released types and of rejected events. May be called again."""
-    for row_type in (HeavyHitter, WindowReport, RejectedEvents):
+    for row_type in (HeavyHitter, WindowReport, RunEnded, RejectedEvents):
         beam.coders.registry.register_coder(row_type, beam.coders.RowCoder)
 
 

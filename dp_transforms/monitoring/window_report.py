@@ -47,6 +47,19 @@ class WindowReport(NamedTuple):
     epsilon_spent: float
 
 
+class RunEnded(NamedTuple):
+    """Says that a run has released all that it will.
+
+    stream: name of the stream.
+    windows: how many windows were closed, those without heavy items among them.
+    drained: whether the operator ended the run before its declared end.
+    """
+
+    stream: str
+    windows: int
+    drained: bool = False
+
+
 def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, str]:
     """Sort key of the heavy hitters of a report: a function of released values only."""
     count = heavy_hitter.noisy_count
