@@ -9,6 +9,7 @@ Public names, loaded when first used:
 - `ReleasePlan`: a budget (epsilon, delta) turned into noise, threshold and hits. Start here.
 - `WindowSchedule`: the declared windows of a run. `ItemDomain`: its items, where they are known and public.
 - `ShiftingHeavyHitters`: the Beam transform, events in, `WindowReport` out.
+- `MonitorStream`: the same for a stream source that never ends by itself; `StreamClock`: when its windows close.
 - `WindowReport`, `HeavyHitter`: what is released. `RejectedEvents`: rows that could not be read, for the operator.
 - `EventBatch`: events as columns, the fast way in. `ReadEvents`, `EventFields`, `find_log_chunks`: logs as batches.
 
@@ -19,11 +20,13 @@ Map of the package, from what knows nothing to what knows all:
 - mechanisms: keyed randomness, exact noise, release rules. Knows no accounting and no Beam.
 - monitoring: the streaming core on numpy columns. Knows no Beam.
 - auditing: what the worst streams attain, exactly and by running the core, against a plan's claim. Knows no Beam.
-- event_files, report_files: logs in, reports out. Know no Beam.
+- event_files, report_files: logs in, reports out. event_streams: partitions that grow, and how far each one is. Know
+  no Beam.
 - Beam, one verb a module, in the order in which an event meets them: read_events or collect_events, assign_windows,
   bound_contributions, draw_zero_items, find_candidates, monitor_heavy_hitters (the stateful per-key DoFn),
   write_reports. They share noise_key, domain_source, stage, operator_counters and the coders; shifting_heavy_hitters
-  puts them together.
+  puts them together. For streams poll_partitions takes the place of the first ones, counted_groups that of grouping by
+  key, and monitor_stream puts them together.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dp_transforms.accounting.release_plan import ReleasePlan
     from dp_transforms.event_files import EventFields, find_log_chunks
+    from dp_transforms.event_streams.partition_progress import StreamClock
     from dp_transforms.item_domain import ItemDomain
+    from dp_transforms.monitor_stream import MonitorStream
     from dp_transforms.monitoring.event_batch import EventBatch
     from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
     from dp_transforms.read_events import ReadEvents
@@ -47,10 +52,12 @@ _HOME = {
     "EventFields": "event_files",
     "HeavyHitter": "monitoring.window_report",
     "ItemDomain": "item_domain",
+    "MonitorStream": "monitor_stream",
     "ReadEvents": "read_events",
     "RejectedEvents": "rejected_events",
     "ReleasePlan": "accounting.release_plan",
     "ShiftingHeavyHitters": "shifting_heavy_hitters",
+    "StreamClock": "event_streams.partition_progress",
     "WindowReport": "monitoring.window_report",
     "WindowSchedule": "window_schedule",
     "find_log_chunks": "event_files",
@@ -61,10 +68,12 @@ __all__ = [
     "EventFields",
     "HeavyHitter",
     "ItemDomain",
+    "MonitorStream",
     "ReadEvents",
     "RejectedEvents",
     "ReleasePlan",
     "ShiftingHeavyHitters",
+    "StreamClock",
     "WindowReport",
     "WindowSchedule",
     "find_log_chunks",

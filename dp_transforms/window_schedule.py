@@ -119,6 +119,16 @@ class WindowSchedule:
         offset = np.clip(time_micros, start, end) - start
         return np.where(inside, offset // (self.slide_seconds * MICROS_PER_SECOND), -1)
 
+    def windows_ended_before(self, moment_micros: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How many windows end before each moment (one that ends in this instant does not).
+
+        moment_micros: int64[n], microseconds since 1970 UTC. So windows ``0 .. result - 1`` do, and no other.
+        """
+        start, slide = self.start_seconds * MICROS_PER_SECOND, self.slide_seconds * MICROS_PER_SECOND
+        # Clip first: a moment near the int64 limits must not wrap around.
+        since_start = np.clip(moment_micros, start, start + (self.horizon + 1) * slide) - start
+        return np.clip((since_start - 1) // slide, 0, self.horizon)
+
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
