@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from dp_transforms.window_schedule import parse_utc
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -19,15 +22,18 @@ class UserError(Exception):
 
 
 class Duration(click.ParamType):
-    """``90s``, ``15m``, ``1h``, ``1d``, ``1w``: whole seconds."""
+    """``90s``, ``15m``, ``1h``, ``1d``, ``1w``: whole seconds. may_be_zero: ``0s`` is one too."""
 
     name = "duration"
+
+    def __init__(self, *, may_be_zero: bool = False) -> None:
+        self._may_be_zero = may_be_zero
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"\s*(\d{1,9})\s*([smhdw])\s*", value)
-        if match is None or int(match[1]) == 0:
+        if match is None or (int(match[1]) == 0 and not self._may_be_zero):
             self.fail(f"{value!r} is no duration. Use a number and s, m, h, d or w, such as 1h.", param, ctx)
         return int(match[1]) * _SECONDS[match[2]]
 
@@ -47,4 +53,28 @@ class UtcTime(click.ParamType):
 
 
 DURATION = Duration()
+DURATION_OR_ZERO = Duration(may_be_zero=True)
 UTC_TIME = UtcTime()
+
+_FIELD_OPTIONS = (
+    click.option(
+        "--user-field", default="user", show_default=True, help="Field that says who; text or a whole number."
+    ),
+    click.option(
+        "--item-field", default="item", show_default=True, help="Field that says what; text or a whole number."
+    ),
+    click.option("--time-field", default="timestamp", show_default=True, help="Field that says when."),
+    click.option(
+        "--time-unit",
+        type=click.Choice(["s", "ms", "us", "iso"]),
+        help="Unit of times that are numbers, since 1970 UTC. Typed times and ISO 8601 text need none.",
+    ),
+    click.option("--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, not the budget options."),
+)
+
+
+def field_options(function: _F) -> _F:
+    """Adds the names of the fields of an event, and --plan."""
+    for option in reversed(_FIELD_OPTIONS):
+        function = option(function)
+    return function

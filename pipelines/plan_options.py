@@ -133,6 +133,27 @@ def read_plan(path: str) -> ReleasePlan:
         raise UserError(f"--plan {path}: {error}") from None
 
 
+def plan_of_command(options: dict[str, Any]) -> ReleasePlan:
+    """The plan of ``--plan FILE`` or of the budget options, which exclude each other; with its domain named or not.
+
+    options: `plan_options` and ``plan_file``. Whether a domain file is the one of the plan is found out where it is read.
+    """
+    path = options["plan_file"]
+    if path is None:
+        return plan_from_options(**options)
+    given = [flag(name) for name in PLAN_OPTIONS if options[name] is not None and name != "domain_file"]
+    if given:
+        raise UserError(f"--plan already says {', '.join(given)}. Leave the plan or the options out.")
+    plan = read_plan(path)
+    if options["domain_file"] is None and plan.domain_size:
+        raise UserError(
+            f"the plan is one for a known domain of {plan.domain_size:,} items. Give their list with --domain-file."
+        )
+    if options["domain_file"] is not None and not plan.domain_size:
+        raise UserError("the plan is one for an open domain. Leave --domain-file out, or make a plan with it.")
+    return plan
+
+
 def read_domain_file(path: str | None) -> ItemDomain | None:
     """The items of ``--domain-file``; None without one. Raises UserError."""
     try:

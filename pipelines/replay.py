@@ -9,12 +9,11 @@ from typing import Any
 import click
 from rich.console import Console
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.event_files import EventFields, find_log_chunks
 from dp_transforms.read_events import ReadProgress
 from dp_transforms.report_files import partial_path, read_report_file, report_format
-from pipelines.options import UserError
-from pipelines.plan_options import PLAN_OPTIONS, flag, plan_from_options, plan_options, read_plan
+from pipelines.options import UserError, field_options
+from pipelines.plan_options import flag, plan_of_command, plan_options
 from pipelines.replay_progress import show_progress
 from pipelines.replay_run import ReplayRequest, ReplaySummary, check_memory, run_replay
 from pipelines.report_table import is_ascii_only, legend, windows_table
@@ -26,15 +25,7 @@ _ITEMS_PER_WINDOW = 12
 
 @click.command(name="replay")
 @click.argument("logs", metavar="LOG...", nargs=-1, required=True)
-@click.option("--user-field", default="user", show_default=True, help="Field that says who; text or a whole number.")
-@click.option("--item-field", default="item", show_default=True, help="Field that says what; text or a whole number.")
-@click.option("--time-field", default="timestamp", show_default=True, help="Field that says when.")
-@click.option(
-    "--time-unit",
-    type=click.Choice(["s", "ms", "us", "iso"]),
-    help="Unit of times that are numbers, since 1970 UTC. Typed times and ISO 8601 text need none.",
-)
-@click.option("--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, not the budget options.")
+@field_options
 @plan_options
 @click.option(
     "--output", required=True, metavar="FILE", help="The report: ends in .avro, .jsonl or .parquet; must not exist."
@@ -96,8 +87,7 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
         if options[name] is not None and not (options[name] and options[name].isprintable()):
             raise UserError(f"{flag(name)} must be a printable text that is not empty.")
     fields = EventFields(options["user_field"], options["item_field"], options["time_field"], options["time_unit"])
-    plan = _plan(options)
-    _check_domain_file(plan, options["domain_file"])
+    plan = plan_of_command(options)
     return ReplayRequest(
         chunks=find_log_chunks(logs, fields),
         fields=fields,
@@ -110,26 +100,6 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
         run_id=options["run_id"] or uuid.uuid4().hex,
         stream=options["stream"],
     )
-
-
-def _plan(options: dict[str, Any]) -> ReleasePlan:
-    path = options["plan_file"]
-    if path is None:
-        return plan_from_options(**options)
-    given = [flag(name) for name in PLAN_OPTIONS if options[name] is not None and name != "domain_file"]
-    if given:
-        raise UserError(f"--plan already says {', '.join(given)}. Leave the plan or the options out.")
-    return read_plan(path)
-
-
-def _check_domain_file(plan: ReleasePlan, path: str | None) -> None:
-    """Whether the file is the one of the plan is found out where it is read."""
-    if path is None and plan.domain_size:
-        raise UserError(
-            f"the plan is one for a known domain of {plan.domain_size:,} items. Give their list with --domain-file."
-        )
-    if path is not None and not plan.domain_size:
-        raise UserError("the plan is one for an open domain. Leave --domain-file out, or make a plan with it.")
 
 
 def _check_writable(path: str, option: str) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
-import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -26,7 +24,8 @@ from dp_transforms.read_events import ReadEvents, ReadProgress
 from dp_transforms.report_files import ReportFileError, ReportHeader, discard_file, partial_path, publish_file
 from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.write_reports import WriteRejected, WriteReports
-from pipelines.options import TERMINATED, UserError
+from pipelines.options import UserError
+from pipelines.pipeline_errors import told_in_one_line
 from runners.direct import free_memory_bytes
 
 # Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
@@ -99,7 +98,7 @@ def run_replay(request: ReplayRequest, options: PipelineOptions, progress: ReadP
     partial_dead_letter = partial_path(request.dead_letter, request.run_id) if request.dead_letter else None
     started = time.monotonic()
     try:
-        with _told_in_one_line():
+        with told_in_one_line("nothing was published"):
             pipeline = beam.Pipeline(options=options)
             _build(pipeline, request, partial, partial_dead_letter, progress)
             result = pipeline.run()
@@ -161,37 +160,3 @@ def _check_bad_fraction(summary: ReplaySummary, request: ReplayRequest) -> None:
             f"{summary.rejected:,} of {rows:,} rows ({summary.rejected / rows:.1%}) could not be read, more than the"
             f" {request.max_bad_fraction:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}."
         )
-
-
-@contextlib.contextmanager
-def _told_in_one_line() -> Iterator[None]:
-    """Turns what fails in a pipeline into one line. Messages of other code may hold a cell, and are not passed on."""
-    try:
-        yield
-    except (ValueError, RuntimeError) as error:
-        text = str(error)
-        # What stops the process while a worker of it runs comes wrapped as well.
-        if re.search(r"^KeyboardInterrupt\b", text, re.MULTILINE):
-            raise KeyboardInterrupt from None
-        if re.search(r"^SystemExit\b", text, re.MULTILINE):
-            raise SystemExit(TERMINATED) from None
-        # Errors of workers arrive as the text of a traceback.
-        ours = re.findall(r"^\S*\.(?:Event|Report)FileError: (.*?)(?: \[while running .*)?$", text, re.MULTILINE)
-        if ours:
-            raise UserError(ours[-1]) from None
-        # Only what is wrong with the options: what a worker says was not written to be shown.
-        if type(error) is ValueError and "\n" not in text and "[while running" not in text:
-            raise UserError(text) from None
-        raise UserError(_without_message(text)) from None
-    except Exception as error:
-        raise UserError(_without_message(f"{type(error).__name__}:")) from None
-
-
-def _without_message(traceback_text: str) -> str:
-    kinds = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception|Interrupt)): ?", traceback_text, re.MULTILINE)
-    places = re.findall(r'File "[^"]*/((?:dp_transforms|pipelines)/[^"]*)", line (\d+)', traceback_text)
-    place = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
-    return (
-        f"the pipeline failed with {kinds[-1] if kinds else 'an error'}{place}; nothing was published."
-        " See the whole story, which may show cells of the log, with --verbose."
-    )

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from pipelines.options import UserError
-from pipelines.replay_run import _told_in_one_line
+from pipelines.pipeline_errors import told_in_one_line
 from tests.pipelines.test_replay_command import BUDGET, ROOT, shh, write_log
 
 
@@ -89,11 +89,12 @@ def worker_says(kind: str, message: str) -> str:
             RuntimeError(worker_says("dp_transforms.x.EventFileError", "a.csv: damaged")),
             "a.csv: damaged",
         ),
+        (RuntimeError(worker_says("dp_transforms.x.StreamError", "the topic is gone")), "the topic is gone"),
         (ValueError("the noise key file k is too short"), "the noise key file k is too short"),
     ],
 )
 def test_what_workers_say_is_told_without_their_words(error: Exception, told: str) -> None:
-    with pytest.raises(UserError) as caught, _told_in_one_line():
+    with pytest.raises(UserError) as caught, told_in_one_line("nothing was published"):
         raise error
     assert told in str(caught.value)
     assert "secret" not in str(caught.value)

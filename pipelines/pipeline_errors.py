@@ -1,0 +1,45 @@
+"""What a pipeline says when it fails, in one line. Messages of other code may hold a cell, and are not passed on."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from pipelines.options import TERMINATED, UserError
+
+
+@contextlib.contextmanager
+def told_in_one_line(outcome: str) -> Iterator[None]:
+    """Turns what fails in a pipeline into a UserError. outcome: what became of the run, for its last words."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        text = str(error)
+        # What stops the process while a worker of it runs comes wrapped as well.
+        if re.search(r"^KeyboardInterrupt\b", text, re.MULTILINE):
+            raise KeyboardInterrupt from None
+        if re.search(r"^SystemExit\b", text, re.MULTILINE):
+            raise SystemExit(TERMINATED) from None
+        # Errors of workers arrive as the text of a traceback.
+        ours = re.findall(
+            r"^\S*\.(?:EventFileError|ReportFileError|StreamError): (.*?)(?: \[while running .*)?$", text, re.MULTILINE
+        )
+        if ours:
+            raise UserError(ours[-1]) from None
+        # Only what is wrong with the options: what a worker says was not written to be shown.
+        if type(error) is ValueError and "\n" not in text and "[while running" not in text:
+            raise UserError(text) from None
+        raise UserError(_without_message(text, outcome)) from None
+    except Exception as error:
+        raise UserError(_without_message(f"{type(error).__name__}:", outcome)) from None
+
+
+def _without_message(traceback_text: str, outcome: str) -> str:
+    kinds = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception|Interrupt)): ?", traceback_text, re.MULTILINE)
+    places = re.findall(r'File "[^"]*/((?:dp_transforms|pipelines)/[^"]*)", line (\d+)', traceback_text)
+    place = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
+    return (
+        f"the pipeline failed with {kinds[-1] if kinds else 'an error'}{place}; {outcome}."
+        " See the whole story, which may show cells of the log, with --verbose."
+    )

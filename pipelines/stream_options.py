@@ -1,0 +1,186 @@
+"""The command line options of ``shh stream``, in the order in which ``--help`` shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from pipelines.options import DURATION, DURATION_OR_ZERO
+from pipelines.plan_options import plan_options
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+# Only in this process does nothing leave it, so only there the noise key can be one that is drawn and forgotten.
+IN_PROCESS = "in-process"
+FLINK, PRISM, JOB_SERVICE, DATAFLOW = "flink", "prism", "job-service", "dataflow"
+ENGINES = (PRISM, FLINK, DATAFLOW, JOB_SERVICE, IN_PROCESS)
+
+_INPUT = (
+    click.option(
+        "--kafka", metavar="HOST:PORT", help="Read a Kafka topic from these bootstrap servers (commas between)."
+    ),
+    click.option("--topic", help="The topic to read, from its first record on; with --kafka."),
+    click.option("--folder", metavar="PATH", help="Read a folder of log files, and the files that are added to it."),
+    click.option(
+        "--pubsub-subscription",
+        metavar="SUBSCRIPTION",
+        help="Read a Pub/Sub subscription of JSON messages, projects/P/subscriptions/S. On Dataflow, and with the extra "
+        "[gcp].",
+    ),
+    click.option(
+        "--format",
+        "record_format",
+        type=click.Choice(["json", "avro"]),
+        default="json",
+        show_default=True,
+        help="What a Kafka record holds.",
+    ),
+    click.option("--avro-schema", metavar="FILE", help="The Avro schema of the records (.avsc); with --format avro."),
+    click.option(
+        "--kafka-config",
+        metavar="FILE",
+        help="More settings of the Kafka client, one NAME=VALUE a line, such as security.protocol=SASL_SSL.",
+    ),
+    click.option(
+        "--user-field", default="user", show_default=True, help="Field that says who; text or a whole number."
+    ),
+    click.option(
+        "--item-field", default="item", show_default=True, help="Field that says what; text or a whole number."
+    ),
+    click.option("--time-field", default="timestamp", show_default=True, help="Field that says when."),
+    click.option(
+        "--time-unit",
+        type=click.Choice(["s", "ms", "us", "iso"]),
+        help="Unit of times that are numbers, since 1970 UTC. Typed times and ISO 8601 text need none.",
+    ),
+    click.option("--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, not the budget options."),
+)
+
+_CLOCK = (
+    click.option(
+        "--clock",
+        type=click.Choice(["arrival", "event"]),
+        default="arrival",
+        show_default=True,
+        help="What closes windows. arrival: the log's own clock, which no user can move. event: the times in the "
+        "events, for history alone.",
+    ),
+    click.option(
+        "--allowed-lateness",
+        type=DURATION_OR_ZERO,
+        default="1m",
+        show_default=True,
+        help="How long after its end a window still takes events.",
+    ),
+    click.option(
+        "--out-of-order",
+        type=DURATION_OR_ZERO,
+        default="10s",
+        show_default=True,
+        help="By how much the clock of a partition may run backwards.",
+    ),
+    click.option(
+        "--max-ahead",
+        type=DURATION_OR_ZERO,
+        default="5m",
+        show_default=True,
+        help="Events that claim to be this much later than they arrived are set aside.",
+    ),
+    click.option(
+        "--idle-timeout",
+        type=DURATION,
+        default="1m",
+        show_default=True,
+        help="A partition without anything new for this long no longer holds windows open.",
+    ),
+)
+
+_OUTPUT = (
+    click.option(
+        "--output", metavar="FOLDER", help="Where reports go: a folder that every worker reaches by this path."
+    ),
+    click.option("--output-topic", metavar="TOPIC", help="Where reports go instead: a Kafka topic."),
+    click.option(
+        "--output-kafka", metavar="HOST:PORT", help="Bootstrap servers of --output-topic. Default: those of --kafka."
+    ),
+    click.option(
+        "--output-kafka-config", metavar="FILE", help="As --kafka-config, for --output-kafka. Default: --kafka-config."
+    ),
+    click.option(
+        "--output-format",
+        type=click.Choice(["json", "avro"]),
+        default="json",
+        show_default=True,
+        help="What reports are written as.",
+    ),
+    click.option(
+        "--dead-letter", metavar="FOLDER", help="Where records that cannot be read are listed (files of mode 0600)."
+    ),
+    click.option(
+        "--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in reports."
+    ),
+)
+
+_RUN = (
+    click.option(
+        "--noise-key-file",
+        metavar="FILE",
+        help="Secret of at least 32 bytes, mode 0600, at this path on every worker. Needed but with --engine in-process, "
+        "where the default is a key drawn for this run and forgotten.",
+    ),
+    click.option(
+        "--noise-key-secret",
+        metavar="VERSION",
+        help="The secret as a version of Google Secret Manager instead, projects/P/secrets/S/versions/1.",
+    ),
+    click.option(
+        "--run-id",
+        help="Name of the run. Default: a fresh one, as every new run must have. To go on with a run, give its own.",
+    ),
+    click.option(
+        "--stop-file",
+        metavar="FILE",
+        help="When this file appears, the run is drained: all windows close and the run ends. Workers look for it. "
+        "Default: one beside --output, or a temporary one where all runs on this machine.",
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        help="What runs the pipeline. prism: a stream on this machine. flink, dataflow: a cluster. job-service, "
+        "in-process: what is there now, read once. Default: flink with --flink-master, dataflow with "
+        "--pubsub-subscription, else prism.",
+    ),
+    click.option(
+        "--flink-master",
+        metavar="HOST:PORT",
+        help="REST address of the Flink cluster. Default: [local], a Flink in here.",
+    ),
+    click.option(
+        "--checkpoint-dir", metavar="PATH", help="Where Flink keeps checkpoints: a path or URI that its machines share."
+    ),
+    click.option("--checkpoint-interval", type=DURATION, help="Time between checkpoints on Flink. Default: 10s."),
+    click.option("--parallelism", type=click.IntRange(min=1), help="Parallel parts on Flink. Default: 1."),
+    click.option(
+        "--worker-pool",
+        metavar="HOST:PORT",
+        help="Beam's Python workers for Flink, as Flink sees them. Default: started here, with --flink-master [local].",
+    ),
+    click.option(
+        "--resume-from", metavar="SAVEPOINT", help="A savepoint or checkpoint of Flink to go on from; with --run-id."
+    ),
+    click.option("--detach", is_flag=True, help="Print the job's name and leave it running; on Flink and Dataflow."),
+    click.option("--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data."),
+)
+
+
+def stream_options(function: _F) -> _F:
+    """Adds all options of ``shh stream``."""
+    for group in (_RUN, _OUTPUT, _CLOCK):
+        for option in reversed(group):
+            function = option(function)
+    function = plan_options(function)
+    for option in reversed(_INPUT):
+        function = option(function)
+    return function
