@@ -1,0 +1,214 @@
+"""Apache Flink: flags that make it exact and prompt, the job server, and the pool of Python workers.
+
+docs/engines.md tells what was measured and why each flag is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+
+import psutil
+
+from runners.engine_process import Engine, engine_file, free_port, is_port_open, java
+from runners.flink_rest import FlinkJob, FlinkRest
+from runners.portable import portable_options
+
+__all__ = ["FlinkJob", "FlinkRest", "JobServer", "WorkerPool", "latest_checkpoint", "options"]
+
+LOCAL = "[local]"
+JOB_SERVER_JAR = "flink-job-server.jar"
+FLINK_RELEASE = "1.19.3"
+_START_SECONDS = 60.0
+_REST_PORTS = 20
+_STARTED = re.compile(rb"JobService started on localhost:(\d+)")
+
+# Flink reflects on these; a runtime of version 17 keeps them closed.
+JAVA_FLAGS = (
+    "--add-exports=java.base/sun.net.util=ALL-UNNAMED",
+    "--add-exports=java.rmi/sun.rmi.registry=ALL-UNNAMED",
+    *(
+        f"--add-opens=java.base/{package}=ALL-UNNAMED"
+        for package in (
+            *("java.lang", "java.lang.reflect", "java.net", "java.io", "java.nio", "sun.nio.ch", "java.text"),
+            *("java.time", "java.util", "java.util.concurrent", "java.util.concurrent.atomic"),
+            "java.util.concurrent.locks",
+        )
+    ),
+)
+
+
+def options(
+    endpoint: str,
+    *,
+    checkpointing_interval_seconds: float = 10.0,
+    checkpoint_dir: str | None = None,
+    parallelism: int = 2,
+    environment: str = "LOOPBACK",
+    worker_address: str | None = None,
+    savepoint: str | None = None,
+    restart_attempts: int = 1000,
+    restart_delay_seconds: float = 1.0,
+    max_bundle_milliseconds: int = 100,
+    max_bundle_size: int = 1000,
+    streaming: bool = True,
+    job_name: str | None = None,
+) -> list[str]:
+    """Beam flags for the job server at `endpoint`.
+
+    checkpoint_dir: a folder or URL that every task manager and the job manager reach; checkpoints stay there after the
+        job was cancelled, so `latest_checkpoint` finds where to go on. None leaves it to the cluster's configuration.
+    savepoint: path of a savepoint or checkpoint of the same pipeline to go on from.
+    restart_attempts: how often Flink restarts the job from its newest checkpoint before it gives up.
+    Other arguments as in `portable_options`. Raises ValueError.
+    """
+    for name, value in (
+        ("checkpointing_interval_seconds", checkpointing_interval_seconds),
+        ("parallelism", parallelism),
+        ("max_bundle_milliseconds", max_bundle_milliseconds),
+        ("max_bundle_size", max_bundle_size),
+    ):
+        if not value > 0:
+            raise ValueError(f"{name} must be > 0, got {value!r}.")
+    for name, value in (("restart_attempts", restart_attempts), ("restart_delay_seconds", restart_delay_seconds)):
+        if not value >= 0:
+            raise ValueError(f"{name} must be >= 0, got {value!r}.")
+    flags = portable_options(
+        endpoint, environment=environment, worker_address=worker_address, streaming=streaming, job_name=job_name
+    )
+    flags.append(f"--parallelism={parallelism}")
+    # By default a bundle stays open for up to 10 s, once at every hop.
+    flags.append(f"--max_bundle_time_mills={max_bundle_milliseconds}")
+    flags.append(f"--max_bundle_size={max_bundle_size}")
+    if not streaming:
+        return flags
+    flags.append(f"--checkpointing_interval={max(10, round(checkpointing_interval_seconds * 1000))}")
+    # Without it, what a bundle that a snapshot ended puts out can be overtaken by the last watermark, and is lost.
+    flags.append("--finish_bundle_before_checkpointing")
+    flags.append("--externalized_checkpoints_enabled")
+    flags.append("--retain_externalized_checkpoints_on_cancellation")
+    flags.append(f"--number_of_execution_retries={restart_attempts}")
+    flags.append(f"--execution_retry_delay={round(restart_delay_seconds * 1000)}")
+    if checkpoint_dir is not None:
+        flags += ["--state_backend=filesystem", f"--state_backend_storage_path={_url(checkpoint_dir)}"]
+    if savepoint is not None:
+        flags.append(f"--savepoint_path={_url(savepoint)}")
+    return flags
+
+
+def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
+    """The newest complete checkpoint below a local folder, for `savepoint=`; None if there is none.
+
+    Give every job a folder of its own: what lies below belongs to whatever job wrote there.
+    """
+    complete = pathlib.Path(checkpoint_dir).glob("**/chk-*/_metadata")
+    newest = max(complete, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return None if newest is None else str(newest.parent)
+
+
+def _url(path: str) -> str:
+    return path if "://" in path else pathlib.Path(path).resolve().as_uri()
+
+
+class JobServer(Engine):
+    """Takes Beam jobs at `endpoint` and submits them to a Flink cluster, or runs them itself.
+
+    master: "[local]" runs Flink inside this server; "host:port" names the REST address of a cluster.
+    flink_config: configuration of Flink by its own keys, for all jobs of this server.
+    folder: where log, configuration and staged files go; None for a temporary folder that is removed at the end.
+    memory_megabytes: Java heap; None for 1024 where Flink runs inside, else 512.
+    Raises EngineError if the jar or Java is missing, or if the server does not start.
+    """
+
+    def __init__(
+        self,
+        master: str = LOCAL,
+        *,
+        flink_config: Mapping[str, str | int] | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        memory_megabytes: int | None = None,
+    ) -> None:
+        jar = engine_file(JOB_SERVER_JAR, "flink")
+        program = java()
+        is_local = master == LOCAL
+        config: dict[str, str | int] = {}
+        rest_address = master
+        if is_local:
+            # Jobs of one server do not share a port: the first takes the first of the range.
+            port = free_port()
+            rest_address = f"localhost:{port}"
+            config = {"rest.bind-port": f"{port}-{port + _REST_PORTS}", "rest.bind-address": "localhost"}
+        config.update(flink_config or {})
+        self._owned_folder = folder is None
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shh-flink-") if folder is None else folder)
+        for part in ("artifacts", "conf", "tmp"):
+            (self.folder / part).mkdir(parents=True, exist_ok=True)
+        write_flink_config(self.folder / "conf", config)
+        self.log_path = self.folder / "job_server.log"
+        self.log_path.write_bytes(b"")
+        heap = memory_megabytes or (1024 if is_local else 512)
+        command = [program, f"-Xmx{heap}m", f"-Djava.io.tmpdir={self.folder / 'tmp'}", *JAVA_FLAGS]
+        command += ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-jar", str(jar), f"--flink-master={master}"]
+        command += ["--job-port=0", "--artifact-port=0", "--expansion-port=-1"]
+        command += [f"--artifacts-dir={self.folder / 'artifacts'}", f"--flink-conf-dir={self.folder / 'conf'}"]
+        self._start(command, self.log_path, lambda: self._started_port() is not None, _START_SECONDS)
+        self.endpoint = f"localhost:{self._started_port()}"
+        self.rest = FlinkRest(rest_address)
+        """Of the cluster; of "[local]", of its first job and only while that runs."""
+
+    def _started_port(self) -> int | None:
+        found = _STARTED.search(self.log_path.read_bytes())
+        return None if found is None else int(found.group(1))
+
+    def stop(self) -> None:
+        """Ends the server and, with "[local]", its jobs."""
+        super().stop()
+        if self._owned_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class WorkerPool(Engine):
+    """Starts a Python worker whenever a task manager asks for one; for `environment="EXTERNAL"`.
+
+    port: None for a free one. Beam binds it on all addresses and asks for no password: keep it behind a firewall.
+    env: additions to this process's environment, for the workers (PYTHONPATH, for example).
+    Workers must write to standard error only: Beam never empties the pipe of their standard output.
+    """
+
+    def __init__(
+        self,
+        port: int | None = None,
+        *,
+        log_path: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        port = free_port() if port is None else port
+        self.address = f"localhost:{port}"
+        self.log_path = pathlib.Path(os.devnull if log_path is None else log_path)
+        # Beam starts "python": it must be this one.
+        path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        command = [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"]
+        self._start(command, self.log_path, lambda: is_port_open(port), _START_SECONDS, {"PATH": path, **(env or {})})
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of the Python workers that run now."""
+        found = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                if child.status() != psutil.STATUS_ZOMBIE and "SdkHarness" in " ".join(child.cmdline()):
+                    found.append(int(child.pid))
+            except psutil.NoSuchProcess:  # it ended between the two looks
+                continue
+        return found
+
+
+def write_flink_config(folder: pathlib.Path, config: Mapping[str, str | int]) -> None:
+    """Writes `config` where Flink looks for it in a configuration folder."""
+    lines = (f"{key}: {json.dumps(value)}\n" for key, value in config.items())
+    (folder / "config.yaml").write_text("".join(lines))

@@ -1,0 +1,169 @@
+"""A small client of Flink's REST interface: jobs, their states, checkpoints, savepoints and counters."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from runners.engine_process import EngineError
+
+ENDED = ("FINISHED", "CANCELED", "FAILED", "SUSPENDED")
+_POLL_SECONDS = 0.2
+_ERROR_CHARACTERS = 300
+
+
+class FlinkJob(NamedTuple):
+    """`state` as Flink names it: CREATED, RUNNING, RESTARTING, FINISHED, CANCELED, FAILED and others."""
+
+    job_id: str
+    name: str
+    state: str
+
+
+class FlinkRest:
+    """Asks the Flink cluster at `address` ("host:port"). Every method raises EngineError if there is no good answer."""
+
+    def __init__(self, address: str, timeout_seconds: float = 10.0) -> None:
+        self.address = address
+        self._timeout_seconds = timeout_seconds
+
+    def is_up(self) -> bool:
+        """Whether the cluster answers."""
+        try:
+            self.get("/overview")
+        except EngineError:
+            return False
+        return True
+
+    def free_slots(self) -> int:
+        """Slots of all task managers that no job uses."""
+        return int(self.get("/overview")["slots-available"])
+
+    def task_managers(self) -> int:
+        """Task managers that the job manager holds for alive."""
+        return int(self.get("/overview")["taskmanagers"])
+
+    def jobs(self) -> list[FlinkJob]:
+        """All jobs that the cluster remembers, the newest first."""
+        found = sorted(self.get("/jobs/overview")["jobs"], key=lambda job: -int(job["start-time"]))
+        return [FlinkJob(job["jid"], job["name"], job["state"]) for job in found]
+
+    def job_named(self, name: str) -> FlinkJob | None:
+        """The newest job whose Flink name holds `name`; Beam appends the user's name and a random part to it."""
+        return next((job for job in self.jobs() if name in job.name), None)
+
+    def job_state(self, job_id: str) -> str:
+        """RUNNING and so on."""
+        return str(self.get(f"/jobs/{job_id}")["state"])
+
+    def wait_for_state(self, job_id: str, states: Iterable[str], timeout_seconds: float = 60.0) -> str:
+        """The first of `states` that the job is seen in. Raises EngineError if it ends otherwise or takes longer."""
+        wanted = tuple(states)
+        deadline = time.monotonic() + timeout_seconds
+        while (state := self.job_state(job_id)) not in wanted:
+            if state in ENDED or time.monotonic() > deadline:
+                raise EngineError(f"the Flink job {job_id} is {state}, wanted {' or '.join(wanted)}.")
+            time.sleep(_POLL_SECONDS)
+        return state
+
+    def exceptions(self, job_id: str) -> list[str]:
+        """The first line of each failure that the job remembers, the newest first."""
+        entries = self.get(f"/jobs/{job_id}/exceptions")["exceptionHistory"]["entries"]
+        return [str(entry["stacktrace"]).partition("\n")[0] for entry in entries]
+
+    def cancel(self, job_id: str) -> None:
+        """Asks for the end without a savepoint; `wait_for_state` tells when it came."""
+        self._ask("PATCH", f"/jobs/{job_id}?mode=cancel")
+
+    def stop_with_savepoint(self, job_id: str, folder: str, timeout_seconds: float = 60.0) -> str:
+        """Ends the job with a savepoint in `folder` and returns its path, for `savepoint=` of a later run.
+
+        Watermarks are not advanced: a drain by Flink would look like the end of the stream.
+        """
+        return self._savepoint(f"/jobs/{job_id}/stop", {"targetDirectory": folder, "drain": False}, timeout_seconds)
+
+    def savepoint(self, job_id: str, folder: str, timeout_seconds: float = 60.0) -> str:
+        """Takes a savepoint of a job that goes on; returns its path."""
+        path = f"/jobs/{job_id}/savepoints"
+        return self._savepoint(path, {"target-directory": folder, "cancel-job": False}, timeout_seconds)
+
+    def _savepoint(self, path: str, body: dict[str, Any], timeout_seconds: float) -> str:
+        trigger = self._ask("POST", path, body)["request-id"]
+        job_path = path.rpartition("/")[0]
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            answer = self.get(f"{job_path}/savepoints/{trigger}")
+            if answer["status"]["id"] == "COMPLETED":
+                operation = answer["operation"]
+                if "location" in operation:
+                    return str(operation["location"])
+                cause = str(operation.get("failure-cause", {}).get("stack-trace", "no cause given"))
+                raise EngineError(f"Flink took no savepoint: {cause[:_ERROR_CHARACTERS]}")
+            if time.monotonic() > deadline:
+                raise EngineError(f"Flink took no savepoint in {timeout_seconds:g} s.")
+            time.sleep(_POLL_SECONDS)
+
+    def checkpoints(self, job_id: str) -> Any:
+        """Flink's own answer: "counts", "summary", "latest", "history"."""
+        return self.get(f"/jobs/{job_id}/checkpoints")
+
+    def completed_checkpoints(self, job_id: str) -> int:
+        """How many checkpoints the job completed since it was submitted."""
+        return int(self.checkpoints(job_id)["counts"]["completed"])
+
+    def latest_checkpoint(self, job_id: str) -> str | None:
+        """Where the newest complete checkpoint lies, for `savepoint=` of a later run; None before the first."""
+        latest = self.checkpoints(job_id)["latest"]["completed"]
+        return None if latest is None else str(latest["external_path"])
+
+    def wait_for_checkpoints(self, job_id: str, more: int = 1, timeout_seconds: float = 60.0) -> int:
+        """Waits until `more` further checkpoints are complete; returns how many there are in all."""
+        wanted = self.completed_checkpoints(job_id) + more
+        deadline = time.monotonic() + timeout_seconds
+        while (count := self.completed_checkpoints(job_id)) < wanted:
+            if time.monotonic() > deadline:
+                raise EngineError(f"the Flink job {job_id} completed no {more} checkpoints in {timeout_seconds:g} s.")
+            time.sleep(_POLL_SECONDS)
+        return count
+
+    def vertices(self, job_id: str) -> dict[str, str]:
+        """Id of each stage -> its name."""
+        return {vertex["id"]: vertex["name"] for vertex in self.get(f"/jobs/{job_id}")["vertices"]}
+
+    def vertex_metrics(self, job_id: str, vertex_id: str, names: Iterable[str] = ()) -> dict[str, str]:
+        """Metric -> value for "<subtask>.<name>"; without `names`, the names that exist, each with value ""."""
+        wanted = ",".join(names)
+        path = f"/jobs/{job_id}/vertices/{vertex_id}/metrics"
+        found = self.get(f"{path}?get={urllib.parse.quote(wanted)}" if wanted else path)
+        return {metric["id"]: str(metric.get("value", "")) for metric in found}
+
+    def accumulators(self, job_id: str) -> dict[str, str]:
+        """Name -> value as Flink prints it; Beam's metrics are one of them."""
+        found = self.get(f"/jobs/{job_id}/accumulators")["user-task-accumulators"]
+        return {entry["name"]: str(entry["value"]) for entry in found}
+
+    def get(self, path: str) -> Any:
+        """The JSON answer to GET `path`."""
+        return self._ask("GET", path)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        request = urllib.request.Request(
+            f"http://{self.address}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_seconds) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            said = error.read().decode(errors="replace")[:_ERROR_CHARACTERS]
+            raise EngineError(f"Flink at {self.address} refused {method} {path}: {error.code} {said}") from None
+        except OSError as error:
+            raise EngineError(f"Flink at {self.address} does not answer: {error}. Is the cluster up?") from None
+        return json.loads(text) if text else {}

@@ -1,0 +1,36 @@
+"""Beam flags that every engine with a job service understands; nothing is looked for or fetched."""
+
+from __future__ import annotations
+
+ENVIRONMENTS = ("LOOPBACK", "EXTERNAL")
+
+
+def portable_options(
+    endpoint: str,
+    *,
+    environment: str = "LOOPBACK",
+    worker_address: str | None = None,
+    streaming: bool = True,
+    job_name: str | None = None,
+) -> list[str]:
+    """Flags for a job service at `endpoint` ("host:port").
+
+    environment: where the Python code runs. "LOOPBACK": in the process that submits, which must then stay alive.
+        "EXTERNAL": in workers that the pool at `worker_address` ("host:port") starts.
+    Raises ValueError.
+    """
+    if environment not in ENVIRONMENTS:
+        raise ValueError(f"environment must be one of {', '.join(ENVIRONMENTS)}, got {environment!r}.")
+    if (environment == "EXTERNAL") != (worker_address is not None):
+        raise ValueError(
+            f"worker_address must be given for EXTERNAL and for nothing else, got {worker_address!r} for {environment}."
+            " Use the address of a runners.flink.WorkerPool."
+        )
+    flags = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", f"--environment_type={environment}"]
+    if worker_address is not None:
+        flags.append(f"--environment_config={worker_address}")
+    if streaming:
+        flags.append("--streaming")
+    if job_name is not None:
+        flags.append(f"--job_name={job_name}")
+    return flags

@@ -1,0 +1,28 @@
+"""Tests on real engines. What this machine lacks is skipped, with a printed reason."""
+
+from __future__ import annotations
+
+from runners import flink, prism
+from runners.engine_process import EngineError, engine_file, java
+
+FLINK_LIBRARIES = f"flink-{flink.FLINK_RELEASE}/lib"
+KAFKA_LIBRARIES = "kafka"
+
+
+def skip_reason(name: str) -> str | None:
+    """Why "flink", "kafka" or "prism" cannot be tested here; None if it can."""
+    try:
+        if name == "flink":
+            java()
+            engine_file(flink.JOB_SERVER_JAR, "flink")
+            engine_file(FLINK_LIBRARIES, "flink")
+        elif name == "kafka":
+            java()
+            engine_file(KAFKA_LIBRARIES, "kafka")
+        elif name == "prism":
+            prism.prism_binary()
+        else:
+            raise ValueError(f"name must be flink, kafka or prism, got {name!r}.")
+    except EngineError as error:
+        return str(error)
+    return None
