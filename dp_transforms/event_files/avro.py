@@ -10,7 +10,7 @@ import contextlib
 import gc
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import fastavro
@@ -29,6 +29,7 @@ from dp_transforms.event_files.log_chunk import EventFields, EventFileError, Log
 from dp_transforms.event_files.text_files import ByteShares
 
 _BLOCK_ROWS = 1 << 18
+_END_MARK = "end_mark"
 
 
 def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
@@ -54,11 +55,11 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
         with open(chunk.path, "rb") as file:
             header = read_header(chunk.path, file)
             schema = check_schema(chunk.path, header.schema, fields)
-            decoder = _Decoder(schema)
+            decoder = RecordDecoder(schema)
             frames = iter_frames(file, header)
             at_end = False
             while not at_end:
-                parts: list[tuple[pa.Array, pa.Array, pa.Array]] = []
+                parts: list[ArrowColumns] = []
                 first_row, read_to = rows_decoded + 1, 0
                 while rows_decoded - first_row + 1 < _BLOCK_ROWS:
                     frame = next(frames, None)
@@ -81,16 +82,27 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     yield ReadBlock(columns.empty_batch(), (), 0, shares.rest())
 
 
-class _Decoder:
-    """Blocks of records -> three Arrow columns."""
+ArrowColumns = tuple[pa.Array, pa.Array, pa.Array]
 
-    def __init__(self, schema: EventSchema) -> None:
-        self._schema = schema
+
+class RecordDecoder:
+    """Blocks of records -> three Arrow columns: user, item, time.
+
+    end_mark: the bytes that stand behind each record of a block. With random ones, blocks of records from many hands
+        can be decoded: no record can end early or late and so change how the next one is read, whatever it holds.
+    """
+
+    def __init__(self, schema: EventSchema, end_mark: bytes = b"") -> None:
+        self._schema, self._end_mark = schema, end_mark
+        record = schema.record
+        if end_mark:
+            mark = {"name": _END_MARK, "type": {"type": "fixed", "name": _END_MARK, "size": len(end_mark)}}
+            record = {**record, "fields": [*record["fields"], mark]}
         # All fields are decoded: where fastavro passes over fields it does not see the end of the bytes, and an array
         # that claims to be endless keeps it busy for ever.
-        self._array = fastavro.parse_schema({"type": "array", "items": schema.record})
+        self._array = fastavro.parse_schema({"type": "array", "items": record})
 
-    def decode(self, count: int, data: bytes) -> tuple[pa.Array, pa.Array, pa.Array]:
+    def decode(self, count: int, data: bytes) -> ArrowColumns:
         """Raises anything for a block that does not hold ``count`` records and nothing else."""
         if count > len(data) // self._schema.min_record_bytes:
             raise ValueError("more records claimed than fit")
@@ -99,6 +111,8 @@ class _Decoder:
             records: Any = fastavro.schemaless_reader(framed, self._array, None)
         if len(records) != count or framed.read(1):
             raise ValueError("other bytes than the records claimed")
+        if self._end_mark and any(record[_END_MARK] != self._end_mark for record in records):
+            raise ValueError("a record that ends elsewhere")
         schema = self._schema
         time_type = {"float": pa.float64(), "whole": pa.int64(), "text": pa.binary()}[schema.time_type]
         return (
@@ -143,17 +157,19 @@ def _zigzag(number: int) -> bytes:
 
 def _assemble(
     path: str,
-    parts: list[tuple[pa.Array, pa.Array, pa.Array]],
+    parts: list[ArrowColumns],
     schema: EventSchema,
     first_row: int,
     byte_share: int,
 ) -> ReadBlock:
+    return columns.assemble_block(path, to_columns(parts, schema), lambda rows: rows + first_row, byte_share)
+
+
+def to_columns(
+    parts: Sequence[ArrowColumns], schema: EventSchema
+) -> tuple[columns.IdColumn, columns.IdColumn, times.TimeColumn]:
+    """The columns of at least one decoded block, joined."""
     user, item, time = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
     if schema.time_unit == "ns":
         time = time.view(pa.timestamp("ns"))
-    return columns.assemble_block(
-        path,
-        (columns.encode_ids(user), columns.encode_ids(item), times.parse_times(time, schema.time_unit)),
-        lambda rows: rows + first_row,
-        byte_share,
-    )
+    return columns.encode_ids(user), columns.encode_ids(item), times.parse_times(time, schema.time_unit)

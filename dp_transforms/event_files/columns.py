@@ -173,6 +173,12 @@ def assemble_block(
     return ReadBlock(batch, tuple(rejected), rows, byte_share)
 
 
+def good_rows(columns: tuple[IdColumn, IdColumn, TimeColumn]) -> npt.NDArray[np.int64]:
+    """The rows that `assemble_block` puts into the batch, in their order."""
+    user, item, time = columns
+    return np.flatnonzero((user.faults | item.faults | time.faults) == 0)
+
+
 def _dictionary_array(values: pa.StringArray, indices: npt.NDArray[np.int32]) -> pa.DictionaryArray:
     """With a dictionary that holds exactly the values in use: faulty values and those of other rows are gone."""
     used = np.zeros(len(values), np.bool_)

@@ -44,6 +44,7 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _EXACT_IN_FLOAT = 2.0**53
 
 Columns = tuple[columns.IdColumn, columns.IdColumn, times.TimeColumn]
+_Rows = npt.NDArray[np.int64]
 
 
 def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
@@ -125,18 +126,52 @@ def _line_blocks(stream: Any) -> Iterator[tuple[int, bytes, list[int]]]:
 def _read_block(
     path: str, block: bytes, first_line: int, too_long: list[int], fields: EventFields, byte_share: int
 ) -> ReadBlock:
-    lines = _Lines(block)
     unparsed = [RejectedEvents(path, tuple(too_long), columns.BROKEN_LINE)] if too_long else []
+    read = decode_lines(block, fields)
+    broken = read.broken()
+    if len(broken):
+        unparsed.append(RejectedEvents(path, tuple((broken + first_line).tolist()), columns.BROKEN_LINE))
+    return columns.assemble_block(
+        path, read.columns, lambda rows: read.numbers()[rows] + first_line, byte_share, unparsed
+    )
+
+
+class DecodedLines:
+    """A block of lines as columns, with the numbers of the lines, from 0, that their rows come from.
+
+    columns: user, item and time of the lines that could be parsed.
+    """
+
+    def __init__(self, read: Columns, lines: _Lines, kept: _Rows | None, broken: _Rows | None) -> None:
+        self.columns = read
+        self._lines, self._kept, self._broken = lines, kept, broken
+
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """For each row of the columns the number of its line."""
+        numbers = self._lines.numbers()
+        return numbers if self._kept is None else numbers[self._kept]
+
+    def broken(self) -> npt.NDArray[np.int64]:
+        """The numbers of the lines that are no events at all."""
+        return np.zeros(0, np.int64) if self._broken is None else self._lines.numbers()[self._broken]
+
+
+def decode_lines(block: bytes, fields: EventFields) -> DecodedLines:
+    """Lines in memory, none of them longer than MAX_LINE_BYTES; blank lines are passed over."""
+    lines = _Lines(block)
     fast = _read_fast(lines, fields)
     if fast is not None:
-        return columns.assemble_block(path, fast, lambda rows: lines.numbers()[rows] + first_line, byte_share, unparsed)
+        return DecodedLines(fast, lines, None, None)
     slow, kept, broken = _read_slow(lines, fields)
-    if len(broken):
-        positions = tuple((lines.numbers()[broken] + first_line).tolist())
-        unparsed.append(RejectedEvents(path, positions, columns.BROKEN_LINE))
-    return columns.assemble_block(
-        path, slow, lambda rows: lines.numbers()[kept[rows]] + first_line, byte_share, unparsed
-    )
+    return DecodedLines(slow, lines, kept, broken)
+
+
+def join_line(line: bytes, fields: EventFields) -> bytes | None:
+    """An object that is written over several lines, on one line; None if it is no event."""
+    if _LineParser(fields).parse(line) is None:
+        return None
+    # No text in an object that was parsed holds a line end: all of them are blanks.
+    return line.replace(b"\n", b" ")
 
 
 class _Lines:

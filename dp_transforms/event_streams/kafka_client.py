@@ -1,0 +1,100 @@
+"""How this package talks to Kafka: settings from the operator, none of them ever shown; errors by name only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from dp_transforms.event_files.log_chunk import one_line
+from dp_transforms.event_streams.stream_source import StreamError
+
+_MAX_FILE_BYTES = 1 << 20
+
+
+def import_confluent_kafka() -> Any:
+    """The client library, an extra. Raises StreamError without it."""
+    try:
+        import confluent_kafka
+        import confluent_kafka.admin
+    except ImportError:
+        raise StreamError(
+            "Kafka needs the confluent-kafka client. Install it with: pip install 'shifting-heavy-hitters[kafka]'."
+        ) from None
+    return confluent_kafka
+
+
+def check_client_config(config: Mapping[str, str], reserved: Collection[str]) -> dict[str, str]:
+    """A copy. Raises ValueError for what is no mapping of texts and for settings in ``reserved``."""
+    if not all(isinstance(key, str) and isinstance(value, str) for key, value in config.items()):
+        raise ValueError("Kafka client settings must be texts by name, such as {'security.protocol': 'SASL_SSL'}.")
+    taken = sorted(set(config) & set(reserved))
+    if taken:
+        raise ValueError(f"the Kafka client settings {', '.join(taken)} are set by the command. Leave them out.")
+    return dict(config)
+
+
+def read_client_config_file(path: str) -> dict[str, str]:
+    """Settings from a properties file: ``key=value`` by line, ``#`` and ``!`` begin comments.
+
+    Raises StreamError; no value is in its message.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_MAX_FILE_BYTES + 1)
+    except (OSError, ValueError):
+        raise StreamError(
+            f"{one_line(path)}: the file of Kafka client settings cannot be read. Put it there on every worker."
+        ) from None
+    if len(text) > _MAX_FILE_BYTES:
+        raise StreamError(f"{one_line(path)}: the file of Kafka client settings has more than 1 MB.")
+    settings = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith(("#", "!")):
+            continue
+        key, equals, value = stripped.partition("=")
+        if not equals or not key.strip():
+            raise StreamError(f"{one_line(path)}: line {number} is no setting. Write key=value.")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
+def client_settings(
+    bootstrap_servers: str,
+    config: Mapping[str, str],
+    config_file: str | None,
+    own: Mapping[str, object],
+) -> dict[str, object]:
+    """All settings of a client. The file is read now, on the machine that connects; ``own`` settings win."""
+    from_file = read_client_config_file(config_file) if config_file is not None else {}
+    reserved = sorted(set(from_file) & set(own))
+    if reserved and config_file is not None:
+        raise StreamError(
+            f"{one_line(config_file)}: the settings {', '.join(reserved)} are set by the command. Leave them out."
+        )
+    return {**from_file, **config, "bootstrap.servers": bootstrap_servers, **own}
+
+
+def silent_logger() -> logging.Logger:
+    """Takes the client's own log, whose lines nobody has checked for what they hold, and drops it."""
+    logger = logging.getLogger(f"{__name__}.dropped")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger
+
+
+def refused_settings(settings: Mapping[str, object], error: BaseException) -> StreamError:
+    """For a client that could not be made: names the setting that the library complained of, never its value."""
+    text = str(error)
+    named = [key for key in settings if f'"{key}"' in text]
+    shown = f": check {', '.join(map(one_line, named))}" if named else ""
+    return StreamError(f"the Kafka client refuses its settings{shown}. See librdkafka's CONFIGURATION.md.")
+
+
+def error_name(error: Any) -> str:
+    """The name of a KafkaError or of the one in a KafkaException: fixed words, without host, topic or content."""
+    inner = error.args[0] if isinstance(error, BaseException) and error.args else error
+    name = getattr(inner, "name", None)
+    return str(name()) if callable(name) else "unknown error"

@@ -1,0 +1,253 @@
+"""Values of records -> events, under the same rules as the lines and records of log files.
+
+A JSON value is one object; it may be written over several lines. An Avro value is one record in its writer's schema,
+which is checked against the allow-list of `event_files.avro_schema`, perhaps behind a header (see `AVRO_FRAMINGS`).
+Every value is judged by itself: no value changes how another one is read. What is rejected is told by position and a
+reason that holds none of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import fastavro.schema
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.event_files import avro, columns, json_lines
+from dp_transforms.event_files.avro_container import MAX_BLOCK_BYTES
+from dp_transforms.event_files.avro_schema import EventSchema, check_schema
+from dp_transforms.event_files.log_chunk import EventFields, EventFileError
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.rejected_events import RejectedEvents
+
+RECORD_FORMATS = ("json", "avro")
+# none: the record alone. confluent: a zero byte and the schema's number in the registry, 4 bytes, before it.
+# single-object: the bytes C3 01 and the CRC-64-AVRO fingerprint of the schema, 8 bytes, before it.
+AVRO_FRAMINGS = ("none", "confluent", "single-object")
+
+NO_VALUE = "no value"
+TOO_LARGE = f"value of more than {MAX_BLOCK_BYTES >> 20} MB"
+BROKEN_RECORD = "broken record"
+NO_HEADER = "no header of the declared Avro framing"
+OTHER_SCHEMA = "header names another Avro schema"
+
+_END_MARK_BYTES = 16
+_ALONE_BELOW = 16  # so few values are decoded one by one where one of them is broken
+_SPLIT = 8
+
+_Rows = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DecodedRecords:
+    """n values, decoded.
+
+    batch: the events, in the order of the values.
+    rows: int64[len(batch)], for each event the number of its value, from 0.
+    rejected: the values that are no events, by the positions given for them.
+    """
+
+    batch: EventBatch
+    rows: _Rows
+    rejected: tuple[RejectedEvents, ...]
+
+
+class RecordDecoder(Protocol):
+    """Decodes the values of records of one format."""
+
+    def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
+        """values: None where a record has none. positions: int64[n], where they are in ``source``, to be reported."""
+        ...
+
+
+def record_decoder(
+    record_format: str,
+    fields: EventFields,
+    avro_schema: str | None = None,
+    avro_framing: str = "none",
+    avro_schema_id: int | None = None,
+) -> RecordDecoder:
+    """The decoder of a format. avro_schema, avro_framing, avro_schema_id: see `KafkaTopic`.
+
+    Raises ValueError for unknown formats and for schemas in which no events can be read.
+    """
+    if record_format not in RECORD_FORMATS:
+        raise ValueError(f"--record-format must be one of {', '.join(RECORD_FORMATS)}, got {record_format!r}.")
+    if avro_framing not in AVRO_FRAMINGS:
+        raise ValueError(f"--avro-framing must be one of {', '.join(AVRO_FRAMINGS)}, got {avro_framing!r}.")
+    if avro_schema_id is not None and (avro_framing != "confluent" or not 0 <= avro_schema_id < 2**31):
+        raise ValueError("an Avro schema id must be 0 to 2147483647 and needs --avro-framing confluent.")
+    if record_format == "json":
+        if avro_schema is not None or avro_framing != "none":
+            raise ValueError("an Avro schema or framing was given for JSON records. Use --record-format avro.")
+        return JsonRecordDecoder(fields)
+    if avro_schema is None:
+        raise ValueError("Avro records need the schema they were written in. Give it with --avro-schema.")
+    return AvroRecordDecoder(fields, avro_schema, avro_framing, avro_schema_id)
+
+
+class JsonRecordDecoder:
+    """One JSON object per value."""
+
+    def __init__(self, fields: EventFields) -> None:
+        self._fields = fields
+
+    def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
+        """See `RecordDecoder`. The values become lines, so that what is accepted is what a file of them gives."""
+        reasons = _Reasons(len(values))
+        # A value of blanks alone, which is no line, is no value either.
+        lines = [value.strip(b" \t\r\n") if value is not None else b"" for value in values]
+        sizes = np.fromiter(map(len, lines), np.int64, len(lines))
+        reasons.add(NO_VALUE, np.flatnonzero(sizes == 0))
+        large = np.flatnonzero(sizes > json_lines.MAX_LINE_BYTES)
+        reasons.add(TOO_LARGE, large)
+        for row in large.tolist():
+            lines[row] = b""
+        block = b"\n".join(lines)
+        if block.count(b"\n") > len(lines) - 1:
+            folded = [row for row, line in enumerate(lines) if b"\n" in line]
+            for row in folded:
+                joined = json_lines.join_line(lines[row], self._fields)
+                lines[row] = joined or b""
+                if joined is None:
+                    reasons.add(BROKEN_RECORD, np.array([row]))
+            block = b"\n".join(lines)
+        read = json_lines.decode_lines(block, self._fields)
+        reasons.add(BROKEN_RECORD, read.broken())
+        return _assemble(source, read.columns, read.numbers(), positions, reasons)
+
+
+class AvroRecordDecoder:
+    """One Avro record per value, perhaps behind a header."""
+
+    def __init__(self, fields: EventFields, schema: str, framing: str, schema_id: int | None) -> None:
+        self._schema = _check_avro_schema(schema, fields)
+        self._header = _expected_header(schema, framing, schema_id)
+        # Unknown to all who write records, and new in each process.
+        self._end_mark = os.urandom(_END_MARK_BYTES)
+        self._many = avro.RecordDecoder(self._schema, self._end_mark)
+        self._one = avro.RecordDecoder(self._schema)
+
+    def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
+        """See `RecordDecoder`."""
+        reasons = _Reasons(len(values))
+        sizes = np.fromiter((-1 if value is None else len(value) for value in values), np.int64, len(values))
+        reasons.add(NO_VALUE, np.flatnonzero(sizes < 0))
+        reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_BLOCK_BYTES))
+        header = self._header
+        if header.size:
+            reasons.add(NO_HEADER, np.flatnonzero((sizes >= 0) & (sizes < header.size)))
+            reasons.add(NO_HEADER, _without(values, header.magic))
+            reasons.add(OTHER_SCHEMA, _without(values, header.known))
+        rows = reasons.good()
+        bodies = [value[header.size :] for row in rows.tolist() if (value := values[row]) is not None]
+        parts: list[avro.ArrowColumns] = []
+        kept: list[_Rows] = []
+        self._decode_span(bodies, 0, len(bodies), parts, kept)
+        read = np.concatenate(kept) if kept else np.zeros(0, np.int64)
+        reasons.add(BROKEN_RECORD, rows[np.setdiff1d(np.arange(len(rows)), read)])
+        if not parts:
+            return DecodedRecords(columns.empty_batch(), read, reasons.report(source, positions))
+        return _assemble(source, avro.to_columns(parts, self._schema), rows[read], positions, reasons)
+
+    def _decode_span(
+        self, bodies: list[bytes], begin: int, end: int, parts: list[avro.ArrowColumns], kept: list[_Rows]
+    ) -> None:
+        """All in one call where none is broken, else in ever smaller parts."""
+        if begin == end:
+            return
+        span = bodies[begin:end]
+        try:
+            if sum(map(len, span)) <= MAX_BLOCK_BYTES:
+                data = self._end_mark.join([*span, b""])
+                parts.append(self._many.decode(len(span), data))
+                kept.append(np.arange(begin, end))
+                return
+        except Exception:  # whatever the decoder raises on hostile bytes, its words may hold some of them
+            pass
+        if end - begin > _ALONE_BELOW:
+            step = -(-(end - begin) // _SPLIT)
+            for at in range(begin, end, step):
+                self._decode_span(bodies, at, min(at + step, end), parts, kept)
+            return
+        for row in range(begin, end):
+            try:
+                part = self._one.decode(1, bodies[row])
+            except Exception:
+                continue
+            parts.append(part)
+            kept.append(np.array([row]))
+
+
+class _Reasons:
+    """Why each of n values is rejected: the first reason given counts."""
+
+    def __init__(self, count: int) -> None:
+        self._codes = np.zeros(count, np.uint8)
+        self._texts: list[str] = []
+
+    def add(self, text: str, rows: _Rows) -> None:
+        if not len(rows):
+            return
+        if text not in self._texts:
+            self._texts.append(text)
+        new = rows[self._codes[rows] == 0]
+        self._codes[new] = self._texts.index(text) + 1
+
+    def good(self) -> _Rows:
+        return np.flatnonzero(self._codes == 0)
+
+    def report(self, source: str, positions: _Rows) -> tuple[RejectedEvents, ...]:
+        return tuple(
+            RejectedEvents(source, tuple(positions[self._codes == code].tolist()), text)
+            for code, text in enumerate(self._texts, 1)
+        )
+
+
+def _assemble(
+    source: str, read: json_lines.Columns, rows_read: _Rows, positions: _Rows, reasons: _Reasons
+) -> DecodedRecords:
+    """rows_read: for each row of the columns the number of its value."""
+    block = columns.assemble_block(source, read, lambda rows: positions[rows_read[rows]], 0)
+    return DecodedRecords(
+        block.batch, rows_read[columns.good_rows(read)], (*reasons.report(source, positions), *block.rejected)
+    )
+
+
+def _check_avro_schema(schema: str, fields: EventFields) -> EventSchema:
+    return check_schema("the Avro schema", schema.encode("utf-8", "surrogatepass"), fields)
+
+
+def _without(values: Sequence[bytes | None], prefix: bytes) -> _Rows:
+    lacks = (value is not None and not value.startswith(prefix) for value in values)
+    return np.flatnonzero(np.fromiter(lacks, np.bool_, len(values)))
+
+
+class _Header(NamedTuple):
+    """magic: what tells the framing. known: what each value must begin with. size: bytes of the whole header."""
+
+    magic: bytes
+    known: bytes
+    size: int
+
+
+def _expected_header(schema: str, framing: str, schema_id: int | None) -> _Header:
+    if framing == "none":
+        return _Header(b"", b"", 0)
+    if framing == "confluent":
+        return _Header(b"\0", b"\0" + (b"" if schema_id is None else schema_id.to_bytes(4, "big")), 5)
+    return _Header(b"\xc3\x01", b"\xc3\x01" + schema_fingerprint(schema), 10)
+
+
+def schema_fingerprint(schema: str) -> bytes:
+    """The CRC-64-AVRO fingerprint of a schema that was checked, as it stands in a single-object header."""
+    try:
+        canonical = fastavro.schema.to_parsing_canonical_form(json.loads(schema))
+        return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
+    except Exception:
+        raise EventFileError("the Avro schema", "no fingerprint can be computed for it. Use another framing.") from None
