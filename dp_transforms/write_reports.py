@@ -67,7 +67,7 @@ class WriteRejected(beam.PTransform):
         self._path = os.fspath(path)
 
     def expand(self, rejected: beam.PCollection) -> beam.PCollection:
-        encoded = rejected | "PackRejected" >> beam.Map(_encode_rejected).with_output_types(bytes)
+        encoded = rejected | "PackRejected" >> beam.Map(encode_rejected).with_output_types(bytes)
         return _gathered(encoded, "WriteRejected") | "WriteRejectedFile" >> beam.ParDo(
             _WriteRejectedDoFn(self._path)
         ).with_output_types(str)
@@ -97,7 +97,7 @@ def _encode_report(report: WindowReport) -> bytes:
     return encode_report(report).encode()
 
 
-def _encode_rejected(rejected: RejectedEvents) -> bytes:
+def encode_rejected(rejected: RejectedEvents) -> bytes:
     """A line of JSON, then the positions as little-endian int64: packed, and opaque to Beam."""
     place = json.dumps([rejected.source, rejected.reason]).encode()
     return place + b"\n" + np.asarray(rejected.positions, dtype="<i8").tobytes()
@@ -135,18 +135,11 @@ class _WriteRejectedDoFn(beam.DoFn):
     def process(self, encoded: Iterable[bytes]) -> Iterator[str]:
         packed = [data for data in encoded if data]
 
-        def write(temporary: str) -> None:
-            descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _PRIVATE_MODE)
-            with open(descriptor, "wb") as handle:
-                _write_rejected_lines(handle, packed)
-                handle.flush()
-                os.fsync(handle.fileno())
-
-        _replace_whole(self._path, write)
+        replace_private(self._path, lambda handle: write_rejected_lines(handle, packed))
         yield self._path
 
 
-def _write_rejected_lines(handle: IO[bytes], packed: Iterable[bytes]) -> None:
+def write_rejected_lines(handle: IO[bytes], packed: Iterable[bytes]) -> None:
     """One line per position, by source and position. Rows stay int64 until they are written."""
     by_source: dict[str, list[tuple[str, npt.NDArray[np.int64]]]] = {}
     for data in packed:
@@ -166,6 +159,19 @@ def _write_rejected_lines(handle: IO[bytes], packed: Iterable[bytes]) -> None:
                 "reason": reasons[reason_index[row]],
             }
             handle.write(json.dumps(fields).encode() + b"\n")
+
+
+def replace_private(path: str, write: Callable[[IO[bytes]], None]) -> None:
+    """Puts a file there that its owner alone can read, as a whole."""
+
+    def write_private(temporary: str) -> None:
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _PRIVATE_MODE)
+        with open(descriptor, "wb") as handle:
+            write(handle)
+            handle.flush()
+            os.fsync(handle.fileno())
+
+    _replace_whole(path, write_private)
 
 
 def _replace_whole(path: str, write: Callable[[str], None]) -> None:

@@ -1,8 +1,9 @@
-"""``shh show REPORT``: prints a report file, for people as a table or a chart, for pipes as JSON lines."""
+"""``shh show REPORT``: prints a report, a file or the folder of a stream, as a table, a chart or, for pipes, JSON lines."""
 
 from __future__ import annotations
 
 import heapq
+import os
 from collections.abc import Iterator
 
 import click
@@ -34,9 +35,9 @@ _ITEMS_PER_WINDOW = 20
     "--chart", metavar="FILE.svg", help="Also draw the items over time, all windows unless --last is given, as SVG."
 )
 def command(report: str, last: int | None, show_all: bool, item: str | None, as_json: bool, chart: str | None) -> None:
-    """Print a report file: its guarantee, and which items were heavy in which window.
+    """Print a report: its guarantee, and which items were heavy in which window.
 
-    REPORT is a file that `shh replay` wrote: Avro, JSON lines or Parquet.
+    REPORT is a file that `shh replay` wrote, Avro, JSON lines or Parquet, or a folder that `shh stream` writes.
     """
     if last is not None and show_all:
         raise click.UsageError("--last and --all contradict each other. Give one of them.")
@@ -44,7 +45,7 @@ def command(report: str, last: int | None, show_all: bool, item: str | None, as_
         raise click.UsageError("--chart must end in .svg: that is what it draws.")
     keep = None if show_all or (as_json and last is None) else last or _LATEST_WINDOWS
     try:
-        header, reports = read_report_file(report)
+        header, reports, state = _read(report)
         selected, total = _latest(_only_item(reports, item), None if chart and last is None else keep)
     except ReportFileError as error:
         raise UserError(str(error)) from error
@@ -56,6 +57,25 @@ def command(report: str, last: int | None, show_all: bool, item: str | None, as_
             click.echo(encode_report(window, ascii_only=True))
     else:
         _print_table(header, selected, total, item, _ITEMS_PER_WINDOW if not show_all else None)
+        if state:
+            click.echo(state)
+
+
+def _read(path: str) -> tuple[ReportHeader, Iterator[WindowReport], str]:
+    """The header, the reports, and for a folder how far the run is."""
+    if not os.path.isdir(path):
+        return *read_report_file(path), ""
+    from dp_transforms.event_streams.stream_source import StreamError
+    from dp_transforms.report_streams import read_report_folder
+
+    try:
+        header, reports, ended = read_report_folder(path)
+    except StreamError as error:
+        raise UserError(str(error)) from error
+    if ended is None:
+        return header, iter(reports), "The run goes on: further windows may follow."
+    end = "was ended early" if ended.drained else "has ended"
+    return header, iter(reports), f"The run {end}: all of its {ended.windows} windows are closed."
 
 
 def _write_chart(path: str, header: ReportHeader, reports: list[WindowReport]) -> None:

@@ -10,7 +10,16 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-WITHOUT_BEAM = ("accounting", "mechanisms", "monitoring", "auditing", "event_files", "event_streams", "report_files")
+WITHOUT_BEAM = (
+    "accounting",
+    "mechanisms",
+    "monitoring",
+    "auditing",
+    "event_files",
+    "event_streams",
+    "report_files",
+    "report_streams",
+)
 HEAVY = ("apache_beam", "numpy", "scipy", "pyarrow", "fastavro", "cryptography", "dp_accounting", "rich", "click")
 
 

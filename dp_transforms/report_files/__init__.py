@@ -16,6 +16,7 @@ from dp_transforms.report_files.files import (
     partial_path,
     publish_file,
     read_report_file,
+    report_file_bytes,
     report_format,
     write_report_file,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "partial_path",
     "publish_file",
     "read_report_file",
+    "report_file_bytes",
     "report_format",
     "write_report_file",
 ]

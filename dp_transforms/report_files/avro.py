@@ -6,7 +6,9 @@ block can unpack to any size. fastavro only decodes records, by our schema.
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
@@ -35,8 +37,11 @@ _MIN_RECORD_BYTES = 28
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
     schema = fastavro.parse_schema(WINDOW_REPORT_AVRO_SCHEMA)
-    records = (report_fields(report) for report in reports)
-    fastavro.writer(handle, schema, records, codec="deflate", metadata={HEADER_KEY: header.to_json()})
+    records = [report_fields(report) for report in reports]
+    metadata = {HEADER_KEY: header.to_json()}
+    # The format asks for 16 random bytes. Derived from the content, the same reports make the same file.
+    sync = hashlib.sha256(json.dumps([metadata, records]).encode()).digest()[:_SYNC_BYTES]
+    fastavro.writer(handle, schema, records, codec="deflate", metadata=metadata, sync_marker=sync)
 
 
 def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
@@ -53,7 +58,7 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
 
 
 def _records(handle: IO[bytes], sync: bytes, deflated: bool) -> Iterator[WindowReport]:
-    schema = fastavro.parse_schema(_without_logical_types(WINDOW_REPORT_AVRO_SCHEMA))
+    schema = fastavro.parse_schema(without_logical_types(WINDOW_REPORT_AVRO_SCHEMA))
     while first := handle.read(1):
         count = _read_long(handle, first)
         data = _exactly(handle, _read_long(handle))
@@ -126,10 +131,10 @@ def _shape(schema: Any) -> Any:
     return schema
 
 
-def _without_logical_types(schema: Any) -> Any:
+def without_logical_types(schema: Any) -> Any:
     """The same schema with times as plain microseconds: the calendar of datetime ends before that of a long."""
     if isinstance(schema, list):
-        return [_without_logical_types(branch) for branch in schema]
+        return [without_logical_types(branch) for branch in schema]
     if isinstance(schema, dict):
-        return {key: _without_logical_types(value) for key, value in schema.items() if key != "logicalType"}
+        return {key: without_logical_types(value) for key, value in schema.items() if key != "logicalType"}
     return schema

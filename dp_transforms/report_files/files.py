@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import hashlib
+import io
 import os
 import pathlib
 import re
@@ -65,6 +66,13 @@ def write_report_file(
         if isinstance(error, OSError):
             raise write_error(path, error) from error
         raise
+
+
+def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], *, file_format: str) -> bytes:
+    """What `write_report_file` would write. In ``avro`` and ``json`` the same reports always give the same bytes."""
+    handle = io.BytesIO()
+    _FORMATS[file_format].write(handle, header, in_file_order(map(checked_report, reports)))
+    return handle.getvalue()
 
 
 def read_report_file(path: Path) -> tuple[ReportHeader, Iterator[WindowReport]]:

@@ -277,14 +277,14 @@ def test_without_rejected_rows_the_file_is_empty(tmp_path):
 
 def test_rejected_rows_are_for_their_owner_alone_from_the_first_byte_on(tmp_path, monkeypatch):
     modes = []
-    write_lines = write_reports._write_rejected_lines
+    write_lines = write_reports.write_rejected_lines
 
     def observed(handle, packed):
         modes.extend(entry.stat().st_mode & 0o777 for entry in os.scandir(tmp_path))
         write_lines(handle, packed)
         modes.extend(entry.stat().st_mode & 0o777 for entry in os.scandir(tmp_path))
 
-    monkeypatch.setattr(write_reports, "_write_rejected_lines", observed)
+    monkeypatch.setattr(write_reports, "write_rejected_lines", observed)
     before = os.umask(0)
     try:
         write_rejected(tmp_path / "rejected.jsonl", REJECTED)
@@ -298,7 +298,7 @@ def test_rejected_rows_are_for_their_owner_alone_from_the_first_byte_on(tmp_path
 
 def test_rejected_rows_stay_packed_until_they_are_written():
     positions = np.arange(1_000_000)[::-1]
-    packed = write_reports._encode_rejected(RejectedEvents("a", positions, "broken line"))
+    packed = write_reports.encode_rejected(RejectedEvents("a", positions, "broken line"))
     assert len(packed) < 8_000_100
     lines = []
 
@@ -306,7 +306,7 @@ def test_rejected_rows_stay_packed_until_they_are_written():
         def write(self, line):
             lines.append(line)
 
-    write_reports._write_rejected_lines(Handle(), [packed])
+    write_reports.write_rejected_lines(Handle(), [packed])
     assert len(lines) == 1_000_000
     assert json.loads(lines[0])["position"] == 0
     assert json.loads(lines[-1])["position"] == 999_999

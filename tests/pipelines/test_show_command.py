@@ -15,8 +15,9 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.report_files import ReportHeader, decode_report, write_report_file
+from dp_transforms.report_streams import ReportFolder
 from pipelines import cli
 from pipelines.report_table import escape_text, label_text, legend, windows_table
 
@@ -343,3 +344,45 @@ def test_a_file_that_breaks_off_shows_no_half_of_itself(show, tmp_path):
     path.write_bytes(path.read_bytes()[:-9])
     for options in ([], ["--json"]):
         assert "truncated" in refused(show, None, *options, ending="jsonl")
+
+
+def stream_folder(tmp_path, ended=None, reports=LABELS):
+    writer = ReportFolder(str(tmp_path / "reports")).open(HEADER)
+    for window in reports[::-1]:
+        writer.write(window)
+    if ended is not None:
+        writer.end(ended)
+    return tmp_path / "reports"
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        (None, "The run goes on: further windows may follow."),
+        (RunEnded("news", 6), "The run has ended: all of its 6 windows are closed."),
+        (RunEnded("news", 6, True), "The run was ended early: all of its 6 windows are closed."),
+    ],
+)
+def test_the_folder_of_a_stream_is_shown_in_order_and_says_whether_it_goes_on(tmp_path, capsys, ended, said):
+    folder = stream_folder(tmp_path, ended)
+    cli.main(["show", str(folder)])
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == HEADER.guarantee
+    assert out.index("iphone") < out.index("android")
+    assert out.splitlines()[-1] == said
+    cli.main(["show", str(folder), "--json"])
+    assert [decode_report(line) for line in capsys.readouterr().out.splitlines()] == LABELS
+
+
+def test_a_folder_without_a_run_or_with_a_damaged_window_is_refused(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    folder = stream_folder(tmp_path)
+    next(folder.glob("2017*")).write_text("{}\n")
+    for path, said in ((tmp_path / "empty", "holds no reports of a stream"), (folder, "cannot be used")):
+        with pytest.raises(SystemExit) as leaving:
+            cli.main(["show", str(path)])
+        assert leaving.value.code == 1
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert said in printed.err
+        assert printed.err.count("\n") == 1

@@ -1,0 +1,249 @@
+"""Reports as a folder: a report file per window with heavy items, which appears whole and is never replaced.
+
+A file is written under a hidden name, brought to the disk, and linked to its own name, which fails where that name is
+taken: so of two workers one comes first, and a reader sees all of a file or none. A worker that dies leaves at most a
+hidden file, which `open` removes when it is old.
+
+    header.json                              the run, and the format of the reports
+    2017-10-01T030000Z-1f0c2a9b.jsonl        a window, by its start; behind it a digest of the name of the stream
+    ended.json                               the run is over
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.monitoring.window_report import RunEnded, WindowReport
+from dp_transforms.report_files import (
+    ReportFileError,
+    ReportHeader,
+    read_report_file,
+    report_file_bytes,
+)
+from dp_transforms.report_files.files import sync_folder
+from dp_transforms.report_files.records import MAX_HEADER_BYTES, checked_report, in_file_order, parse_json
+from dp_transforms.report_streams.report_writer import (
+    StreamContents,
+    check_same_run,
+    check_stream,
+    end_key,
+    ended_fields,
+    parse_ended,
+    report_key,
+    second_answer,
+    second_end,
+)
+from dp_transforms.window_schedule import format_utc
+
+FILE_FORMATS = {"jsonl": "json", "avro": "avro"}
+_HEADER, _ENDED = "header.json", "ended.json"
+_WINDOW = re.compile(r"\d{4}-\d\d-\d\dT\d{6}(\.\d{6})?Z-[0-9a-f]{8}\.(jsonl|avro)")
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+_STALE_SECONDS = 3600  # nobody needs an hour between writing a file and linking it
+_MODE = 0o644
+_MAX_FIELDS_BYTES = MAX_HEADER_BYTES + 64
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportFolder:
+    """A folder that all workers see under one path, on a file system with hard links.
+
+    path: made where it is missing; holds one run of one stream.
+    file_format: ``jsonl`` or ``avro``.
+    """
+
+    path: str
+    file_format: str = "jsonl"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, (str, os.PathLike)) or not os.fspath(self.path):
+            raise ValueError("path of a report folder must be a path.")
+        if self.file_format not in FILE_FORMATS:
+            raise ValueError(f"file_format must be one of {', '.join(FILE_FORMATS)}, got {self.file_format!r}.")
+        object.__setattr__(self, "path", os.fspath(self.path))
+
+    def open(self, header: ReportHeader) -> ReportFolderWriter:
+        """Begins the run, or goes on with it. Raises StreamError where the folder holds another run, or other files."""
+        folder = pathlib.Path(self.path)
+        with _folder_errors(folder):
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            _remove_stale(folder)
+            if not (folder / _HEADER).exists():
+                _check_empty(folder)
+                fields = {"header": json.loads(header.to_json()), "file_format": self.file_format}
+                _put_first(folder / _HEADER, _line(fields))
+            found, file_format = _read_header(folder)
+        check_same_run(f"the folder {self.path!r}", found, header)
+        if file_format != self.file_format:
+            raise StreamError(
+                f"the folder {self.path!r} holds {file_format} files, not {self.file_format}: keep to it."
+            )
+        # Its own header goes into all files: the sentence of the guarantee may be worded anew in a later release.
+        return ReportFolderWriter(folder, found, file_format)
+
+    def read(self, run_id: str | None = None) -> StreamContents:
+        """What the folder holds. Raises StreamError if that is another run than ``run_id``, or damaged."""
+        folder = pathlib.Path(self.path)
+        with _folder_errors(folder):
+            if not (folder / _HEADER).exists():
+                return None, [], None
+            header, _ = _read_header(folder)
+            _check_run_id(folder, header, run_id)
+            ended = _read_ended(folder)  # before the reports, so that none is missed once the end is seen
+            names = sorted(name for name in os.listdir(folder) if _WINDOW.fullmatch(name))
+            return header, in_file_order(_read_window(folder / name, header) for name in names), ended
+
+    def ended(self, run_id: str | None = None) -> RunEnded | None:
+        folder = pathlib.Path(self.path)
+        with _folder_errors(folder):
+            ended = _read_ended(folder)
+            if ended is not None:
+                _check_run_id(folder, _read_header(folder)[0], run_id)
+            return ended
+
+
+def read_report_folder(path: str | os.PathLike[str]) -> tuple[ReportHeader, list[WindowReport], RunEnded | None]:
+    """The run of a folder, whichever it is. Raises StreamError where there is none."""
+    header, reports, ended = ReportFolder(os.fspath(path)).read()
+    if header is None:
+        raise StreamError(f"{os.fspath(path)!r} holds no reports of a stream: it has no {_HEADER}. Check the path.")
+    return header, reports, ended
+
+
+class ReportFolderWriter:
+    """Every file is on the disk when `write` returns, so there is nothing to commit."""
+
+    def __init__(self, folder: pathlib.Path, header: ReportHeader, file_format: str) -> None:
+        self._folder = folder
+        self._header = header
+        self._file_format = file_format
+
+    def write(self, report: WindowReport) -> str:
+        """Raises StreamError for a second answer, and ReportFileError for a report that must not be published."""
+        check_stream(report.stream, self._header)
+        content = report_file_bytes(self._header, [report], file_format=FILE_FORMATS[self._file_format])
+        path = self._folder / _window_name(report, self._file_format)
+        with _folder_errors(self._folder):
+            # Other bytes can be the same report: packed by another release of a library.
+            if _put_first(path, content) != content and [_read_window(path, self._header)] != [checked_report(report)]:
+                raise second_answer(f"the folder {str(self._folder)!r}", report_key(report))
+        return report_key(report)
+
+    def end(self, ended: RunEnded) -> str:
+        check_stream(ended.stream, self._header)
+        content = _line({"ended": ended_fields(ended)})
+        with _folder_errors(self._folder):
+            if _put_first(self._folder / _ENDED, content) != content:
+                raise second_end(f"the folder {str(self._folder)!r}")
+        return end_key(ended.stream)
+
+    def commit(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _put_first(path: pathlib.Path, content: bytes) -> bytes:
+    """Makes the file unless there is one. Returns what it holds now; that, and its name, are on the disk."""
+    if not path.exists():
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            with open(temporary, "xb") as handle:
+                os.fchmod(handle.fileno(), _MODE)
+                handle.write(content)
+                handle.flush()
+                os.fsync(handle.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+    sync_folder(path)  # also after another worker, which may have died before it did
+    return path.read_bytes()
+
+
+def _window_name(report: WindowReport, file_format: str) -> str:
+    stream = hashlib.sha256(report.stream.encode()).hexdigest()[:8]
+    return f"{format_utc(report.window_start).replace(':', '')}-{stream}.{file_format}"
+
+
+def _read_window(path: pathlib.Path, header: ReportHeader) -> WindowReport:
+    found, reports = read_report_file(path)
+    held = list(reports)
+    if found != header or len(held) != 1 or held[0].stream != header.stream:
+        raise ReportFileError(f"{str(path)!r} is no window of this run. Move it away.")
+    return held[0]
+
+
+def _read_header(folder: pathlib.Path) -> tuple[ReportHeader, str]:
+    fields = _read_fields(folder / _HEADER, {"header", "file_format"})
+    if fields["file_format"] not in FILE_FORMATS:
+        raise ReportFileError(f"{str(folder / _HEADER)!r} names no format of its files.")
+    return ReportHeader.from_fields(fields["header"]), fields["file_format"]
+
+
+def _read_ended(folder: pathlib.Path) -> RunEnded | None:
+    if not (folder / _ENDED).exists():
+        return None
+    return parse_ended(_read_fields(folder / _ENDED, {"ended"})["ended"])
+
+
+def _read_fields(path: pathlib.Path, names: set[str]) -> dict[str, Any]:
+    with open(path, "rb") as handle:
+        data = handle.read(_MAX_FIELDS_BYTES + 1)
+    fields = parse_json(data) if len(data) <= _MAX_FIELDS_BYTES else None
+    if not isinstance(fields, dict) or set(fields) != names:
+        raise ReportFileError(f"{str(path)!r} was not written by shh.")
+    return fields
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _check_run_id(folder: pathlib.Path, header: ReportHeader, run_id: str | None) -> None:
+    if run_id is not None and header.run_id != run_id:
+        raise StreamError(
+            f"the folder {str(folder)!r} belongs to another run: its run_id is {header.run_id!r}, that of this run"
+            f" {run_id!r}. Name another folder."
+        )
+
+
+def _check_empty(folder: pathlib.Path) -> None:
+    """Raises StreamError if others keep files here. A header that another worker has written by now is none."""
+    names = set(os.listdir(folder))
+    if _HEADER not in names and any(not _TEMPORARY.fullmatch(name) for name in names):
+        raise StreamError(f"the folder {str(folder)!r} holds other files. Name a new or an empty folder.")
+
+
+def _remove_stale(folder: pathlib.Path) -> None:
+    """Removes what workers left that died while they wrote."""
+    for name in os.listdir(folder):
+        if _TEMPORARY.fullmatch(name):
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(folder / name).st_mtime < time.time() - _STALE_SECONDS:
+                    os.unlink(folder / name)
+
+
+@contextlib.contextmanager
+def _folder_errors(folder: pathlib.Path) -> Iterator[None]:
+    """Turns what goes wrong with files into a StreamError of one line."""
+    try:
+        yield
+    except ReportFileError as error:
+        raise StreamError(f"the folder {str(folder)!r} cannot be used: {error}") from error
+    except OSError as error:
+        raise StreamError(
+            f"the folder {str(folder)!r} cannot be used: {error.strerror}. It must be one that all workers can write,"
+            " on a file system with hard links and free space."
+        ) from error

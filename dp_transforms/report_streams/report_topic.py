@@ -1,0 +1,327 @@
+"""Reports as a topic of Kafka: one record per window with heavy items, written by transactions.
+
+Opening a run's writer makes Kafka refuse every earlier writer of the same run, for good, and give up what that had not
+committed. Then the topic is read to its end, so that the writer knows all that was answered before it answers anew. So
+of two workers that believe they own the run, only the one that opened later can write, and it contradicts nothing.
+
+All records of a run are in one partition, in order: header, reports, end. Read them with
+``isolation.level=read_committed``. The key of a record is ``RUN|STREAM|START``, so compaction keeps every report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib
+import operator
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dp_transforms.event_streams.kafka_client import (
+    check_client_config,
+    client_settings,
+    error_name,
+    import_confluent_kafka,
+    refused_settings,
+    silent_logger,
+)
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.monitoring.window_report import RunEnded, WindowReport
+from dp_transforms.report_files import ReportFileError, ReportHeader, encode_report
+from dp_transforms.report_files.records import checked_report, in_file_order
+from dp_transforms.report_streams.report_writer import (
+    StreamContents,
+    check_same_run,
+    check_stream,
+    end_key,
+    ended_fields,
+    parse_ended,
+    report_key,
+    second_answer,
+    second_end,
+)
+from dp_transforms.report_streams.topic_records import RECORD_FORMATS, TopicRecord, decode_record, encode_record
+
+RUN_ID_FIELD = "shh.run_id"  # of the headers of a record: whose it is, without decoding it
+_TRANSACTION_SECONDS = 60  # a transaction that nobody ends is given up by Kafka after this time
+_WAIT_SECONDS = 120.0  # longer than any transaction of a dead worker
+_CONSUME = 1000
+_SHARED = {"allow.auto.create.topics": False}
+_PRODUCER = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "transaction.timeout.ms": _TRANSACTION_SECONDS * 1000,
+    "compression.type": "zstd",
+}
+_CONSUMER = {
+    "group.id": "shh",  # the client wants one; nothing is stored under it
+    "enable.auto.commit": False,
+    "auto.offset.reset": "earliest",
+    "isolation.level": "read_committed",
+    "enable.partition.eof": True,
+    "check.crcs": True,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportTopic:
+    """A topic, which must exist; several runs and streams can share it.
+
+    bootstrap_servers: host:port, several with commas.
+    record_format: ``json`` or ``avro``. A run may change it when it goes on.
+    client_config: settings of librdkafka, such as security.protocol. They travel in the job graph: no passwords.
+    client_config_file: further settings, one NAME=VALUE a line, in a file that every worker has at this path.
+    """
+
+    bootstrap_servers: str
+    topic: str
+    record_format: str = "json"
+    client_config: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    client_config_file: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("bootstrap_servers", "topic"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ValueError(f"{name} of a report topic must be text that is not empty.")
+        if self.record_format not in RECORD_FORMATS:
+            raise ValueError(f"record_format must be one of {', '.join(RECORD_FORMATS)}, got {self.record_format!r}.")
+        reserved = {"bootstrap.servers", *_SHARED, *_PRODUCER, *_CONSUMER, "transactional.id"}
+        object.__setattr__(self, "client_config", check_client_config(self.client_config, reserved))
+
+    def open(self, header: ReportHeader) -> ReportTopicWriter:
+        """Begins the run, or goes on with it, and shuts out its earlier writers. Raises StreamError."""
+        header.to_json()
+        with _kafka_errors(self.topic):
+            producer = self._client("Producer", {**_PRODUCER, "transactional.id": _transactional_id(header)})
+            self._partitions(producer)  # a broker that does not answer is told apart from one that refuses
+            producer.init_transactions(_WAIT_SECONDS)  # before reading: what was open is settled from here on
+            held = _TopicRun(header.run_id, header.stream)
+            partitions = self._read(held, to_last_record=True)
+        if held.header is not None:
+            check_same_run(f"the topic {self.topic!r}", held.header, header)
+        partition = held.partition if held.partition is not None else _partition(header, partitions)
+        return ReportTopicWriter(producer, self, header, held, partition)
+
+    def read(self, run_id: str) -> StreamContents:
+        """What is committed of this run, in order; records of others in the topic are passed over."""
+        held = _TopicRun(run_id, keep=True)
+        with _kafka_errors(self.topic):
+            self._read(held, to_last_record=False)
+        return held.header, in_file_order(held.reports), held.ended
+
+    def ended(self, run_id: str) -> RunEnded | None:
+        return self.read(run_id)[2]
+
+    def _read(self, held: _TopicRun, *, to_last_record: bool) -> int:
+        """Takes the committed records of the topic; returns the number of its partitions.
+
+        to_last_record: waits for transactions of others that are still open, behind which readers do not see.
+        """
+        kafka = import_confluent_kafka()
+        with contextlib.closing(self._client("Consumer", _CONSUMER)) as consumer:
+            partitions = self._partitions(consumer)
+            places = [kafka.TopicPartition(self.topic, index) for index in range(partitions)]
+            ends = self._last_offsets(places) if to_last_record else dict.fromkeys(range(partitions), 0)
+            consumer.assign([kafka.TopicPartition(self.topic, index, kafka.OFFSET_BEGINNING) for index in ends])
+            deadline = time.monotonic() + _WAIT_SECONDS
+            while ends:
+                if time.monotonic() > deadline:
+                    raise StreamError(
+                        f"the topic {self.topic!r} could not be read to its end in {_WAIT_SECONDS:.0f} s: the broker is"
+                        " slow, or another producer holds a transaction open. Try again later."
+                    )
+                for message in consumer.consume(_CONSUME, timeout=0.1):
+                    if message.error() is None:
+                        held.take(message)
+                    elif message.error().code() != kafka.KafkaError._PARTITION_EOF:
+                        raise kafka.KafkaException(message.error())
+                    elif message.offset() >= ends.get(message.partition(), 0):
+                        ends.pop(message.partition(), None)
+        return partitions
+
+    def _last_offsets(self, places: Sequence[Any]) -> dict[int, int]:
+        """By partition, where the next record of anybody goes."""
+        admin = importlib.import_module("confluent_kafka.admin")
+        found = self._client("admin.AdminClient", {}).list_offsets(
+            dict.fromkeys(places, admin.OffsetSpec.latest()),
+            isolation_level=import_confluent_kafka().IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=30.0,
+        )
+        return {place.partition: answer.result().offset for place, answer in found.items()}
+
+    def _partitions(self, client: Any) -> int:
+        found = client.list_topics(self.topic, timeout=15.0).topics[self.topic]
+        if found.error is not None or not found.partitions:
+            raise StreamError(
+                f"the topic {self.topic!r} cannot be used ({error_name(found.error)}). Create it first, with the"
+                " replication and the retention that the reports should have."
+            )
+        return len(found.partitions)
+
+    def _client(self, name: str, own: Mapping[str, object]) -> Any:
+        kafka = import_confluent_kafka()
+        settings = client_settings(
+            self.bootstrap_servers, self.client_config, self.client_config_file, {**_SHARED, **own}
+        )
+        try:
+            return operator.attrgetter(name)(kafka)(settings, logger=silent_logger())
+        except (kafka.KafkaException, ValueError, TypeError) as error:
+            raise refused_settings(settings, error) from None
+
+
+class ReportTopicWriter:
+    """Collects records in a transaction; nobody reads them before `commit`."""
+
+    def __init__(self, producer: Any, sink: ReportTopic, header: ReportHeader, held: _TopicRun, partition: int) -> None:
+        self._producer = producer
+        self._sink = sink
+        self._run = header
+        self._held = held
+        self._partition = partition
+        self._in_transaction = False
+        if held.header is None:
+            self._produce(f"{header.stream}|header", header)
+            self.commit()
+
+    def write(self, report: WindowReport) -> str:
+        """Raises StreamError for a second answer, and ReportFileError for a report that must not be published."""
+        check_stream(report.stream, self._run)
+        report = checked_report(report)
+        key = report_key(report)
+        known = self._held.answers.get(key)
+        if known is None:
+            self._produce(key, report)
+            self._held.answers[key] = _answer(report)
+        elif known != _answer(report):
+            raise second_answer(f"the topic {self._sink.topic!r}", key)
+        return key
+
+    def end(self, ended: RunEnded) -> str:
+        check_stream(ended.stream, self._run)
+        ended = parse_ended(ended_fields(ended))
+        key = end_key(ended.stream)
+        if self._held.ended is None:
+            self._produce(key, ended)
+            self._held.ended = ended
+        elif self._held.ended != ended:
+            raise second_end(f"the topic {self._sink.topic!r}")
+        return key
+
+    def commit(self) -> None:
+        """Raises StreamError, after which it is open whether the records were written: open the sink again to see."""
+        if self._in_transaction:
+            with self._errors():
+                self._producer.commit_transaction(_WAIT_SECONDS)
+            self._in_transaction = False
+
+    def close(self) -> None:
+        if self._in_transaction:
+            self._in_transaction = False
+            with contextlib.suppress(import_confluent_kafka().KafkaException):
+                self._producer.abort_transaction(10.0)
+        self._producer.purge()
+
+    def _produce(self, key: str, record: TopicRecord) -> None:
+        value = encode_record(record, self._run.run_id, self._sink.record_format)
+        with self._errors():
+            if not self._in_transaction:
+                self._producer.begin_transaction()
+                self._in_transaction = True
+            while True:
+                try:
+                    self._producer.produce(
+                        self._sink.topic,
+                        value,
+                        f"{self._run.run_id}|{key}".encode(),
+                        self._partition,
+                        headers={RUN_ID_FIELD: self._run.run_id.encode()},
+                    )
+                    return
+                except BufferError:  # more than the client holds back: wait until some are sent
+                    self._producer.poll(0.1)
+
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return _kafka_errors(self._sink.topic)
+
+
+class _TopicRun:
+    """What a topic holds of one run.
+
+    stream: pass over other streams of the run; None for any. keep: the reports too, not only what they are known by.
+    """
+
+    def __init__(self, run_id: str, stream: str | None = None, *, keep: bool = False) -> None:
+        self._run_id = run_id
+        self._stream = stream
+        self._keep = keep
+        self.header: ReportHeader | None = None
+        self.answers: dict[str, bytes] = {}
+        self.reports: list[WindowReport] = []
+        self.ended: RunEnded | None = None
+        self.partition: int | None = None
+
+    def take(self, message: Any) -> None:
+        """Raises ReportFileError for a record under the name of this run that is none."""
+        if dict(message.headers() or []).get(RUN_ID_FIELD) != self._run_id.encode():
+            return
+        run_id, record = decode_record(message.value() or b"")
+        if run_id != self._run_id:
+            raise ReportFileError("a record has two run ids.")
+        if self._stream not in (None, record.stream):
+            return
+        if isinstance(record, ReportHeader):
+            if self.header is not None:
+                check_same_run("the topic", self.header, record)
+            self.header, self.partition = record, message.partition()
+        elif isinstance(record, RunEnded):
+            if self.ended not in (None, record):
+                raise ReportFileError("the run has two ends.")
+            self.ended = record
+        else:
+            self._take_report(record)
+
+    def _take_report(self, report: WindowReport) -> None:
+        key, answer = report_key(report), _answer(report)
+        if self.answers.setdefault(key, answer) != answer:
+            raise ReportFileError("a window of the run has two answers.")
+        if self._keep:
+            self.reports.append(report)
+
+
+def _answer(report: WindowReport) -> bytes:
+    """A digest of all that a report says, in whatever format it is sent."""
+    return hashlib.sha256(encode_report(report).encode()).digest()
+
+
+def _transactional_id(header: ReportHeader) -> str:
+    """Begins with ``shh-``, which a broker's access list can name."""
+    return f"shh-{_digest(header)[:32]}"
+
+
+def _partition(header: ReportHeader, partitions: int) -> int:
+    return int(_digest(header)[32:48], 16) % partitions
+
+
+def _digest(header: ReportHeader) -> str:
+    """Of run and stream. The length of the one keeps it apart from the other."""
+    run_id = header.run_id.encode()
+    return hashlib.sha256(b"%d|%s|%s" % (len(run_id), run_id, header.stream.encode())).hexdigest()
+
+
+@contextlib.contextmanager
+def _kafka_errors(topic: str) -> Iterator[None]:
+    """Turns what goes wrong with Kafka into a StreamError of one line, which holds nothing of a record."""
+    kafka = import_confluent_kafka()
+    try:
+        yield
+    except ReportFileError as error:
+        raise StreamError(f"the topic {topic!r} cannot be used: {error}") from error
+    except kafka.KafkaException as error:
+        code = error.args[0]
+        if code.code() in (kafka.KafkaError._FENCED, kafka.KafkaError.PRODUCER_FENCED):
+            raise StreamError(
+                f"the topic {topic!r}: another worker has taken over this run; this one has written nothing more."
+            ) from error
+        raise StreamError(f"the topic {topic!r} cannot be used ({error_name(error)}). Check the brokers.") from error

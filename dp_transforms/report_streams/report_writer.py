@@ -1,0 +1,117 @@
+"""What a sink and its writer are, and the errors that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeAlias
+
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.monitoring.window_report import RunEnded, WindowReport
+from dp_transforms.report_files import ReportFileError, ReportHeader
+from dp_transforms.window_schedule import format_utc
+
+# What a sink gives back: None where the run has not begun, or has not ended.
+StreamContents: TypeAlias = "tuple[ReportHeader | None, list[WindowReport], RunEnded | None]"
+
+
+class ReportWriter(Protocol):
+    """A sink that is open for one run, in one process.
+
+    After an error it is of no more use: close it, and open the sink again.
+    """
+
+    def write(self, report: WindowReport) -> str:
+        """Keeps the report unless the same one is there. Returns its key. Raises StreamError for a second answer."""
+        ...
+
+    def end(self, ended: RunEnded) -> str:
+        """Says that no window follows. Returns the key."""
+        ...
+
+    def commit(self) -> None:
+        """Returns when all that was written can be read, and outlives this process."""
+        ...
+
+    def close(self) -> None:
+        """Gives up what was not committed. May be called again."""
+        ...
+
+
+class ReportSink(Protocol):
+    """Names a sink; small, and can be pickled into a job graph."""
+
+    def open(self, header: ReportHeader) -> ReportWriter:
+        """Begins the run of the header, or goes on with it. Raises StreamError, and writes nothing, where the sink
+        belongs to another run, or to the same one with another plan."""
+        ...
+
+    def read(self, run_id: str) -> StreamContents:
+        """What can be read of the run so far, windows in order. Raises StreamError."""
+        ...
+
+    def ended(self, run_id: str) -> RunEnded | None:
+        """The end of the run, once it is written: cheaper than `read`. Raises StreamError."""
+        ...
+
+
+def report_key(report: WindowReport) -> str:
+    """Stream and window: what a report of a run is known by."""
+    return f"{report.stream}|{format_utc(report.window_start)}"
+
+
+def end_key(stream: str) -> str:
+    """No window starts at this time, so it is the key of no report."""
+    return f"{stream}|end"
+
+
+def check_stream(stream: str, header: ReportHeader) -> None:
+    if stream != header.stream:
+        raise StreamError("a report belongs to another stream than the sink: each stream needs a sink of its own.")
+
+
+def second_answer(place: str, key: str) -> StreamError:
+    """key: stream and window, both public."""
+    return StreamError(
+        f"{place}: the window {key!r} was answered before with another answer; nothing was written. Two runs share the"
+        " run id, or the noise key or the log has changed: start a new run, with a budget of its own."
+    )
+
+
+def second_end(place: str) -> StreamError:
+    return StreamError(
+        f"{place}: the run was ended before, after another number of windows; nothing was written. Start a new run."
+    )
+
+
+def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> None:
+    """Raises StreamError unless both are the same run: run id, stream and plan."""
+    for name in ("run_id", "stream"):
+        here, given = getattr(found, name), getattr(header, name)
+        if here != given:
+            raise StreamError(
+                f"{place} belongs to another run: its {name} is {here!r}, that of this run {given!r}. Name another"
+                " place, or give this run the same one to go on with it."
+            )
+    if found.plan != header.plan:
+        raise StreamError(
+            f"{place} belongs to run {header.run_id!r} with another plan: a run keeps its plan to the end. Start a new"
+            " run, with a new run id and another place."
+        )
+
+
+def ended_fields(ended: RunEnded) -> dict[str, Any]:
+    return {"stream": str(ended.stream), "windows": int(ended.windows), "drained": bool(ended.drained)}
+
+
+def parse_ended(fields: Any) -> RunEnded:
+    """Inverse of `ended_fields`. Raises ReportFileError."""
+    if not (
+        isinstance(fields, Mapping)
+        and set(fields) == set(RunEnded._fields)
+        and isinstance(fields["stream"], str)
+        and type(fields["windows"]) is int
+        and fields["windows"] >= 0
+        and isinstance(fields["drained"], bool)
+    ):
+        raise ReportFileError("the record of the end of the run must have a stream, windows >= 0, and drained.")
+    return RunEnded(fields["stream"], fields["windows"], fields["drained"])
