@@ -21,7 +21,9 @@ _COMMANDS = {
     "replay": "Replay a log: which items were held by many users in each window.",
     "show": "Print a report file: its guarantee, and which items were heavy when.",
     "simulate": "Write a simulated event log to try things on.",
+    "stream": "Watch a live stream: which items are held by many users right now.",
 }
+_WITH_BEAM_OPTIONS = ("replay", "stream")
 
 
 class _LazyGroup(click.Group):
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs ``shh``. Exit codes: 0 done, 1 the run failed, 2 the command line is wrong."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     beam_options: list[str] = []
-    if "--" in words and words[0] == "replay":
+    if "--" in words and words[0] in _WITH_BEAM_OPTIONS:
         split = words.index("--")
         words, beam_options = words[:split], words[split + 1 :]
     _quiet_logs("--verbose" in words)

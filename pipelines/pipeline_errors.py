@@ -6,7 +6,12 @@ import contextlib
 import re
 from collections.abc import Iterator
 
+from dp_transforms.event_files import EventFileError
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.report_files import ReportFileError
 from pipelines.options import TERMINATED, UserError
+
+_OURS = "EventFileError|ReportFileError|StreamError"  # whose messages hold no cell
 
 
 @contextlib.contextmanager
@@ -14,6 +19,10 @@ def told_in_one_line(outcome: str) -> Iterator[None]:
     """Turns what fails in a pipeline into a UserError. outcome: what became of the run, for its last words."""
     try:
         yield
+    except UserError:
+        raise
+    except (EventFileError, ReportFileError, StreamError) as error:  # while the pipeline is built
+        raise UserError(str(error)) from None
     except (ValueError, RuntimeError) as error:
         text = str(error)
         # What stops the process while a worker of it runs comes wrapped as well.
@@ -22,9 +31,7 @@ def told_in_one_line(outcome: str) -> Iterator[None]:
         if re.search(r"^SystemExit\b", text, re.MULTILINE):
             raise SystemExit(TERMINATED) from None
         # Errors of workers arrive as the text of a traceback.
-        ours = re.findall(
-            r"^\S*\.(?:EventFileError|ReportFileError|StreamError): (.*?)(?: \[while running .*)?$", text, re.MULTILINE
-        )
+        ours = re.findall(rf"^\S*\.(?:{_OURS}): (.*?)(?: \[while running .*)?$", text, re.MULTILINE)
         if ours:
             raise UserError(ours[-1]) from None
         # Only what is wrong with the options: what a worker says was not written to be shown.

@@ -134,9 +134,9 @@ def read_plan(path: str) -> ReleasePlan:
 
 
 def plan_of_command(options: dict[str, Any]) -> ReleasePlan:
-    """The plan of ``--plan FILE`` or of the budget options, which exclude each other; with its domain named or not.
+    """The plan of ``--plan FILE`` or of the budget options, which exclude each other.
 
-    options: `plan_options` and ``plan_file``. Whether a domain file is the one of the plan is found out where it is read.
+    options: `plan_options` and ``plan_file``. Whether the domain file is that of the plan is found where it is read.
     """
     path = options["plan_file"]
     if path is None:

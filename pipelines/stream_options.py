@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pipelines.options import DURATION, DURATION_OR_ZERO
+from pipelines.options import DURATION, DURATION_OR_ZERO, field_options
 from pipelines.plan_options import plan_options
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -26,8 +26,7 @@ _INPUT = (
     click.option(
         "--pubsub-subscription",
         metavar="SUBSCRIPTION",
-        help="Read a Pub/Sub subscription of JSON messages, projects/P/subscriptions/S. On Dataflow, and with the extra "
-        "[gcp].",
+        help="Read JSON messages of a Pub/Sub subscription, projects/P/subscriptions/S. On Dataflow alone.",
     ),
     click.option(
         "--format",
@@ -39,23 +38,20 @@ _INPUT = (
     ),
     click.option("--avro-schema", metavar="FILE", help="The Avro schema of the records (.avsc); with --format avro."),
     click.option(
+        "--avro-framing",
+        type=click.Choice(["none", "confluent", "single-object"]),
+        help="What stands before each Avro record: nothing, the number of a schema registry, or a fingerprint. "
+        "Default: none.",
+    ),
+    click.option(
+        "--avro-schema-id", type=click.IntRange(min=0), help="With confluent framing: the only number that is accepted."
+    ),
+    click.option(
         "--kafka-config",
         metavar="FILE",
-        help="More settings of the Kafka client, one NAME=VALUE a line, such as security.protocol=SASL_SSL.",
+        help="More settings of the Kafka client, one NAME=VALUE a line, such as security.protocol=SASL_SSL; every "
+        "worker reads the file at this path.",
     ),
-    click.option(
-        "--user-field", default="user", show_default=True, help="Field that says who; text or a whole number."
-    ),
-    click.option(
-        "--item-field", default="item", show_default=True, help="Field that says what; text or a whole number."
-    ),
-    click.option("--time-field", default="timestamp", show_default=True, help="Field that says when."),
-    click.option(
-        "--time-unit",
-        type=click.Choice(["s", "ms", "us", "iso"]),
-        help="Unit of times that are numbers, since 1970 UTC. Typed times and ISO 8601 text need none.",
-    ),
-    click.option("--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, not the budget options."),
 )
 
 _CLOCK = (
@@ -127,8 +123,8 @@ _RUN = (
     click.option(
         "--noise-key-file",
         metavar="FILE",
-        help="Secret of at least 32 bytes, mode 0600, at this path on every worker. Needed but with --engine in-process, "
-        "where the default is a key drawn for this run and forgotten.",
+        help="Secret of at least 32 bytes, mode 0600, at this path on every worker. Required, but for --engine "
+        "in-process: there the default is a key drawn for this run and forgotten.",
     ),
     click.option(
         "--noise-key-secret",
@@ -155,7 +151,7 @@ _RUN = (
     click.option(
         "--flink-master",
         metavar="HOST:PORT",
-        help="REST address of the Flink cluster. Default: [local], a Flink in here.",
+        help="REST address of the Flink cluster. Default: [local], one in here.",
     ),
     click.option(
         "--checkpoint-dir", metavar="PATH", help="Where Flink keeps checkpoints: a path or URI that its machines share."
@@ -180,7 +176,7 @@ def stream_options(function: _F) -> _F:
     for group in (_RUN, _OUTPUT, _CLOCK):
         for option in reversed(group):
             function = option(function)
-    function = plan_options(function)
+    function = field_options(plan_options(function))
     for option in reversed(_INPUT):
         function = option(function)
     return function

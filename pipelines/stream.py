@@ -1,0 +1,30 @@
+"""``shh stream``: a stream that goes on to private reports, window by window, on a real engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pipelines.stream_options import stream_options
+from pipelines.stream_request import stream_request
+from pipelines.stream_run import run_stream
+from pipelines.stream_status import StreamStatus
+
+
+@click.command(name="stream")
+@stream_options
+@click.pass_context
+def command(context: click.Context, /, **options: Any) -> None:
+    """Watch a stream: which items are held by many users right now, window by window, under differential privacy for
+    each user.
+
+    The input is a Kafka topic, a folder of log files that grows, or a Pub/Sub subscription. Reports appear as each
+    window closes, here and in --output. Ctrl-C drains the run: all windows close, and it ends; twice stops it at once.
+    Options for Beam follow after `--`, for example `-- --project=p --region=r`.
+
+    \b
+    shh stream --kafka localhost:9092 --topic clicks --plan plan.json \\
+        --noise-key-file noise.key --output reports/
+    """
+    run_stream(stream_request(options), context.obj or [], StreamStatus())

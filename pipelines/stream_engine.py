@@ -1,0 +1,61 @@
+"""Starts the engine that a run was asked for, and says in Beam's options where it is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from pipelines.options import UserError
+from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS, PRISM
+from pipelines.stream_request import LOCAL_FLINK, EngineChoice
+from runners import flink, job_service, prism
+from runners.direct import LOCAL_RUNNER
+from runners.engine_process import EngineError
+
+# Beam would stage a list of the packages of this machine, and a worker that starts later would need the job server.
+_STAGE_NOTHING = "--experiments=disable_logging_submission_environment"
+
+
+@contextlib.contextmanager
+def started_engine(choice: EngineChoice, beam_words: Sequence[str], job_name: str) -> Iterator[PipelineOptions]:
+    """While the block runs, the engine is there (those of this machine are started and stopped).
+
+    beam_words: further options of Beam. Raises UserError.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            words = _start(choice, stack, job_name)
+        except EngineError as error:
+            what = f"--engine {choice.name}: {' '.join(str(error).split())}"
+            if choice.name == PRISM:
+                what += f" To read once what is there now, give --engine {IN_PROCESS}."
+            raise UserError(what) from None
+        yield PipelineOptions([*words, *beam_words])
+
+
+def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> list[str]:
+    if choice.name == DATAFLOW:
+        return ["--runner=DataflowRunner", "--streaming", "--enable_streaming_engine", f"--job_name={job_name}"]
+    if choice.name == IN_PROCESS:
+        return [f"--runner={LOCAL_RUNNER}"]
+    if choice.name == PRISM:
+        return prism.options(stack.enter_context(prism.Prism()).endpoint, job_name=job_name)
+    if choice.name == FLINK:
+        server = stack.enter_context(flink.JobServer(choice.flink_master))
+        workers = choice.worker_pool
+        if workers is None and choice.flink_master == LOCAL_FLINK:
+            workers = stack.enter_context(flink.WorkerPool()).address
+        words = flink.options(
+            server.endpoint,
+            checkpointing_interval_seconds=choice.checkpoint_seconds,
+            checkpoint_dir=choice.checkpoint_dir,
+            parallelism=choice.parallelism,
+            environment="EXTERNAL",
+            worker_address=workers,
+            savepoint=choice.resume_from,
+            job_name=job_name,
+        )
+        return [*words, _STAGE_NOTHING]
+    return job_service.options(stack.enter_context(job_service.JobService()).endpoint, job_name=job_name)

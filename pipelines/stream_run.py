@@ -1,0 +1,295 @@
+"""A run on an engine: builds the pipeline, starts it, watches it to its end, and stops it when asked to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
+from apache_beam.runners.runner import PipelineResult, PipelineState
+
+from dp_transforms.event_streams.kafka_topic import KafkaTopic
+from dp_transforms.event_streams.partition_progress import ARRIVAL
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.monitor_stream import MonitorStream
+from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.operator_counters import operator_counts, operator_gauges
+from dp_transforms.report_streams import ReportFolder
+from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.write_report_stream import WriteRejectedFolder, WriteReportStream
+from pipelines.options import TERMINATED, UserError
+from pipelines.pipeline_errors import told_in_one_line
+from pipelines.stream_engine import started_engine
+from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS
+from pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
+from pipelines.stream_request import StreamRequest
+from pipelines.stream_status import StreamStatus
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+_LOOKING_SHARE = 10  # a look that takes long is followed by a pause so many times longer
+_METRICS_EVERY_SECONDS = 5.0
+_SECONDS_TO_CANCEL = 30.0
+_SECONDS_TO_START = 300.0
+_FAILED = "the windows that were reported before are valid and stay"
+
+
+def run_stream(request: StreamRequest, beam_words: Sequence[str], status: StreamStatus) -> None:
+    """Returns when the run has ended, was drained, or was left running with --detach.
+
+    Raises UserError, one line without any cell, and SystemExit where the operator stopped it at once.
+    """
+    with told_in_one_line("nothing was started"):
+        _warn_of_arrival_times(request, status)
+        _announce(request, status)
+    with started_engine(request.engine, beam_words, _job_name(request)) as options:
+        with told_in_one_line("nothing was started"):
+            pipeline = beam.Pipeline(options=options)
+            build_pipeline(pipeline, request)
+        if request.detach:
+            with told_in_one_line("nothing was started"):
+                _detach(pipeline.run(), request, options, status)
+            return
+        _watch(_Job(pipeline), request, status)
+
+
+def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest) -> None:
+    """Input, monitor, outputs. Raises StreamError and ValueError."""
+    if isinstance(request.source, PubSubSubscription):
+        monitor = ShiftingHeavyHitters(
+            request.plan,
+            noise_key=request.noise_key,
+            run_id=request.run_id,
+            stream=request.stream,
+            domain=request.domain_file,
+        )
+        reports, rejected = monitor_subscription(pipeline, request.source, monitor)
+        ended = pipeline | "NeverEnds" >> beam.Create([]).with_output_types(RunEnded)
+    else:
+        reports, ended, rejected = pipeline | "MonitorStream" >> MonitorStream(
+            request.source,
+            request.plan,
+            clock=request.clock,
+            noise_key=request.noise_key,
+            run_id=request.run_id,
+            stream=request.stream,
+            domain=request.domain_file,
+            driver="loop" if request.engine.reads_once else "timers",
+            confirm=request.engine.recovers,
+            stop_file=request.stop_file,
+        )
+    _ = (reports, ended) | "WriteReportStream" >> WriteReportStream(request.sink, request.header)
+    if request.dead_letter is not None:
+        _ = rejected | "WriteRejected" >> WriteRejectedFolder(request.dead_letter)
+
+
+def _job_name(request: StreamRequest) -> str:
+    """What the engine shows; also within the rules of Dataflow."""
+    name = re.sub(r"[^a-z0-9]+", "-", f"shh-{request.stream}-{request.run_id}".lower()).strip("-")
+    return name[:60].rstrip("-")
+
+
+def _announce(request: StreamRequest, status: StreamStatus) -> None:
+    status.announce(request.plan.guarantee)
+    status.tell(f"Run {request.run_id} on {request.engine.name}. To go on with it later, keep this name and the key.")
+    if request.stop_file is not None and not request.detach:
+        status.tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {request.stop_file}")
+    elif request.stop_file is not None:
+        status.tell(f"To drain it, so that all windows close and it ends: touch {request.stop_file}")
+
+
+def _warn_of_arrival_times(request: StreamRequest, status: StreamStatus) -> None:
+    if request.clock.kind != ARRIVAL:
+        status.tell(
+            "--clock event is for history: one event far ahead closes windows for everybody. For live streams use"
+            " --clock arrival."
+        )
+    elif isinstance(request.source, KafkaTopic) and not request.source.has_append_times():
+        topic = request.source.topic
+        status.tell(
+            f"Warning: the topic {topic} is not known to have message.timestamp.type=LogAppendTime. Then whoever writes"
+            " a record also sets its arrival time, so one writer can close windows and make the events of others late;"
+            " the guarantee assumes that no single user can. Set it with: kafka-configs.sh --alter --entity-type topics"
+            f" --entity-name {topic} --add-config message.timestamp.type=LogAppendTime"
+        )
+
+
+class _Job:
+    """A pipeline that runs in a thread of its own: some engines give their result only when it is done."""
+
+    def __init__(self, pipeline: beam.Pipeline) -> None:
+        self._pipeline = pipeline
+        self._result: PipelineResult | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._pipeline.run()
+            self._result.wait_until_finish()
+        except BaseException as error:
+            self._error = error
+
+    def raise_error(self) -> None:
+        """What the pipeline failed with, if it did."""
+        if self._error is not None:
+            raise self._error
+
+    def metrics(self) -> tuple[dict[str, int], dict[str, int]] | None:
+        """Counters and gauges; None while the engine gives none."""
+        if self._result is None:
+            return None
+        if hasattr(self._result, "_metrics"):
+            self._result._metrics = None  # else Beam would give its first answer again
+        try:
+            return operator_counts(self._result), operator_gauges(self._result)
+        except Exception:  # of any engine's client; numbers for the operator must not end a run
+            return None
+
+    def cancel(self) -> None:
+        """Returns when it is over, or after half a minute."""
+        if self._result is not None and not self.is_over:
+            with contextlib.suppress(Exception):  # it may end at this moment
+                self._result.cancel()
+        self._thread.join(_SECONDS_TO_CANCEL)
+
+
+class _Stops:
+    """How often the operator asked to stop, and the signal of the last time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.code = 130
+        self.woken = threading.Event()
+
+    def __call__(self, number: int, frame: object) -> None:
+        self.count += 1
+        self.code = 130 if number == signal.SIGINT else TERMINATED
+        self.woken.set()
+
+
+@contextlib.contextmanager
+def _caught_stops() -> Iterator[_Stops]:
+    stops = _Stops()
+    before = {number: signal.signal(number, stops) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stops
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _watch(job: _Job, request: StreamRequest, status: StreamStatus) -> None:
+    made_stop_file = False
+    next_metrics = 0.0
+    try:
+        with _caught_stops() as stops:
+            asked = 0
+            ended: RunEnded | None = None
+            # What is over ends by itself on engines that read once.
+            while not job.is_over and (ended is None or request.engine.reads_once):
+                if stops.count > asked:
+                    asked = stops.count
+                    made_stop_file = _ask_to_stop(asked, stops.code, job, request, status) or made_stop_file
+                looked = time.monotonic()
+                ended = _look(request, status)
+                if looked >= next_metrics and (metrics := job.metrics()) is not None:
+                    status.show_operator_line(*metrics)
+                    next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
+                stops.woken.clear()
+                if stops.count == asked and ended is None:
+                    took = time.monotonic() - looked
+                    stops.woken.wait(max(_SECONDS_BETWEEN_LOOKS, _LOOKING_SHARE * took))
+            if ended is None:
+                with told_in_one_line(_FAILED):
+                    job.raise_error()
+                ended = _look(request, status)
+            job.cancel()
+        _tell_end(ended, request, status)
+    finally:
+        status.close()
+        if made_stop_file and request.stop_file is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(request.stop_file)
+
+
+def _look(request: StreamRequest, status: StreamStatus) -> RunEnded | None:
+    """Shows what is new in the sink."""
+    try:
+        _, reports, ended = request.sink.read(request.run_id)
+    except StreamError as error:
+        raise UserError(str(error)) from None
+    status.show_reports(reports)
+    return ended
+
+
+def _ask_to_stop(times: int, code: int, job: _Job, request: StreamRequest, status: StreamStatus) -> bool:
+    """The first time drains, the second stops. Returns whether the stop file was made here."""
+    if times == 1:
+        if request.stop_file is None:
+            status.tell("This run has no --stop-file, so it cannot be drained. Ask again to stop it at once.")
+            return False
+        status.tell("Draining: what has arrived is read, all windows close. Ask again to stop at once.")
+        with contextlib.suppress(FileExistsError):
+            pathlib.Path(request.stop_file).touch(exist_ok=False)
+            return True
+        return False
+    status.tell(_stopped_words(request))
+    status.close()
+    if request.engine.name == IN_PROCESS:
+        if request.stop_file is not None:
+            pathlib.Path(request.stop_file).unlink(missing_ok=True)
+        os._exit(code)  # its threads cannot be cancelled
+    job.cancel()
+    if request.stop_file is not None:
+        pathlib.Path(request.stop_file).unlink(missing_ok=True)
+    raise SystemExit(code)
+
+
+def _stopped_words(request: StreamRequest) -> str:
+    words = "Stopped at once. What was reported stays; open windows were not answered."
+    if request.engine.name == FLINK and (request.engine.checkpoint_dir or not request.engine.is_local):
+        return (
+            f"{words} Go on from the last checkpoint with --resume-from PATH --run-id {request.run_id}, and the rest of"
+            " this command line."
+        )
+    return f"{words} This run cannot go on; a new one has a new run id and a budget of its own."
+
+
+def _tell_end(ended: RunEnded | None, request: StreamRequest, status: StreamStatus) -> None:
+    if ended is None:
+        status.tell("All that was there is read. Windows that were still open then are not answered.")
+    elif ended.drained:
+        status.tell(f"Drained: all {ended.windows:,} windows are closed; nothing more is answered.")
+    else:
+        status.tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
+    if isinstance(request.sink, ReportFolder):
+        status.tell(f"{status.windows_shown:,} windows with heavy items; see all with: shh show {request.sink.path}")
+
+
+def _detach(result: PipelineResult, request: StreamRequest, options: PipelineOptions, status: StreamStatus) -> None:
+    """Prints the name of the job when the engine has taken it."""
+    if request.engine.name == DATAFLOW:
+        if options.view_as(GoogleCloudOptions).template_location:
+            return  # a template was made; no job runs yet
+        print(result.job_id())
+        return
+    deadline = time.monotonic() + _SECONDS_TO_START
+    while (state := result.state) != PipelineState.RUNNING:
+        if PipelineState.is_terminal(state) or time.monotonic() > deadline:
+            raise UserError(f"the job is {state}, not running. See the log of the Flink cluster.")
+        time.sleep(0.5)
+    status.tell(f"It goes on without this command; see it at http://{request.engine.flink_master}, and cancel it there")
+    status.tell("once its reports have an end record (docs/deploy.md).")
+    print(_job_name(request))

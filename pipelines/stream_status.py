@@ -1,0 +1,103 @@
+"""What a person sees of a run that goes on: reports on stdout as they appear, a line for the operator on stderr."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+
+from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.operator_counters import (
+    CLOCK_LAG_SECONDS,
+    EVENTS_FROM_THE_FUTURE,
+    EVENTS_LATE,
+    EVENTS_READ,
+    EVENTS_REJECTED,
+    PENDING_WINDOWS,
+)
+from dp_transforms.report_files import encode_report
+from pipelines.report_table import is_ascii_only, windows_table
+
+_ITEMS_PER_WINDOW = 12
+_SECONDS_BETWEEN_LINES = 60.0  # where stderr is a file
+
+
+class StreamStatus:
+    """Prints each report once. stdout: a table on a terminal, else a JSON line for each window."""
+
+    def __init__(self) -> None:
+        self._out = Console(highlight=False)
+        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._shown: set[tuple[str, int]] = set()
+        self._has_line = False
+        self._last_line_at = float("-inf")
+        self._last_events: tuple[float, int] | None = None
+
+    @property
+    def windows_shown(self) -> int:
+        return len(self._shown)
+
+    def tell(self, text: str) -> None:
+        """A line for the operator, on stderr."""
+        self._clear()
+        self._err.print(text, markup=False)
+
+    def announce(self, text: str) -> None:
+        """A line of declared values, on stdout; only for people."""
+        if self._out.is_terminal:
+            self._out.print(text, markup=False, soft_wrap=True)
+
+    def show_reports(self, reports: Sequence[WindowReport]) -> None:
+        new = [report for report in reports if (report.stream, report.window_start) not in self._shown]
+        if not new:
+            return
+        self._clear()
+        if self._out.is_terminal:
+            table = windows_table(new, max_items=_ITEMS_PER_WINDOW, ascii_only=is_ascii_only(self._out))
+            table.show_header = not self._shown
+            self._out.print(table, end="")
+        else:
+            for report in new:
+                self._out.file.write(encode_report(report, ascii_only=True) + "\n")
+            self._out.file.flush()
+        self._shown.update((report.stream, report.window_start) for report in new)
+
+    def show_operator_line(self, counts: Mapping[str, int], gauges: Mapping[str, int]) -> None:
+        now = time.monotonic()
+        line = self._operator_line(counts, gauges, now)
+        if self._err.is_terminal:
+            self._clear()
+            self._err.print(line[: self._err.width - 1], end="", markup=False, style="dim")
+            self._has_line = True
+        elif now - self._last_line_at >= _SECONDS_BETWEEN_LINES:
+            self._last_line_at = now
+            self._err.print(line, markup=False)
+
+    def close(self) -> None:
+        self._clear()
+
+    def _operator_line(self, counts: Mapping[str, int], gauges: Mapping[str, int], now: float) -> str:
+        events = counts.get(EVENTS_READ, 0)
+        parts = [f"{events:,} events"]
+        if self._last_events is not None and now > self._last_events[0]:
+            parts.append(f"{max(0, events - self._last_events[1]) / (now - self._last_events[0]):,.0f}/s")
+        self._last_events = now, events
+        if CLOCK_LAG_SECONDS in gauges:
+            parts.append(f"clock {gauges[CLOCK_LAG_SECONDS]:,} s behind")
+        if PENDING_WINDOWS in gauges:
+            parts.append(f"{gauges[PENDING_WINDOWS]:,} windows pending")
+        for name, words in (
+            (EVENTS_REJECTED, "rejected"),
+            (EVENTS_LATE, "late"),
+            (EVENTS_FROM_THE_FUTURE, "from the future"),
+        ):
+            if counts.get(name):
+                parts.append(f"{counts[name]:,} {words}")
+        return f"[{', '.join(parts)}; for the operator, not covered by the guarantee]"
+
+    def _clear(self) -> None:
+        if self._has_line:
+            self._err.file.write("\r\x1b[2K")
+            self._err.file.flush()
+            self._has_line = False
