@@ -8,8 +8,11 @@ import apache_beam as beam
 from apache_beam.utils.windowed_value import PaneInfo
 
 from dp_transforms.assign_windows import Sharding
+from dp_transforms.counted_groups import GatherCounted, Group, Key, Sent
+from dp_transforms.event_streams.partition_poller import announced
 from dp_transforms.monitoring.contributions import bound_contributions
 from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.message_parts import holder_messages
 from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.operator_counters import LATE_BATCHES, operator_counter
@@ -36,6 +39,26 @@ class BoundContributions(beam.PTransform):
         )
 
 
+class BoundContributionsCounted(beam.PTransform):
+    """The same with counted messages: ``((window, user shard), message)`` -> ``((window, item shard), message)``.
+
+    senders: how many senders each shard of users has. Each of these sends to every shard of items of its window, also
+    when it has nothing: so each shard of items has as many senders as there are shards.
+    """
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, shards: int, senders: int) -> None:
+        super().__init__()
+        self._do_fn = BoundContributionsCountedDoFn(settings, noise_key, shards)
+        self._senders = senders
+
+    def expand(self, messages: beam.PCollection) -> beam.PCollection:
+        return (
+            messages
+            | "GatherUserShard" >> GatherCounted(self._senders)
+            | "BoundUsers" >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent])
+        )
+
+
 class BoundContributionsDoFn(KeyedStageDoFn):
     """Adapts `bound_contributions` to groups; only the pane on time counts."""
 
@@ -57,3 +80,23 @@ class BoundContributionsDoFn(KeyedStageDoFn):
         bounded = bound_contributions(pairs, self._settings.max_items_per_user, self._keys)
         for shard, cells in ItemHolders.of_pairs(bounded).shard_by_item(self._sharding.shards):
             yield (slab, shard), cells.to_bytes()
+
+
+class BoundContributionsCountedDoFn(KeyedStageDoFn):
+    """Adapts `bound_contributions` to groups that are complete."""
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, shards: int) -> None:
+        super().__init__(settings, noise_key)
+        self._shards = shards
+
+    def process(self, group: Group) -> Iterator[tuple[Key, Sent]]:
+        (window, _), (is_drained, blobs) = group
+        parts: dict[int, ItemHolders] = {}
+        if blobs:
+            pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
+            bounded = bound_contributions(pairs, self._settings.max_items_per_user, self._keys)
+            parts = dict(ItemHolders.of_pairs(bounded).shard_by_item(self._shards))
+        for shard in range(self._shards):
+            packed = list(holder_messages(parts[shard])) if shard in parts else []
+            for message in announced(packed, is_drained):
+                yield (window, shard), message

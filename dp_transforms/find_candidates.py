@@ -7,9 +7,14 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 from apache_beam.utils.windowed_value import PaneInfo
 
+from dp_transforms.counted_groups import GatherCounted, Group
+from dp_transforms.domain_source import DomainSource
+from dp_transforms.event_streams.partition_poller import announced
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.message_parts import holder_messages
 from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.zero_items import ZeroItemsOfWindows
 from dp_transforms.operator_counters import LATE_BATCHES, operator_counter
 from dp_transforms.stage import KeyedStageDoFn, is_late
 
@@ -33,6 +38,28 @@ class FindCandidates(beam.PTransform):
         )
 
 
+class FindCandidatesCounted(beam.PTransform):
+    """The same for counted messages: ``((window, shard of items), message)`` -> ``(stream, (window, *message))``.
+
+    Each shard of items sends to the monitor for its window, also when it has no candidates. domain: where the items are
+    known; those that nobody holds join here, window by window, as `draw_zero_items` would draw them.
+    """
+
+    def __init__(
+        self, settings: MonitorSettings, noise_key: beam.Secret, shards: int, domain: DomainSource | None = None
+    ) -> None:
+        super().__init__()
+        self._do_fn = FindCandidatesCountedDoFn(settings, noise_key, shards, domain)
+        self._shards = shards
+
+    def expand(self, messages: beam.PCollection) -> beam.PCollection:
+        return (
+            messages
+            | "GatherItemShard" >> GatherCounted(self._shards)
+            | "DrawPassBits" >> beam.ParDo(self._do_fn).with_output_types(tuple[str, tuple[int, int, bool, bytes]])
+        )
+
+
 class FindCandidatesDoFn(KeyedStageDoFn):
     """Adapts `find_candidates` to groups; only the pane on time counts."""
 
@@ -53,3 +80,31 @@ class FindCandidatesDoFn(KeyedStageDoFn):
         candidates = find_candidates(cells, self._settings, self._keys)
         if len(candidates):
             yield self._settings.stream, (slab, shard, candidates.to_bytes())
+
+
+class FindCandidatesCountedDoFn(KeyedStageDoFn):
+    """Adapts `find_candidates` to groups that are complete."""
+
+    def __init__(
+        self, settings: MonitorSettings, noise_key: beam.Secret, shards: int, domain: DomainSource | None
+    ) -> None:
+        super().__init__(settings, noise_key, domain)
+        self._shards = shards
+        self._zero_items: ZeroItemsOfWindows | None = None
+
+    def setup(self) -> None:
+        super().setup()
+        if self._domain is not None:
+            self._zero_items = ZeroItemsOfWindows(self._domain, self._settings, self._keys, self._shards)
+
+    def process(self, group: Group) -> Iterator[tuple[str, tuple[int, int, bool, bytes]]]:
+        (window, shard), (is_drained, blobs) = group
+        parts = [ItemHolders.from_bytes(blob) for blob in blobs]
+        drawn = self._zero_items.cells(window, shard) if self._zero_items is not None else None
+        if drawn is not None:
+            parts.append(drawn)
+        packed: list[bytes] = []
+        if parts:
+            packed = list(holder_messages(find_candidates(ItemHolders.merge(parts), self._settings, self._keys)))
+        for message in announced(packed, is_drained):
+            yield self._settings.stream, (window, *message)

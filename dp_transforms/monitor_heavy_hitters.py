@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
 from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
@@ -19,14 +20,21 @@ from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, Mo
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.operator_counters import LATE_BATCHES, operator_counter
+from dp_transforms.monitoring.window_report import RunEnded, WindowReport
+from dp_transforms.operator_counters import (
+    LATE_BATCHES,
+    PENDING_WINDOWS,
+    WINDOWS_CLOSED,
+    operator_counter,
+    operator_gauge,
+)
 from dp_transforms.stage import KeyedStageDoFn
 
 report_coder.register()
 
 _CELLS_BEFORE_COMPACTION = 64
 _PROGRESS = struct.Struct("<qq")  # next_window, hit_bound
+ENDED = "ended"  # tag of the second output
 
 
 class MonitorHeavyHitters(beam.PTransform):
@@ -44,7 +52,71 @@ class MonitorHeavyHitters(beam.PTransform):
         )
 
 
-class ThresholdMonitorEvolvingDoFn(KeyedStageDoFn):
+class MonitorCounted(beam.PTransform):
+    """``(stream, (window, announced, is_drained, blob))`` -> `WindowReport`, and `RunEnded` tagged `ENDED`.
+
+    senders: how many senders announce their messages for each window.
+    """
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, senders: int) -> None:
+        super().__init__()
+        self._do_fn = CountedMonitorDoFn(settings, noise_key, senders)
+
+    def expand(self, candidates: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
+        return candidates | "CloseWindows" >> beam.ParDo(self._do_fn).with_outputs(ENDED, main="reports")
+
+
+class ClosingDoFn(KeyedStageDoFn):
+    """Closes windows on kept state; who extends it says which ones are due."""
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
+        super().__init__(settings, noise_key)
+        self._late = operator_counter(LATE_BATCHES)
+        self._closed = operator_counter(WINDOWS_CLOSED)
+        self._monitor: HeavyHitterMonitor
+
+    def setup(self) -> None:
+        super().setup()
+        self._monitor = HeavyHitterMonitor(self._settings, self._keys)
+
+    def _close(
+        self,
+        slabs: Sequence[tuple[int, Sequence[bytes]]],
+        budgets: Any,
+        progress: Any,
+        *,
+        rewrite: bool = False,
+        next_window: int = 0,
+    ) -> Iterator[TimestampedValue]:
+        """Closes the windows of these slabs, in order, each with its parts; yields reports at the end of their windows.
+
+        budgets, progress: the state. rewrite: whether to write the budgets anew instead of adding to them. next_window:
+        windows before it are closed too, though they have no candidates.
+        """
+        kept_next_window, hit_bound = _PROGRESS.unpack(progress.read() or _PROGRESS.pack(0, 0))
+        if not slabs:  # the budgets of all users are not read for an empty window
+            progress.write(_PROGRESS.pack(max(kept_next_window, next_window), hit_bound))
+            return
+        cells = list(budgets.read())
+        state = MonitorState(kept_next_window, hit_bound, UserBudgets(cells))
+        for _, parts in slabs:
+            candidates = ItemHolders.merge([ItemHolders.from_bytes(part) for part in parts])
+            for window, part in candidates.by_window():
+                report, charges = self._monitor.close_window(window, candidates.select_range(part), state)
+                if report is not None:
+                    yield TimestampedValue(report, max_timestamp(self._settings.schedule, window))
+                if not rewrite:
+                    for cell in budget_cells(charges.users, charges.hits):
+                        budgets.add(cell)
+                        cells.append(cell)
+        if rewrite or len(cells) > _CELLS_BEFORE_COMPACTION + 2 * state.budgets.cell_count:
+            budgets.clear()
+            for cell in state.budgets.to_cells():
+                budgets.add(cell)
+        progress.write(_PROGRESS.pack(max(state.next_window, next_window), state.hit_bound))
+
+
+class ThresholdMonitorEvolvingDoFn(ClosingDoFn):
     """Stateful, keyed by stream, in the GlobalWindow: adapts state and timers to `HeavyHitterMonitor`.
 
     Candidates wait until the watermark has passed their window; one event-time timer, re-set to the next due window,
@@ -64,12 +136,6 @@ class ThresholdMonitorEvolvingDoFn(KeyedStageDoFn):
         super().__init__(settings, noise_key)
         self._windows_per_slab = sharding.windows_per_slab
         self._is_bounded = is_bounded
-        self._late = operator_counter(LATE_BATCHES)
-        self._monitor: HeavyHitterMonitor
-
-    def setup(self) -> None:
-        super().setup()
-        self._monitor = HeavyHitterMonitor(self._settings, self._keys)
 
     def process(
         self,
@@ -104,24 +170,8 @@ class ThresholdMonitorEvolvingDoFn(KeyedStageDoFn):
         if due_slab is None:
             return  # a firing that an earlier one has served
         by_slab, later = self._take_due(pending.read(), due_slab)
-        next_window, hit_bound = _PROGRESS.unpack(progress.read() or _PROGRESS.pack(0, 0))
-        cells = list(budgets.read())
-        state = MonitorState(next_window, hit_bound, UserBudgets(cells))
-        for slab in sorted(by_slab):
-            candidates = ItemHolders.merge([ItemHolders.from_bytes(blob) for _, blob in sorted(by_slab[slab].items())])
-            for window, part in candidates.by_window():
-                report, charges = self._monitor.close_window(window, candidates.select_range(part), state)
-                if report is not None:
-                    yield TimestampedValue(report, max_timestamp(self._settings.schedule, window))
-                if not self._is_bounded:
-                    for cell in budget_cells(charges.users, charges.hits):
-                        budgets.add(cell)
-                        cells.append(cell)
-        if self._is_bounded or len(cells) > _CELLS_BEFORE_COMPACTION + 2 * state.budgets.cell_count:
-            budgets.clear()
-            for cell in state.budgets.to_cells():
-                budgets.add(cell)
-        progress.write(_PROGRESS.pack(state.next_window, state.hit_bound))
+        due_slabs = [(slab, [blob for _, blob in sorted(by_slab[slab].items())]) for slab in sorted(by_slab)]
+        yield from self._close(due_slabs, budgets, progress, rewrite=self._is_bounded)
         pending.clear()
         for entry in later:
             pending.add(entry)
@@ -152,3 +202,99 @@ class ThresholdMonitorEvolvingDoFn(KeyedStageDoFn):
             return GlobalWindow().max_timestamp()
         # Some runners truncate timers to milliseconds: never let that make the output late for its window.
         return Timestamp(micros=max_timestamp(self._settings.schedule, slab).micros // 1000 * 1000)
+
+
+class CountedMonitorDoFn(ClosingDoFn):
+    """Stateful, keyed by stream, without timers: closes each window when all of its candidates have come, in order.
+
+    A window that is complete waits for those before it. What comes for a window that is closed, or more than was
+    announced, is dropped and counted.
+    """
+
+    PENDING = BagStateSpec("pending_v1", TupleCoder([VarIntCoder(), BytesCoder()]))
+    COUNTS = ReadModifyWriteStateSpec("counts_v1", BytesCoder())
+    BUDGETS = BagStateSpec("budgets_v1", BytesCoder())
+    PROGRESS = ReadModifyWriteStateSpec("progress_v1", BytesCoder())
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, senders: int) -> None:
+        super().__init__(settings, noise_key)
+        self._senders = senders
+        self._pending_windows = operator_gauge(PENDING_WINDOWS)
+
+    def process(
+        self,
+        element: tuple[str, tuple[int, int, bool, bytes]],
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        counts: Any = beam.DoFn.StateParam(COUNTS),
+        budgets: Any = beam.DoFn.StateParam(BUDGETS),
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+    ) -> Iterator[object]:
+        stream, (window, announced, is_drained, blob) = element
+        next_window, _ = _PROGRESS.unpack(progress.read() or _PROGRESS.pack(0, 0))
+        if window < next_window:
+            self._late.inc()
+            return
+        so_far = PendingWindows(counts.read())
+        if not so_far.add(window, announced, is_drained, self._senders):
+            self._late.inc()
+            return
+        if blob:
+            pending.add((window, blob))
+        due, is_drained = so_far.take_complete(next_window, self._senders)
+        counts.write(so_far.to_bytes())
+        self._pending_windows.set(len(so_far))
+        if due == next_window:
+            return
+        yield from self._close(self._take(pending, due), budgets, progress, next_window=due)
+        self._closed.inc(due - next_window)
+        horizon = self._settings.schedule.horizon
+        if due == horizon:
+            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, horizon, is_drained))
+
+    def _take(self, pending: Any, due: int) -> list[tuple[int, list[bytes]]]:
+        """Takes the parts of the windows before ``due`` out of the state: ``(window, parts)``, in order."""
+        parts: dict[int, list[bytes]] = {}
+        later = []
+        for window, blob in pending.read():
+            if window < due:
+                parts.setdefault(window, []).append(blob)
+            else:
+                later.append((window, blob))
+        pending.clear()
+        for entry in later:
+            pending.add(entry)
+        return sorted(parts.items())
+
+
+class PendingWindows:
+    """How much has come for each window that is not closed: a row each, read and written for every message."""
+
+    def __init__(self, data: bytes | None) -> None:
+        # window, messages received, messages expected, senders that announced, whether drained
+        self._rows = np.frombuffer(data or b"", dtype="<i8").reshape(-1, 5).copy()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def to_bytes(self) -> bytes:
+        return self._rows.tobytes()
+
+    def add(self, window: int, announced: int, is_drained: bool, senders: int) -> bool:
+        """Counts a message; whether it can be one of those announced."""
+        at = np.flatnonzero(self._rows[:, 0] == window)
+        if not len(at):
+            self._rows = np.append(self._rows, [[window, 0, 0, 0, 0]], axis=0)
+            at = np.array([len(self._rows) - 1])
+        row = self._rows[at[0]]
+        row[1:] += (1, announced, announced > 0, is_drained)
+        return bool(row[3] < senders or (row[3] == senders and row[1] <= row[2]))
+
+    def take_complete(self, next_window: int, senders: int) -> tuple[int, bool]:
+        """Removes the complete windows from ``next_window`` on without a gap. Returns the first window that stays, and
+        whether the last one taken was drained."""
+        is_complete = (self._rows[:, 3] == senders) & (self._rows[:, 1] == self._rows[:, 2])
+        complete = np.sort(self._rows[is_complete, 0])
+        due = next_window + int((complete == next_window + np.arange(len(complete))).sum())
+        is_drained = bool(self._rows[self._rows[:, 0] == due - 1, 4].any())
+        self._rows = self._rows[self._rows[:, 0] >= due]
+        return due, is_drained

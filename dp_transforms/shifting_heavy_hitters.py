@@ -92,12 +92,8 @@ class ShiftingHeavyHitters(beam.PTransform):
         for name, getter in (("user", user), ("item", item)):
             if not (callable(getter) or (isinstance(getter, str) and getter)):
                 raise ValueError(f"{name} must be a field name or a function, got {getter!r}.")
-        for name, text in (("stream", stream), ("run_id", run_id)):
-            if text is not None and not (isinstance(text, str) and text and text.isprintable()):
-                raise ValueError(f"{name} must be a printable text that is not empty, got {text!r}.")
-        if domain is None and plan.domain_size:
-            raise ValueError(f"the plan is one for a known domain of {plan.domain_size:,} items. Give domain=PATH.")
-        self._domain = None if domain is None else DomainSource(domain, plan)
+        check_names(stream=stream, run_id=run_id)
+        self._domain = domain_of_plan(domain, plan)
         self._plan = plan
         self._user = user
         self._item = item
@@ -165,6 +161,20 @@ class ShiftingHeavyHitters(beam.PTransform):
             f"the input must have a schema, or be pairs (user, item) or EventBatch, got elements of {element_type!r}."
             " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
         )
+
+
+def check_names(**names: str | None) -> None:
+    """Raises ValueError for the name of a run or stream that reports cannot carry. None is left to the caller."""
+    for name, text in names.items():
+        if text is not None and not (isinstance(text, str) and text and text.isprintable()):
+            raise ValueError(f"{name} must be a printable text that is not empty, got {text!r}.")
+
+
+def domain_of_plan(domain: ItemDomain | str | os.PathLike[str] | None, plan: ReleasePlan) -> DomainSource | None:
+    """The domain that workers use; None for an open one. Raises ValueError unless it is the plan's."""
+    if domain is None and plan.domain_size:
+        raise ValueError(f"the plan is one for a known domain of {plan.domain_size:,} items. Give domain=PATH.")
+    return None if domain is None else DomainSource(domain, plan)
 
 
 def settings_of_plan(plan: ReleasePlan, *, stream: str, run_id: str) -> MonitorSettings:

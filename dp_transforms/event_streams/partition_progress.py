@@ -17,7 +17,6 @@ import dataclasses
 import json
 import math
 import uuid
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +39,8 @@ class StreamClock:
     """When a window is closed, and what is too late for it.
 
     kind: ``arrival``: a partition's clock is the log's own, which stamps each event when it arrives. Whether an event
-        is in time is then a matter of this event alone. ``event``: the times of the events themselves, to replay history;
-        then one event far ahead makes others late, by at most max_ahead_seconds (docs/guarantee.md, section 7).
+        is in time is then a matter of this event alone. ``event``: the times of the events themselves, to replay
+        history; then one event far ahead makes others late (docs/guarantee.md, section 7).
     allowed_lateness_seconds: how long after the end of a window its events are still taken.
     out_of_order_seconds: how far clock values of one partition may step back.
     max_ahead_seconds: an event further ahead of its arrival than this is refused.
@@ -88,3 +87,162 @@ class StreamClock:
 
 def _micros(seconds: float) -> int:
     return math.ceil(seconds * MICROS_PER_SECOND)
+
+
+@dataclasses.dataclass(frozen=True)
+class Intent:
+    """What the wall clock or the operator wants: this partition's clock at ``clock_micros``. name: never used again."""
+
+    name: str
+    clock_micros: int
+    is_drain: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Taken:
+    """What a poll has brought, in the order of the partition, without what was refused.
+
+    batch: the events. first_open: int64[len(batch)], the first window for which each event is in time.
+    from_the_future: int64[k], times of the events that were refused. late: how many events of the declared range come
+    too late for at least one of their windows. outside: how many lie outside the range.
+    """
+
+    batch: EventBatch
+    first_open: npt.NDArray[np.int64]
+    from_the_future: npt.NDArray[np.int64]
+    late: int
+    outside: int
+
+
+class PartitionProgress:
+    """The state of one partition. Every method is a function of this state and its arguments alone.
+
+    position: where to read on; None at the beginning. clock_micros: the partition's clock. next_window: the first
+    window that is not closed here. intent: what is to happen at this position, before anything else is read.
+    is_drained: whether the operator ended the run. read_at_micros: wall clock of the last record, a hint.
+    """
+
+    def __init__(self, schedule: WindowSchedule, clock: StreamClock, shards: int) -> None:
+        self._schedule = schedule
+        self._clock = clock
+        self._shards = shards
+        self.position: str | None = None
+        self.clock_micros = CLOCK_BEGIN
+        self.next_window = 0
+        self.intent: Intent | None = None
+        self.is_drained = False
+        self.read_at_micros = CLOCK_BEGIN
+        self._sent: dict[int, list[int]] = {}  # window: messages sent, by shard
+
+    @property
+    def windows_due(self) -> int:
+        """Windows ``next_window .. windows_due - 1`` can be closed. Never more than the horizon."""
+        ended_before = np.array([self.clock_micros - self._clock.behind_micros])
+        return int(self._schedule.windows_ended_before(ended_before)[0])
+
+    @property
+    def is_read(self) -> bool:
+        """Whether no further record could count: all windows can be closed."""
+        return self.windows_due == self._schedule.horizon
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all windows are closed."""
+        return self.next_window == self._schedule.horizon
+
+    def take(self, polled: Polled, now_micros: int) -> Taken:
+        """Goes on to the position of ``polled``, which must have been read at this one. Raises ValueError while an
+        intent is pending."""
+        if self.intent is not None:
+            raise ValueError("nothing may be read while an intent is pending.")
+        if polled.records:
+            self.read_at_micros = now_micros
+        self.position = polled.position
+        time, arrival = polled.batch.time_micros, _within_range(polled.arrival_micros)
+        is_present = time <= arrival + self._clock.max_ahead_micros
+        from_the_future = time[~is_present]
+        batch, time, arrival = polled.batch.where(is_present), time[is_present], arrival[is_present]
+        value = arrival if self._clock.kind == ARRIVAL else _within_range(time)
+        # The clock before each row, and after the last one.
+        clock = np.maximum.accumulate(np.concatenate([[self.clock_micros], value]))
+        self.clock_micros = int(clock[-1])
+        passed = np.maximum(value, clock[:-1] - self._clock.out_of_order_micros) - self._clock.lateness_micros
+        first_open = self._schedule.windows_ended_before(passed)
+        first_window = self._schedule.first_window(time)
+        is_inside = first_window >= 0
+        late = int((is_inside & (first_window < first_open)).sum())
+        return Taken(batch, first_open, from_the_future, late, int((~is_inside).sum()))
+
+    def sent(self, window: int, shard: int, messages: int) -> None:
+        """Counts messages for one shard of an open window. Raises ValueError for a window that is closed."""
+        if window < self.next_window:
+            raise ValueError(f"window {window} is closed here: nothing may be sent for it any more.")
+        self._sent.setdefault(window, [0] * self._shards)[shard] += messages
+
+    def close_windows(self, at_most: int) -> list[tuple[int, list[int]]]:
+        """Closes windows that are due, in order: ``(window, messages sent by shard)``."""
+        last = min(self.windows_due, self.next_window + at_most)
+        nothing = [0] * self._shards
+        closed = [(window, self._sent.pop(window, nothing)) for window in range(self.next_window, last)]
+        self.next_window = max(self.next_window, last)
+        return closed
+
+    def idle_clock_micros(self, now_micros: int, since_micros: int) -> int | None:
+        """What the wall clock may set this clock to: None unless idle since then and a window could close by it."""
+        target = now_micros - self._clock.idle_timeout_micros
+        if max(since_micros, self.read_at_micros) > target or target <= self.clock_micros:
+            return None
+        ended_before = np.array([target - self._clock.behind_micros])
+        return target if self._schedule.windows_ended_before(ended_before)[0] > self.windows_due else None
+
+    def intend(self, clock_micros: int, *, is_drain: bool = False) -> Intent:
+        """Binds this partition to set its clock at this position, and stops reading. Raises ValueError if bound."""
+        if self.intent is not None:
+            raise ValueError("an intent is pending already.")
+        self.intent = Intent(uuid.uuid4().hex, clock_micros, is_drain)
+        return self.intent
+
+    def act(self) -> None:
+        """Does what was intended. Call it when no restart can forget the intent."""
+        if self.intent is None:
+            raise ValueError("no intent is pending.")
+        self.clock_micros = max(self.clock_micros, self.intent.clock_micros)
+        self.is_drained |= self.intent.is_drain
+        self.intent = None
+
+    def to_bytes(self) -> bytes:
+        fields = {
+            "version": _VERSION,
+            "shards": self._shards,
+            "position": self.position,
+            "clock_micros": self.clock_micros,
+            "next_window": self.next_window,
+            "intent": None if self.intent is None else dataclasses.asdict(self.intent),
+            "is_drained": self.is_drained,
+            "read_at_micros": self.read_at_micros,
+            "sent": list(self._sent.items()),
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, schedule: WindowSchedule, clock: StreamClock, shards: int) -> PartitionProgress:
+        """Inverse of `to_bytes`. Raises ValueError for bytes of another version or another number of shards."""
+        fields = json.loads(data)
+        if fields["version"] != _VERSION:
+            raise ValueError(f"the progress has version {fields['version']}, not {_VERSION}. Go on with that version.")
+        if fields["shards"] != shards:
+            raise ValueError(f"the run was started with {fields['shards']} shards, got {shards}. Go on with as many.")
+        progress = cls(schedule, clock, shards)
+        progress.position = fields["position"]
+        progress.clock_micros = fields["clock_micros"]
+        progress.next_window = fields["next_window"]
+        progress.intent = None if fields["intent"] is None else Intent(**fields["intent"])
+        progress.is_drained = fields["is_drained"]
+        progress.read_at_micros = fields["read_at_micros"]
+        progress._sent = dict(fields["sent"])
+        return progress
+
+
+def _within_range(micros: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """A hostile time near the int64 limits must not wrap around."""
+    return np.clip(micros, CLOCK_BEGIN, CLOCK_END)

@@ -115,3 +115,14 @@ def are_ids(texts: pa.StringArray) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def concatenate(batches: Sequence[EventBatch]) -> EventBatch:
+    """At least one batch, joined in order."""
+    if len(batches) == 1:
+        return batches[0]
+    user, item = (
+        one_chunk(pa.chunked_array([getattr(batch, name) for batch in batches]).unify_dictionaries())
+        for name in ("user", "item")
+    )
+    return EventBatch(user, item, np.concatenate([batch.time_micros for batch in batches]))

@@ -60,18 +60,6 @@ class RunEnded(NamedTuple):
     drained: bool = False
 
 
-class RunEnded(NamedTuple):
-    """The last word of a run over a stream: every window of its schedule is closed, and nothing more will be reported.
-
-    stream: name of the stream. windows: how many windows the schedule declares. drained: whether the operator ended the
-    run, so that the last windows closed before their time.
-    """
-
-    stream: str
-    windows: int
-    drained: bool = False
-
-
 def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, str]:
     """Sort key of the heavy hitters of a report: a function of released values only."""
     count = heavy_hitter.noisy_count

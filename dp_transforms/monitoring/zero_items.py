@@ -46,6 +46,24 @@ def draw_zero_items(
             yield slab, shard, part
 
 
+class ZeroItemsOfWindows:
+    """The same cells, one window and shard of items at a time."""
+
+    def __init__(self, domain: DomainTable, settings: MonitorSettings, keys: StreamKeys, shards: int) -> None:
+        tail, uniforms = settings.query_noise(keys).zero_item_tail(), keys.zero_item_uniforms()
+        self._draws = ZeroItemDraws(len(domain), tail, uniforms)
+        self._items = domain.items
+        self._shards = shards
+
+    def cells(self, window: int, shard: int) -> ItemHolders | None:
+        """The zero items of this window in this shard; None where there are none."""
+        items = self._draws.of_window(window)
+        if not len(items):
+            return None
+        cells = ItemHolders.without_holders(np.full(len(items), window), items, self._items)
+        return dict(cells.select(np.arange(len(items))).shard_by_item(self._shards)).get(shard)
+
+
 class ZeroItemDraws:
     """Subsets of ``0 .. domain_size - 1``, one a window: each position is in it with the same probability.
 
@@ -68,6 +86,14 @@ class ZeroItemDraws:
             counts = self._count.count_not_above(self._draw(windows, np.zeros_like(windows)))
             for at in np.flatnonzero(counts):
                 yield int(windows[at]), self._positions(int(windows[at]), int(counts[at]))
+
+    def of_window(self, window: int) -> npt.NDArray[np.int64]:
+        """The subset of one window: the positions, ascending."""
+        if not len(self._count):
+            return np.zeros(0, dtype=np.int64)
+        number = np.zeros(1, dtype=np.int64)
+        count = int(self._count.count_not_above(self._draw(np.array([window]), number))[0])
+        return self._positions(window, count) if count else number[:0]
 
     def _positions(self, window: int, count: int) -> npt.NDArray[np.int64]:
         """A uniform subset of so many positions: the first different ones in a sequence of uniform positions."""

@@ -1,0 +1,169 @@
+"""One step of one partition: read some records, or do what was intended, or close windows, and say what to send.
+
+Messages to a user shard of a window carry packed pairs. The last one that a partition sends there announces how many
+there were, itself among them; so whoever gathers them knows when all have come, whatever their order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import NamedTuple
+
+from dp_transforms.event_streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock, Taken
+from dp_transforms.event_streams.stream_source import PartitionReader
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.domain_table import DomainTable
+from dp_transforms.monitoring.message_parts import pair_messages
+from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.user_pairs import pairs_of_events
+from dp_transforms.rejected_events import RejectedEvents
+
+MAX_RECORDS = 50_000
+MAX_SECONDS = 0.2
+_WINDOWS_AT_ONCE = 2_000
+_TOO_FAR_AHEAD = "further ahead of its arrival than the clock of the stream allows (position: its time in microseconds)"
+
+
+class Message(NamedTuple):
+    """To one shard of one window. announced: how many messages its sender sends there, this last one among them; 0 on
+    all others. is_drained: whether the operator ended the run. blob: packed content; empty for none."""
+
+    announced: int
+    is_drained: bool
+    blob: bytes
+
+
+@dataclasses.dataclass
+class Step:
+    """messages: ``((window, shard), message)``. marker: name of an intent that waits to be confirmed. is_busy: whether
+    to go on at once. counts: numbers for the operator, by name."""
+
+    messages: list[tuple[tuple[int, int], Message]] = dataclasses.field(default_factory=list)
+    rejected: list[RejectedEvents] = dataclasses.field(default_factory=list)
+    marker: str | None = None
+    is_busy: bool = False
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+
+
+class PartitionPoller:
+    """Steps partitions of one stream.
+
+    max_records: how many to read in one step; results do not depend on it.
+    confirm: whether an intent waits until it is confirmed; False where nothing is ever restarted from a stored state.
+    """
+
+    def __init__(
+        self,
+        settings: MonitorSettings,
+        keys: StreamKeys,
+        clock: StreamClock,
+        shards: int,
+        *,
+        domain: DomainTable | None,
+        confirm: bool,
+        max_records: int = MAX_RECORDS,
+    ) -> None:
+        self._settings = settings
+        self._keys = keys
+        self._clock = clock
+        self._shards = shards
+        self._domain = domain
+        self._confirm = confirm
+        self._max_records = max_records
+
+    def start(self) -> PartitionProgress:
+        return PartitionProgress(self._settings.schedule, self._clock, self._shards)
+
+    def restore(self, data: bytes) -> PartitionProgress:
+        return PartitionProgress.from_bytes(data, self._settings.schedule, self._clock, self._shards)
+
+    def step(
+        self,
+        name: str,
+        progress: PartitionProgress,
+        reader: PartitionReader,
+        now_micros: int,
+        *,
+        is_draining: bool = False,
+        is_confirmed: bool = False,
+        open_since_micros: int = CLOCK_BEGIN,
+    ) -> Step:
+        """Changes ``progress``; store it together with what the step sends. Raises StreamError.
+
+        name: of the partition. is_confirmed: whether the pending intent is. open_since_micros: wall clock since when
+        the reader has been open: before that nobody could see whether anything came.
+        """
+        step = Step()
+        if progress.intent is None and not progress.is_read:
+            if is_draining:
+                progress.intend(CLOCK_END, is_drain=True)
+            else:
+                self._read(name, progress, reader, now_micros, open_since_micros, step)
+        if progress.intent is not None:
+            if self._confirm and not is_confirmed:
+                step.marker, step.is_busy = progress.intent.name, False
+            else:
+                progress.act()
+        self._close(progress, step)
+        return step
+
+    def _read(
+        self,
+        name: str,
+        progress: PartitionProgress,
+        reader: PartitionReader,
+        now_micros: int,
+        open_since_micros: int,
+        step: Step,
+    ) -> None:
+        polled = reader.poll(progress.position, max_records=self._max_records, max_seconds=MAX_SECONDS)
+        taken = progress.take(polled, now_micros)
+        step.is_busy = not polled.is_at_end
+        step.rejected = [*polled.rejected]
+        if len(taken.from_the_future):
+            step.rejected.append(RejectedEvents(name, taken.from_the_future.tolist(), _TOO_FAR_AHEAD))
+        step.counts.update(
+            records_read=polled.records,
+            events_read=len(polled.batch),
+            events_rejected=sum(len(rows.positions) for rows in polled.rejected),
+            events_from_the_future=len(taken.from_the_future),
+            events_late=taken.late,
+            events_outside_range=taken.outside,
+        )
+        self._pack(taken, progress, step)
+        if not polled.records and polled.is_at_end:
+            target = progress.idle_clock_micros(now_micros, open_since_micros)
+            if target is not None:
+                progress.intend(target)
+
+    def _pack(self, taken: Taken, progress: PartitionProgress, step: Step) -> None:
+        batch, first_open = taken.batch, taken.first_open
+        if self._domain is not None and len(batch):
+            is_known = self._domain.contains(self._keys.item_ids(batch.item.dictionary))[batch.item.indices.to_numpy()]
+            is_inside = self._settings.schedule.first_window(batch.time_micros) >= 0
+            step.counts["events_outside_domain"] += int((is_inside & ~is_known).sum())
+            batch, first_open = batch.where(is_known), first_open[is_known]
+        schedule = self._settings.schedule
+        for window, shard, pairs in pairs_of_events(
+            batch, schedule, self._keys, windows_per_slab=1, shards=self._shards, first_open=first_open
+        ):
+            blobs = list(pair_messages(pairs))
+            step.messages += [((window, shard), Message(0, False, blob)) for blob in blobs]
+            progress.sent(window, shard, len(blobs))
+
+    def _close(self, progress: PartitionProgress, step: Step) -> None:
+        """Announces to all shards of the windows that close here; only so many at once."""
+        closed = progress.close_windows(_WINDOWS_AT_ONCE)
+        for window, sent in closed:
+            step.messages += [
+                ((window, shard), Message(messages + 1, progress.is_drained, b""))
+                for shard, messages in enumerate(sent)
+            ]
+        step.is_busy |= len(closed) == _WINDOWS_AT_ONCE
+
+
+def announced(blobs: list[bytes], is_drained: bool) -> list[Message]:
+    """All that one sender has for one shard of one window, as its messages: the last one announces them."""
+    *first, last = blobs or [b""]
+    return [*(Message(0, is_drained, blob) for blob in first), Message(len(first) + 1, is_drained, last)]

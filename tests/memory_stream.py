@@ -1,0 +1,75 @@
+"""A stream source in memory: partitions of events, each with the time of its arrival."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dp_transforms.event_streams.stream_source import Polled
+from dp_transforms.rejected_events import RejectedEvents
+from tests.oracle import Event
+from tests.pipeline_helpers import batch_of
+
+BROKEN = ("", "", 0)  # a record that cannot be read
+
+
+class Arrival(NamedTuple):
+    """An event, or `BROKEN`, and when it reached the log, in microseconds."""
+
+    event: Event
+    micros: int
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryPartition:
+    """records_per_poll: at most so many at once, however many are asked for."""
+
+    name: str
+    arrivals: tuple[Arrival, ...]
+    records_per_poll: int
+
+    def open(self) -> MemoryReader:
+        return MemoryReader(self)
+
+
+class MemoryReader:
+    def __init__(self, partition: MemoryPartition) -> None:
+        self._partition = partition
+
+    def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
+        low = int(position or 0)
+        arrivals = self._partition.arrivals[low : low + min(max_records, self._partition.records_per_poll)]
+        high = low + len(arrivals)
+        readable = [arrival for arrival in arrivals if arrival.event != BROKEN]
+        broken = [low + at for at, arrival in enumerate(arrivals) if arrival.event == BROKEN]
+        return Polled(
+            batch_of([arrival.event for arrival in readable]),
+            np.array([arrival.micros for arrival in readable], dtype=np.int64),
+            str(high),
+            len(arrivals),
+            high == len(self._partition.arrivals),
+            [RejectedEvents(self._partition.name, broken, "broken")] if broken else [],
+        )
+
+    def close(self) -> None:
+        pass
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryStream:
+    all_partitions: tuple[MemoryPartition, ...]
+
+    @classmethod
+    def of(cls, partitions: Sequence[Sequence[Arrival]], records_per_poll: int = 100) -> MemoryStream:
+        return cls(
+            tuple(
+                MemoryPartition(f"partition-{number}", tuple(arrivals), records_per_poll)
+                for number, arrivals in enumerate(partitions)
+            )
+        )
+
+    def partitions(self) -> Sequence[MemoryPartition]:
+        return self.all_partitions
