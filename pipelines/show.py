@@ -1,4 +1,4 @@
-"""``shh show REPORT``: prints a report, a file or the folder of a stream, as a table, a chart or, for pipes, JSON lines."""
+"""``shh show REPORT``: prints a report, a file or the folder of a stream: a table, a chart or, for pipes, JSON."""
 
 from __future__ import annotations
 

@@ -180,7 +180,8 @@ def _window_name(report: WindowReport, file_format: str) -> str:
 def _read_window(path: pathlib.Path, header: ReportHeader) -> WindowReport:
     found, reports = read_report_file(path)
     held = list(reports)
-    if found != header or len(held) != 1 or held[0].stream != header.stream:
+    is_own = found == header and len(held) == 1 and held[0].stream == header.stream
+    if not is_own or path.name != _window_name(held[0], path.suffix[1:]):
         raise ReportFileError(f"{str(path)!r} is no window of this run. Move it away.")
     return held[0]
 
