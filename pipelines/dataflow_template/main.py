@@ -1,0 +1,32 @@
+"""What the launcher of the template runs: the template's parameters and Beam's options as one command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from pipelines.cli import main
+from pipelines.stream import command
+
+
+def command_line(arguments: Sequence[str]) -> list[str]:
+    """``--user_field=u --region=r`` -> ``stream --engine dataflow --detach --user-field=u -- --region=r``.
+
+    The launcher gives everything as ``--name=value``. What is an option of ``shh stream`` goes to it, all else to Beam.
+    """
+    ours = {option for parameter in command.params if isinstance(parameter, click.Option) for option in parameter.opts}
+    words, beam_words = ["stream", "--engine", "dataflow", "--detach"], []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        option = name.replace("_", "-")
+        if option in ours and name not in ("--engine", "--detach"):
+            words.append(option + equals + value)
+        else:
+            beam_words.append(argument)
+    return [*words, "--", *beam_words]
+
+
+if __name__ == "__main__":
+    main(command_line(sys.argv[1:]))
