@@ -13,7 +13,7 @@ import decimal
 import functools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -55,9 +55,17 @@ def oracle_reports(
 
 
 def oracle_transcript(
-    log: Iterable[Event], settings: MonitorSettings, secret: bytes, domain: Collection[str] = ()
+    log: Iterable[Event],
+    settings: MonitorSettings,
+    secret: bytes,
+    domain: Collection[str] = (),
+    charged_times: Mapping[int, int] | None = None,
 ) -> Transcript:
-    """domain: all items, where they are known; then settings.domain_size says how many."""
+    """domain: all items, where they are known; then settings.domain_size says how many.
+
+    charged_times: how often the charges of a window are counted, where a fault loses (0) or doubles (2) them.
+    """
+    faults = charged_times or {}
     assert settings.domain_size == len(set(domain))
     keys = settings.stream_keys(secret)
     items_of = _items_by_window_and_user(log, settings)
@@ -117,7 +125,7 @@ def oracle_transcript(
             heavy.append(HeavyHitter(item, zone, None if settings.release == "kms21" else noisy))
             charged += 1
             for user in active:
-                paid[user] += 1
+                paid[user] += faults.get(window, 1)
 
         hit_bound += min(settings.max_items_per_user, charged)
         if heavy:
@@ -136,7 +144,7 @@ def oracle_transcript(
                 )
             )
     exhausted = {user for user, hits in paid.items() if hits >= settings.hits_per_user}
-    assert max(paid.values(), default=0) <= settings.hits_per_user
+    assert faults or max(paid.values(), default=0) <= settings.hits_per_user
     return Transcript(reports, bounded, exhausted, kept_out, tested, false_reports, idle)
 
 

@@ -1,0 +1,106 @@
+"""All that a topic of reports has ever held, aborted transactions too, and what may not be in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from dp_transforms.monitoring.window_report import RunEnded, WindowReport
+from dp_transforms.report_files import ReportHeader
+from dp_transforms.report_streams.topic_records import decode_record
+from tests.engines.stream_case import plain_reports
+
+
+class RawRecord(NamedTuple):
+    """One record of the topic, as it lies there."""
+
+    key: bytes
+    value: bytes
+
+
+def raw_records(bootstrap: str, topic: str, *, committed: bool = True) -> list[RawRecord]:
+    """Every record from the first to the last. committed: without those of transactions that were given up."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "raw",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "log_level": 0,
+        }
+    )
+    try:
+        partitions = list(consumer.list_topics(topic, timeout=15).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        found, at_end = [], set()
+        for _ in range(2000):
+            for message in consumer.consume(1000, 0.5):
+                if message.error() is None:
+                    found.append(RawRecord(message.key(), message.value()))
+                else:
+                    at_end.add(message.partition())
+            if len(at_end) == len(partitions):
+                return found
+        raise TimeoutError(f"the topic {topic} could not be read to its end.")
+    finally:
+        consumer.close()
+
+
+def faults(
+    records: Iterable[RawRecord], expected: Sequence[WindowReport], windows: int, *, is_whole: bool = True
+) -> list[str]:
+    """What is wrong with the records of one run; none if nothing is.
+
+    expected: the reports of a run in which nothing was killed. is_whole: whether the run has ended and every expected
+    window must be there; otherwise those there are must be the first ones, and no end may be among them.
+    """
+    found: list[str] = []
+    values: dict[bytes, set[bytes]] = {}
+    windows_seen: dict[tuple[str, int], set[bytes]] = {}
+    reports: dict[tuple[str, int], WindowReport] = {}
+    ends: Counter[RunEnded] = Counter()
+    headers: set[str] = set()
+    for key, value in records:
+        values.setdefault(key, set()).add(value)
+        _, record = decode_record(value)
+        if isinstance(record, ReportHeader):
+            headers.add(record.to_json())
+        elif hasattr(record, "drained"):
+            ends[RunEnded(*record)] += 1
+        else:
+            window = record.stream, record.window_start
+            windows_seen.setdefault(window, set()).add(value)
+            reports[window] = record
+    found += [
+        f"key {key.decode()}: {len(of_key)} different records" for key, of_key in values.items() if len(of_key) > 1
+    ]
+    found += [f"window {window}: {len(of)} answers" for window, of in windows_seen.items() if len(of) > 1]
+    if len(headers) != 1:
+        found.append(f"{len(headers)} headers")
+    by_start = {report.window_start: report for report in expected}
+    got = plain_reports(list(reports.values()))
+    wanted = plain_reports(list(by_start.values()))
+    if got != (wanted if is_whole else wanted[: len(got)]):
+        found.append(f"{len(got)} reports are not the {len(wanted)} expected ones: {_first_difference(got, wanted)}")
+    if is_whole and (sum(ends.values()) != 1 or next(iter(ends)).windows != windows):
+        found.append(f"ends: {dict(ends)}, wanted one after {windows} windows")
+    if not is_whole and ends:
+        found.append(f"the run says that it has ended: {dict(ends)}")
+    return found
+
+
+def _first_difference(got: list[tuple], wanted: list[tuple]) -> str:
+    missing = [row[1] for row in wanted if row not in got]
+    extra = [row[1] for row in got if row not in wanted]
+    return f"starts of windows that are missing or other {missing[:5]}, that are there instead {extra[:5]}"
+
+
+def repeats(records: Iterable[RawRecord]) -> int:
+    """How many records are there again."""
+    counts: Counter[Any] = Counter(records)
+    return sum(count - 1 for count in counts.values())

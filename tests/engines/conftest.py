@@ -1,0 +1,108 @@
+"""One Kafka broker and one Flink cluster for all tests on engines; they end with the session."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from runners import flink
+from tests.engines import skip_reason
+from tests.engines.flink_cluster import FlinkCluster
+from tests.engines.kafka_server import KafkaServer
+from tests.pipeline_helpers import key_file
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def _skip_without(*names: str) -> None:
+    for name in names:
+        if (reason := skip_reason(name)) is not None:
+            pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory) -> Iterator[KafkaServer]:
+    _skip_without("kafka")
+    with KafkaServer(tmp_path_factory.mktemp("kafka")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def key_path(tmp_path_factory) -> str:
+    return key_file(tmp_path_factory.mktemp("key"))
+
+
+class Cluster:
+    """Job manager, task manager, job server and a pool of Python workers, each of them processes of their own."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self.flink = FlinkCluster(folder)
+        try:
+            self.server = flink.JobServer(self.flink.address, folder=folder / "server")
+            self.pool = flink.WorkerPool(log_path=folder / "pool.log", env={"PYTHONPATH": str(ROOT)})
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        for name in ("pool", "server", "flink"):
+            if hasattr(self, name):
+                getattr(self, name).stop()
+
+    def options(self, **changes: object) -> list[str]:
+        arguments: dict = {
+            "checkpointing_interval_seconds": 1,
+            "environment": "EXTERNAL",
+            "worker_address": self.pool.address,
+            **changes,
+        }
+        return flink.options(self.server.endpoint, **arguments)
+
+    def newest_job(self, known: set[str], seconds: float = 60.0) -> str:
+        """The id of the job that is not among ``known``, once it runs."""
+        deadline = time.monotonic() + seconds
+        while True:
+            new = [job for job in self.flink.rest.jobs() if job.job_id not in known]
+            if new and new[0].state == "RUNNING":
+                return new[0].job_id
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no new job runs after {seconds:g} s: {new}")
+            time.sleep(0.1)
+
+    def job_ids(self) -> set[str]:
+        return {job.job_id for job in self.flink.rest.jobs()}
+
+    def kill_worker(self) -> int:
+        """SIGKILL to the Python workers that run now; returns how many there were."""
+        pids = self.pool.worker_pids()
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        return len(pids)
+
+    def kill_task_manager(self) -> None:
+        """SIGKILL, and a new one at once."""
+        self.flink.kill_task_manager()
+        self.flink.wait_until_missed()
+        self.flink.start_task_manager()
+
+    def cancel(self, job: str) -> None:
+        """Ends the job, whatever it is doing."""
+        self.flink.rest.cancel(job)
+        self.flink.rest.wait_for_state(job, ["CANCELED", "FAILED", "FINISHED"])
+
+    def log_files(self) -> list[pathlib.Path]:
+        return [path for path in self.folder.rglob("*") if path.is_file() and path.suffix in (".log", ".out")]
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory) -> Iterator[Cluster]:
+    _skip_without("flink")
+    engines = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield engines
+    engines.stop()

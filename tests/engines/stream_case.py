@@ -1,0 +1,279 @@
+"""One stream that all tests on engines share: its log, what must come out, and how it is fed, submitted and read."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import apache_beam as beam
+import fastavro
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.event_files import EventFields
+from dp_transforms.event_streams.kafka_topic import KafkaTopic
+from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.monitor_stream import MonitorStream
+from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.report_files import ReportHeader
+from dp_transforms.report_streams import ReportSink
+from dp_transforms.write_report_stream import WriteRejectedFolder, WriteReportStream
+from tests.oracle import Event, Transcript, oracle_transcript
+from tests.pipeline_helpers import MICROS, MINUTE, RUN_ID, SECRET, settings_of, small_plan
+
+STREAM = "events"
+FIELDS = EventFields("user", "item", "time", "us")
+AVRO_SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "Event",
+        "fields": [
+            {"name": "user", "type": "string"},
+            {"name": "item", "type": "string"},
+            {"name": "time", "type": "long"},
+        ],
+    }
+)
+CLOCK = StreamClock("event", allowed_lateness_seconds=60, out_of_order_seconds=10, idle_timeout_seconds=3600)
+_PARSED_AVRO_SCHEMA = fastavro.parse_schema(json.loads(AVRO_SCHEMA))
+_DISORDER_SECONDS = 40  # an event is in the log at most so long after others of its time: less than the lateness
+_SHOUTED_LATER_SECONDS = 300  # far beyond the lateness
+_FAR_FUTURE = 4_102_444_800 * MICROS  # 2100
+_BROKEN = (
+    b'{"user": "half',
+    b"",
+    b'{"user": "u", "item": "i"}',
+    b'{"user": null, "item": "i", "time": 1}',
+    b"\xff\xfe",
+)
+_LIVING_USERS = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A record of the log. event: None for one that cannot be read, whose bytes are in ``broken`` then."""
+
+    partition: int
+    event: Event | None
+    broken: bytes = b""
+
+    def json(self) -> bytes:
+        if self.event is None:
+            return self.broken
+        return json.dumps(self.fields()).encode()
+
+    def fields(self) -> dict[str, Any]:
+        return dict(zip(("user", "item", "time"), self.event or (), strict=True))
+
+    def avro(self) -> bytes:
+        if self.event is None:
+            return self.broken[:3]
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, _PARSED_AVRO_SCHEMA, self.fields())
+        return stream.getvalue()
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamCase:
+    """rows: the log in its order. counted: the events that must count. numbers: what the operator must see."""
+
+    plan: ReleasePlan
+    partitions: int
+    rows: tuple[Row, ...]
+    counted: tuple[Event, ...]
+    numbers: Counter[str]
+
+    @functools.cached_property
+    def expected(self) -> Transcript:
+        return oracle_transcript(self.counted, settings_of(self.plan), SECRET)
+
+    @property
+    def header(self) -> ReportHeader:
+        return ReportHeader(RUN_ID, STREAM, self.plan.guarantee, json.loads(self.plan.to_json()))
+
+    def fill(self, server: Any, topic: str, record_format: str = "json") -> None:
+        """Makes the topic and puts the whole log there at once."""
+        server.create_topic(topic, self.partitions)
+        for number in range(self.partitions):
+            rows = [row for row in self.rows if row.partition == number]
+            server.produce(topic, [row.avro() if record_format == "avro" else row.json() for row in rows], number)
+
+    def kafka(self, bootstrap: str, topic: str, record_format: str = "json") -> KafkaTopic:
+        schema = AVRO_SCHEMA if record_format == "avro" else None
+        return KafkaTopic(bootstrap, topic, FIELDS, record_format, schema)
+
+
+@functools.lru_cache(maxsize=8)
+def history_case(
+    seed: int = 1,
+    *,
+    windows: int = 24,
+    release: str = "counts",
+    hits_per_user: int = 2,
+    partitions: int = 2,
+    events: int = 2600,
+    users: int = 240,
+    skew: float = 0.7,
+    prefix: str = "",
+) -> StreamCase:
+    """History by the clock of its events. Users come and go, so that each window charges some that had nothing to pay.
+
+    Among the events are repeated ones, some of other partitions too; some before the range; some from the future, which
+    must move no clock; some that are late in every partition; records that cannot be read. The last event of each
+    partition lies so far behind the range that it closes all windows. prefix: of all users and items.
+    """
+    source = random.Random(seed)
+    plan = small_plan(windows, release=release, hits_per_user=hits_per_user)
+    low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS
+    placed: list[tuple[int, Row]] = []  # when the row is in the log, by the clock of events
+
+    def place(at: int, event: Event | None, broken: bytes = b"") -> None:
+        placed.append((at, Row(source.randrange(partitions), event, broken)))
+
+    def jittered(time_micros: int) -> int:
+        return time_micros + source.randrange(_DISORDER_SECONDS * MICROS)
+
+    for _ in range(events):
+        time_micros = source.randrange(low, high)
+        passed = (time_micros - low) / (high - low)
+        user = f"{prefix}user-{int(passed * (users - _LIVING_USERS)) + source.randrange(_LIVING_USERS)}"
+        item = f"{prefix}item-{(min(int(source.expovariate(skew)), 11) + int(passed * 3)) % 12}"
+        place(jittered(time_micros), (user, item, time_micros))
+        chance = source.random()
+        if chance < 0.1:  # again in the same window
+            window_low = time_micros - (time_micros - low) % (MINUTE * MICROS)
+            again = source.randrange(window_low, window_low + MINUTE * MICROS)
+            place(jittered(again), (user, item, again))
+        elif chance < 0.13:
+            place(jittered(time_micros), (user, item, low - 1 - source.randrange(MICROS)))
+        elif chance < 0.16:
+            place(jittered(time_micros), (user, item, _FAR_FUTURE))
+        elif chance < 0.19 and time_micros + _SHOUTED_LATER_SECONDS * MICROS < high:
+            place(time_micros + _SHOUTED_LATER_SECONDS * MICROS, (f"{prefix}late-{user}", item, time_micros))
+        elif chance < 0.22:
+            place(
+                jittered(time_micros),
+                None,
+                prefix.encode() + source.choice(_BROKEN) if prefix else source.choice(_BROKEN),
+            )
+    placed.sort(key=lambda entry: entry[0])
+    rows = [row for _, row in placed]
+    rows += [Row(number, (f"{prefix}last", f"{prefix}last", high + 600 * MICROS)) for number in range(partitions)]
+    counted, numbers = counted_events(rows, plan, partitions)
+    return StreamCase(plan, partitions, tuple(rows), tuple(counted), numbers)
+
+
+def counted_events(rows: Sequence[Row], plan: ReleasePlan, partitions: int) -> tuple[list[Event], Counter[str]]:
+    """Row by row what the clock of events says: written from the rule, not from the product."""
+    low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS
+    latest = [-(10**18)] * partitions
+    counted, numbers = [], Counter[str]()
+    for row in rows:
+        if row.event is None:
+            numbers["rejected"] += 1
+            continue
+        time_micros = row.event[2]
+        if time_micros == _FAR_FUTURE:
+            numbers["from the future"] += 1
+            continue
+        numbers["read"] += 1
+        end = time_micros - (time_micros - low) % (MINUTE * MICROS) + MINUTE * MICROS
+        if not low <= time_micros < high:
+            numbers["outside"] += 1
+        elif latest[row.partition] - 10 * MICROS > end + 60 * MICROS:
+            numbers["late"] += 1
+        else:
+            counted.append(row.event)
+        latest[row.partition] = max(latest[row.partition], time_micros)
+    return counted, numbers
+
+
+class Feeder:
+    """Sends rows to a topic, evenly over some seconds, in a thread. `join` raises what went wrong."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, rows: Sequence[Row], seconds: float, record_format: str = "json"
+    ) -> None:
+        self._settings = {"bootstrap.servers": bootstrap, "linger.ms": 0, "enable.idempotence": True, "log_level": 0}
+        self._topic = topic
+        self._values = [(row.partition, row.avro() if record_format == "avro" else row.json()) for row in rows]
+        self._seconds = seconds
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        from confluent_kafka import Producer
+
+        try:
+            producer = Producer(self._settings)
+            begin = time.monotonic()
+            for number, (partition, value) in enumerate(self._values):
+                due = begin + self._seconds * number / len(self._values)
+                if (wait := due - time.monotonic()) > 0.005:
+                    producer.poll(0)
+                    time.sleep(wait)
+                producer.produce(self._topic, value, partition=partition)
+                if number % 1000 == 0:
+                    producer.poll(0)
+            if producer.flush(30) != 0:
+                raise TimeoutError("the broker did not take all records in 30 s.")
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+def submit(
+    case: StreamCase,
+    source: Any,
+    sink: ReportSink,
+    flags: Sequence[str],
+    key_path: str,
+    *,
+    clock: StreamClock = CLOCK,
+    dead_letter: str | None = None,
+    monitor: type[MonitorStream] = MonitorStream,
+    **driving: Any,
+) -> Any:
+    """Runs the stream as users do; returns the result at once. driving: of `MonitorStream`."""
+    driving.setdefault("poll_seconds", 0.1)
+    driving.setdefault("shards", 2)
+    pipeline = beam.Pipeline(options=PipelineOptions(list(flags)))
+    output = pipeline | "MonitorStream" >> monitor(
+        source, case.plan, clock=clock, noise_key=key_path, run_id=RUN_ID, stream=STREAM, **driving
+    )
+    _ = (output.reports, output.ended) | "WriteReportStream" >> WriteReportStream(sink, case.header)
+    if dead_letter is not None:
+        _ = output.rejected | "WriteRejected" >> WriteRejectedFolder(dead_letter)
+    return pipeline.run()
+
+
+def wait_for_end(sink: Any, seconds: float) -> float:
+    """Seconds until the sink says that the run has ended. Raises TimeoutError naming how far it came."""
+    begin = time.monotonic()
+    while sink.ended(RUN_ID) is None:
+        if time.monotonic() - begin > seconds:
+            raise TimeoutError(f"no end in {seconds:g} s; {len(sink.read(RUN_ID)[1])} reports so far.")
+        time.sleep(0.2)
+    return time.monotonic() - begin
+
+
+def plain_reports(reports: Sequence[WindowReport]) -> list[tuple]:
+    """Comparable whatever types they were decoded to."""
+    return sorted((*report[:3], [tuple(found) for found in report[3]], *report[4:]) for report in reports)

@@ -1,0 +1,117 @@
+"""One log, one key, one run id: every engine and every way in gives the same records, and they are the oracle's."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+
+import pytest
+
+from dp_transforms.event_streams.log_folder import LogFolder
+from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.report_streams import ReportFolder, ReportTopic
+from runners import flink, job_service, prism
+from tests.engines import skip_reason
+from tests.engines.answers import faults, raw_records
+from tests.engines.stream_case import CLOCK, FIELDS, STREAM, history_case, plain_reports, submit, wait_for_end
+from tests.pipeline_helpers import RUN_ID, batches_of, batches_source, run_monitor
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+@contextlib.contextmanager
+def _running(result):
+    """Ends the job also where the test fails."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):
+            result.cancel()
+
+
+def _assert_topic(kafka, topic, case) -> None:
+    for committed in (True, False):
+        records = raw_records(kafka.bootstrap, topic, committed=committed)
+        assert faults(records, case.expected.reports, case.plan.schedule.horizon) == []
+
+
+@pytest.mark.parametrize("record_format", ["json", "avro"])
+def test_kafka_and_embedded_flink(kafka, key_path, tmp_path, record_format):
+    if (reason := skip_reason("flink")) is not None:
+        pytest.skip(reason)
+    case = history_case()
+    source_topic, topic = f"flink-in-{record_format}", f"flink-out-{record_format}"
+    case.fill(kafka, source_topic, record_format)
+    kafka.create_topic(topic)
+    sink = ReportTopic(kafka.bootstrap, topic, record_format)
+    with flink.JobServer() as server:
+        flags = flink.options(server.endpoint, checkpointing_interval_seconds=1, checkpoint_dir=str(tmp_path))
+        begin = time.monotonic()
+        result = submit(case, case.kafka(kafka.bootstrap, source_topic, record_format), sink, flags, key_path)
+        with _running(result):
+            wait_for_end(sink, 60)
+            print(f"embedded Flink, {record_format}: {time.monotonic() - begin:.1f} s")
+    _assert_topic(kafka, topic, case)
+
+
+def test_kafka_and_prism(kafka, key_path):
+    if (reason := skip_reason("prism")) is not None:
+        pytest.skip(reason)
+    case = history_case()
+    case.fill(kafka, "prism-in")
+    kafka.create_topic("prism-out")
+    sink = ReportTopic(kafka.bootstrap, "prism-out")
+    with prism.Prism() as engine:
+        begin = time.monotonic()
+        source = case.kafka(kafka.bootstrap, "prism-in")
+        result = submit(case, source, sink, prism.options(engine.endpoint), key_path, confirm=False)
+        with _running(result):
+            wait_for_end(sink, 60)
+            print(f"Prism: {time.monotonic() - begin:.1f} s")
+    _assert_topic(kafka, "prism-out", case)
+
+
+def test_folder_and_local_job_service(key_path, tmp_path):
+    case = history_case()
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    size = len(case.rows) // 4
+    for number in range(5):
+        path = tmp_path / f"part-{number}.jsonl"
+        path.write_bytes(b"".join(row.json() + b"\n" for row in case.rows[number * size : (number + 1) * size]))
+        os.utime(path, (time.time() - 100 + number,) * 2)
+        path.rename(inbox / path.name)
+    sink = ReportFolder(str(tmp_path / "reports"))
+    joined = dataclasses.replace(case, partitions=1)
+    with job_service.JobService() as engine:
+        begin = time.monotonic()
+        result = submit(
+            joined,
+            LogFolder(str(inbox), FIELDS),
+            sink,
+            job_service.options(engine.endpoint),
+            key_path,
+            driver="loop",
+            confirm=False,
+        )
+        result.wait_until_finish()
+        print(f"local job service: {time.monotonic() - begin:.1f} s")
+    _, reports, ended = sink.read(RUN_ID)
+    assert plain_reports(reports) == plain_reports(case.expected.reports)
+    assert ended == RunEnded(STREAM, case.plan.schedule.horizon)
+
+
+def test_replay(key_path):
+    case = history_case()
+    outcome = run_monitor(batches_source(batches_of(case.counted, 500)), case.plan, noise_key=key_path)
+    assert plain_reports(outcome.reports) == plain_reports(case.expected.reports)
+
+
+def test_another_log_gives_another_transcript(key_path):
+    """The twin that must fail: one event less, and the comparison sees it."""
+    case = history_case()
+    assert CLOCK.kind == "event"
+    outcome = run_monitor(batches_source(batches_of(case.counted[1:], 500)), case.plan, noise_key=key_path)
+    assert plain_reports(outcome.reports) != plain_reports(case.expected.reports)
