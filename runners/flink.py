@@ -27,6 +27,7 @@ JOB_SERVER_JAR = "flink-job-server.jar"
 FLINK_RELEASE = "1.19.3"
 _START_SECONDS = 60.0
 _REST_PORTS = 20
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/")
 _STARTED = re.compile(rb"JobService started on localhost:(\d+)")
 
 # Flink reflects on these; a runtime of version 17 keeps them closed.
@@ -113,7 +114,8 @@ def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
 
 
 def _url(path: str) -> str:
-    return path if "://" in path else pathlib.Path(path).resolve().as_uri()
+    # Flink itself writes "file:/folder".
+    return path if _SCHEME.match(path) else pathlib.Path(path).resolve().as_uri()
 
 
 class JobServer(Engine):

@@ -53,9 +53,17 @@ class FlinkRest:
         found = sorted(self.get("/jobs/overview")["jobs"], key=lambda job: -int(job["start-time"]))
         return [FlinkJob(job["jid"], job["name"], job["state"]) for job in found]
 
-    def job_named(self, name: str) -> FlinkJob | None:
-        """The newest job whose Flink name holds `name`; Beam appends the user's name and a random part to it."""
-        return next((job for job in self.jobs() if name in job.name), None)
+    def wait_for_job(self, name: str, timeout_seconds: float = 60.0) -> FlinkJob:
+        """The newest job whose name holds `name` (of ``--job_name``), as soon as Flink knows it.
+
+        Beam's `Pipeline.run` returns earlier than that. Raises EngineError after the timeout.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while (job := next((job for job in self.jobs() if name in job.name), None)) is None:
+            if time.monotonic() > deadline:
+                raise EngineError(f"Flink got no job named {name} in {timeout_seconds:g} s.")
+            time.sleep(_POLL_SECONDS)
+        return job
 
     def job_state(self, job_id: str) -> str:
         """RUNNING and so on."""

@@ -1,0 +1,148 @@
+"""Each engine starts, runs the shape of pipeline that we rely on, and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import apache_beam as beam
+import psutil
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from runners import flink, job_service, prism
+from runners.engine_process import EngineError, EngineProcess
+from tests.engines import looping, skip_reason
+
+LIMIT = 40
+# The threads of a worker end with an error when their engine goes away.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+def _needs(name: str) -> pytest.MarkDecorator:
+    reason = skip_reason(name)
+    return pytest.mark.skipif(reason is not None, reason=reason or "")
+
+
+def _assert_counts_exactly(path: pathlib.Path) -> None:
+    """Every number once, in order, as the keyed state of the writer also says."""
+    rows = list(looping.written(path))
+    for key in looping.KEYS:
+        expected = [(number, number) for number in range(LIMIT)]
+        assert [row[1:3] for row in rows if row[0] == key] == expected
+
+
+def _run_loops(flags: list[str], path: pathlib.Path, while_running=lambda: None) -> None:
+    pipeline = beam.Pipeline(options=PipelineOptions(flags))
+    looping.build(pipeline, path, LIMIT)
+    result = pipeline.run()
+    try:
+        looping.wait_until_written(path, LIMIT, 45)
+        while_running()
+    finally:
+        result.cancel()
+    _assert_counts_exactly(path)
+
+
+@_needs("flink")
+def test_embedded_flink_runs_loops_and_takes_checkpoints(tmp_path):
+    checkpoints = tmp_path / "checkpoints"
+    with flink.JobServer() as server:
+
+        def see_checkpoints() -> None:
+            (job,) = server.rest.jobs()
+            assert job.state == "RUNNING"
+            server.rest.wait_for_checkpoints(job.job_id, timeout_seconds=20)
+            latest = server.rest.latest_checkpoint(job.job_id)
+            assert latest is not None
+            assert latest.startswith(checkpoints.as_uri().replace("file:///", "file:/"))
+
+        flags = flink.options(
+            server.endpoint, checkpointing_interval_seconds=0.5, checkpoint_dir=str(checkpoints), parallelism=1
+        )
+        started = time.monotonic()
+        _run_loops(flags, tmp_path / "out.jsonl", see_checkpoints)
+        print(f"embedded Flink: {time.monotonic() - started:.1f} s")
+        group = server.process.pid
+        assert server.folder.exists()
+    assert flink.latest_checkpoint(checkpoints) is not None
+    assert not server.folder.exists()
+    assert not psutil.pid_exists(group)
+
+
+@_needs("prism")
+def test_prism_runs_loops(tmp_path):
+    with prism.Prism(log_path=tmp_path / "prism.log") as engine:
+        _run_loops(prism.options(engine.endpoint), tmp_path / "out.jsonl")
+
+
+def test_job_service_runs_a_bounded_pipeline(tmp_path):
+    out = tmp_path / "out.jsonl"
+    with job_service.JobService() as engine:
+        flags = job_service.options(engine.endpoint)
+        with beam.Pipeline(options=PipelineOptions(flags)) as pipeline:
+            pairs = [(key, number) for key in looping.KEYS for number in range(3)]
+            _ = pipeline | beam.Create(pairs) | beam.ParDo(looping.WriteWithTotal(str(out)))
+    assert sorted(row[:2] for row in looping.written(out)) == sorted(pairs)
+
+
+def _sleepers() -> set[int]:
+    return {p.pid for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[-1:] == ["1234.5"]}
+
+
+def test_processes_end_with_their_starter(tmp_path):
+    """Also when the starter is killed and can clean up nothing."""
+    code = (
+        "import pathlib, time, runners.engine_process as e;"
+        f"e.EngineProcess(['sh', '-c', 'sleep 1234.5 & sleep 1234.5'], pathlib.Path({str(tmp_path / 'log')!r}));"
+        "print('started', flush=True); time.sleep(60)"
+    )
+    starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    assert starter.stdout.readline() == "started\n"
+    deadline = time.monotonic() + 10
+    while len(_sleepers()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(_sleepers()) == 2
+    os.kill(starter.pid, signal.SIGKILL)
+    starter.wait()
+    while _sleepers() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _sleepers() == set()
+
+
+def test_a_program_that_ends_at_once_says_why(tmp_path):
+    process = EngineProcess(["sh", "-c", "echo no such port; exit 3"], tmp_path / "log")
+    with pytest.raises(EngineError, match="ended with 3: no such port"):
+        process.wait_until(lambda: False, 10)
+    process.stop()
+
+
+def test_a_missing_program_names_its_remedy(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHH_ENGINES", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineError, match="make prism"):
+        prism.Prism()
+    assert "make prism" in (skip_reason("prism") or "")
+    with pytest.raises(EngineError, match="make flink"):
+        flink.JobServer()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"environment": "DOCKER"}, "LOOPBACK, EXTERNAL"),
+        ({"environment": "EXTERNAL"}, "worker_address must be given"),
+        ({"worker_address": "localhost:1"}, "worker_address must be given"),
+        ({"checkpointing_interval_seconds": 0.0}, "must be > 0, got 0.0"),
+        ({"checkpointing_interval_seconds": float("nan")}, "must be > 0, got nan"),
+        ({"restart_attempts": -1}, "must be >= 0, got -1"),
+    ],
+)
+def test_impossible_flink_options_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        flink.options("localhost:1", **arguments)
