@@ -45,6 +45,17 @@ def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChun
     return chunks
 
 
+def find_file_chunks(path: str, fields: EventFields) -> list[LogChunk]:
+    """The chunks of one file, none if it has no events. Raises EventFileError if it cannot be read."""
+    chunks: list[LogChunk] = _module(_format(_checked_file(path)) or "").find_chunks(path, fields)
+    return chunks
+
+
+def is_log_name(path: str) -> bool:
+    """Whether a file of this name is read where a folder is named: not hidden, and with the ending of a format."""
+    return not _is_hidden(path) and _format(path) is not None
+
+
 def read_log_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The rows of a chunk, in order, in blocks of at most about a million: constant memory for any size."""
     blocks: Iterator[ReadBlock] = _module(chunk.format).read_chunk(chunk, fields)
@@ -85,7 +96,7 @@ def _files_of(source: str) -> list[str]:
         for match in matches:
             if os.path.isdir(match):
                 files += [] if _is_hidden(match) else _logs_below(match)
-            elif _is_log_name(match):
+            elif is_log_name(match):
                 files.append(_checked_file(match))
     else:
         raise EventFileError(source, "there is no such file or folder. Check the name.")
@@ -98,17 +109,13 @@ def _logs_below(folder: str) -> list[str]:
     files = []
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not _is_hidden(name)]
-        files += [_checked_file(os.path.join(parent, name)) for name in names if _is_log_name(name)]
+        files += [_checked_file(os.path.join(parent, name)) for name in names if is_log_name(name)]
     return files
 
 
 def _is_hidden(path: str) -> bool:
     """Hidden, or one of the likes of ``_SUCCESS`` and ``_temporary``."""
     return os.path.basename(path.rstrip(os.sep)).startswith((".", "_"))
-
-
-def _is_log_name(path: str) -> bool:
-    return not _is_hidden(path) and _format(path) is not None
 
 
 def _checked_file(path: str) -> str:

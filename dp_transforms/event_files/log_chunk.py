@@ -21,6 +21,7 @@ class EventFileError(ValueError):
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{one_line(path)}: {problem}")
+        self.problem = problem  # without the path
         self._arguments = (path, problem)
 
     def __reduce__(self) -> tuple[type[EventFileError], tuple[str, str]]:

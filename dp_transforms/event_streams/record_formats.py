@@ -36,6 +36,7 @@ BROKEN_RECORD = "broken record"
 NO_HEADER = "no header of the declared Avro framing"
 OTHER_SCHEMA = "header names another Avro schema"
 
+_FEW_LINES = 200
 _END_MARK_BYTES = 16
 _ALONE_BELOW = 16  # so few values are decoded one by one where one of them is broken
 _SPLIT = 8
@@ -117,7 +118,7 @@ class JsonRecordDecoder:
                 if joined is None:
                     reasons.add(BROKEN_RECORD, np.array([row]))
             block = b"\n".join(lines)
-        read = json_lines.decode_lines(block, self._fields)
+        read = json_lines.decode_lines(block, self._fields, are_few=len(lines) < _FEW_LINES)
         reasons.add(BROKEN_RECORD, read.broken())
         return _assemble(source, read.columns, read.numbers(), positions, reasons)
 
@@ -192,11 +193,11 @@ class _Reasons:
         self._texts: list[str] = []
 
     def add(self, text: str, rows: _Rows) -> None:
-        if not len(rows):
+        new = rows[self._codes[rows] == 0]
+        if not len(new):
             return
         if text not in self._texts:
             self._texts.append(text)
-        new = rows[self._codes[rows] == 0]
         self._codes[new] = self._texts.index(text) + 1
 
     def good(self) -> _Rows:

@@ -1,0 +1,317 @@
+"""A folder as a stream source: log files are moved into it, and read one after the other.
+
+What whoever fills the folder must hold to, so that a second reading finds the same events in the same order:
+
+- A file is written elsewhere on the same file system (or under a hidden name, or one that ends in ``.tmp`` or
+  ``.part``) and moved in by renaming. A moved file never changes, and no second one takes its name.
+- Files are taken in the order of (modification time, name). So they are moved in in that order, soon after they were
+  last written: a file waits until its modification time is `settle_seconds` ago, so that others may overtake it.
+
+A file that comes behind one that was taken already is rejected as a whole and never read. A file that changes after
+its first events were given, or goes away, is a StreamError. A restart from an older position cannot know which files
+had come behind by then: it reads them in their order, and a sink then finds a second answer for a window and stops.
+
+Files directly in the folder count, by the endings of `event_files`. Links are passed over, wherever they lead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dp_transforms.event_files import columns
+from dp_transforms.event_files.discovery import find_file_chunks, is_log_name, read_log_chunk
+from dp_transforms.event_files.log_chunk import EventFields, EventFileError, ReadBlock, one_line
+from dp_transforms.event_streams.stream_source import Polled, StreamError
+from dp_transforms.monitoring.event_batch import EventBatch, concatenate
+from dp_transforms.rejected_events import RejectedEvents
+
+CAME_BEHIND = "file came behind one that was read before"
+
+_TEMPORARY_ENDINGS = (".tmp", ".part")
+_LOOK_SECONDS = 0.2  # between two looks while a poll waits
+# A folder's modification time is coarse: for this long after it, files may come without changing it again.
+_FOLDER_TIME_NANOS = 2_000_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class LogFolder:
+    """One partition: the folder.
+
+    settle_seconds: how old a file must be before it is taken, 0 to 3600. Larger values leave more time to files that
+        were written first and moved in last.
+    """
+
+    path: str
+    fields: EventFields
+    settle_seconds: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ValueError("a folder source needs the path of a folder.")
+        if not 0 <= self.settle_seconds <= 3600:
+            raise ValueError(f"settle_seconds must be 0 to 3600, got {self.settle_seconds!r}.")
+
+    def partitions(self) -> Sequence[FolderPartition]:
+        """The one partition. Raises StreamError if there is no such folder."""
+        partition = FolderPartition(dataclasses.replace(self, path=os.path.abspath(self.path)))
+        _folder_time(partition.folder.path)
+        return [partition]
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderPartition:
+    """All files of the folder."""
+
+    folder: LogFolder
+
+    @property
+    def name(self) -> str:
+        return f"folder:{one_line(self.folder.path)}"
+
+    def open(self) -> FolderReader:
+        return FolderReader(self.folder)
+
+
+class _File(NamedTuple):
+    """A file that waits or is being read; sorts in the order of taking."""
+
+    mtime_ns: int
+    name: str
+
+
+class _Position(NamedTuple):
+    """Up to where a folder was read.
+
+    file: the last one taken, none at the beginning. size: its bytes. blocks, events: of it, those that were given.
+    is_done: all of it was given.
+    """
+
+    file: _File | None = None
+    size: int = 0
+    blocks: int = 0
+    events: int = 0
+    is_done: bool = True
+
+    def to_text(self) -> str:
+        mtime_ns, name = self.file or (None, None)
+        return json.dumps({**self._asdict(), "file": None, "mtime_ns": mtime_ns, "name": name})
+
+    @classmethod
+    def of_text(cls, text: str | None) -> _Position:
+        if text is None:
+            return cls()
+        try:
+            told = json.loads(text)
+            name, numbers = told["name"], [told[key] for key in ("size", "blocks", "events")]
+            file = None if name is None else _File(told["mtime_ns"], name)
+            if any(type(number) is not int for number in numbers + ([file.mtime_ns] if file else [])):
+                raise ValueError
+            size, blocks, events = numbers
+            return cls(file, size, blocks, events, bool(told["is_done"]))
+        except (ValueError, KeyError, TypeError):
+            raise StreamError("a stored position is none of a folder. Start the job without it.") from None
+
+
+class FolderReader:
+    """Keeps the names it has seen, so that a look at a folder with many old files costs one listing."""
+
+    def __init__(self, folder: LogFolder) -> None:
+        self._folder = folder
+        self._begin_at(_Position())
+
+    def _begin_at(self, position: _Position) -> None:
+        self._position = position
+        self._blocks: Iterator[ReadBlock] | None = None
+        self._seen: dict[str, int] = {}  # name -> inode, at the last listing
+        self._waiting: list[_File] = []  # a heap
+        self._has_listed = False
+        self._listed_folder_ns: int | None = None  # the folder's time at the last listing, None: list again
+
+    def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
+        """See `PartitionReader`. A file comes in blocks of up to about a million records."""
+        at = _Position.of_text(position)
+        if at != self._position:
+            self._begin_at(at)
+        deadline = time.monotonic() + max_seconds
+        found, is_at_end = _Found(), False
+        while found.records < max_records:
+            if self._position.is_done:
+                self._list(found)
+                if not self._take(found):
+                    is_at_end = not self._is_settling()
+                    if found.records or time.monotonic() >= deadline:
+                        break
+                    time.sleep(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
+                    continue
+            is_at_end = False
+            self._give(found)
+            if time.monotonic() >= deadline:
+                break
+        return found.polled(self._position.to_text(), is_at_end)
+
+    def close(self) -> None:
+        self._begin_at(_Position())
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder.path, name)
+
+    def _list(self, found: _Found) -> None:
+        """Puts new files into the heap, if the folder may have changed since the last look."""
+        folder_ns = _folder_time(self._folder.path)
+        if folder_ns == self._listed_folder_ns:
+            return
+        now_ns, seen = time.time_ns(), {}
+        try:
+            with os.scandir(self._folder.path) as entries:
+                for entry in entries:
+                    name, inode = entry.name, entry.inode()
+                    seen[name] = inode
+                    if self._seen.get(name) != inode and _is_wanted(entry):
+                        self._note(entry, found)
+        except OSError:
+            raise _folder_error(self._folder.path) from None
+        self._seen, self._has_listed = seen, True
+        self._listed_folder_ns = folder_ns if now_ns - folder_ns > _FOLDER_TIME_NANOS else None
+
+    def _note(self, entry: os.DirEntry[str], found: _Found) -> None:
+        try:
+            file = _File(entry.stat(follow_symlinks=False).st_mtime_ns, entry.name)
+        except OSError:
+            return  # it went away meanwhile
+        last = self._position.file
+        if last is None or file > last:
+            heapq.heappush(self._waiting, file)
+        elif self._has_listed:
+            found.reject(self._path(entry.name), 1, CAME_BEHIND)
+
+    def _take(self, found: _Found) -> bool:
+        """Begins the next file whose time has come; whether there is one."""
+        while self._waiting and self._waiting[0].mtime_ns <= time.time_ns() - int(self._folder.settle_seconds * 1e9):
+            file = heapq.heappop(self._waiting)
+            try:
+                status = os.lstat(self._path(file.name))
+            except OSError:
+                continue  # it went away before anything of it was given
+            now = _File(status.st_mtime_ns, file.name)
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            if now != file:  # it was still being written
+                if self._position.file is None or now > self._position.file:
+                    heapq.heappush(self._waiting, now)
+                else:
+                    found.reject(self._path(file.name), 1, CAME_BEHIND)
+                continue
+            self._position = _Position(file, status.st_size, is_done=False)
+            self._blocks = None
+            return True
+        return False
+
+    def _give(self, found: _Found) -> None:
+        """The next block of the file at the position."""
+        at = self._position
+        assert at.file is not None
+        path = self._path(at.file.name)
+        self._check_unchanged(path)
+        try:
+            if self._blocks is None:
+                self._blocks = _blocks(path, self._folder.fields)
+                given = [len(block.batch) for block in itertools.islice(self._blocks, at.blocks)]
+                if (len(given), sum(given)) != (at.blocks, at.events):
+                    raise _changed_error(path)
+            block = next(self._blocks, None)
+        except ValueError as error:
+            self._check_unchanged(path)
+            problem = error.problem if isinstance(error, EventFileError) else "its name is no UTF-8."
+            # The rest of it, as far as can be known, is one thing that could not be read.
+            found.reject(path, at.events + 1, f"file rejected: {one_line(problem)}")
+            block = None
+        else:
+            self._check_unchanged(path)
+        if block is None:
+            self._position, self._blocks = at._replace(is_done=True), None
+            return
+        found.add(block, at.file.mtime_ns // 1_000)
+        self._position = at._replace(blocks=at.blocks + 1, events=at.events + len(block.batch))
+
+    def _check_unchanged(self, path: str) -> None:
+        at = self._position
+        try:
+            status = os.lstat(path)
+        except OSError:
+            raise _changed_error(path) from None
+        if at.file is None or (status.st_mtime_ns, status.st_size) != (at.file.mtime_ns, at.size):
+            raise _changed_error(path)
+
+    def _is_settling(self) -> bool:
+        """Whether a file is there whose time comes soon; one of the far future does not count."""
+        return bool(self._waiting) and self._waiting[0].mtime_ns <= time.time_ns()
+
+
+class _Found:
+    """What a poll collects."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._batches: list[EventBatch] = []
+        self._arrivals: list[int] = []
+        self._rejected: list[RejectedEvents] = []
+
+    def add(self, block: ReadBlock, arrival_micros: int) -> None:
+        self.records += block.rows
+        if len(block.batch):
+            self._batches.append(block.batch)
+            self._arrivals.append(arrival_micros)
+        self._rejected += [part._replace(source=one_line(part.source)) for part in block.rejected]
+
+    def reject(self, path: str, position: int, reason: str) -> None:
+        self.records += 1
+        self._rejected.append(RejectedEvents(one_line(path), (position,), reason))
+
+    def polled(self, position: str, is_at_end: bool) -> Polled:
+        arrivals = np.repeat(np.array(self._arrivals, np.int64), [len(batch) for batch in self._batches])
+        batch = concatenate(self._batches) if self._batches else columns.empty_batch()
+        return Polled(batch, arrivals, position, self.records, is_at_end, tuple(self._rejected))
+
+
+def _blocks(path: str, fields: EventFields) -> Iterator[ReadBlock]:
+    for chunk in find_file_chunks(path, fields):
+        yield from read_log_chunk(chunk, fields)
+
+
+def _is_wanted(entry: os.DirEntry[str]) -> bool:
+    if entry.name.lower().endswith(_TEMPORARY_ENDINGS) or not is_log_name(entry.name):
+        return False
+    return entry.is_file(follow_symlinks=False)
+
+
+def _folder_time(path: str) -> int:
+    try:
+        status = os.stat(path)
+    except OSError:
+        raise _folder_error(path) from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise _folder_error(path)
+    return status.st_mtime_ns
+
+
+def _folder_error(path: str) -> StreamError:
+    return StreamError(
+        f"{one_line(path)}: it is no folder that can be read. Make it on every worker, or check the name."
+    )
+
+
+def _changed_error(path: str) -> StreamError:
+    return StreamError(
+        f"{one_line(path)}: it changed or went away after its first events were read. Move finished files into the"
+        " folder and leave them there; begin a new run."
+    )

@@ -1,0 +1,225 @@
+"""A Kafka topic read from a real broker: by position, again and again the same; what is gone is never passed over."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import time
+from collections.abc import Iterator
+
+import fastavro
+import pytest
+
+from dp_transforms.event_files import EventFields
+from dp_transforms.event_streams.kafka_topic import NO_ARRIVAL_TIME, KafkaReader, KafkaTopic
+from dp_transforms.event_streams.record_formats import BROKEN_RECORD, NO_VALUE
+from dp_transforms.event_streams.stream_source import Polled, StreamError
+from tests.engines import skip_reason
+from tests.engines.kafka_server import KafkaServer
+from tests.unit.event_files_oracle import SECRET, avro_schema
+
+pytestmark = pytest.mark.skipif(skip_reason("kafka") is not None, reason=skip_reason("kafka") or "")
+
+MICROS = 1_506_826_800_000_000
+FIELDS = EventFields(time_unit="us")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    with KafkaServer(tmp_path_factory.mktemp("kafka")) as started:
+        yield started
+
+
+def _values(begin: int, end: int) -> list[bytes]:
+    return [json.dumps({"user": f"u{n}", "item": "i", "timestamp": MICROS + n}).encode() for n in range(begin, end)]
+
+
+def _times(begin: int, end: int) -> list[int]:
+    return list(range(MICROS + begin, MICROS + end))
+
+
+def _topic(server: KafkaServer, name: str, **more: object) -> KafkaTopic:
+    return KafkaTopic(server.bootstrap, name, FIELDS, **more)  # type: ignore[arg-type]
+
+
+def _reader(server: KafkaServer, name: str, **more: object) -> KafkaReader:
+    return _topic(server, name, **more).partitions()[0].open()  # type: ignore[return-value]
+
+
+def _read_to_the_end(reader: KafkaReader, position: str | None = None, max_records: int = 10_000) -> list[Polled]:
+    polls = []
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        polled = reader.poll(position, max_records=max_records, max_seconds=0.5)
+        assert polled.records <= max_records
+        polls.append(polled)
+        position = polled.position
+        if polled.is_at_end:
+            return polls
+    raise AssertionError(f"no end after {sum(polled.records for polled in polls)} records")
+
+
+def _event_times(polls: list[Polled]) -> list[int]:
+    return [moment for polled in polls for moment in polled.batch.time_micros.tolist()]
+
+
+def test_every_position_gives_the_same_records_again(server: KafkaServer) -> None:
+    server.create_topic("json", partitions=2)
+    before = time.time_ns() // 1_000_000 * 1_000
+    server.produce("json", [*_values(0, 300), SECRET.encode(), None, *_values(300, 500)])
+    server.produce("json", _values(500, 505), partition=1)
+    topic = _topic(server, "json")
+    assert topic.has_append_times() is True
+    first, second = topic.partitions()
+    assert (first.name, second.name) == ("json:0", "json:1")
+    reader = first.open()
+    polls = _read_to_the_end(reader, max_records=70)
+    assert _event_times(polls) == _times(0, 500)
+    assert sum(polled.records for polled in polls) == 502
+    arrivals = [arrival for polled in polls for arrival in polled.arrival_micros.tolist()]
+    assert arrivals == sorted(arrivals)
+    assert before <= arrivals[0] <= arrivals[-1] <= time.time_ns() // 1_000
+    rejected = [part for polled in polls for part in polled.rejected]
+    assert {(part.source, part.positions, part.reason) for part in rejected} == {
+        ("json:0", (300,), BROKEN_RECORD),
+        ("json:0", (301,), NO_VALUE),
+    }
+    # Back to any position: by the same reader and by a new one.
+    read = 0
+    for again in (reader, first.open()):
+        read = 0
+        for polled in polls[:4]:
+            read += polled.records
+            assert _event_times(_read_to_the_end(again, polled.position)) == [
+                moment for moment in _times(0, 500) if moment >= MICROS + (read if read <= 300 else read - 2)
+            ]
+        again.close()
+    assert _event_times(_read_to_the_end(second.open())) == _times(500, 505)
+
+
+def test_a_poll_returns_when_the_first_record_is_there(server: KafkaServer) -> None:
+    server.create_topic("quiet")
+    reader = _reader(server, "quiet")
+    (polled,) = _read_to_the_end(reader)
+    begin = time.monotonic()
+    polled = reader.poll(polled.position, max_records=10, max_seconds=0.3)
+    assert (polled.records, polled.is_at_end) == (0, True)
+    assert 0.2 < time.monotonic() - begin < 2
+    server.produce("quiet", _values(0, 1))
+    begin = time.monotonic()
+    polled = reader.poll(polled.position, max_records=10, max_seconds=20)
+    assert polled.batch.time_micros.tolist() == [MICROS]
+    assert time.monotonic() - begin < 10
+
+
+def test_avro_records_with_a_schema_from_a_file(server: KafkaServer, tmp_path: pathlib.Path) -> None:
+    schema = avro_schema(("string", "string", {"type": "long", "logicalType": "timestamp-micros"}))
+    (tmp_path / "event.avsc").write_text(json.dumps(schema))
+    values = []
+    for n in range(50):
+        out = io.BytesIO(b"\0\0\0\0\7")
+        out.seek(5)
+        fastavro.schemaless_writer(out, schema, {"user": f"u{n}", "item": "i", "timestamp": MICROS + n})
+        values.append(out.getvalue())
+    server.create_topic("avro")
+    server.produce("avro", [*values, values[0] + b"\0"])
+    more = {"record_format": "avro", "avro_schema": str(tmp_path / "event.avsc"), "avro_framing": "confluent"}
+    reader = _reader(server, "avro", **more)
+    (tmp_path / "event.avsc").unlink()  # it travels with the source
+    polls = _read_to_the_end(reader)
+    assert _event_times(polls) == _times(0, 50)
+    assert [part.positions for polled in polls for part in polled.rejected] == [(50,)]
+
+
+def test_only_committed_records_and_gaps_between_them(server: KafkaServer) -> None:
+    server.create_topic("transactions")
+    for begin, commit in ((0, True), (10, False), (20, True), (30, False)):
+        with server.transaction("transactions", commit=commit) as produce:
+            for value in _values(begin, begin + 10):
+                produce(value)
+    polls = _read_to_the_end(reader := _reader(server, "transactions"), max_records=7)
+    assert _event_times(polls) == [*_times(0, 10), *_times(20, 30)]
+    assert json.loads(polls[-1].position) == {"next_offset": 44}  # behind the markers of all four
+    assert reader.poll(polls[-1].position, max_records=7, max_seconds=0.1).is_at_end
+
+
+def test_arrival_is_what_the_record_says_and_must_be_there(server: KafkaServer) -> None:
+    server.create_topic("created", timestamp_type="CreateTime")
+    assert _topic(server, "created").has_append_times() is False
+    server.produce("created", _values(0, 2), timestamp_millis=1_234_567_890_123)
+    server.produce("created", _values(2, 3), timestamp_millis=300_000_000_000_000)
+    (polled, *rest) = _read_to_the_end(_reader(server, "created"))
+    assert polled.arrival_micros.tolist() == [1_234_567_890_123_000] * 2
+    assert [(part.positions, part.reason) for p in (polled, *rest) for part in p.rejected] == [((2,), NO_ARRIVAL_TIME)]
+
+
+def test_what_is_gone_is_never_passed_over(server: KafkaServer) -> None:
+    server.create_topic("deleted")
+    server.produce("deleted", _values(0, 100))
+    reader = _reader(server, "deleted")
+    polled = reader.poll(None, max_records=10, max_seconds=5)
+    while polled.records == 0:
+        polled = reader.poll(polled.position, max_records=10, max_seconds=5)
+    server.delete_records("deleted", 0, 50)
+    for other in (_reader(server, "deleted"), _reader(server, "deleted")):
+        with pytest.raises(StreamError, match=r"deleted:0 no longer has the offset \d+: its retention"):
+            _read_to_the_end(other, polled.position)
+    assert _event_times(_read_to_the_end(_reader(server, "deleted"))) == _times(50, 100)
+    with pytest.raises(StreamError, match="deleted:0 ends before the offset 101"):
+        _read_to_the_end(_reader(server, "deleted"), '{"next_offset": 101}')
+    for position in ("", "[]", '{"next_offset": -1}', '{"next_offset": "0"}'):
+        with pytest.raises(StreamError, match="none of a Kafka topic"):
+            reader.poll(position, max_records=1, max_seconds=0)
+
+
+def test_a_broker_that_is_killed_and_comes_back(server: KafkaServer, capfd: pytest.CaptureFixture[str]) -> None:
+    server.create_topic("killed")
+    server.produce("killed", _values(0, 100))
+    reader, impatient = _reader(server, "killed"), _reader(server, "killed", unreachable_seconds=1)
+    polls = _read_to_the_end(reader)
+    given_up = _read_to_the_end(impatient)[-1]
+    server.kill()
+    position = polls[-1].position
+    for _ in range(3):
+        polled = reader.poll(position, max_records=100, max_seconds=0.3)
+        assert (polled.records, polled.position) == (0, position)
+    assert not polled.is_at_end  # nobody knows
+    with pytest.raises(StreamError, match="no Kafka broker answers at localhost"):
+        for _ in range(50):
+            impatient.poll(given_up.position, max_records=100, max_seconds=0.2)
+    server.restart()
+    server.produce("killed", _values(100, 200))
+    assert _event_times(_read_to_the_end(reader, position)) == _times(100, 200)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_no_broker_no_topic_and_settings_without_sense(server: KafkaServer, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(StreamError, match="no Kafka topic 'none'"):
+        _topic(server, "none").partitions()
+    begin = time.monotonic()
+    with pytest.raises(StreamError, match="no Kafka broker answers at localhost:1 "):
+        KafkaTopic("localhost:1", "t", FIELDS).partitions()
+    assert time.monotonic() - begin < 12
+    secret = {"sasl.password": SECRET, "security.protocol": SECRET}
+    assert SECRET not in repr(_topic(server, "t", client_config=secret).__repr__())
+    with pytest.raises(StreamError, match=r"check security\.protocol") as raised:
+        _topic(server, "t", client_config=secret).partitions()
+    assert SECRET not in str(raised.value)
+    with pytest.raises(ValueError, match=r"isolation\.level are set by the command"):
+        _topic(server, "t", client_config={"isolation.level": "read_uncommitted"})
+    path = tmp_path / "client.properties"
+    for text, problem in (
+        (f"# mine\nsasl.password = {SECRET}\n\n{SECRET}\n", "line 4 is no setting"),
+        ("enable.partition.eof=false", r"enable\.partition\.eof are set by the command"),
+    ):
+        path.write_text(text)
+        with pytest.raises(StreamError, match=problem) as raised:
+            _topic(server, "t", client_config_file=str(path)).partitions()
+        assert SECRET not in str(raised.value)
+    path.write_text("client.id=reader\n! comment\n")
+    server.create_topic("configured")
+    assert len(_topic(server, "configured", client_config_file=str(path)).partitions()) == 1
+    path.unlink()
+    with pytest.raises(StreamError, match="cannot be read"):
+        _topic(server, "configured", client_config_file=str(path)).partitions()

@@ -1,0 +1,252 @@
+"""Values of records: judged as the same lines and records in log files are, each by itself."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import fastavro
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks
+from dp_transforms.event_streams import record_formats
+from dp_transforms.event_streams.record_formats import RecordDecoder, record_decoder, schema_fingerprint
+from tests.unit.event_files_oracle import SECRET, avro_schema, expected, read_chunks
+
+TIME = "2017-10-01T03:00:00Z"
+MICROS = 1_506_826_800_000_000
+TICKS = {"type": "long", "logicalType": "timestamp-micros"}
+GOOD = b'{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}'
+FIRST = 1_000  # the position of the first value
+
+Outcome = tuple[list[tuple[str, str, int]], dict[str, list[int]]]
+
+
+def _decode(decoder: RecordDecoder, values: Sequence[bytes | None]) -> Outcome:
+    """Events and rejected positions by reason, counted from 1; checks on the way what always holds."""
+    positions = np.arange(FIRST, FIRST + len(values))
+    decoded = decoder.decode("topic:0", values, positions)
+    rejected = {part.reason: sorted(position - FIRST + 1 for position in part.positions) for part in decoded.rejected}
+    assert len(rejected) == len(decoded.rejected)
+    assert all(part.source == "topic:0" and SECRET not in part.reason for part in decoded.rejected)
+    told = (decoded.rows + 1).tolist() + [position for part in rejected.values() for position in part]
+    assert sorted(told) == list(range(1, len(values) + 1))
+    assert np.all(np.diff(decoded.rows) > 0)
+    batch = decoded.batch
+    events = zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
+    return list(events), rejected
+
+
+def _json_decoder() -> RecordDecoder:
+    return record_decoder("json", EventFields())
+
+
+cells = st.one_of(
+    st.sampled_from([7, "7", "007", "", None, True, 1.5, TIME, "yesterday", "\ud800", [1], {"a": "b"}]),
+    st.text(max_size=4),
+)
+rows = st.tuples(cells, cells, st.one_of(st.just(TIME), cells)).map(
+    lambda row: json.dumps(dict(zip(("user", "item", "timestamp"), row, strict=True))).encode()
+)
+hostile = st.one_of(
+    st.binary(max_size=40).filter(lambda value: b"\n" not in value),
+    st.sampled_from(
+        [
+            SECRET.encode(),
+            GOOD[:-1],
+            GOOD + b"x",
+            GOOD + GOOD,
+            b"[" + GOOD + b"]",
+            b"{" * 300 + b"}" * 300,
+            GOOD[:-1] + b',"x":NaN}',
+            GOOD[:-1] + b',"user":"again"}',
+            b'{"user":"\xff","item":"i","timestamp":"2017-10-01T03:00:00Z"}',
+            b"  " + GOOD + b"\t\r",
+            b"\xef\xbb\xbf" + GOOD,
+        ]
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.one_of(st.just(GOOD), rows, hostile), min_size=1, max_size=12), st.sampled_from([0, 1_000]))
+def test_json_values_are_read_as_lines_of_a_file(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, values: list[bytes], few: int
+) -> None:
+    monkeypatch.setattr(record_formats, "_FEW_LINES", few)
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(GOOD + b"\n" + b"\n".join(values))
+    events, rejected = read_chunks(find_log_chunks([str(path)], EventFields()), EventFields())
+    outcome_events, outcome_rejected = _decode(_json_decoder(), [GOOD, *values])
+    blank = outcome_rejected.pop(record_formats.NO_VALUE, [])  # a blank line is no line, but a record is a record
+    assert blank == [row for row, value in enumerate(values, 2) if not value.strip(b" \t\r\n")]
+    outcome_rejected = {
+        "broken line" if reason == record_formats.BROKEN_RECORD else reason: found
+        for reason, found in outcome_rejected.items()
+    }
+    assert (outcome_events, outcome_rejected) == (events, rejected)
+
+
+@pytest.mark.parametrize("few", [0, 1_000])
+def test_each_json_value_counts_as_one(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr(record_formats, "_FEW_LINES", few)
+    monkeypatch.setattr(record_formats.json_lines, "MAX_LINE_BYTES", 500)
+    folded = json.dumps({"user": "u", "item": "i", "timestamp": TIME}, indent=2).encode()
+    values = [
+        None,
+        folded,
+        b"",
+        GOOD + b"\n" + GOOD,
+        b"\n\n",
+        GOOD + b"\n",
+        b'{"user":"a\nb","item":"i","timestamp":"2017-10-01T03:00:00Z"}',
+        GOOD[:-1] + b',"x":"' + b"y" * 500 + b'"}',
+        b"\r\n" + folded.replace(b"\n", b"\r\n"),
+        GOOD,
+    ]
+    events, rejected = _decode(_json_decoder(), values)
+    assert events == [("u", "i", MICROS)] * 4
+    assert rejected == {
+        record_formats.NO_VALUE: [1, 3, 5],
+        record_formats.BROKEN_RECORD: [4, 7],
+        record_formats.TOO_LARGE: [8],
+    }
+    assert _decode(_json_decoder(), []) == ([], {})
+    assert _decode(_json_decoder(), [None])[0] == []
+
+
+def _avro(schema: dict[str, Any], user: Any, item: Any, time: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, {"user": user, "item": item, "timestamp": time})
+    return out.getvalue()
+
+
+PLAIN = avro_schema(("string", "string", TICKS))
+
+
+def _avro_decoder(framing: str = "none", schema_id: int | None = None) -> RecordDecoder:
+    return record_decoder("avro", EventFields(), json.dumps(PLAIN), framing, schema_id)
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        ("string", "string", TICKS),
+        (["null", "string"], ["string", "long"], ["null", TICKS]),
+        ("long", "int", TICKS),
+        ("bytes", "string", "string"),
+    ],
+)
+def test_avro_values_of_all_types(types: tuple[Any, Any, Any]) -> None:
+    schema = avro_schema(types)
+    kinds = [kind if isinstance(kind, list) else [kind] for kind in types]
+    samples = {"null": None, "string": "ä", "bytes": b"x", "long": 2**40, "int": 7}
+    rows: list[tuple[Any, ...]] = []
+    for user in kinds[0]:
+        for item in kinds[1]:
+            for time in kinds[2]:
+                moment = TIME if time == "string" else None if time == "null" else MICROS
+                rows.append((samples[user], samples[item], moment))
+    rows = rows * 9 + rows[:1]
+    values = [_avro(schema, *row) for row in rows]
+    told = [(user.decode() if isinstance(user, bytes) else user, item, time) for user, item, time in rows]
+    unit = None if types[2] == "string" else "us"
+    assert _decode(record_decoder("avro", EventFields(), json.dumps(schema)), values) == expected(told, unit)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(st.none(), st.binary(max_size=60), st.integers(0, 9).map(lambda n: str(n).encode())), max_size=60
+    )
+)
+def test_no_avro_value_changes_how_another_is_read(drawn: list[bytes | None]) -> None:
+    values = [_avro(PLAIN, v.decode(), "i", MICROS) if v is not None and v.isdigit() else v for v in drawn]
+    events: list[tuple[str, str, int]] = []
+    rejected: dict[str, list[int]] = {}
+    for position, value in enumerate(values, 1):  # one by one, and all at once: the same
+        one, reasons = _decode(_avro_decoder(), [value])
+        events += one
+        for reason in reasons:
+            rejected.setdefault(reason, []).append(position)
+    assert _decode(_avro_decoder(), values) == (events, rejected)
+
+
+def test_avro_values_that_would_swallow_their_neighbours() -> None:
+    good = _avro(PLAIN, "victim", "i", MICROS)
+    # The first claims an id that runs over its end and so over the next values; a later one is cut off to match.
+    long = bytes([2 * 60]) + b"x" * 5
+    values = [good, long, good, good, good[:-1], good + b"\0", good + good, good]
+    events, rejected = _decode(_avro_decoder(), values)
+    assert events == [("victim", "i", MICROS)] * 4
+    assert rejected == {record_formats.BROKEN_RECORD: [2, 5, 6, 7]}
+
+
+def test_one_broken_value_among_many_costs_only_itself() -> None:
+    values: list[bytes | None] = [_avro(PLAIN, str(n), "i", MICROS + n) for n in range(1_000)]
+    values[777], values[3] = b"\xff" * 12, None
+    events, rejected = _decode(_avro_decoder(), values)
+    assert events == [(str(n), "i", MICROS + n) for n in range(1_000) if n not in (777, 3)]
+    assert rejected == {record_formats.NO_VALUE: [4], record_formats.BROKEN_RECORD: [778]}
+
+
+def test_headers_before_avro_values() -> None:
+    good = _avro(PLAIN, "u", "i", MICROS)
+    registered = [b"\0\0\0\0\7" + good, b"\0\0\0\0\x08" + good, b"\1\0\0\0\7" + good, b"\0\0\0", b"", good]
+    events, rejected = _decode(_avro_decoder("confluent"), registered)
+    assert len(events) == 2
+    assert rejected == {record_formats.NO_HEADER: [3, 4, 5, 6]}
+    events, rejected = _decode(_avro_decoder("confluent", 7), registered)
+    assert len(events) == 1
+    assert rejected == {record_formats.NO_HEADER: [3, 4, 5, 6], record_formats.OTHER_SCHEMA: [2]}
+    mark = b"\xc3\x01" + schema_fingerprint(json.dumps(PLAIN))
+    single = [mark + good, b"\xc3\x01" + b"\7" * 8 + good, b"\xc3\x02" + mark[2:] + good, mark[:9], mark]
+    events, rejected = _decode(_avro_decoder("single-object"), single)
+    assert len(events) == 1
+    assert rejected == {
+        record_formats.OTHER_SCHEMA: [2],
+        record_formats.NO_HEADER: [3, 4],
+        record_formats.BROKEN_RECORD: [5],
+    }
+
+
+def test_the_fingerprint_is_that_of_the_specification() -> None:
+    # CRC-64-AVRO as the Avro specification writes it down, over the canonical form; little endian in the header.
+    empty = 0xC15D213AA4D7A795
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = (byte >> 1) ^ (empty & -(byte & 1))
+        table.append(byte)
+    schema = {"type": "record", "name": "e", "doc": "left out", "fields": [{"name": "user", "type": "string"}]}
+    canonical = b'{"name":"e","type":"record","fields":[{"name":"user","type":"string"}]}'
+    value = empty
+    for byte in canonical:
+        value = (value >> 8) ^ table[(value ^ byte) & 0xFF]
+    assert schema_fingerprint(json.dumps(schema)) == value.to_bytes(8, "little")
+
+
+def test_what_cannot_be_decoded_is_refused_at_once() -> None:
+    for arguments, problem in (
+        (("xml", EventFields()), "--record-format must be one of json, avro, got 'xml'"),
+        (("avro", EventFields()), "need the schema"),
+        (("json", EventFields(), json.dumps(PLAIN)), "Use --record-format avro"),
+        (("avro", EventFields(), json.dumps(PLAIN), "zip"), "--avro-framing must be one of"),
+        (("avro", EventFields(), json.dumps(PLAIN), "none", 7), "needs --avro-framing confluent"),
+        (("avro", EventFields(user="who"), json.dumps(PLAIN)), "no field 'who'"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            record_decoder(*arguments)
+    recursive = {
+        "type": "record",
+        "name": "R",
+        "fields": [*PLAIN["fields"], {"name": "more", "type": ["null", "R"]}],
+    }
+    with pytest.raises(EventFileError, match="a record that contains itself"):
+        record_decoder("avro", EventFields(), json.dumps(recursive))
