@@ -1,11 +1,24 @@
-# Every target makes what it needs from nothing but Python, git and make.
+# Every target makes what it needs from nothing but Python, git and make; the engines also need java, mvn and go.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: install demo test lint format bench clean
+# Real engines, for streams. MVNFLAGS, GOFLAGS, GOPROXY, PIP_INDEX_URL and the like are honoured.
+MVN ?= mvn
+MVNFLAGS ?=
+GO ?= go
+SHH_ENGINES ?= .engines
+export SHH_ENGINES := $(abspath $(SHH_ENGINES))
+FLINK_VERSION := 1.19.3
+PRISM_VERSION := v2.77.0
+FLINK_JOB_SERVER := $(SHH_ENGINES)/flink-job-server.jar
+FLINK_LIBRARIES := $(SHH_ENGINES)/flink-$(FLINK_VERSION)/.made
+KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
+PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)
+
+.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream
 
 install: $(INSTALLED)
 
@@ -17,8 +30,59 @@ $(INSTALLED): pyproject.toml setup.py
 demo: $(INSTALLED)
 	@$(BIN)/python -m pipelines.demo
 
-test: $(INSTALLED)
+demo-stream: $(INSTALLED) flink kafka
+	@$(BIN)/python -m pipelines.demo_stream
+
+test: $(INSTALLED) engines
 	$(BIN)/python -m pytest -n $(JOBS)
+
+# The long tests on real engines; `make test` has the short ones.
+test-engines: $(INSTALLED) flink kafka prism
+	$(BIN)/python -m pytest -m long tests/engines
+
+# What this machine's tools allow; tests of the others are skipped with a reason.
+engines: $(INSTALLED)
+	@for engine in flink:java:$(MVN) kafka:java:$(MVN) prism:$(GO):$(GO); do \
+	  name=$${engine%%:*}; tools=$${engine#*:}; missing=; \
+	  for tool in "$${tools%%:*}" "$${tools#*:}"; do command -v $$tool >/dev/null 2>&1 || missing=$$tool; done; \
+	  if test -n "$$missing"; then echo "no $$name: this machine has no $$missing"; \
+	  else $(MAKE) --no-print-directory $$name || echo "no $$name: make $$name failed, see above"; fi; \
+	done
+
+flink: $(FLINK_JOB_SERVER) $(FLINK_LIBRARIES)
+
+$(FLINK_JOB_SERVER): runners/engines/flink/pom.xml
+	@mkdir -p $(SHH_ENGINES)
+	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< -Dbuild.folder=$(SHH_ENGINES)/.build package
+	@mv $(SHH_ENGINES)/.build/flink-job-server.jar $@
+	@touch $@
+	@rm -rf $(SHH_ENGINES)/.build
+
+# The libraries are in the source distribution of a Python package; nothing of it is installed.
+$(FLINK_LIBRARIES): | $(INSTALLED)
+	@rm -rf $(@D)
+	@mkdir -p $(@D)/lib $(@D)/download
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: \
+	  --dest $(@D)/download apache-flink-libraries==$(FLINK_VERSION)
+	@tar -xzf $(@D)/download/*.tar.gz -C $(@D)/download
+	@mv $(@D)/download/*/deps/lib/flink-dist-*.jar $(@D)/download/*/deps/lib/log4j-*.jar $(@D)/lib
+	@rm -rf $(@D)/download
+	@touch $@
+
+kafka: $(KAFKA_LIBRARIES)
+
+$(KAFKA_LIBRARIES): runners/engines/kafka/pom.xml
+	@rm -rf $(@D)
+	@mkdir -p $(@D)
+	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(@D)
+	@touch $@
+
+prism: $(PRISM_MADE)
+
+$(PRISM_MADE):
+	@mkdir -p $(SHH_ENGINES)
+	GOBIN=$(SHH_ENGINES) $(GO) install github.com/apache/beam/sdks/v2/go/cmd/prism@$(PRISM_VERSION)
+	@touch $@
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -33,4 +97,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .engines build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

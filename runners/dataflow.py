@@ -30,7 +30,7 @@ def options(
     job_name: str,
     dry_run: bool = False,
 ) -> list[str]:
-    """Beam flags for a streaming job on the Streaming Engine, with state and timers kept by the service.
+    """Beam flags for a streaming job; every one in Python runs on the Streaming Engine, which keeps state and timers.
 
     temp_location: ``gs://BUCKET/FOLDER``. container_image: has Beam's worker and this package with its dependencies, so
     that a worker installs nothing when it starts (docs/deploy.md). dry_run: build the job, send nothing.
@@ -44,7 +44,6 @@ def options(
         "--sdk_location=container",
         f"--job_name={job_name}",
         "--streaming",
-        "--enable_streaming_engine",
     ]
     return [*flags, "--dry_run=true"] if dry_run else flags
 
@@ -65,12 +64,11 @@ def check_options(options: PipelineOptions) -> None:
         wrong.append(f"--temp_location=gs://BUCKET/FOLDER (got {cloud.temp_location})")
     if not standard.streaming:
         wrong.append("--streaming")
-    if not cloud.enable_streaming_engine:
-        wrong.append("--enable_streaming_engine")
     if not (worker.sdk_container_image or setup.setup_file or setup.extra_packages):
         wrong.append("--sdk_container_image=IMAGE (workers need this package; docs/deploy.md)")
-    if setup.save_main_session:
-        wrong.append("no --save_main_session (it would send this session's variables)")
+    if (setup.pickle_library or "").startswith("dill"):
+        # Beam's default, cloudpickle, sends no variables; "dill" with --save_main_session sends all of them.
+        wrong.append(f"no --pickle_library={setup.pickle_library} (it can send this session's variables)")
     if wrong:
         raise ValueError(f"a streaming job on Dataflow needs {', '.join(wrong)}.")
 

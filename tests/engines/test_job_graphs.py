@@ -1,0 +1,148 @@
+"""The job that each engine would get: its states and timers, its size, and that no key is in it. Nothing is started."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.runners.portability.portable_runner import PortableRunner
+from apache_beam.utils.secret import GcpSecret
+
+from dp_transforms.event_files import EventFields
+from dp_transforms.event_streams.log_folder import LogFolder
+from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.monitor_stream import MonitorStream
+from runners import dataflow, flink, job_service, prism
+from tests.leak_search import forms_of, places_with, texts_within
+from tests.pipeline_helpers import RUN_ID, SECRET, key_file, small_plan
+
+VERSION = "projects/project-one/secrets/noise/versions/1"
+CLOUD = {
+    "project": "project-one",
+    "region": "europe-west1",
+    "temp_location": "gs://bucket-one/temp",
+    "container_image": "europe-docker.pkg.dev/project-one/images/monitor:1",
+    "job_name": "monitor",
+}
+# Stored by the engines: a change here is a change of what a running job can be updated to.
+STATES = {
+    "PollPartitions": ({"progress_v1"}, {"poll_v1"}),
+    "BoundContributions": ({"blobs_v1", "count_v1"}, set()),
+    "FindCandidates": ({"blobs_v1", "count_v1"}, set()),
+    "MonitorHeavyHitters": ({"pending_v1", "counts_v1", "budgets_v1", "progress_v1"}, set()),
+}
+
+
+def _pipeline(folder, flags, key, planted=b"") -> beam.Pipeline:
+    pipeline = beam.Pipeline(options=PipelineOptions(flags))
+    source = LogFolder(str(folder), EventFields("user", "item", "time", "us"))
+    reports = (
+        pipeline
+        | "MonitorStream"
+        >> MonitorStream(source, small_plan(), clock=StreamClock(), noise_key=key, run_id=RUN_ID, shards=4)
+    ).reports
+    if planted:
+        _ = reports | "Careless" >> beam.Map(lambda report: (report, planted))
+    return pipeline
+
+
+def _portable_job(pipeline: beam.Pipeline) -> beam_runner_api_pb2.Pipeline:
+    return PortableRunner.get_proto_pipeline(pipeline, pipeline.options)
+
+
+def _stored(job: beam_runner_api_pb2.Pipeline) -> dict[str, tuple[set[str], set[str]]]:
+    """Part of the stream -> names of its states and of its timers."""
+    found = {}
+    for transform in job.components.transforms.values():
+        if transform.spec.urn != "beam:transform:pardo:v1":
+            continue
+        payload = beam_runner_api_pb2.ParDoPayload.FromString(transform.spec.payload)
+        if payload.state_specs or payload.timer_family_specs:
+            # Beam names a timer's family "ts-" and the name of the timer.
+            timers = {name.removeprefix("ts-") for name in payload.timer_family_specs}
+            part = transform.unique_name.split("/")[1]
+            assert part not in found
+            found[part] = (set(payload.state_specs), timers)
+    return found
+
+
+def _assert_good(job: beam_runner_api_pb2.Pipeline, key: bytes) -> None:
+    text = job.SerializeToString()
+    assert _stored(job) == STATES
+    assert any(b"dp_transforms" in part for part in texts_within(text))  # the search reads pickles
+    assert places_with(forms_of(key), {"job": text}) == []
+    assert len(text) < 1_000_000
+    assert "beam:requirement:pardo:stable_input:v1" not in job.requirements
+
+
+def test_dataflow_gets_states_and_the_name_of_the_key(tmp_path):
+    pytest.importorskip("google.cloud.dataflow", reason="Google's client is missing: pip install -e '.[dev]'")
+    flags = dataflow.options(**CLOUD, dry_run=True)
+    job = dataflow.build_job(_pipeline(tmp_path, flags, GcpSecret(VERSION)))
+    _assert_good(job, SECRET)
+    assert any(VERSION.encode() in part for part in texts_within(job.SerializeToString()))
+    images = [
+        beam_runner_api_pb2.DockerPayload.FromString(environment.payload).container_image
+        for environment in job.components.environments.values()
+    ]
+    assert set(images) == {CLOUD["container_image"]}
+
+
+ENGINES = {
+    "flink": lambda: flink.options("localhost:1"),
+    "flink with a pool": lambda: flink.options("localhost:1", environment="EXTERNAL", worker_address="localhost:2"),
+    "prism": lambda: prism.options("localhost:1"),
+    "job service": lambda: job_service.options("localhost:1"),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_portable_engines_get_states_and_the_path_of_the_key(engine, tmp_path):
+    job = _portable_job(_pipeline(tmp_path, ENGINES[engine](), key_file(tmp_path)))
+    _assert_good(job, SECRET)
+
+
+def test_the_search_finds_a_key_in_a_job(tmp_path):
+    job = _portable_job(_pipeline(tmp_path, prism.options("localhost:1"), key_file(tmp_path), planted=SECRET))
+    with pytest.raises(AssertionError):
+        _assert_good(job, SECRET)
+
+
+@pytest.mark.parametrize("key", [SECRET, beam.utils.secret.RawSecret(SECRET), None])
+def test_no_engine_gets_a_key_that_would_travel(key, tmp_path):
+    with pytest.raises(ValueError, match=r"noise_key|RawSecret|noise key"):
+        _pipeline(tmp_path, flink.options("localhost:1"), key)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "message"),
+    [
+        ("--project", "--project=PROJECT"),
+        ("--region", "--region=REGION"),
+        ("--temp_location", "--temp_location=gs://BUCKET/FOLDER"),
+        ("--streaming", "--streaming"),
+        ("--sdk_container_image", "--sdk_container_image=IMAGE"),
+        ("--runner", "--runner=DataflowRunner"),
+    ],
+)
+def test_dataflow_options_that_miss_something_are_refused(left_out, message, monkeypatch):
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
+    flags = dataflow.options(**CLOUD)
+    dataflow.check_options(PipelineOptions(flags))
+    with pytest.raises(ValueError, match=message):
+        dataflow.check_options(PipelineOptions([flag for flag in flags if flag.partition("=")[0] != left_out]))
+
+
+def test_the_session_is_not_sent_to_dataflow():
+    with pytest.raises(ValueError, match="no --pickle_library=dill"):
+        dataflow.check_options(PipelineOptions([*dataflow.options(**CLOUD), "--pickle_library=dill"]))
+
+
+def test_building_a_dataflow_job_never_starts_it(tmp_path):
+    class NeverRun(beam.Pipeline):
+        def run(self, *args, **kwargs):
+            raise AssertionError("this would have started the job")
+
+    with pytest.raises(ValueError, match="--dry_run=true"):
+        dataflow.build_job(NeverRun(options=PipelineOptions(dataflow.options(**CLOUD)), runner="FnApiRunner"))
