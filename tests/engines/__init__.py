@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from runners import flink, prism
 from runners.engine_process import EngineError, engine_file, java
-
-FLINK_LIBRARIES = f"flink-{flink.FLINK_RELEASE}/lib"
-KAFKA_LIBRARIES = "kafka"
+from runners.flink_cluster import FLINK_LIBRARIES
+from runners.kafka_server import KAFKA_LIBRARIES
 
 
 def skip_reason(name: str) -> str | None:

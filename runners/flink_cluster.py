@@ -1,0 +1,149 @@
+"""A Flink cluster of two real Java processes, whose task manager can be killed and started again."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from runners import flink
+from runners.engine_process import EngineError, EngineProcess, engine_file, free_port, java
+
+FLINK_LIBRARIES = f"flink-{flink.FLINK_RELEASE}/lib"
+_START_SECONDS = 60.0
+_CONFIG: dict[str, str | int] = {
+    "jobmanager.rpc.address": "localhost",
+    "jobmanager.bind-host": "localhost",
+    "taskmanager.host": "localhost",
+    "taskmanager.bind-host": "localhost",
+    "rest.address": "localhost",
+    "rest.bind-address": "localhost",
+    "state.backend.type": "hashmap",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": 1000,
+    "restart-strategy.fixed-delay.delay": "1s",
+    # A task manager that was killed is missed within seconds; Flink's own patience is 50 s.
+    "heartbeat.interval": 1000,
+    "heartbeat.timeout": 5000,
+    "cluster.io-pool.size": 4,
+}
+# Flink's scripts would derive these from one figure; without the scripts each must be given.
+_TASK_MANAGER_MEMORY = {
+    "taskmanager.memory.task.heap.size": "384mb",
+    "taskmanager.memory.framework.heap.size": "64mb",
+    "taskmanager.memory.framework.off-heap.size": "96mb",
+    "taskmanager.memory.task.off-heap.size": "64mb",
+    "taskmanager.memory.managed.size": "64mb",
+    "taskmanager.memory.network.min": "64mb",
+    "taskmanager.memory.network.max": "64mb",
+    "taskmanager.memory.network.fraction": "0.1",
+    "taskmanager.memory.jvm-metaspace.size": "192mb",
+    "taskmanager.memory.jvm-overhead.min": "128mb",
+    "taskmanager.memory.jvm-overhead.max": "128mb",
+}
+_LOGGING = """rootLogger.level = INFO
+rootLogger.appenderRef.console.ref = Console
+appender.console.name = Console
+appender.console.type = CONSOLE
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss,SSS} %-5p %c{1} - %m%n
+"""
+
+
+class FlinkCluster:
+    """Job manager and task manager on free ports; logs, checkpoints and savepoints below `folder`.
+
+    `rest` asks the job manager; `address` is the master for `runners.flink.JobServer`.
+    """
+
+    def __init__(self, folder: pathlib.Path, slots: int = 4) -> None:
+        self.folder = folder
+        self.checkpoints = folder / "checkpoints"
+        self.savepoints = folder / "savepoints"
+        self._slots = slots
+        self._java = java()
+        self._libraries = engine_file(FLINK_LIBRARIES, "flink")
+        self._task_manager: EngineProcess | None = None
+        for part in ("conf", "tmp", "checkpoints", "savepoints"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+        rest_port = free_port()
+        self.address = f"localhost:{rest_port}"
+        self.rest = flink.FlinkRest(self.address)
+        flink.write_flink_config(
+            folder / "conf",
+            {
+                **_CONFIG,
+                "jobmanager.rpc.port": free_port(),
+                "rest.port": rest_port,
+                "taskmanager.numberOfTaskSlots": slots,
+                "state.checkpoints.dir": self.checkpoints.resolve().as_uri(),
+                "state.savepoints.dir": self.savepoints.resolve().as_uri(),
+                "io.tmp.dirs": str(folder / "tmp"),
+            },
+        )
+        (folder / "conf" / "log4j.properties").write_text(_LOGGING)
+        self._job_manager = self._start(
+            "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint", "job_manager", 512
+        )
+        try:
+            self._job_manager.wait_until(self.rest.is_up, _START_SECONDS)
+            self.start_task_manager()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, main_class: str, name: str, heap_megabytes: int, arguments: Sequence[str] = ()) -> EngineProcess:
+        conf = self.folder / "conf"
+        command = [self._java, f"-Xmx{heap_megabytes}m", "-XX:MaxDirectMemorySize=288m"]
+        command += [
+            f"-Dlog4j.configurationFile={conf / 'log4j.properties'}",
+            *flink.JAVA_FLAGS,
+            "-cp",
+            f"{self._libraries}{os.sep}*",
+            main_class,
+        ]
+        command += ["--configDir", str(conf), *arguments]
+        return EngineProcess(command, self.folder / f"{name}.log", {"FLINK_CONF_DIR": str(conf)})
+
+    def start_task_manager(self) -> None:
+        """Starts it and waits until its slots can be used. Raises EngineError if one runs already."""
+        if self._task_manager is not None:
+            raise EngineError("the task manager runs. Kill it first.")
+        settings = {**_TASK_MANAGER_MEMORY, "taskmanager.cpu.cores": "2"}
+        arguments = [word for key, value in settings.items() for word in ("-D", f"{key}={value}")]
+        main_class = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
+        self._task_manager = self._start(main_class, "task_manager", 448, arguments)
+        known = self.rest.task_managers()
+        self._task_manager.wait_until(lambda: self.rest.task_managers() > known, _START_SECONDS)
+
+    def kill_task_manager(self) -> None:
+        """SIGKILL: its tasks and their state are gone at once."""
+        if self._task_manager is None:
+            raise EngineError("no task manager runs.")
+        self._task_manager.kill()
+        self._task_manager = None
+
+    def wait_until_missed(self, timeout_seconds: float = 30.0) -> None:
+        """Returns when the job manager knows that no task manager is left."""
+        deadline = time.monotonic() + timeout_seconds
+        while self.rest.task_managers() > 0:
+            if time.monotonic() > deadline:
+                raise EngineError(f"the job manager missed nothing in {timeout_seconds:g} s.")
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """Ends both processes."""
+        if self._task_manager is not None:
+            self._task_manager.stop()
+            self._task_manager = None
+        self._job_manager.stop()
+
+    def __enter__(self) -> FlinkCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
