@@ -53,7 +53,7 @@ class FlinkRest:
         found = sorted(self.get("/jobs/overview")["jobs"], key=lambda job: -int(job["start-time"]))
         return [FlinkJob(job["jid"], job["name"], job["state"]) for job in found]
 
-    def wait_for_job(self, name: str, timeout_seconds: float = 60.0) -> FlinkJob:
+    def wait_for_job(self, name: str, timeout_seconds: float = 120.0) -> FlinkJob:
         """The newest job whose name holds `name` (of ``--job_name``), as soon as Flink knows it.
 
         Beam's `Pipeline.run` returns earlier than that. Raises EngineError after the timeout.
@@ -69,7 +69,7 @@ class FlinkRest:
         """RUNNING and so on."""
         return str(self.get(f"/jobs/{job_id}")["state"])
 
-    def wait_for_state(self, job_id: str, states: Iterable[str], timeout_seconds: float = 60.0) -> str:
+    def wait_for_state(self, job_id: str, states: Iterable[str], timeout_seconds: float = 120.0) -> str:
         """The first of `states` that the job is seen in. Raises EngineError if it ends otherwise or takes longer."""
         wanted = tuple(states)
         deadline = time.monotonic() + timeout_seconds
@@ -88,14 +88,14 @@ class FlinkRest:
         """Asks for the end without a savepoint; `wait_for_state` tells when it came."""
         self._ask("PATCH", f"/jobs/{job_id}?mode=cancel")
 
-    def stop_with_savepoint(self, job_id: str, folder: str, timeout_seconds: float = 60.0) -> str:
+    def stop_with_savepoint(self, job_id: str, folder: str, timeout_seconds: float = 120.0) -> str:
         """Ends the job with a savepoint in `folder` and returns its path, for `savepoint=` of a later run.
 
         Watermarks are not advanced: a drain by Flink would look like the end of the stream.
         """
         return self._savepoint(f"/jobs/{job_id}/stop", {"targetDirectory": folder, "drain": False}, timeout_seconds)
 
-    def savepoint(self, job_id: str, folder: str, timeout_seconds: float = 60.0) -> str:
+    def savepoint(self, job_id: str, folder: str, timeout_seconds: float = 120.0) -> str:
         """Takes a savepoint of a job that goes on; returns its path."""
         path = f"/jobs/{job_id}/savepoints"
         return self._savepoint(path, {"target-directory": folder, "cancel-job": False}, timeout_seconds)
@@ -129,7 +129,7 @@ class FlinkRest:
         latest = self.checkpoints(job_id)["latest"]["completed"]
         return None if latest is None else str(latest["external_path"])
 
-    def wait_for_checkpoints(self, job_id: str, more: int = 1, timeout_seconds: float = 60.0) -> int:
+    def wait_for_checkpoints(self, job_id: str, more: int = 1, timeout_seconds: float = 120.0) -> int:
         """Waits until `more` further checkpoints are complete; returns how many there are in all."""
         wanted = self.completed_checkpoints(job_id) + more
         deadline = time.monotonic() + timeout_seconds

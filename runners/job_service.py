@@ -14,7 +14,7 @@ import tempfile
 from runners.engine_process import Engine
 from runners.portable import portable_options
 
-_START_SECONDS = 60.0
+_START_SECONDS = 120.0
 
 
 def options(endpoint: str, *, streaming: bool = False, job_name: str | None = None) -> list[str]:

@@ -66,7 +66,7 @@ def test_killed_worker_killed_task_manager_and_savepoint(tmp_path):
             return job.job_id
 
         def come_further(job: str) -> None:
-            looping.wait_until_written(out, _reached(out) + 10, 60)
+            looping.wait_until_written(out, _reached(out) + 10, 120)
             cluster.rest.wait_for_checkpoints(job)
 
         job = run("first")
@@ -88,6 +88,11 @@ def test_killed_worker_killed_task_manager_and_savepoint(tmp_path):
         assert second != job
         come_further(second)
         assert _reached(out) > before
+        checkpoint = cluster.rest.latest_checkpoint(second)
         cluster.rest.cancel(second)
         cluster.rest.wait_for_state(second, ["CANCELED"])
+        third = run("third", checkpoint)
+        come_further(third)
+        cluster.rest.cancel(third)
+        cluster.rest.wait_for_state(third, ["CANCELED"])
     _assert_one_history(out)

@@ -41,7 +41,7 @@ def _run_loops(flags: list[str], path: pathlib.Path, while_running=lambda: None)
     looping.build(pipeline, path, LIMIT)
     result = pipeline.run()
     try:
-        looping.wait_until_written(path, LIMIT, 45)
+        looping.wait_until_written(path, LIMIT, 120)
         while_running()
     finally:
         result.cancel()
@@ -56,7 +56,7 @@ def test_embedded_flink_runs_loops_and_takes_checkpoints(tmp_path):
         def see_checkpoints() -> None:
             (job,) = server.rest.jobs()
             assert job.state == "RUNNING"
-            server.rest.wait_for_checkpoints(job.job_id, timeout_seconds=20)
+            server.rest.wait_for_checkpoints(job.job_id, timeout_seconds=60)
             latest = server.rest.latest_checkpoint(job.job_id)
             assert latest is not None
             assert latest.startswith(checkpoints.as_uri().replace("file:///", "file:/"))
