@@ -23,6 +23,7 @@ from dp_transforms import report_coder
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.report_files import ReportHeader, decode_report, encode_report
+from dp_transforms.report_files.files import write_error
 from dp_transforms.report_streams.report_writer import ReportSink, ReportWriter, end_key
 from dp_transforms.write_reports import encode_rejected, replace_private, write_rejected_lines
 
@@ -49,14 +50,16 @@ class WriteReportStream(beam.PTransform):
 
     def expand(self, inputs: tuple[beam.PCollection, beam.PCollection]) -> beam.PCollection:
         reports, ended = inputs
+        everywhere = beam.WindowInto(beam.window.GlobalWindows())  # before they flow together: one coder for both
         encoded = (
-            reports | "EncodeReports" >> beam.Map(_encode_report).with_output_types(bytes),
-            ended | "EncodeEnded" >> beam.Map(_encode_ended).with_output_types(bytes),
+            reports
+            | "EncodeReports" >> beam.Map(_encode_report).with_output_types(bytes)
+            | "ReportsGlobally" >> everywhere,
+            ended | "EncodeEnded" >> beam.Map(_encode_ended).with_output_types(bytes) | "EndGlobally" >> everywhere,
         )
         return (
             encoded
             | "Together" >> beam.Flatten()
-            | "WindowGlobally" >> beam.WindowInto(beam.window.GlobalWindows())
             | "OneKey" >> beam.Map(_with_key, self._header.stream).with_output_types(tuple[str, bytes])
             | "WriteReports" >> beam.ParDo(_WriteStreamDoFn(self._sink, self._header)).with_output_types(str)
         )
@@ -158,7 +161,10 @@ class _WriteRejectedFolderDoFn(beam.DoFn):
         write_rejected_lines(lines, [encode_rejected(rejected)])
         name = f"rejected-{hashlib.sha256(lines.getvalue()).hexdigest()[:32]}.jsonl"
         path = pathlib.Path(self._path) / name
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(self._path, error) from None
         if not path.exists():
             replace_private(str(path), functools.partial(_write_all, lines.getvalue()))
         yield str(path)

@@ -1,0 +1,204 @@
+"""The end of a stream: a sink and a folder of rejected events, under bundles that run twice and workers that fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import stat
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+
+from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.report_files import ReportHeader
+from dp_transforms.report_streams import ReportFolder
+from dp_transforms.write_report_stream import WriteRejectedFolder, WriteReportStream
+from dp_transforms.write_reports import WriteRejected
+from tests.pipeline_helpers import Collected, local_pipeline
+
+HOUR = 3_600_000_000
+HEADER = ReportHeader("run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0})
+REPEATED = ["--direct_runner_bundle_repeat=1"]
+TWO_PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+ENDED = RunEnded("news", 40)
+
+
+def report(window, label="Ünïcode ☃", stream="news"):
+    hitters = [HeavyHitter(label, ABOVE, None)]
+    return WindowReport(stream, window * HOUR, (window + 1) * HOUR, hitters, 2.0, 1e-9, 0.01 * window)
+
+
+REPORTS = [report(window) for window in range(0, 40, 3)]
+KEYS = [f"news|1970-01-{1 + window // 24:02d}T{window % 24:02d}:00:00Z" for window in range(0, 40, 3)]
+
+
+def write(sink, reports=REPORTS, ended=(ENDED,), flags=(), header=HEADER, timestamps=False):
+    """Runs a pipeline that writes the reports, in several bundles; returns the keys."""
+    keys = Collected()
+    with local_pipeline(flags) as job:
+        found = job | "Reports" >> beam.Create(reports).with_output_types(WindowReport)
+        if timestamps:
+            found |= "Stamp" >> beam.Map(lambda row: beam.window.TimestampedValue(row, row.window_end // 1_000_000))
+            found |= "Windows" >> beam.WindowInto(beam.window.FixedWindows(3600))
+        end = job | "Ended" >> beam.Create(list(ended)).with_output_types(RunEnded)
+        written = (found, end) | "Write" >> WriteReportStream(sink, header)
+        if TWO_PROCESSES[0] in flags:
+            assert_that(written, equal_to([*KEYS, "news|end"]))
+        else:
+            _ = written | "Keys" >> keys.sink()
+    return keys.values
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
+
+
+@pytest.fixture
+def sink(tmp_path):
+    return ReportFolder(str(tmp_path / "reports"))
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "avro"])
+@pytest.mark.parametrize("flags", [[], REPEATED], ids=["once", "repeated"])
+def test_a_stream_of_reports_is_written_once_and_ended(tmp_path, file_format, flags):
+    sink = ReportFolder(str(tmp_path / "reports"), file_format)
+    assert set(write(sink, flags=flags)) == {*KEYS, "news|end"}
+    assert sink.read("run-1") == (HEADER, REPORTS, ENDED)
+    before = contents(sink.path)
+    write(sink, REPORTS[::-1], flags=flags)
+    assert contents(sink.path) == before
+
+
+def test_workers_in_other_processes_write_the_same(sink):
+    write(sink, flags=TWO_PROCESSES)
+    assert sink.read("run-1") == (HEADER, REPORTS, ENDED)
+
+
+def test_reports_in_windows_of_beam_are_written_too(sink):
+    write(sink, timestamps=True)
+    assert sink.read("run-1") == (HEADER, REPORTS, ENDED)
+
+
+def test_a_stream_without_reports_ends_and_one_without_an_end_does_not(sink, tmp_path):
+    write(sink, [])
+    assert sink.read("run-1") == (HEADER, [], ENDED)
+    going_on = ReportFolder(str(tmp_path / "other"))
+    write(going_on, ended=())
+    assert going_on.read("run-1") == (HEADER, REPORTS, None)
+    write(going_on, [])
+    assert going_on.read("run-1") == (HEADER, REPORTS, ENDED)
+
+
+def test_a_second_answer_fails_the_run_and_is_written_nowhere(sink):
+    write(sink, ended=())
+    before = contents(sink.path)
+    with pytest.raises(Exception, match="was answered before with another answer") as caught:
+        write(sink, [report(0, "secret label")])
+    assert "secret label" not in str(caught.value)
+    assert contents(sink.path) == before
+    with pytest.raises(Exception, match="belongs to another run"):
+        write(sink, header=ReportHeader("run-2", "news", HEADER.guarantee, HEADER.plan))
+    assert contents(sink.path) == before
+
+
+class SlowSink:
+    """A real folder, whose writers say what is done to them."""
+
+    log: list[str] = []  # noqa: RUF012
+
+    def __init__(self, folder, fail_at=""):
+        self._folder = folder
+        self._fail_at = fail_at
+
+    def open(self, header):
+        self.log.append("open")
+        return LoggedWriter(self._folder.open(header), self.log, self._fail_at)
+
+
+class LoggedWriter:
+    def __init__(self, writer, log, fail_at):
+        self._writer, self._log, self._fail_at = writer, log, fail_at
+
+    def write(self, row):
+        key = self._writer.write(row)
+        self._log.append("write")
+        if key == self._fail_at:
+            raise RuntimeError("the disk is gone")
+        return key
+
+    def end(self, ended):
+        self._log.append("end")
+        return self._writer.end(ended)
+
+    def commit(self):
+        self._log.append("commit")
+
+    def close(self):
+        self._log.append("close")
+
+
+@pytest.fixture
+def log():
+    SlowSink.log.clear()
+    return SlowSink.log
+
+
+def test_one_writer_writes_all_and_commits_before_a_bundle_ends(sink, log):
+    write(SlowSink(sink))
+    assert log.count("open") == 1
+    assert log.count("write") == len(REPORTS)
+    assert log.count("end") == 1
+    assert log[log.index("end") + 1] == "commit"
+    assert log[-1] == "close"
+    assert "close" not in log[:-1]
+    last = max(place for place, event in enumerate(log) if event in ("write", "end"))
+    assert "commit" in log[last:]
+
+
+def test_a_writer_that_failed_is_closed_and_commits_nothing(sink, log):
+    with pytest.raises(Exception, match="the disk is gone"):
+        write(SlowSink(sink, KEYS[2]), ended=())
+    failed = log.index("close")
+    assert "commit" not in log[log.index("open") : failed]
+
+
+REJECTED = [
+    RejectedEvents("topic/0", [7, 3], "no user"),
+    RejectedEvents("topic/1", list(range(100)), "broken line"),
+]
+
+
+def reject(path, rejected, flags=()):
+    with local_pipeline(flags) as job:
+        _ = (
+            job
+            | beam.Create(rejected, reshuffle=False).with_output_types(RejectedEvents)
+            | "Write" >> WriteRejectedFolder(path)
+        )
+
+
+@pytest.mark.parametrize("flags", [[], REPEATED], ids=["once", "repeated"])
+def test_rejected_events_become_private_files_with_the_lines_of_a_replay(tmp_path, flags):
+    folder = tmp_path / "deep" / "rejected"
+    reject(folder, REJECTED, flags)
+    before = contents(folder)
+    reject(folder, REJECTED[::-1], flags)
+    assert contents(folder) == before
+    assert len(before) == 2
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    with local_pipeline() as job:
+        _ = job | beam.Create(REJECTED).with_output_types(RejectedEvents) | WriteRejected(tmp_path / "replay.jsonl")
+    lines = sorted(line for content in before.values() for line in content.decode().splitlines())
+    assert lines == sorted((tmp_path / "replay.jsonl").read_text().splitlines())
+    assert {"file": "topic/0", "position": 3, "reason": "no user"} in map(json.loads, lines)
+
+
+def test_rejected_events_that_cannot_be_written_fail_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Exception, match="is never overwritten"):
+        reject(tmp_path / "file", REJECTED[:1])
+    assert os.listdir(tmp_path) == ["file"]
