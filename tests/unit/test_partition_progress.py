@@ -1,0 +1,342 @@
+"""One partition against an oracle that goes record by record: clocks, lateness, closings, and what a restart keeps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.event_streams.partition_poller import PartitionPoller
+from dp_transforms.event_streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock
+from dp_transforms.event_streams.stream_source import Polled
+from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
+from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.window_schedule import WindowSchedule
+from tests.memory_stream import BROKEN, Arrival, MemoryPartition
+from tests.pipeline_helpers import SECRET, batch_of, settings_of, small_plan
+
+MICROS = 1_000_000
+START = 1_000
+SHARDS = 3
+SLIDING = WindowSchedule(START, START + 60, 30, 10)  # windows end at 1010, 1020, .. 1080
+HORIZON = 8
+CLOCK = StreamClock("arrival", 7, 3, 20, 15)
+
+
+def polled(records, position="0", is_at_end=False):
+    """records: (time, arrival) in seconds."""
+    log = [(f"u{row}", f"i{row}", round(time * MICROS)) for row, (time, _) in enumerate(records)]
+    arrivals = np.array([round(arrival * MICROS) for _, arrival in records], dtype=np.int64)
+    return Polled(batch_of(log), arrivals, position, len(records), is_at_end)
+
+
+def oracle(records, clock, schedule):
+    """Record by record, in seconds: windows of each record, what is refused, and how many windows are closed."""
+    ends = [schedule.start_seconds + schedule.slide_seconds * (window + 1) for window in range(schedule.horizon)]
+    value, closed, pairs, refused = -math.inf, 0, set(), []
+    for row, (time, arrival) in enumerate(records):
+        if time > arrival + clock.max_ahead_seconds:
+            refused.append(time)
+            continue
+        own = arrival if clock.kind == "arrival" else time
+        for window, end in enumerate(ends):
+            is_inside = schedule.start_seconds <= time < schedule.end_seconds
+            in_window = end - schedule.window_seconds <= time < end
+            is_late = own > end + clock.allowed_lateness_seconds or window < closed
+            if is_inside and in_window and not is_late:
+                pairs.add((row, window))
+        value = max(value, own)
+        for window, end in enumerate(ends):
+            if value - clock.out_of_order_seconds > end + clock.allowed_lateness_seconds:
+                closed = window + 1
+    return pairs, refused, closed
+
+
+def pairs_of_taken(taken, schedule):
+    """(row, window) of all pairs that the poll makes: row by the name of its user."""
+    keys = settings_of(small_plan()).stream_keys(SECRET)
+    names = dict(
+        zip(keys.item_ids(taken.batch.item.dictionary)[:, 0], taken.batch.item.dictionary.to_pylist(), strict=True)
+    )
+    found = set()
+    for window, _, pairs in pairs_of_events(
+        taken.batch, schedule, keys, windows_per_slab=1, shards=SHARDS, first_open=taken.first_open
+    ):
+        assert (pairs.windows == window).all()
+        found |= {(int(names[pairs.table.hashes[item, 0]][1:]), window) for item in pairs.items}
+    return found
+
+
+SECONDS = st.integers(START - 60, START + 150)
+RECORDS = st.lists(st.tuples(SECONDS, SECONDS), max_size=40)
+CLOCKS = st.builds(
+    StreamClock,
+    st.sampled_from(["arrival", "event"]),
+    st.sampled_from([0, 1, 7, 40]),
+    st.sampled_from([0, 1, 5, 30]),
+    st.sampled_from([0, 20, 1000]),
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(RECORDS, CLOCKS, st.lists(st.integers(0, 40), max_size=5), st.sampled_from([10, 30]))
+@example([(1000, 1017), (1009, 1020), (1000, 1018), (1059, 1021)], StreamClock("arrival", 7, 3), [2], 10)
+def test_every_cut_into_polls_is_the_oracle(records, clock, cuts, slide):
+    schedule = WindowSchedule(START, START + 60, 30, slide)
+    expected_pairs, expected_refused, expected_closed = oracle(records, clock, schedule)
+    progress = PartitionProgress(schedule, clock, SHARDS)
+    bounds = [0, *sorted(min(cut, len(records)) for cut in cuts), len(records)]
+    found, refused, closed, late = set(), [], [], 0
+    for low, high in itertools.pairwise(bounds):
+        taken = progress.take(polled(records[low:high], str(high)), 0)
+        # Ids are those of the poll: tell them by row.
+        found |= {(low + row, window) for row, window in pairs_of_taken(taken, schedule)}
+        refused += (taken.from_the_future // MICROS).tolist()
+        late += taken.late
+        closed += [window for window, _ in progress.close_windows(100)]
+        progress = PartitionProgress.from_bytes(progress.to_bytes(), schedule, clock, SHARDS)
+        assert progress.position == str(high)
+    assert found == expected_pairs
+    assert refused == expected_refused
+    assert closed == list(range(expected_closed))
+    accepted = [row for row, (time, arrival) in enumerate(records) if time <= arrival + clock.max_ahead_seconds]
+    full = {
+        row: sum(schedule.first_window(np.array([records[row][0] * MICROS])) >= 0) * schedule.windows_per_event
+        for row in accepted
+    }
+    assert late == sum(sum(r == row for r, _ in found) < full[row] for row in accepted)
+
+
+def test_the_clock_of_arrival_looks_at_one_record_when_arrivals_are_in_order():
+    """In a log whose own clock never steps back, who else is in it decides nothing about a record."""
+    source = random.Random(4)
+    records = sorted(
+        ((source.randrange(990, 1100), source.randrange(1000, 1120)) for _ in range(200)), key=lambda r: r[1]
+    )
+    together, _, _ = oracle(records, CLOCK, SLIDING)
+    alone = {(row, window) for row in range(200) for _, window in oracle([records[row]], CLOCK, SLIDING)[0]}
+    assert together == alone
+    assert alone
+
+
+def test_the_event_clock_lets_one_record_make_others_late():
+    clock = StreamClock("event", 0, 0, 1000)
+    ahead = [(1050, 1050), (1005, 1051)]
+    assert {window for row, window in oracle(ahead, clock, SLIDING)[0] if row == 1} == set()
+    assert len(oracle(ahead[1:], clock, SLIDING)[0]) == 3
+
+
+def test_a_window_closes_just_after_its_lateness_and_not_at_it():
+    progress = PartitionProgress(SLIDING, CLOCK, SHARDS)  # the first window ends at 1010, and 7 + 3 seconds are allowed
+    progress.take(polled([(1000, 1020)]), 0)
+    assert progress.close_windows(100) == []
+    progress.take(polled([(1000, 1020.000001)]), 0)
+    assert progress.close_windows(100) == [(0, [0, 0, 0])]
+
+
+def test_what_was_sent_is_announced_once_and_windows_close_a_few_at_a_time():
+    progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
+    progress.sent(0, 2, 5)
+    progress.sent(0, 2, 1)
+    progress.sent(3, 0, 2)
+    progress.take(polled([(1059, 1200)]), 0)
+    assert progress.is_read
+    assert progress.close_windows(2) == [(0, [0, 0, 6]), (1, [0, 0, 0])]
+    assert not progress.is_over
+    with pytest.raises(ValueError, match="window 1 is closed here"):
+        progress.sent(1, 0, 1)
+    again = PartitionProgress.from_bytes(progress.to_bytes(), SLIDING, CLOCK, SHARDS)
+    for one in (progress, again):
+        assert one.close_windows(100)[:2] == [(2, [0, 0, 0]), (3, [2, 0, 0])]
+        assert one.is_over
+        assert one.close_windows(100) == []
+
+
+@pytest.mark.parametrize("hostile", [-(2**63), 2**63 - 1])
+@pytest.mark.parametrize("kind", ["arrival", "event"])
+def test_times_at_the_limits_of_64_bits_do_not_wrap_around(kind, hostile):
+    progress = PartitionProgress(SLIDING, StreamClock(kind), SHARDS)
+    batch = batch_of([("u", "i", hostile), ("v", "i", (START + 1) * MICROS)])
+    taken = progress.take(Polled(batch, np.array([hostile, START * MICROS]), "2", 2, True), 0)
+    assert taken.from_the_future.tolist() == [hostile] * (hostile > 0)
+    assert (progress.windows_due, taken.late, taken.outside) == (0, 0, int(hostile < 0))
+
+
+def test_refused_records_move_no_clock():
+    for kind in ("arrival", "event"):
+        progress = PartitionProgress(SLIDING, StreamClock(kind, 7, 3, 20), SHARDS)
+        taken = progress.take(polled([(5000, 1000), (1021, 1000)]), 0)
+        assert taken.from_the_future.tolist() == [5000 * MICROS, 1021 * MICROS]
+        assert progress.clock_micros == CLOCK_BEGIN
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Intents
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def at(seconds):
+    return seconds * MICROS
+
+
+def test_the_wall_clock_is_asked_only_when_idle_for_long_enough_and_when_it_would_close_something():
+    progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
+    progress.take(polled([(1001, 1001)]), at(1001))
+    first_close = 1010 + 7 + 3 + 15  # its end, lateness, disorder and the idle timeout
+    assert progress.idle_clock_micros(at(first_close), CLOCK_BEGIN) is None
+    assert progress.idle_clock_micros(at(first_close) + 1, CLOCK_BEGIN) == at(1020) + 1
+    assert progress.idle_clock_micros(at(first_close) + 1, at(first_close) - at(15) + 2) is None  # opened too lately
+    progress.take(polled([(1002, 1002)]), at(first_close))  # read just now
+    assert progress.idle_clock_micros(at(first_close) + 1, CLOCK_BEGIN) is None
+    assert progress.idle_clock_micros(at(first_close + 15), CLOCK_BEGIN) == at(first_close)
+
+
+def test_an_intent_stops_reading_survives_a_restart_and_acts_once():
+    progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
+    intent = progress.intend(at(1021))
+    assert progress.close_windows(100) == []
+    with pytest.raises(ValueError, match="nothing may be read"):
+        progress.take(polled([(1001, 1001)]), 0)
+    with pytest.raises(ValueError, match="pending already"):
+        progress.intend(at(1031))
+    again = PartitionProgress.from_bytes(progress.to_bytes(), SLIDING, CLOCK, SHARDS)
+    assert again.intent == intent
+    again.act()
+    assert [window for window, _ in again.close_windows(100)] == [0]
+    with pytest.raises(ValueError, match="no intent"):
+        again.act()
+    assert again.take(polled([(1009, 1009)]), 0).late == 1  # late for the window that closed; in time for two others
+    assert intent.name != PartitionProgress(SLIDING, CLOCK, SHARDS).intend(at(1021)).name
+
+
+def test_an_intent_never_moves_the_clock_back():
+    progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
+    progress.take(polled([(1030, 1040)]), 0)
+    progress.intend(at(1021))
+    progress.act()
+    assert progress.clock_micros == at(1040)
+
+
+def test_a_drain_closes_all_that_is_left():
+    progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
+    progress.intend(CLOCK_END, is_drain=True)
+    progress.act()
+    assert progress.is_read
+    assert [window for window, _ in progress.close_windows(100)] == list(range(HORIZON))
+    assert progress.is_drained
+
+
+def test_progress_of_another_version_or_number_of_shards_is_refused():
+    data = PartitionProgress(SLIDING, CLOCK, SHARDS).to_bytes()
+    with pytest.raises(ValueError, match=r"started with 3 shards, got 4"):
+        PartitionProgress.from_bytes(data, SLIDING, CLOCK, 4)
+    with pytest.raises(ValueError, match="version 9"):
+        PartitionProgress.from_bytes(data.replace(b'"version":1', b'"version":9'), SLIDING, CLOCK, SHARDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "wall"}, "'arrival' or 'event', got 'wall'"),
+        ({"allowed_lateness_seconds": -1}, "allowed_lateness_seconds must be from 0"),
+        ({"out_of_order_seconds": math.nan}, "out_of_order_seconds must be from 0"),
+        ({"max_ahead_seconds": math.inf}, "max_ahead_seconds must be from 0"),
+        ({"idle_timeout_seconds": 0}, "idle_timeout_seconds must be > 0"),
+        ({"idle_timeout_seconds": True}, "got True"),
+    ],
+)
+def test_clocks_that_cannot_be_used_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        StreamClock(**arguments)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Steps
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def poller_of(plan, *, confirm=True, clock=CLOCK):
+    held = settings_of(plan)
+    return PartitionPoller(held, held.stream_keys(SECRET), clock, SHARDS, domain=None, confirm=confirm)
+
+
+def event(user, time):
+    return (f"u{user}", "item", round(time * MICROS))
+
+
+def test_what_all_steps_send_for_a_shard_is_what_the_last_of_them_announces():
+    plan = small_plan(12)
+    start = plan.schedule.start_seconds
+    arrivals = [Arrival(event(row % 40, start + row), at(start + row)) for row in range(700)]
+    poller, reader = poller_of(plan, confirm=False), MemoryPartition("p", tuple(arrivals), 37).open()
+    progress, sent, announced, users = poller.start(), {}, {}, set()
+    for step_number in range(100):
+        step = poller.step("p", progress, reader, at(start + 10**6 * (1 + step_number)))
+        progress = poller.restore(progress.to_bytes())
+        for key, message in step.messages:
+            assert key not in announced, "nothing comes after the announcement"
+            sent[key] = sent.get(key, 0) + 1
+            if message.announced:
+                announced[key] = message.announced
+            if message.blob:
+                users |= {(key[0], int(user)) for user in UserPairs.from_bytes(message.blob).users}
+    assert progress.is_over
+    assert sent == announced
+    assert sorted(sent) == [(window, shard) for window in range(12) for shard in range(SHARDS)]
+    assert len(users) == 40 * 11 + 40  # the last window holds 40 events of 40 users
+
+
+def test_an_intent_waits_for_its_confirmation_and_a_restart_asks_again():
+    plan = small_plan(12)
+    start = plan.schedule.start_seconds
+    poller, reader = poller_of(plan), MemoryPartition("p", (), 10).open()
+    progress, now = poller.start(), at(start + 10**6)
+    first = poller.step("p", progress, reader, now)
+    assert (first.marker, first.messages, first.is_busy) == (progress.intent.name, [], False)
+    restored = poller.restore(progress.to_bytes())
+    assert poller.step("p", restored, reader, now + at(5)).marker == first.marker
+    done = poller.step("p", restored, reader, now + at(9), is_confirmed=True)
+    assert done.marker is None
+    assert len(done.messages) == 12 * SHARDS
+    assert restored.is_over
+    assert restored.clock_micros == now - at(CLOCK.idle_timeout_seconds), "the clock that was intended, not a later one"
+
+
+def test_a_drain_stops_at_the_position_where_it_was_intended():
+    plan = small_plan(12)
+    start = plan.schedule.start_seconds
+    arrivals = [Arrival(event(row, start + 10 * row), at(start + 10 * row)) for row in range(30)]
+    poller, reader = poller_of(plan), MemoryPartition("p", tuple(arrivals), 10).open()
+    progress = poller.start()
+    poller.step("p", progress, reader, at(start + 300))
+    asked = poller.step("p", progress, reader, at(start + 300), is_draining=True)
+    assert asked.marker is not None
+    assert poller.step("p", progress, reader, at(start + 300)).messages == []
+    done = poller.step("p", progress, reader, at(start + 300), is_confirmed=True)
+    assert progress.is_over
+    assert progress.position == "10"
+    assert len(done.messages) == 11 * SHARDS  # an arrival 90 seconds after the start has closed the first window
+    assert all(message.is_drained for _, message in done.messages)
+
+
+def test_rejected_and_future_events_are_told_by_place_and_counted():
+    plan = small_plan(12)
+    start = plan.schedule.start_seconds
+    future = event(1, start + 500)
+    arrivals = [Arrival(BROKEN, at(start)), Arrival(future, at(start)), Arrival(event(2, start), at(start))]
+    poller, reader = poller_of(plan), MemoryPartition("p", tuple(arrivals), 10).open()
+    step = poller.step("p", poller.start(), reader, at(start))
+    assert step.rejected[0] == RejectedEvents("p", [0], "broken")
+    assert (step.rejected[1].source, step.rejected[1].positions) == ("p", [future[2]])
+    assert {name: count for name, count in step.counts.items() if count} == {
+        "records_read": 3,
+        "events_read": 2,
+        "events_rejected": 1,
+        "events_from_the_future": 1,
+    }
+    assert len(step.messages) == 1
