@@ -10,12 +10,14 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from pipelines.options import UserError
 from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS, PRISM
 from pipelines.stream_request import LOCAL_FLINK, EngineChoice
-from runners import flink, job_service, prism
+from runners import dataflow, flink, job_service, prism
 from runners.direct import LOCAL_RUNNER
 from runners.engine_process import EngineError
 
 # Beam would stage a list of the packages of this machine, and a worker that starts later would need the job server.
 _STAGE_NOTHING = "--experiments=disable_logging_submission_environment"
+# Beam takes this for the longest time that a job may be watched: ten years, not one minute.
+_WATCH_FOR_EVER = "--job_server_timeout=315360000"
 
 
 @contextlib.contextmanager
@@ -32,12 +34,20 @@ def started_engine(choice: EngineChoice, beam_words: Sequence[str], job_name: st
             if choice.name == PRISM:
                 what += f" To read once what is there now, give --engine {IN_PROCESS}."
             raise UserError(what) from None
-        yield PipelineOptions([*words, *beam_words])
+        if choice.name not in (DATAFLOW, IN_PROCESS):
+            words.append(_WATCH_FOR_EVER)
+        options = PipelineOptions([*words, *beam_words])
+        if choice.name == DATAFLOW:
+            try:
+                dataflow.check_options(options)
+            except ValueError as error:
+                raise UserError(f"{error} Give them behind --.") from None
+        yield options
 
 
 def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> list[str]:
     if choice.name == DATAFLOW:
-        return ["--runner=DataflowRunner", "--streaming", "--enable_streaming_engine", f"--job_name={job_name}"]
+        return [f"--runner={dataflow.RUNNER}", "--streaming", "--sdk_location=container", f"--job_name={job_name}"]
     if choice.name == IN_PROCESS:
         return [f"--runner={LOCAL_RUNNER}"]
     if choice.name == PRISM:

@@ -22,7 +22,9 @@ _INPUT = (
         "--kafka", metavar="HOST:PORT", help="Read a Kafka topic from these bootstrap servers (commas between)."
     ),
     click.option("--topic", help="The topic to read, from its first record on; with --kafka."),
-    click.option("--folder", metavar="PATH", help="Read a folder of log files, and those that are moved into it later."),
+    click.option(
+        "--folder", metavar="PATH", help="Read a folder of log files, and those that are moved into it later."
+    ),
     click.option(
         "--pubsub-subscription",
         metavar="SUBSCRIPTION",

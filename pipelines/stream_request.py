@@ -128,7 +128,7 @@ def stream_request(options: dict[str, Any]) -> StreamRequest:
             engine=engine,
             detach=options["detach"],
         )
-        _check_new_or_resumed(request)
+        _check_new_or_resumed(request, options["run_id"] is not None)
     except (ValueError, StreamError) as error:
         raise UserError(_in_flags(str(error))) from None
     return request
@@ -308,11 +308,13 @@ def _stop_file(options: dict[str, Any], engine: EngineChoice, run_id: str) -> st
     return str(path)
 
 
-def _check_new_or_resumed(request: StreamRequest) -> None:
+def _check_new_or_resumed(request: StreamRequest, is_named: bool) -> None:
     """A run id is used again only to go on; draws of one run over other data would tell what changed."""
     if not request.engine.is_local and isinstance(request.sink, ReportFolder) and not os.path.isdir(request.sink.path):
         return  # a mount of the workers; they check it
     folder = isinstance(request.sink, ReportFolder)
+    if not folder and not is_named:
+        return  # a topic can hold many runs, and none of this fresh name
     header, _, ended = (
         request.sink.read() if isinstance(request.sink, ReportFolder) else request.sink.read(request.run_id)
     )

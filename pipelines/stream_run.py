@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pathlib
 import re
@@ -12,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, TestOptions
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
@@ -31,6 +32,7 @@ from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS
 from pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
 from pipelines.stream_request import StreamRequest
 from pipelines.stream_status import StreamStatus
+from runners import dataflow
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 _LOOKING_SHARE = 10  # a look that takes long is followed by a pause so many times longer
@@ -52,6 +54,11 @@ def run_stream(request: StreamRequest, beam_words: Sequence[str], status: Stream
         with told_in_one_line("nothing was started"):
             pipeline = beam.Pipeline(options=options)
             build_pipeline(pipeline, request)
+        if options.view_as(TestOptions).dry_run:
+            with told_in_one_line("nothing was started"):
+                size = dataflow.build_job(pipeline).ByteSize()
+            status.tell(f"The job can be made; it has {size:,} bytes. Nothing was sent: --dry_run=true.")
+            return
         if request.detach:
             with told_in_one_line("nothing was started"):
                 _detach(pipeline.run(), request, options, status)
@@ -97,7 +104,8 @@ def _job_name(request: StreamRequest) -> str:
 
 def _announce(request: StreamRequest, status: StreamStatus) -> None:
     status.announce(request.plan.guarantee)
-    status.tell(f"Run {request.run_id} on {request.engine.name}. To go on with it later, keep this name and the key.")
+    keep = " Keep this name and the key: both are needed to go on with it." if request.engine.name == FLINK else ""
+    status.tell(f"Run {request.run_id} on {request.engine.name}.{keep}")
     if request.stop_file is not None and not request.detach:
         status.tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {request.stop_file}")
     elif request.stop_file is not None:
@@ -180,6 +188,22 @@ class _Stops:
 
 
 @contextlib.contextmanager
+def _quiet_threads() -> Iterator[None]:
+    """Beam's own threads end with a traceback when a job is cancelled; --verbose shows them."""
+    before = threading.excepthook
+    if logging.getLogger().level >= logging.CRITICAL:
+        threading.excepthook = _say_nothing
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
+def _say_nothing(arguments: threading.ExceptHookArgs) -> None:
+    return
+
+
+@contextlib.contextmanager
 def _caught_stops() -> Iterator[_Stops]:
     stops = _Stops()
     before = {number: signal.signal(number, stops) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -194,7 +218,7 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus) -> None:
     made_stop_file = False
     next_metrics = 0.0
     try:
-        with _caught_stops() as stops:
+        with _quiet_threads(), _caught_stops() as stops:
             asked = 0
             ended: RunEnded | None = None
             # What is over ends by itself on engines that read once.

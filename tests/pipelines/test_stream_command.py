@@ -1,0 +1,260 @@
+"""`shh stream` as its users run it: what is refused before anything starts, and runs from a folder to their end."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from apache_beam.io.gcp import pubsub
+
+from dp_transforms.report_files import read_report_file
+from dp_transforms.report_streams import ReportFolder
+from pipelines.cli import main
+from pipelines.stream_pubsub import user_and_item
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+START = 1_577_836_800  # 2020-01-01T00:00:00Z
+HOURS = 6
+PLAN = [
+    *("--start", "2020-01-01", "--end", "2020-01-01T06:00:00Z", "--window", "1h"),
+    *("--epsilon", "8", "--delta", "1e-6", "--release", "counts"),
+]
+# The log is older than its windows need, so that they close as soon as nothing new comes.
+HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
+SUBSCRIPTION = "projects/p/subscriptions/s"
+CLOUD = ["--", "--project=p", "--region=r", "--temp_location=gs://b/t", "--sdk_container_image=i"]
+SECRET = ["--noise-key-secret", "projects/p/secrets/s/versions/1"]
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The current folder: a log of three files in logs/, a noise key, and the files that errors are about."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    rows = []
+    for hour in range(HOURS):
+        if hour not in (2, 4):
+            rows += [(f"user-{n}", f"heavy-{hour}", START + 3600 * hour + n) for n in range(300)]
+            rows += [(f"user-{n}", "light", START + 3600 * hour + 60 + n) for n in range(20)]
+    third = len(rows) // 3
+    for part in range(3):
+        lines = (json.dumps({"user": u, "item": i, "timestamp": t}) for u, i, t in rows[part * third :][:third])
+        (tmp_path / "logs" / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
+        os.utime(tmp_path / "logs" / f"{part}.jsonl", (START + 86_400 + part, START + 86_400 + part))
+    (tmp_path / "noise.key").write_bytes(os.urandom(32))
+    (tmp_path / "noise.key").chmod(0o600)
+    (tmp_path / "open.key").write_bytes(os.urandom(32))
+    (tmp_path / "open.key").chmod(0o644)
+    (tmp_path / "stop").touch()
+    (tmp_path / "a.file").touch()
+    return tmp_path
+
+
+def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command, run in this process."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        main(["stream", *words])
+        code = 0
+    except SystemExit as stopped:
+        code = int(stopped.code or 0)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+FOLDER = ["--folder", "logs", "--time-unit", "s"]
+KEY = ["--noise-key-file", "noise.key"]
+OUT = ["--output", "reports"]
+KAFKA = ["--kafka", "localhost:9", "--topic", "t"]
+FLINK = ["--engine", "flink"]
+REMOTE = ["--flink-master", "jobs:8081", "--worker-pool", "localhost:50000"]
+DATAFLOW = ["--engine", "dataflow"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([*OUT, *KEY], ["one input", "--kafka", "--folder", "--pubsub-subscription"]),
+        ([*FOLDER, *KAFKA, *OUT, *KEY], ["one input"]),
+        ([*FOLDER, *KEY], ["one output", "--output FOLDER"]),
+        ([*FOLDER, *OUT, "--output-topic", "t", *KEY], ["one output"]),
+        ([*FOLDER, "--output-topic", "t", *KEY], ["--output-kafka"]),
+        ([*FOLDER, *OUT, "--output-kafka", "h:1", *KEY], ["--output-kafka", "--output-topic"]),
+        (["--kafka", "h:1", *OUT, *KEY], ["--topic"]),
+        ([*FOLDER, "--topic", "t", *OUT, *KEY], ["--topic", "--kafka"]),
+        ([*KAFKA, "--format", "avro", *OUT, *KEY], ["--avro-schema"]),
+        ([*KAFKA, "--avro-framing", "confluent", *OUT, *KEY], ["--avro-framing", "--format avro"]),
+        ([*FOLDER, *OUT], ["--noise-key-file", "head -c 32", "prism"]),
+        ([*FOLDER, *OUT, "--noise-key-file", "open.key"], ["chmod 600"]),
+        ([*FOLDER, *OUT, *KEY, *SECRET], ["--noise-key-secret", "Give one"]),
+        ([*FOLDER, *OUT, "--noise-key-secret", "projects/p/secrets/s/versions/latest"], ["versions/N"]),
+        (["--folder", "nowhere", *OUT, *KEY], ["--folder", "nowhere"]),
+        ([*FOLDER, "--output", "a.file", *KEY], ["--output", "is a file"]),
+        ([*FOLDER, *OUT, "--dead-letter", "reports/bad", *KEY], ["--dead-letter", "outside"]),
+        ([*FOLDER, *OUT, *KEY, "--stop-file", "stop"], ["--stop-file", "Remove it"]),
+        ([*FOLDER, *OUT, *KEY, "--run-id", ""], ["--run-id"]),
+        ([*FOLDER, *OUT, *KEY, "--user-field", "item"], ["--user-field"]),
+        ([*FOLDER, *OUT, *KEY, "--allowed-lateness", "9999d"], ["--allowed-lateness"]),
+        ([*FOLDER, *OUT, *KEY, "--parallelism", "2"], ["--parallelism", "--engine flink"]),
+        ([*FOLDER, *OUT, *KEY, *FLINK, "--resume-from", "/sp"], ["--resume-from", "--run-id"]),
+        ([*FOLDER, *OUT, *KEY, *FLINK, "--flink-master", "jobs"], ["--flink-master", "HOST:PORT"]),
+        ([*FOLDER, *OUT, *KEY, "--flink-master", "jobs:8081"], ["--worker-pool", "docs/deploy.md"]),
+        ([*FOLDER, *OUT, *KEY, "--detach"], ["--detach", "--flink-master"]),
+        ([*FOLDER, *OUT, *SECRET, *DATAFLOW], ["--folder", "--kafka"]),
+        ([*KAFKA, *OUT, *SECRET, *DATAFLOW], ["--output", "--output-topic"]),
+        ([*KAFKA, "--output-topic", "r", *KEY, *DATAFLOW], ["--noise-key-file", "--noise-key-secret"]),
+        (["--pubsub-subscription", SUBSCRIPTION, *OUT, *KEY, "--engine", "prism"], ["--engine dataflow"]),
+        (["--pubsub-subscription", "s", "--output-topic", "r", "--output-kafka", "h:1", *SECRET], ["projects/P"]),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_starts(
+    folder: pathlib.Path, words: list[str], told: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(folder.iterdir())
+    code, out, err = run([*words, *PLAN], capsys)
+    assert code == 1
+    assert out == ""
+    assert err.count("\n") == 1, err
+    for part in told:
+        assert part in err
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_missing_prism_names_its_remedy(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHH_ENGINES", str(folder))
+    monkeypatch.setenv("PATH", "")
+    code, _, err = run([*FOLDER, *OUT, *KEY, *PLAN], capsys)
+    assert code == 1
+    last = err.splitlines()[-1]
+    assert "make prism" in last
+    assert "--engine in-process" in last
+
+
+@pytest.mark.parametrize("engine", ["in-process", "job-service"])
+def test_a_folder_gives_the_reports_of_a_replay(
+    folder: pathlib.Path, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*PLAN, *KEY, "--run-id", "run-1", "--time-unit", "s"]
+    main(["replay", "logs", *words, "--output", "report.jsonl"])
+    capsys.readouterr()
+    code, out, err = run(["--folder", "logs", *words, *OUT, *HISTORY, "--engine", engine], capsys)
+    assert code == 0, err
+    _, expected = read_report_file("report.jsonl")
+    header, reports, ended = ReportFolder("reports").read()
+    assert reports == list(expected)
+    assert [report.heavy_hitters[0].item for report in reports] == [f"heavy-{hour}" for hour in (0, 1, 3, 5)]
+    assert header is not None
+    assert header.run_id == "run-1"
+    assert ended is not None
+    assert (ended.windows, ended.drained) == (HOURS, False)
+    assert [json.loads(line)["heavy_hitters"][0]["item"] for line in out.splitlines()] == [
+        report.heavy_hitters[0].item for report in reports
+    ]
+    assert "The declared range is over (6 windows); nothing more is answered." in err
+    # The same place again, with the name of this run or with another.
+    for more, told in ((["--run-id", "run-1"], "which has ended"), ([], "which has ended")):
+        code, _, err = run(["--folder", "logs", "--time-unit", "s", *PLAN, *KEY, *OUT, *more], capsys)
+        assert code == 1
+        assert told in err
+
+
+ENDLESS = ["--start", "2020-01-01", "--end", "2021-01-01", "--window", "1h", *PLAN[6:]]
+
+
+def started(folder: pathlib.Path, *words: str) -> subprocess.Popen[str]:
+    """A run whose range is not over when all is read, once it has begun to read."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipelines.cli", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    while "Ctrl-C" not in (line := process.stderr.readline()):
+        assert line, process.wait()
+    return process
+
+
+def test_a_signal_drains_the_run(folder: pathlib.Path) -> None:
+    with started(folder, "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h") as process:
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "Drained" in err
+    _, _, ended = ReportFolder(str(folder / "reports")).read()
+    assert ended is not None
+    assert ended.drained
+    assert not (folder / "reports.stop").exists()
+
+
+def test_a_second_signal_stops_at_once(folder: pathlib.Path) -> None:
+    with started(folder, "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h") as process:
+        time.sleep(1.0)
+        process.send_signal(signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode in (130, 143), err
+    assert "Stopped at once" in err
+    assert "Traceback" not in err
+    assert not (folder / "reports.stop").exists()
+
+
+def pubsub_words() -> list[str]:
+    return [
+        *("--pubsub-subscription", SUBSCRIPTION, "--output-topic", "r", "--output-kafka", "localhost:9"),
+        *(*SECRET, *PLAN),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("beam_words", "told"),
+    [([], ["--project", "--region", "--temp_location"]), (CLOUD[:-1], ["--sdk_container_image"])],
+)
+def test_what_dataflow_misses_is_named(
+    beam_words: list[str], told: list[str], folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run([*pubsub_words(), *beam_words], capsys)
+    assert code == 1
+    for part in told:
+        assert part in err.splitlines()[-1]
+
+
+def test_a_dry_run_on_dataflow_builds_the_job_and_sends_nothing(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("google.cloud.dataflow", reason="Google's client is missing: pip install -e '.[dev]'")
+    pytest.importorskip("google.cloud.pubsub", reason="Google's client is missing: pip install -e '.[dev]'")
+    code, out, err = run([*pubsub_words(), *CLOUD, "--dry_run=true"], capsys)
+    assert code == 0, err
+    assert out == ""
+    assert "Nothing was sent" in err
+
+
+def test_pubsub_without_its_client_names_the_extra(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pubsub, "pubsub", None)  # what Beam has without the extra
+    code, _, err = run([*pubsub_words(), *CLOUD, "--dry_run=true"], capsys)
+    assert code == 1
+    assert "pip install 'shifting-heavy-hitters[gcp]'" in err
+
+
+def test_messages_without_user_and_item_are_no_error() -> None:
+    assert user_and_item(b'{"user": "u", "item": 7, "more": []}', "user", "item") == ("u", 7)
+    for message in (b"", b"\xff", b"[1]", b"{", b'{"user": "u"}', b"[" * 100_000):
+        assert user_and_item(message, "user", "item")[1] is None
