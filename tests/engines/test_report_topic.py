@@ -1,0 +1,280 @@
+"""A topic of reports on a real broker: first answers stay, and a writer that was replaced can write no more."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import pickle
+import time
+import uuid
+from collections.abc import Iterator
+
+import fastavro
+import pytest
+
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.report_files import ReportHeader, decode_report
+from dp_transforms.report_streams import ReportTopic
+from dp_transforms.report_streams.topic_records import RECORD_FORMATS, TOPIC_AVRO_SCHEMAS
+from tests.engines import skip_reason
+from tests.engines.kafka_server import KafkaServer
+
+pytestmark = pytest.mark.skipif(bool(skip_reason("kafka")), reason=skip_reason("kafka") or "")
+
+HOUR = 3_600_000_000
+START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
+ENDED = RunEnded("news", 48)
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+
+
+def header(run_id: str = "run-1", stream: str = "news", epsilon: float = 2.0) -> ReportHeader:
+    return ReportHeader(run_id, stream, "Each user's whole log is protected with ε = 2.", {"epsilon": epsilon})
+
+
+def report(window: int, *heavy_hitters: HeavyHitter, stream: str = "news") -> WindowReport:
+    start = START + window * HOUR
+    return WindowReport(stream, start, start + HOUR, list(heavy_hitters), 2.0, 1e-9, 0.01 * (window + 1))
+
+
+REPORTS = [
+    report(0, HeavyHitter("Ünïcode ☃", ABOVE, None), HeavyHitter("b", BETWEEN, 812)),
+    report(2, HeavyHitter("", None, -3)),
+    report(30, *(HeavyHitter(f"item-{rank}", None, 900 - rank) for rank in range(50))),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    with KafkaServer(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+@pytest.fixture
+def sink(server: KafkaServer) -> ReportTopic:
+    """A topic of its own for each test, of three partitions."""
+    topic = f"reports-{uuid.uuid4().hex[:8]}"
+    server.create_topic(topic, partitions=3)
+    return ReportTopic(server.bootstrap, topic)
+
+
+def write_all(sink, reports=REPORTS, ended=ENDED, run=None):
+    writer = sink.open(run or header())
+    keys = [writer.write(window) for window in reports]
+    if ended is not None:
+        keys.append(writer.end(ended))
+    writer.commit()
+    writer.close()
+    return keys
+
+
+def records(sink: ReportTopic, isolation: str = "read_committed") -> list[tuple[int, bytes, bytes]]:
+    """Partition, key and value of all records that anybody can read, also of those that were given up."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": sink.bootstrap_servers,
+            "group.id": "test",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(sink.topic, partition, OFFSET_BEGINNING) for partition in range(3)])
+    found, at_end = [], set()
+    while len(at_end) < 3:
+        message = consumer.poll(10.0)
+        assert message is not None, "the broker answers"
+        if message.error() is None:
+            found.append((message.partition(), message.key(), message.value()))
+        else:
+            assert message.error().code() == KafkaError._PARTITION_EOF
+            at_end.add(message.partition())
+    consumer.close()
+    return found
+
+
+def eventually(question, answer, seconds: float = 10.0) -> None:
+    """Readers see a commit a moment after it: waits until they do."""
+    deadline = time.monotonic() + seconds
+    while question() != answer and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert question() == answer
+
+
+@pytest.mark.parametrize("record_format", RECORD_FORMATS)
+def test_what_is_written_is_read_back_and_what_is_written_again_changes_nothing(sink, record_format):
+    sink = ReportTopic(sink.bootstrap_servers, sink.topic, record_format)
+    assert sink.read("run-1") == (None, [], None)
+    keys = write_all(sink, REPORTS[::-1], ended=None)
+    assert keys == ["news|2017-10-02T09:00:00Z", "news|2017-10-01T05:00:00Z", "news|2017-10-01T03:00:00Z"]
+    eventually(lambda: sink.read("run-1"), (header(), REPORTS, None))
+    assert sink.ended("run-1") is None
+    assert write_all(sink, REPORTS) == [*keys[::-1], "news|end"]
+    eventually(lambda: sink.read("run-1"), (header(), REPORTS, ENDED))
+    before = records(sink, "read_uncommitted")
+    write_all(sink)
+    write_all(ReportTopic(sink.bootstrap_servers, sink.topic, *({*RECORD_FORMATS} - {record_format})))
+    assert records(sink, "read_uncommitted") == before
+    assert len({partition for partition, _, _ in before}) == 1
+    start = b"run-1|news|"
+    wanted = [b"header", *(key.partition("|")[2].encode() for key in keys), b"end"]
+    assert [key for _, key, _ in before] == [start + end for end in wanted]
+    assert sink.read("run-2") == (None, [], None)
+
+
+def test_json_records_are_the_lines_of_a_report_file_with_the_run_beside(sink):
+    write_all(sink)
+    eventually(lambda: len(records(sink)), 5)
+    values = [json.loads(value) for _, _, value in records(sink)]
+    assert {value.pop("run_id") for value in values} == {"run-1"}
+    assert values[0]["header"]["guarantee"] == header().guarantee
+    assert [decode_report(json.dumps(value)) for value in values[1:-1]] == REPORTS
+    assert values[-1] == {"ended": {"stream": "news", "windows": 48, "drained": False}}
+
+
+def test_avro_records_can_be_read_with_the_published_schemas_alone(sink):
+    """As a consumer would: schemas from the docs, told apart by the Rabin fingerprint of the Avro specification."""
+    published = json.loads((DOCS / "report_topic.avsc").read_text())
+    assert published == list(TOPIC_AVRO_SCHEMAS)
+    write_all(ReportTopic(sink.bootstrap_servers, sink.topic, "avro"))
+    eventually(lambda: len(records(sink)), 5)
+    by_fingerprint = {}
+    for schema in published:
+        canonical = fastavro.schema.to_parsing_canonical_form(schema)
+        by_fingerprint[rabin(canonical.encode())] = fastavro.parse_schema(schema)
+    seen = []
+    for _, _, value in records(sink):
+        assert value[:2] == b"\xc3\x01"
+        schema = by_fingerprint[int.from_bytes(value[2:10], "little")]
+        seen.append((schema["name"], fastavro.schemaless_reader(io.BytesIO(value[10:]), schema, None)))
+    assert [name.rpartition(".")[2] for name, _ in seen] == ["RunHeader", *["WindowReport"] * 3, "RunEnded"]
+    assert seen[1][1]["window_start"].isoformat() == "2017-10-01T03:00:00+00:00"
+    assert [entry["item"] for entry in seen[1][1]["heavy_hitters"]] == ["Ünïcode ☃", "b"]
+
+
+def rabin(data: bytes) -> int:
+    """CRC-64-AVRO, as the specification prints it."""
+    empty = 0xC15D213AA4D7A795
+    fingerprint = empty
+    for byte in data:
+        term = (fingerprint ^ byte) & 0xFF
+        for _ in range(8):
+            term = (term >> 1) ^ (empty & -(term & 1))
+        fingerprint = (fingerprint >> 8) ^ term
+    return fingerprint
+
+
+def test_a_second_answer_and_another_run_under_the_name_are_refused_and_written_nowhere(sink):
+    write_all(sink)
+    eventually(lambda: sink.ended("run-1"), ENDED)
+    before = records(sink, "read_uncommitted")
+    writer = sink.open(header())
+    with pytest.raises(StreamError, match="T05:00:00Z' was answered before with another answer"):
+        writer.write(report(2, HeavyHitter("secret", None, -3)))
+    with pytest.raises(StreamError, match="ended before"):
+        writer.end(ENDED._replace(drained=True))
+    with pytest.raises(StreamError, match="another stream"):
+        writer.write(report(3, stream="olds"))
+    writer.commit()
+    writer.close()
+    with pytest.raises(StreamError, match="another plan"):
+        sink.open(header(epsilon=3.0))
+    assert records(sink, "read_uncommitted") == before
+
+
+def test_runs_and_streams_share_a_topic(sink):
+    for run_id, stream in (("run-1", "news"), ("run-2", "news"), ("run-1", "olds")):
+        reports = [window._replace(stream=stream, epsilon_spent=len(run_id + stream) / 10) for window in REPORTS]
+        write_all(sink, reports, None, header(run_id, stream))
+    write_all(sink, [], ENDED, header("run-2"))
+    eventually(lambda: sink.ended("run-2"), ENDED)
+    assert len(sink.read("run-2")[1]) == 3
+    assert sink.ended("run-2") == ENDED
+
+
+def test_a_writer_that_was_replaced_writes_no_more(sink):
+    """A worker that was given up and lives on: neither what it had open nor what it tries later is ever read."""
+    zombie = sink.open(header())
+    zombie.write(REPORTS[0])
+    zombie.commit()
+    zombie.write(report(1, HeavyHitter("of the zombie", None, 1)))
+    zombie._producer.flush(10.0)  # on the broker, and not committed
+    successor = sink.open(header())
+    with pytest.raises(StreamError, match="another worker has taken over this run"):
+        zombie.commit()
+    with pytest.raises(StreamError, match=r"cannot be used|taken over"):
+        zombie.write(report(3, HeavyHitter("of the zombie", None, 2)))
+    zombie.close()
+    successor.write(report(1, HeavyHitter("of the successor", None, 1)))
+    successor.commit()
+    successor.close()
+    expected = [REPORTS[0], report(1, HeavyHitter("of the successor", None, 1))]
+    eventually(lambda: sink.read("run-1"), (header(), expected, None))
+    assert any(b"of the zombie" in value for _, _, value in records(sink, "read_uncommitted"))
+
+
+def test_what_was_not_committed_is_written_by_the_next(sink):
+    writer = sink.open(header())
+    writer.write(REPORTS[0])
+    writer.close()
+    assert sink.read("run-1") == (header(), [], None)
+    write_all(sink)
+    eventually(lambda: sink.read("run-1"), (header(), REPORTS, ENDED))
+
+
+def test_a_writer_waits_behind_the_open_transaction_of_another_run(sink):
+    """Readers do not see past it. A writer that did not wait would take windows for unanswered."""
+    other, other_header = None, None
+    writer = sink.open(header())
+    writer.close()
+    for number in range(2, 40):  # a run whose records go to the same partition
+        other_header = header(f"run-{number}")
+        other = sink.open(other_header)
+        other.write(report(0))
+        if other._partition == writer._partition:
+            break
+        other.close()
+    other._producer.flush(10.0)
+    write_all(sink, REPORTS, None)
+    assert sink.read("run-1")[1] == [], "hidden from readers behind the other transaction"
+    import threading
+
+    releaser = threading.Timer(1.0, other.commit)
+    releaser.start()
+    begin = time.monotonic()
+    writer = sink.open(header())
+    assert time.monotonic() - begin > 0.5
+    with pytest.raises(StreamError, match="another answer"):
+        writer.write(report(2, HeavyHitter("", None, -4)))
+    writer.close()
+    releaser.join()
+    other.close()
+
+
+def test_many_windows_are_one_transaction(sink):
+    many = [report(window, HeavyHitter("a", None, window)) for window in range(5000)]
+    begin = time.monotonic()
+    write_all(sink, many)
+    eventually(lambda: len(sink.read("run-1")[1]), 5000)
+    assert time.monotonic() - begin < 10
+
+
+def test_what_cannot_be_used_is_told_in_one_line(sink, tmp_path):
+    with pytest.raises(StreamError, match="Create it first"):
+        ReportTopic(sink.bootstrap_servers, "no-such-topic").open(header())
+    secret = tmp_path / "client.properties"
+    secret.write_text("sasl.mechanism=PLAIN\nno.such.setting=hunter2\n")
+    with pytest.raises(StreamError, match=r"no\.such\.setting") as caught:
+        ReportTopic(sink.bootstrap_servers, sink.topic, client_config_file=str(secret)).read("run-1")
+    assert "hunter2" not in str(caught.value)
+    assert pickle.loads(pickle.dumps(sink)) == sink  # noqa: S301
+    for arguments, said in (
+        ({"topic": ""}, "topic"),
+        ({"record_format": "xml"}, "json, avro, got 'xml'"),
+        ({"client_config": {"transactional.id": "mine"}}, "transactional.id"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            ReportTopic(**{"bootstrap_servers": "localhost:1", "topic": "reports", **arguments})
