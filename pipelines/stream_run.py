@@ -264,7 +264,7 @@ def _ask_to_stop(times: int, code: int, job: _Job, request: StreamRequest, statu
         if request.stop_file is None:
             status.tell("This run has no --stop-file, so it cannot be drained. Ask again to stop it at once.")
             return False
-        status.tell("Draining: what has arrived is read, all windows close. Ask again to stop at once.")
+        status.tell("Draining: all windows close with what was read. Ask again to stop at once.")
         with contextlib.suppress(FileExistsError):
             pathlib.Path(request.stop_file).touch(exist_ok=False)
             return True

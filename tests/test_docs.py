@@ -52,7 +52,7 @@ def _commands() -> dict[str, click.Command]:
     return {name: command for name, command in found.items() if command is not None}
 
 
-@pytest.mark.parametrize("name", ["audit", "plan", "replay", "show", "simulate"])
+@pytest.mark.parametrize("name", ["audit", "plan", "replay", "show", "simulate", "stream"])
 def test_every_option_is_documented(name: str) -> None:
     command = _commands()[name]
     text = (ROOT / "docs" / "commands.md").read_text()

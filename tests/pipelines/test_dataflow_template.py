@@ -1,0 +1,141 @@
+"""The flex template of Dataflow: its parameters are options of `shh stream`, and the documents launch it correctly."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shlex
+
+import click
+import pytest
+
+from pipelines.dataflow_template.main import command_line
+from pipelines.stream import command
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "pipelines" / "dataflow_template"
+METADATA = json.loads((FOLDER / "metadata.json").read_text())
+PARAMETERS = {parameter["name"]: parameter for parameter in METADATA["parameters"]}
+OPTIONS = {
+    option: parameter
+    for parameter in command.params
+    if isinstance(parameter, click.Option)
+    for option in parameter.opts
+}
+# What a value of each parameter can look like; each must pass its regex and, as an option, be parsed.
+EXAMPLES = {
+    "kafka": "b-1.internal:9092,b-2.internal:9092",
+    "topic": "clicks",
+    "pubsub_subscription": "projects/p/subscriptions/s",
+    "kafka_config": "/etc/kafka.properties",
+    "epsilon": "0.5",
+    "delta": "1e-9",
+    "window": "90m",
+    "slide": "30m",
+    "start": "2026-01-01T00:00:00Z",
+    "end": "2026-02-01",
+    "hits_per_user": "3",
+    "max_items_per_user": "3",
+    "threshold": "500",
+    "allowed_lateness": "0s",
+    "out_of_order": "10s",
+    "max_ahead": "5m",
+    "idle_timeout": "1m",
+    "output_topic": "trends",
+    "output_kafka": "b:9092",
+    "output_kafka_config": "/etc/kafka.properties",
+    "noise_key_secret": "projects/p/secrets/s/versions/12",
+    "run_id": "run 1",
+}
+
+
+def test_the_metadata_has_the_form_that_dataflow_reads() -> None:
+    assert set(METADATA) == {
+        *("name", "description", "streaming", "supportsAtLeastOnce", "supportsExactlyOnce", "parameters")
+    }
+    assert METADATA["streaming"] is True
+    assert len(PARAMETERS) == len(METADATA["parameters"])
+    known = {"name", "label", "helpText", "isOptional", "paramType", "regexes", "enumOptions", "defaultValue"}
+    for name, parameter in PARAMETERS.items():
+        assert re.fullmatch(r"[a-z][a-z_]*", name)
+        assert {"name", "label", "helpText", "isOptional", "paramType"} <= set(parameter) <= known
+        assert isinstance(parameter["isOptional"], bool)
+        assert parameter["paramType"] in ("TEXT", "ENUM", "PUBSUB_SUBSCRIPTION")
+        assert ("enumOptions" in parameter) == (parameter["paramType"] == "ENUM")
+        assert ("regexes" in parameter) == (parameter["paramType"] != "ENUM")
+    assert {name for name, parameter in PARAMETERS.items() if not parameter["isOptional"]} == {
+        *("epsilon", "delta", "window", "start", "end", "output_topic", "noise_key_secret")
+    }
+
+
+@pytest.mark.parametrize("name", sorted(PARAMETERS))
+def test_every_parameter_is_an_option_and_takes_what_the_option_takes(name: str) -> None:
+    option = OPTIONS["--" + name.replace("_", "-")]
+    parameter = PARAMETERS[name]
+    if parameter["paramType"] == "ENUM":
+        assert isinstance(option.type, click.Choice)
+        assert [choice["value"] for choice in parameter["enumOptions"]] == list(option.type.choices)
+        return
+    default = None if option.default is None else str(option.default)
+    if "defaultValue" in parameter:
+        assert parameter["defaultValue"] == default
+    example = EXAMPLES.get(name, default)
+    assert example is not None
+    for regex in parameter["regexes"]:
+        assert re.fullmatch(regex, example)
+        assert not re.fullmatch(regex, "")
+        assert not re.fullmatch(regex, " x")
+    option.type_cast_value(click.Context(command), example)
+
+
+def test_regexes_refuse_what_the_option_would_refuse() -> None:
+    for name, value in (
+        ("kafka", "localhost"),
+        ("window", "1"),
+        ("idle_timeout", "0s"),
+        ("noise_key_secret", "projects/p/secrets/s/versions/latest"),
+        ("epsilon", "-1"),
+        ("start", "tomorrow"),
+    ):
+        assert not any(re.fullmatch(regex, value) for regex in PARAMETERS[name]["regexes"]), name
+
+
+def test_the_launch_line_of_the_documents_is_a_command_line() -> None:
+    text = (ROOT / "docs" / "deploy.md").read_text().replace("\\\n", " ")
+    (line,) = re.findall(r"^ *(gcloud dataflow flex-template run .*)$", text, re.MULTILINE)
+    words = shlex.split(line)
+    parameters = dict(
+        pair.split("=", 1)
+        for word in words
+        if word.startswith("--parameters=")
+        for pair in word.partition("=")[2].split(",")
+    )
+    assert set(parameters) <= set(PARAMETERS)
+    for name, parameter in PARAMETERS.items():
+        assert parameter["isOptional"] or name in parameters
+        for regex in parameter.get("regexes", ()):
+            assert name not in parameters or re.fullmatch(regex, parameters[name]), name
+    beam = ["--project=p", "--region=r", "--temp_location=gs://b/t", "--template_location=gs://b/j", "--job_name=j"]
+    ours = [f"--{name}={value}" for name, value in parameters.items()]
+    found = command_line([*beam[:2], *ours, *beam[2:]])
+    split = found.index("--")
+    assert found[:4] == ["stream", "--engine", "dataflow", "--detach"]
+    assert found[split + 1 :] == beam
+    context = command.make_context("stream", found[1:split], obj=[])
+    assert context.params["noise_key_secret"] == parameters["noise_key_secret"]
+    assert context.params["kafka"] == parameters["kafka"]
+    assert context.params["detach"]
+
+
+def test_the_image_has_what_it_runs() -> None:
+    text = (FOLDER / "Containerfile").read_text()
+    (program,) = re.findall(r"^ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/(\S+)$", text, re.MULTILINE)
+    assert (ROOT / program).is_file()
+    copied = [name for line in re.findall(r"^COPY (?!--)(.*) \S+$", text, re.MULTILINE) for name in line.split()]
+    assert {"pyproject.toml", "setup.py", "dp_transforms", "pipelines", "runners"} <= set(copied)
+    assert all((ROOT / name).exists() for name in copied)
+    # The Beam of the image is the Beam of the package.
+    (version,) = re.findall(r"beam_python3\.11_sdk:(\d+\.\d+)\.\d+$", text, re.MULTILINE)
+    assert f'"apache-beam>={version},' in (ROOT / "pyproject.toml").read_text()
+    assert 'ENTRYPOINT ["/opt/apache/beam/boot"]' in text
