@@ -46,7 +46,7 @@ LOOP = "loop"
 REJECTED = "rejected"  # tag of the second output
 _INTENTS = "intents"  # tag of the third
 _KEEP_ALIVE_SECONDS = 600
-_ASK_AGAIN_SECONDS = 60
+_ASK_AGAIN_SECONDS = 30
 _LOOK_FOR_STOP_SECONDS = 1.0
 
 # Of this process: intents that were stored for good, and when those that were not were last asked for.

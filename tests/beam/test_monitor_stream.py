@@ -11,13 +11,16 @@ from dp_transforms.event_streams.partition_poller import announced
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.item_domain import ItemDomain
+from dp_transforms.monitor_heavy_hitters import CountedMonitorDoFn
 from dp_transforms.monitor_stream import MonitorStream
+from dp_transforms.monitoring.candidates import find_candidates
+from dp_transforms.monitoring.contributions import bound_contributions
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.message_parts import holder_messages, pair_messages
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.operator_counters import LATE_BATCHES, operator_counts
-from tests.beam.test_monitor_do_fn import Bag, Cell
+from tests.beam.test_monitor_do_fn import Bag, Cell, HeldSecret
 from tests.memory_stream import BROKEN, Arrival, MemoryStream
 from tests.oracle import oracle_reports, oracle_transcript
 from tests.pipeline_helpers import (
@@ -243,6 +246,44 @@ def test_more_than_was_announced_is_counted_and_never_emitted(monkeypatch):
     gathered = Gathered(1)
     assert gathered.take([(0, False, b"a"), (0, False, b"b"), (2, False, b"c")]) == []
     assert LocalCounter.counts[LATE_BATCHES] == 1
+
+
+def messages_to_the_monitor(plan, log, shards):
+    """What the item shards of all windows send to the monitor, in order."""
+    settings, keys = settings_of(plan), settings_of(plan).stream_keys(SECRET)
+    cells = {}
+    for window, _, pairs in pairs_of_events(batch_of(log), plan.schedule, keys, windows_per_slab=1, shards=1):
+        bounded = bound_contributions(pairs, plan.max_items_per_user, keys)
+        for shard, part in ItemHolders.of_pairs(bounded).shard_by_item(shards):
+            cells[window, shard] = find_candidates(part, settings, keys)
+    for window in range(plan.schedule.horizon):
+        for shard in range(shards):
+            blobs = list(holder_messages(cells[window, shard], 200)) if (window, shard) in cells else []
+            for message in announced(blobs, False):
+                yield "events", (window, *message)
+
+
+@pytest.mark.parametrize("order", ["in order", "backwards", "shuffled", "the first window last"])
+def test_the_monitor_closes_windows_in_order_whatever_order_their_parts_have(order):
+    plan = small_plan(30, sliding=3, release="labels", max_items_per_user=1, hits_per_user=2)
+    log = ordered_log(plan, 8)
+    messages = list(messages_to_the_monitor(plan, log, 3))
+    assert len(messages) > 3 * plan.schedule.horizon, "some were cut"
+    if order == "backwards":
+        messages.reverse()
+    elif order == "shuffled":
+        random.Random(1).shuffle(messages)
+    elif order == "the first window last":
+        messages.sort(key=lambda message: message[1][0] == 0)
+    do_fn = CountedMonitorDoFn(settings_of(plan), HeldSecret(), 3)
+    do_fn.setup()
+    state = {"pending": Bag(), "counts": Cell(), "budgets": Bag(), "progress": Cell()}
+    outputs = [output for message in messages for output in do_fn.process(message, **state)]
+    expected = oracle_transcript(log, settings_of(plan), SECRET)
+    assert expected.kept_out > 0
+    assert [output.value for output in outputs] == [*expected.reports, RunEnded("events", plan.schedule.horizon)]
+    assert (state["pending"].content, state["counts"].content) == ([], b"")
+    assert list(do_fn.process(messages[5], **state)) == [], "a window that is closed stays closed"
 
 
 def test_messages_stay_under_their_limit_and_add_up_to_the_whole():

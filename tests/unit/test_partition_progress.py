@@ -291,6 +291,53 @@ def test_what_all_steps_send_for_a_shard_is_what_the_last_of_them_announces():
     assert len(users) == 40 * 11 + 40  # the last window holds 40 events of 40 users
 
 
+def pairs_sent(steps):
+    """What each shard of each window gets, put together, and how many messages were announced to it."""
+    blobs, announced, sent = {}, {}, {}
+    for key, message in (sent_message for step in steps for sent_message in step.messages):
+        sent[key] = sent.get(key, 0) + 1
+        announced[key] = announced.get(key, 0) + message.announced
+        if message.blob:
+            blobs.setdefault(key, []).append(UserPairs.from_bytes(message.blob))
+    assert sent == announced
+    return {key: UserPairs.merge(parts).to_bytes() for key, parts in blobs.items()}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_steps_that_are_lost_and_done_again_change_nothing(seed):
+    """State and messages are stored together, now and then; in between everything dies, and polls differ after it."""
+    plan = small_plan(12, sliding=3)
+    start = plan.schedule.start_seconds
+    source = random.Random(seed)
+    told = [(source.randrange(300), source.randrange(30)) for _ in range(900)]
+    arrivals = [
+        Arrival(event(source.randrange(40), start + at_second), at(start + at_second + late))
+        for at_second, late in told
+    ]
+    arrivals.sort(key=lambda arrival: arrival.micros)
+
+    def run(can_die):
+        poller, steps, unstored, wall = poller_of(plan), [], [], at(start + 10**6)
+        stored, confirmed = poller.start().to_bytes(), set()
+        progress = poller.restore(stored)
+        for _ in range(2000):
+            if progress.is_over and not unstored:
+                return pairs_sent(steps)
+            wall += at(source.randrange(40)) if can_die else at(40)
+            reader = MemoryPartition("p", tuple(arrivals), source.randrange(1, 60) if can_die else 900).open()
+            intent = progress.intent
+            is_confirmed = intent is not None and intent.name in confirmed
+            unstored.append(poller.step("p", progress, reader, wall, is_confirmed=is_confirmed))
+            if can_die and source.random() < 0.4:
+                progress, unstored = poller.restore(stored), []
+            elif not can_die or source.random() < 0.5:
+                steps, unstored, stored = [*steps, *unstored], [], progress.to_bytes()
+                confirmed |= {progress.intent.name} if progress.intent is not None else set()
+        raise AssertionError("the partition did not end")
+
+    assert run(can_die=True) == run(can_die=False)
+
+
 def test_an_intent_waits_for_its_confirmation_and_a_restart_asks_again():
     plan = small_plan(12)
     start = plan.schedule.start_seconds
