@@ -12,6 +12,7 @@ from dp_transforms.report_files import ReportFileError
 from pipelines.options import TERMINATED, UserError
 
 _OURS = "EventFileError|ReportFileError|StreamError"  # whose messages hold no cell
+_BAD_OPTIONS = "Pipeline has validations errors:"  # Beam's own check of its options, one a line
 
 
 @contextlib.contextmanager
@@ -34,6 +35,8 @@ def told_in_one_line(outcome: str) -> Iterator[None]:
         ours = re.findall(rf"^\S*\.(?:{_OURS}): (.*?)(?: \[while running .*)?$", text, re.MULTILINE)
         if ours:
             raise UserError(ours[-1]) from None
+        if type(error) is ValueError and text.startswith(_BAD_OPTIONS):
+            raise UserError(f"{' '.join(text.removeprefix(_BAD_OPTIONS).split())} Check what follows --.") from None
         # Only what is wrong with the options: what a worker says was not written to be shown.
         if type(error) is ValueError and "\n" not in text and "[while running" not in text:
             raise UserError(text) from None

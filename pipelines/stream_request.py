@@ -319,6 +319,12 @@ def _check_new_or_resumed(request: StreamRequest, is_named: bool) -> None:
         request.sink.read() if isinstance(request.sink, ReportFolder) else request.sink.read(request.run_id)
     )
     if header is None:
+        if (
+            isinstance(request.sink, ReportFolder)
+            and os.path.isdir(request.sink.path)
+            and os.listdir(request.sink.path)
+        ):
+            raise UserError(f"--output {request.sink.path} holds other files. Name a new or an empty folder.")
         return
     place = "--output" if folder else "--output-topic"
     if ended is not None:
@@ -330,6 +336,11 @@ def _check_new_or_resumed(request: StreamRequest, is_named: bool) -> None:
             f"{place} holds run {header.run_id!r} already. Go on with it by --resume-from SAVEPOINT, or start a new"
             f" run: without --run-id, and with another {place}."
         )
+
+
+def _has_files(folder: str) -> bool:
+    """Hidden ones, which a worker may have left, not counted."""
+    return any(not name.startswith(".") for name in os.listdir(folder))
 
 
 def _in_flags(message: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,8 +28,8 @@ PLAN = [
 ]
 # The log is older than its windows need, so that they close as soon as nothing new comes.
 HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
-SUBSCRIPTION = "projects/p/subscriptions/s"
-CLOUD = ["--", "--project=p", "--region=r", "--temp_location=gs://b/t", "--sdk_container_image=i"]
+SUBSCRIPTION = "projects/project/subscriptions/clicks"
+CLOUD = ["--", "--project=project", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=i"]
 SECRET = ["--noise-key-secret", "projects/p/secrets/s/versions/1"]
 
 
@@ -98,6 +99,7 @@ DATAFLOW = ["--engine", "dataflow"]
         ([*FOLDER, *OUT, "--noise-key-secret", "projects/p/secrets/s/versions/latest"], ["versions/N"]),
         (["--folder", "nowhere", *OUT, *KEY], ["--folder", "nowhere"]),
         ([*FOLDER, "--output", "a.file", *KEY], ["--output", "is a file"]),
+        ([*FOLDER, "--output", "logs", *KEY], ["--output", "other files"]),
         ([*FOLDER, *OUT, "--dead-letter", "reports/bad", *KEY], ["--dead-letter", "outside"]),
         ([*FOLDER, *OUT, *KEY, "--stop-file", "stop"], ["--stop-file", "Remove it"]),
         ([*FOLDER, *OUT, *KEY, "--run-id", ""], ["--run-id"]),
@@ -214,6 +216,16 @@ def test_a_second_signal_stops_at_once(folder: pathlib.Path) -> None:
     assert not (folder / "reports.stop").exists()
 
 
+def test_a_job_that_fails_says_why_in_one_line(folder: pathlib.Path) -> None:
+    with started(folder, "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h") as process:
+        shutil.rmtree(folder / "logs")
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("shh: ")
+    assert str(folder / "logs") in err.splitlines()[-1]
+
+
 def pubsub_words() -> list[str]:
     return [
         *("--pubsub-subscription", SUBSCRIPTION, "--output-topic", "r", "--output-kafka", "localhost:9"),
@@ -223,7 +235,11 @@ def pubsub_words() -> list[str]:
 
 @pytest.mark.parametrize(
     ("beam_words", "told"),
-    [([], ["--project", "--region", "--temp_location"]), (CLOUD[:-1], ["--sdk_container_image"])],
+    [
+        ([], ["--project", "--region", "--temp_location"]),
+        (CLOUD[:-1], ["--sdk_container_image"]),
+        ([*CLOUD, "--project=No"], ["Invalid Project ID"]),
+    ],
 )
 def test_what_dataflow_misses_is_named(
     beam_words: list[str], told: list[str], folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
