@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.coders import BytesCoder
+from apache_beam.coders import BytesCoder, VarIntCoder
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.transforms.core import RestrictionProvider
@@ -289,16 +289,19 @@ class PollInTimersDoFn(_PollDoFn):
     """Stateful, keyed by partition: one step at each firing of a timer that sets itself again until all is closed."""
 
     PROGRESS = ReadModifyWriteStateSpec("progress_v1", BytesCoder())
+    PARTITIONS = ReadModifyWriteStateSpec("partitions_v1", VarIntCoder())  # how many the run was started with
     POLL = TimerSpec("poll_v1", TimeDomain.REAL_TIME)
 
     def process(
         self,
         element: tuple[str, int],
         progress: Any = beam.DoFn.StateParam(PROGRESS),
+        partitions: Any = beam.DoFn.StateParam(PARTITIONS),
         poll: Any = beam.DoFn.TimerParam(POLL),
     ) -> None:
         if progress.read() is None:
             progress.write(self._poller.start().to_bytes())
+            partitions.write(len(self._partitions))
             poll.set(Timestamp.now())
 
     @on_timer(POLL)
@@ -306,8 +309,15 @@ class PollInTimersDoFn(_PollDoFn):
         self,
         name: str = beam.DoFn.KeyParam,
         progress: Any = beam.DoFn.StateParam(PROGRESS),
+        partitions: Any = beam.DoFn.StateParam(PARTITIONS),
         poll: Any = beam.DoFn.TimerParam(POLL),
     ) -> Iterator[object]:
+        started_with = partitions.read()
+        if started_with != len(self._partitions):  # no window would ever be complete
+            raise StreamError(
+                f"the run was started with {started_with} partitions, and the source has {len(self._partitions)} now."
+                " Partitions are fixed for a run: start a new one."
+            )
         now = self._poller.restore(progress.read())
         if now.is_over:
             return
