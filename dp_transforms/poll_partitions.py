@@ -82,12 +82,13 @@ class PollPartitions(beam.PTransform):
         self._names = [partition.name for partition in partitions]
         do_fn = PollInTimersDoFn if driver == TIMERS else PollInLoopDoFn
         self._driver = driver
+        self._confirm = confirm and driver == TIMERS  # a loop in one call is never restored
         self._do_fn = do_fn(
             {partition.name: partition for partition in partitions},
             settings,
             noise_key,
             domain,
-            _Polling(clock, shards, confirm and driver == TIMERS, stop_file, poll_seconds, max_records),
+            _Polling(clock, shards, self._confirm, stop_file, poll_seconds, max_records),
         )
 
     def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
@@ -100,8 +101,9 @@ class PollPartitions(beam.PTransform):
         )
         polled.messages.element_type = convert_to_beam_type(tuple[Key, Sent])
         polled[REJECTED].element_type = RejectedEvents
-        polled[_INTENTS].element_type = str
-        _ = polled[_INTENTS] | "Confirm" >> beam.ParDo(_ConfirmDoFn()).with_output_types(str)
+        if self._confirm:
+            polled[_INTENTS].element_type = str
+            _ = polled[_INTENTS] | "Confirm" >> beam.ParDo(_ConfirmDoFn()).with_output_types(str)
         return polled.messages, polled[REJECTED]
 
 
