@@ -21,6 +21,15 @@ class RawRecord(NamedTuple):
 
 def raw_records(bootstrap: str, topic: str, *, committed: bool = True) -> list[RawRecord]:
     """Every record from the first to the last. committed: without those of transactions that were given up."""
+    return [RawRecord(message.key(), message.value()) for message in _messages(bootstrap, topic, committed)]
+
+
+def stamped_values(bootstrap: str, topic: str) -> list[tuple[int, bytes]]:
+    """When the broker took each record, in microseconds, and its value."""
+    return [(message.timestamp()[1] * 1000, message.value()) for message in _messages(bootstrap, topic, True)]
+
+
+def _messages(bootstrap: str, topic: str, committed: bool) -> list[Any]:
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(
@@ -41,7 +50,7 @@ def raw_records(bootstrap: str, topic: str, *, committed: bool = True) -> list[R
         for _ in range(2000):
             for message in consumer.consume(1000, 0.5):
                 if message.error() is None:
-                    found.append(RawRecord(message.key(), message.value()))
+                    found.append(message)
                 else:
                     at_end.add(message.partition())
             if len(at_end) == len(partitions):
@@ -52,12 +61,18 @@ def raw_records(bootstrap: str, topic: str, *, committed: bool = True) -> list[R
 
 
 def faults(
-    records: Iterable[RawRecord], expected: Sequence[WindowReport], windows: int, *, is_whole: bool = True
+    records: Iterable[RawRecord],
+    expected: Sequence[WindowReport] | None,
+    windows: int,
+    *,
+    is_whole: bool = True,
+    drained: bool = False,
 ) -> list[str]:
     """What is wrong with the records of one run; none if nothing is.
 
-    expected: the reports of a run in which nothing was killed. is_whole: whether the run has ended and every expected
-    window must be there; otherwise those there are must be the first ones, and no end may be among them.
+    expected: the reports of a run in which nothing was killed; None where nobody can know them. is_whole: whether the
+    run has ended and every expected window must be there; otherwise those there are must be the first ones, and no end
+    may be among them. drained: what the end must say.
     """
     found: list[str] = []
     values: dict[bytes, set[bytes]] = {}
@@ -82,13 +97,12 @@ def faults(
     found += [f"window {window}: {len(of)} answers" for window, of in windows_seen.items() if len(of) > 1]
     if len(headers) != 1:
         found.append(f"{len(headers)} headers")
-    by_start = {report.window_start: report for report in expected}
     got = plain_reports(list(reports.values()))
-    wanted = plain_reports(list(by_start.values()))
+    wanted = plain_reports(expected) if expected is not None else got
     if got != (wanted if is_whole else wanted[: len(got)]):
         found.append(f"{len(got)} reports are not the {len(wanted)} expected ones: {_first_difference(got, wanted)}")
-    if is_whole and (sum(ends.values()) != 1 or next(iter(ends)).windows != windows):
-        found.append(f"ends: {dict(ends)}, wanted one after {windows} windows")
+    if is_whole and (sum(ends.values()) != 1 or next(iter(ends))[1:] != (windows, drained)):
+        found.append(f"ends: {dict(ends)}, wanted one after {windows} windows, drained {drained}")
     if not is_whole and ends:
         found.append(f"the run says that it has ended: {dict(ends)}")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -78,18 +79,35 @@ class Cluster:
     def job_ids(self) -> set[str]:
         return {job.job_id for job in self.flink.rest.jobs()}
 
-    def kill_worker(self) -> int:
-        """SIGKILL to the Python workers that run now; returns how many there were."""
-        pids = self.pool.worker_pids()
+    def kill_worker(self, seconds: float = 60.0) -> None:
+        """SIGKILL to the Python workers that run now, or as soon as one does."""
+        deadline = time.monotonic() + seconds
+        while not (pids := self.pool.worker_pids()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no Python worker runs after {seconds:g} s.")
+            time.sleep(0.05)
         for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        return len(pids)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def kill_task_manager(self) -> None:
-        """SIGKILL, and a new one at once."""
+        """SIGKILL, and a new one as soon as it is missed."""
         self.flink.kill_task_manager()
         self.flink.wait_until_missed()
         self.flink.start_task_manager()
+
+    def restarts(self, job: str) -> int:
+        """How often Flink has restarted the job."""
+        found = self.flink.rest.get(f"/jobs/{job}/metrics?get=numRestarts")
+        return int(found[0]["value"]) if found else 0
+
+    def wait_for_restart(self, job: str, before: int, seconds: float = 60.0) -> None:
+        """Returns when the job was restarted more often than ``before``, and runs."""
+        deadline = time.monotonic() + seconds
+        while self.restarts(job) <= before or self.flink.rest.job_state(job) != "RUNNING":
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the job was not restarted in {seconds:g} s: {self.flink.rest.job_state(job)}.")
+            time.sleep(0.1)
 
     def cancel(self, job: str) -> None:
         """Ends the job, whatever it is doing."""

@@ -96,6 +96,11 @@ class StreamCase:
         return oracle_transcript(self.counted, settings_of(self.plan), SECRET)
 
     @property
+    def open_rows(self) -> tuple[Row, ...]:
+        """Without the last row of each partition: then something else must close the last windows."""
+        return self.rows[: -self.partitions]
+
+    @property
     def header(self) -> ReportHeader:
         return ReportHeader(RUN_ID, STREAM, self.plan.guarantee, json.loads(self.plan.to_json()))
 
@@ -270,8 +275,17 @@ def wait_for_end(sink: Any, seconds: float) -> float:
     while sink.ended(RUN_ID) is None:
         if time.monotonic() - begin > seconds:
             raise TimeoutError(f"no end in {seconds:g} s; {len(sink.read(RUN_ID)[1])} reports so far.")
-        time.sleep(0.2)
+        time.sleep(0.5)
     return time.monotonic() - begin
+
+
+def wait_for_reports(sink: Any, count: int, seconds: float) -> None:
+    """Returns when the sink has so many. Raises TimeoutError naming how far it came."""
+    begin = time.monotonic()
+    while (so_far := len(sink.read(RUN_ID)[1])) < count:
+        if time.monotonic() - begin > seconds:
+            raise TimeoutError(f"{so_far} of {count} reports in {seconds:g} s.")
+        time.sleep(0.5)
 
 
 def plain_reports(reports: Sequence[WindowReport]) -> list[tuple]:

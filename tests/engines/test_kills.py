@@ -1,0 +1,161 @@
+"""Workers and task managers are killed at random moments, and the answers are those of a run without kills.
+
+Every charge changes later reports (test_stream_case.py): so none was lost and none was made twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from dp_transforms.event_streams.kafka_topic import KafkaTopic
+from dp_transforms.report_streams import ReportTopic
+from runners.flink_rest import ENDED
+from tests.engines.answers import faults, raw_records, repeats
+from tests.engines.stream_case import CLOCK, Feeder, Row, StreamCase, history_case, submit, wait_for_end
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+WORKER, TASK_MANAGER = "worker", "task manager"
+
+
+@dataclasses.dataclass
+class Run:
+    """A job on the cluster that reads one topic and writes another."""
+
+    kafka: Any
+    cluster: Any
+    case: StreamCase
+    topic: str
+    source: KafkaTopic
+    sink: ReportTopic
+    result: Any
+    job: str
+    feeder: Feeder
+
+    def feed(self, rows: Sequence[Row], seconds: float) -> Feeder:
+        """More rows, evenly over some seconds."""
+        return Feeder(self.kafka.bootstrap, self.source.topic, rows, seconds)
+
+    def kill(self, what: str) -> None:
+        """Returns when Flink has restarted the job."""
+        before = self.cluster.restarts(self.job)
+        if what == WORKER:
+            self.cluster.kill_worker()
+        else:
+            self.cluster.kill_task_manager()
+        self.cluster.wait_for_restart(self.job, before)
+
+    def assert_answers(self, *, is_oracle: bool = True, drained: bool = False) -> int:
+        """One distinct record per window, the oracle's; returns how many were written again."""
+        expected = self.case.expected.reports if is_oracle else None
+        horizon = self.case.plan.schedule.horizon
+        committed = raw_records(self.kafka.bootstrap, self.topic)
+        assert faults(committed, expected, horizon, drained=drained) == []
+        # Nobody should read what was given up, but who does must not find another answer either.
+        everything = raw_records(self.kafka.bootstrap, self.topic, committed=False)
+        given_up = [record for record in everything if record not in committed]
+        assert given_up == []
+        return repeats(everything)
+
+
+@contextlib.contextmanager
+def running(
+    kafka: Any,
+    cluster: Any,
+    key_path: str,
+    case: StreamCase,
+    *,
+    rows: Sequence[Row] | None = None,
+    seconds: float = 25,
+    checkpoint_seconds: float = 1,
+    more_partitions: int = 0,
+    **arguments: Any,
+) -> Iterator[Run]:
+    """While the block runs, the job does, and its log is fed over some seconds."""
+    name = uuid.uuid4().hex[:8]
+    source_topic, topic = f"in-{name}", f"out-{name}"
+    kafka.create_topic(source_topic, case.partitions + more_partitions)
+    kafka.create_topic(topic)
+    sink = ReportTopic(kafka.bootstrap, topic)
+    known = cluster.job_ids()
+    flags = cluster.options(checkpointing_interval_seconds=checkpoint_seconds)
+    source = case.kafka(kafka.bootstrap, source_topic)
+    result = submit(case, source, sink, flags, key_path, **arguments)
+    job = cluster.newest_job(known)
+    feeder = Feeder(kafka.bootstrap, source_topic, case.rows if rows is None else rows, seconds)
+    run = Run(kafka, cluster, case, topic, source, sink, result, job, feeder)
+    try:
+        yield run
+        feeder.join()
+    finally:
+        if cluster.flink.rest.job_state(run.job) not in ENDED:
+            cluster.cancel(run.job)
+
+
+def _kill_at_random(run: Run, seed: int, what: Sequence[str], seconds: float) -> None:
+    source = random.Random(seed)
+    kinds = source.sample(what, len(what))
+    moments = sorted(source.uniform(0, seconds) for _ in what)
+    print(f"seed {seed}: " + ", ".join(f"{kind} at {at:.1f} s" for kind, at in zip(kinds, moments, strict=True)))
+    begin = time.monotonic()
+    for kind, at in zip(kinds, moments, strict=True):
+        time.sleep(max(0.0, begin + at - time.monotonic()))
+        run.kill(kind)
+        print(f"  {kind} killed at {at:.1f} s or later, running again at {time.monotonic() - begin:.1f} s")
+
+
+def test_kills_change_nothing(kafka, cluster, key_path):
+    with running(kafka, cluster, key_path, history_case()) as run:
+        _kill_at_random(run, random.randrange(10**6), [WORKER, TASK_MANAGER, WORKER], 22)
+        wait_for_end(run.sink, 90)
+        print(f"restarts: {cluster.restarts(run.job)}, written again: {run.assert_answers()}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(4))
+def test_many_kills_change_nothing(kafka, cluster, key_path, number):
+    """Twenty kills over four runs; together with the other tests of this suite more than thirty."""
+    case = history_case(seed=2 + number, hits_per_user=2 + number % 2, partitions=1 + number)
+    with running(kafka, cluster, key_path, case, seconds=60) as run:
+        _kill_at_random(run, random.randrange(10**6), [WORKER, TASK_MANAGER, WORKER, TASK_MANAGER, WORKER], 55)
+        wait_for_end(run.sink, 120)
+        print(f"restarts: {cluster.restarts(run.job)}, written again: {run.assert_answers()}")
+
+
+def test_a_worker_that_dies_with_an_idle_partition(kafka, cluster, key_path):
+    """Both partitions end before their last windows, and a third is empty: the wall clock closes them all.
+
+    Its decision waits for a checkpoint, and the worker dies while it waits: it is taken again or remembered, never
+    forgotten after it was acted on.
+    """
+    clock = dataclasses.replace(CLOCK, idle_timeout_seconds=5)
+    case = history_case()
+    arguments = {"rows": case.open_rows, "seconds": 4, "checkpoint_seconds": 4, "more_partitions": 1, "clock": clock}
+    with running(kafka, cluster, key_path, case, **arguments) as run:
+        time.sleep(7)
+        run.kill(WORKER)
+        wait_for_end(run.sink, 90)
+        run.assert_answers()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("wait", [5.0, 6.5, 8.0, 9.5, 11.0, 12.5])
+def test_a_worker_that_dies_around_a_decision_of_the_wall_clock(kafka, cluster, key_path, wait):
+    clock = dataclasses.replace(CLOCK, idle_timeout_seconds=5)
+    case = history_case()
+    arguments = {"rows": case.open_rows, "seconds": 4, "checkpoint_seconds": 3, "more_partitions": 1, "clock": clock}
+    with running(kafka, cluster, key_path, case, **arguments) as run:
+        time.sleep(wait)
+        run.kill(WORKER)
+        time.sleep(wait)
+        run.kill(WORKER if wait < 9 else TASK_MANAGER)
+        wait_for_end(run.sink, 90)
+        run.assert_answers()

@@ -1,0 +1,99 @@
+"""A live stream by the clock of arrival: what came in time counts, whoever is killed, and reports follow soon."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+import statistics
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.window_schedule import WindowSchedule
+from tests.engines.answers import stamped_values
+from tests.engines.stream_case import Row, StreamCase, wait_for_end
+from tests.engines.test_kills import WORKER, running
+from tests.pipeline_helpers import MICROS
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+_WINDOW_SECONDS = 2
+_CLOCK = StreamClock(
+    "arrival", allowed_lateness_seconds=1, out_of_order_seconds=0.5, max_ahead_seconds=5, idle_timeout_seconds=3
+)
+
+
+def _live_case(seed: int, windows: int, start_seconds: int) -> StreamCase:
+    """Events of the next seconds in the order of their times: most are fed when they happen, some much too late."""
+    source = random.Random(seed)
+    plan = ReleasePlan.calibrate(
+        epsilon=40,
+        delta=0.1,
+        schedule=WindowSchedule(
+            start_seconds, start_seconds + windows * _WINDOW_SECONDS, _WINDOW_SECONDS, _WINDOW_SECONDS
+        ),
+        hits_per_user=2,
+        max_items_per_user=3,
+        max_users=1000,
+        max_items=1000,
+    )
+    seconds = windows * _WINDOW_SECONDS
+    rows = []
+    for number in range(2600):
+        at = number * seconds / 2600
+        behind = 4.5 if source.random() < 0.05 else source.random() * 0.5
+        time_micros = start_seconds * MICROS + int((at - behind) * MICROS)
+        user = f"user-{int(at / seconds * 200) + source.randrange(40)}"
+        item = f"item-{min(int(source.expovariate(0.7)), 11)}"
+        rows.append(Row(source.randrange(2), (user, item, time_micros)))
+    return StreamCase(plan, 2, tuple(rows), (), Counter())
+
+
+def _in_time(kafka: Any, topic: str, plan: ReleasePlan) -> tuple[list, int]:
+    """The events that came in time by the broker's times, and how many did not."""
+    counted, late = [], 0
+    low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS
+    for arrival_micros, value in stamped_values(kafka.bootstrap, topic):
+        event = json.loads(value)
+        if not low <= event["time"] < high:
+            continue
+        size = _WINDOW_SECONDS * MICROS
+        end = event["time"] - (event["time"] - low) % size + size
+        if arrival_micros > end + 1 * MICROS:
+            late += 1
+        else:
+            counted.append((event["user"], event["item"], event["time"]))
+    return counted, late
+
+
+@pytest.mark.parametrize("windows", [8, pytest.param(30, marks=pytest.mark.long)])
+def test_a_live_stream_with_an_idle_partition(kafka, cluster, key_path, windows):
+    start = math.ceil(time.time()) + 12
+    case = _live_case(windows, windows, start)
+    arguments = {"rows": [], "more_partitions": 1, "clock": _CLOCK}
+    with running(kafka, cluster, key_path, case, **arguments) as run:
+        time.sleep(max(0.0, start - time.time()))
+        feeder = run.feed(case.rows, windows * _WINDOW_SECONDS)
+        time.sleep(windows)
+        run.kill(WORKER)
+        feeder.join()
+        wait_for_end(run.sink, 90)
+        counted, late = _in_time(kafka, run.source.topic, case.plan)
+        assert late >= 20
+        whole = dataclasses.replace(case, counted=tuple(counted))
+        assert len(whole.expected.reports) >= windows - 1
+        run.case = whole
+        run.assert_answers()
+        delays = [
+            (appended - json.loads(value)["window_end"]) / MICROS
+            for appended, value in stamped_values(kafka.bootstrap, run.topic)
+            if b"window_end" in value
+        ]
+        print(f"{late} late; from the end of a window to its report: median {statistics.median(delays):.1f} s,")
+        print(f"least {min(delays):.1f} s, most {max(delays):.1f} s; lateness and disorder are 1.5 s of it, idle 3 s")

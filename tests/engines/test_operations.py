@@ -1,0 +1,152 @@
+"""What an operator does with a run: goes on with other code, drains it, sees its numbers and its logs."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import time
+
+import pytest
+
+from dp_transforms.operator_counters import operator_counts, operator_gauges
+from runners import flink
+from tests.engines.conftest import ROOT
+from tests.engines.stream_case import counted_events, history_case, submit, wait_for_end, wait_for_reports
+from tests.engines.test_kills import TASK_MANAGER, WORKER, running
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+_OPEN_AT_THE_END = 2  # windows that the clock of events leaves open when the last rows are missing
+
+
+def _changed_package(folder: pathlib.Path, mark: pathlib.Path) -> pathlib.Path:
+    """A copy of the product with other internals: records are cut into other polls, a private attribute has another
+    name, a function is new. The states keep their format. Who imports it leaves a mark."""
+    shutil.copytree(ROOT / "dp_transforms", folder / "dp_transforms", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("tests", "runners"):
+        (folder / name).symlink_to(ROOT / name)
+    poller = folder / "dp_transforms" / "event_streams" / "partition_poller.py"
+    _replace(poller, "max_records=self._max_records, ", "max_records=70, ")
+    poll = folder / "dp_transforms" / "poll_partitions.py"
+    _replace(poll, "_looked_for_stop", "_last_look")
+    function = f"\n\ndef _leave_mark():\n    open({str(mark)!r}, 'a').close()\n\n\n_leave_mark()\n"
+    poll.write_text(poll.read_text() + function)
+    return folder
+
+
+def _replace(path: pathlib.Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_other_code_goes_on_from_a_savepoint(kafka, cluster, key_path, tmp_path):
+    case = history_case()
+    mark = tmp_path / "mark"
+    changed = _changed_package(tmp_path / "changed", mark)
+    with running(kafka, cluster, key_path, case, seconds=14) as run:
+        wait_for_reports(run.sink, 5, 60)
+        begin = time.monotonic()
+        savepoint = cluster.flink.rest.stop_with_savepoint(run.job, cluster.flink.savepoints.as_uri())
+        cluster.flink.rest.wait_for_state(run.job, ["FINISHED"])
+        print(f"stopped with a savepoint in {time.monotonic() - begin:.1f} s")
+        before = len(run.sink.read(run.case.header.run_id)[1])
+        assert before < case.plan.schedule.horizon
+        assert not mark.exists()
+        known = cluster.job_ids()
+        with flink.WorkerPool(log_path=cluster.folder / "pool-2.log", env={"PYTHONPATH": str(changed)}) as pool:
+            flags = cluster.options(savepoint=savepoint, worker_address=pool.address)
+            submit(case, run.source, run.sink, flags, key_path, poll_seconds=0.3)
+            run.job = cluster.newest_job(known)
+            try:
+                wait_for_end(run.sink, 60)
+            finally:
+                cluster.cancel(run.job)
+        assert mark.exists()
+        assert cluster.flink.rest.checkpoints(run.job)["latest"]["restored"]["is_savepoint"]
+        run.assert_answers()
+
+
+def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path):
+    case = history_case()
+    stop_file = tmp_path / "stop"
+    with running(kafka, cluster, key_path, case, rows=case.open_rows, seconds=5, stop_file=str(stop_file)) as run:
+        run.feeder.join()
+        wait_for_reports(run.sink, case.plan.schedule.horizon - _OPEN_AT_THE_END, 60)
+        _, numbers = counted_events(case.open_rows, case.plan, case.partitions)
+        wanted = {
+            "records_read": len(case.open_rows),
+            "events_read": numbers["read"] + numbers["from the future"],
+            "events_rejected": numbers["rejected"],
+            "events_from_the_future": numbers["from the future"],
+            "events_late": numbers["late"],
+            "events_outside_range": numbers["outside"],
+        }
+        deadline = time.monotonic() + 30
+        while True:
+            run.result._metrics = None  # Beam would give its first answer again
+            counts = operator_counts(run.result)
+            if {name: counts.get(name) for name in wanted} == wanted:
+                break
+            assert time.monotonic() < deadline, counts
+            time.sleep(1)
+        gauges = operator_gauges(run.result)
+        print(f"counters {counts}, gauges {gauges}")
+        assert {"clock_lag_seconds", "pending_windows", "partition_state_bytes"} <= set(gauges)
+        stop_file.touch()
+        print(f"drained in {wait_for_end(run.sink, 60):.1f} s")
+        run.assert_answers(drained=True)
+    assert cluster.flink.rest.job_state(run.job) == "CANCELED"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("what", "wait"), [(WORKER, 0.5), (WORKER, 2.0), (WORKER, 4.0), (TASK_MANAGER, 1.5)])
+def test_kills_while_a_run_is_drained(kafka, cluster, key_path, tmp_path, what, wait):
+    case = history_case()
+    stop_file = tmp_path / "stop"
+    with running(
+        kafka, cluster, key_path, case, rows=case.open_rows, seconds=5, checkpoint_seconds=3, stop_file=str(stop_file)
+    ) as run:
+        run.feeder.join()
+        wait_for_reports(run.sink, case.plan.schedule.horizon - _OPEN_AT_THE_END, 60)
+        stop_file.touch()
+        time.sleep(wait)
+        run.kill(what)
+        wait_for_end(run.sink, 90)
+        run.assert_answers(drained=True)
+
+
+@pytest.mark.long
+def test_kills_while_a_run_is_drained_in_the_middle(kafka, cluster, key_path, tmp_path):
+    """What the last windows hold is up to the moment; that each has one answer, and the run one end, is not."""
+    case = history_case()
+    stop_file = tmp_path / "stop"
+    with running(kafka, cluster, key_path, case, seconds=20, checkpoint_seconds=3, stop_file=str(stop_file)) as run:
+        wait_for_reports(run.sink, 8, 60)
+        stop_file.touch()
+        time.sleep(2)
+        run.kill(WORKER)
+        wait_for_end(run.sink, 90)
+        run.assert_answers(is_oracle=False, drained=True)
+
+
+def test_no_log_names_a_user_or_holds_a_record(kafka, cluster, key_path, tmp_path, capfd):
+    """A worker is killed, records cannot be read, and everything that any process wrote is searched."""
+    secret = "Zx9Qpersonal"
+    case = history_case(seed=7, prefix=secret)
+    dead_letter = tmp_path / "rejected"
+    with running(kafka, cluster, key_path, case, seconds=6, dead_letter=str(dead_letter)) as run:
+        wait_for_reports(run.sink, 3, 60)
+        run.kill(WORKER)
+        wait_for_end(run.sink, 90)
+        run.assert_answers()
+    written = capfd.readouterr()
+    texts = {str(path): path.read_bytes() for path in (*cluster.log_files(), *dead_letter.iterdir())}
+    assert {pathlib.Path(name).name for name in texts} >= {"job_manager.log", "task_manager.log", "pool.log"}
+    texts |= {"stdout": written.out.encode(), "stderr": written.err.encode()}
+    assert [name for name, text in texts.items() if secret.encode() in text] == []
+    found = sum(text.count(b'"reason"') for name, text in texts.items() if name.startswith(str(dead_letter)))
+    assert found >= case.numbers["rejected"]
+    # The twin: the search would find a name if one were there.
+    (dead_letter / "planted").write_bytes(b"rejected: " + case.rows[0].json())
+    assert any(secret.encode() in path.read_bytes() for path in dead_letter.iterdir())
