@@ -144,12 +144,13 @@ class ReportTopic:
     def _last_offsets(self, places: Sequence[Any]) -> dict[int, int]:
         """By partition, where the next record of anybody goes."""
         admin = importlib.import_module("confluent_kafka.admin")
-        found = self._client("admin.AdminClient", {}).list_offsets(
+        client = self._client("admin.AdminClient", {})  # kept until its answers are there: they would never come
+        found = client.list_offsets(
             dict.fromkeys(places, admin.OffsetSpec.latest()),
             isolation_level=import_confluent_kafka().IsolationLevel.READ_UNCOMMITTED,
             request_timeout=30.0,
         )
-        return {place.partition: answer.result().offset for place, answer in found.items()}
+        return {place.partition: answer.result(timeout=_WAIT_SECONDS).offset for place, answer in found.items()}
 
     def _partitions(self, client: Any) -> int:
         found = client.list_topics(self.topic, timeout=15.0).topics[self.topic]
