@@ -238,7 +238,7 @@ def pubsub_words() -> list[str]:
     [
         ([], ["--project", "--region", "--temp_location"]),
         (CLOUD[:-1], ["--sdk_container_image"]),
-        ([*CLOUD, "--project=No"], ["Invalid Project ID"]),
+        ([*CLOUD, "--project=No", "--dry_run=true"], ["Invalid Project ID"]),
     ],
 )
 def test_what_dataflow_misses_is_named(
