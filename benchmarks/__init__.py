@@ -3,5 +3,6 @@
 speed        events per second and memory of whole replays, beside Beam's element path; keyed draws per second
 utility      what a replay finds in a real log, beside one noisy histogram per window
 accounting   how long the accountants take
+stream_load  the rate that a stream on Flink sustains, its delay and memory, beside a bare consumer and a replay
 report       a table on the terminal, JSON in benchmarks/results
 """

@@ -14,6 +14,7 @@ _NAMES = (
     "accounting",
     "noise_comparison",
     "linear_queries",
+    "stream_load",
 )  # in this order: a large process would count toward the peak of its children
 
 
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(_NAMES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: does it run? The figures say little")
     parser.add_argument("--full", action="store_true", help="Beam's element path too on all events: takes minutes more")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long stream_load holds its rate; default: 10")
     options = parser.parse_args()
     unknown = set(options.names) - set(_NAMES)
     if unknown:
@@ -30,8 +32,8 @@ def main() -> int:
     for name in _NAMES:
         if options.names and name not in options.names:
             continue
-        arguments = {"quick": options.quick, "full": options.full} if name == "speed" else {"quick": options.quick}
-        figures = importlib.import_module(f"benchmarks.{name}").run(**arguments)
+        more = {"speed": {"full": options.full}, "stream_load": {"minutes": options.minutes}}.get(name, {})
+        figures = importlib.import_module(f"benchmarks.{name}").run(quick=options.quick, **more)
         missed += [figure for figure in figures or () if figure.passed is False]
     for figure in missed:
         print(f"missed: {figure.name}", file=sys.stderr)

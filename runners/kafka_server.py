@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from runners.engine_process import EngineError, EngineProcess, engine_file, free_port, java
 
@@ -33,7 +34,16 @@ log.retention.check.interval.ms=1000
 """
 KAFKA_LIBRARIES = "kafka"
 _START_SECONDS = 30.0
+_READ_SECONDS = 60.0
 CALL_SECONDS = 15.0  # for one answer of the broker
+
+
+class StoredRecord(NamedTuple):
+    """One record as it lies in a topic; timestamp_millis: since 1970 UTC, by the clock that the topic was given."""
+
+    key: bytes | None
+    value: bytes
+    timestamp_millis: int
 
 
 class KafkaServer:
@@ -152,3 +162,37 @@ class KafkaServer:
             producer.produce(topic, value, key=next(keys) if keys else None, partition=partition, **more)
         if left := producer.flush(CALL_SECONDS):
             raise EngineError(f"the broker did not take {left} records in {CALL_SECONDS:g} s.")
+
+    def records(self, topic: str, *, committed: bool = True) -> list[StoredRecord]:
+        """All that is there now, by partition. committed: False for those of transactions that were given up, too.
+
+        Raises EngineError if the topic does not come to an end.
+        """
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "records",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "log_level": 0,
+            }
+        )
+        with contextlib.closing(consumer):
+            numbers = list(consumer.list_topics(topic, timeout=CALL_SECONDS).topics[topic].partitions)
+            consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
+            found: list[StoredRecord] = []
+            at_end: set[int] = set()
+            deadline = time.monotonic() + _READ_SECONDS
+            while len(at_end) < len(numbers):
+                if time.monotonic() > deadline:
+                    raise EngineError(f"the topic {topic} could not be read to its end in {_READ_SECONDS:g} s.")
+                for message in consumer.consume(1000, 0.2):
+                    if message.error() is None:
+                        found.append(StoredRecord(message.key(), message.value(), message.timestamp()[1]))
+                    else:
+                        at_end.add(message.partition())
+        return found

@@ -1,0 +1,314 @@
+"""The highest rate that Flink sustains with Kafka, the producer and everything on this machine, and what it costs.
+
+First the rate rises step by step, until reports come late. Then the highest rate that was kept is held for minutes, by
+a second run. Everything is the real command: `shh stream --engine flink` with a cluster of two processes.
+The delay of a window: from its end and the declared lateness, after which no event can count for it, until a consumer
+of the topic of reports has its report (committed transactions only).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import math
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from benchmarks import stream_samples
+from benchmarks.line_plot import line_plot_svg
+from benchmarks.processes import OUTPUT, run_measured
+from benchmarks.report import Figure, show_figures, write_results
+from benchmarks.stream_samples import Sample, Sampler, percentile
+from dp_transforms.monitoring.user_budgets import budget_cells
+from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.report_streams.topic_records import decode_record
+from runners.engine_process import EngineError, engine_file, java
+from runners.flink import JOB_SERVER_JAR, WorkerPool
+from runners.flink_cluster import FLINK_LIBRARIES, FlinkCluster
+from runners.kafka_server import KAFKA_LIBRARIES, KafkaServer
+
+PLOT = Path(__file__).parents[1] / "docs" / "stream_delay.svg"
+_RATES = (5_000, 10_000, 15_000, 20_000, 25_000, 30_000, 40_000, 50_000, 60_000, 80_000, 100_000)
+_QUICK_RATES = (2_000, 5_000)
+_WINDOW_SECONDS = 10
+_LATENESS_SECONDS = 1
+_STEP_SECONDS = 20
+_PARTITIONS = 2
+_SECONDS_TO_START = 30
+_SECONDS_AFTER_END = 20
+_LATE_SECONDS = 5.0  # a delay of more says that the rate is not kept
+_REPLAYED_EVENTS = 3_000_000
+_BUDGET = ("--epsilon", "2", "--delta", "1e-9")
+_CHARGED_USERS = 100_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Engines:
+    """folder: of logs, checkpoints and the key."""
+
+    kafka: KafkaServer
+    cluster: FlinkCluster
+    pool: WorkerPool
+    folder: Path
+
+    def newest_checkpoint(self) -> tuple[int, float, int] | None:
+        """Bytes, seconds and number of the newest one of the newest job."""
+        try:
+            jobs = self.cluster.rest.jobs()
+            newest = self.cluster.rest.checkpoints(jobs[0].job_id)["latest"]["completed"] if jobs else None
+        except EngineError:
+            return None
+        if newest is None:
+            return None
+        return int(newest["state_size"]), newest["end_to_end_duration"] / 1000, int(newest["id"])
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadRun:
+    """start_seconds: of the declared range, since 1970. delays: by window, in seconds. producer: what it printed."""
+
+    start_seconds: int
+    topic: str
+    delays: list[float]
+    samples: list[Sample]
+    producer: dict[str, float]
+
+
+def run(*, quick: bool = False, minutes: float = 10.0) -> list[Figure]:
+    minutes = min(minutes, 0.5) if quick else minutes
+    console = Console(stderr=True)
+    try:
+        java()
+        for name, target in ((KAFKA_LIBRARIES, "kafka"), (FLINK_LIBRARIES, "flink"), (JOB_SERVER_JAR, "flink")):
+            engine_file(name, target)
+    except EngineError as error:
+        console.print(f"stream_load is left out: {error}")
+        return []
+    with _engines() as engines:
+        steps = [(rate, _STEP_SECONDS) for rate in (_QUICK_RATES if quick else _RATES)]
+        console.print(f"Rates from {steps[0][0]:,} to {steps[-1][0]:,} events/s, {_STEP_SECONDS} s each ...")
+        search = load(engines, "search", steps)
+        per_step = _STEP_SECONDS // _WINDOW_SECONDS
+        by_step = [search.delays[n * per_step : (n + 1) * per_step] for n in range(len(steps))]
+        for (rate, _), step in zip(steps, by_step, strict=True):
+            console.print(f"  {rate:,}: reports after {', '.join(f'{delay:.1f} s' for delay in step)}")
+        kept = stream_samples.sustained(by_step, _LATE_SECONDS)
+        if not kept:
+            raise RuntimeError(f"not even {steps[0][0]:,} events/s are kept: delays {by_step[0]}.")
+        rate = steps[kept - 1][0]
+        console.print(f"Holding {rate:,} events/s for {minutes:g} minutes ...")
+        hold = load(engines, "hold", [(rate, int(minutes * 60 / _WINDOW_SECONDS) * _WINDOW_SECONDS)])
+        console.print("Peers: a bare consumer, and shh replay ...")
+        consumer_rate, replay_rate, replayed = _peers(engines, hold)
+    figures = _figures(rate, minutes, hold, consumer_rate, replay_rate, replayed)
+    if quick:
+        figures = [dataclasses.replace(figure, target=None) for figure in figures]
+    show_figures(f"Stream on Flink, {rate:,} events/s for {minutes:g} minutes", figures)
+    if not quick:
+        points = [((window + 1) * _WINDOW_SECONDS / 60, delay) for window, delay in enumerate(hold.delays)]
+        series = {"delay of each window": [point for point in points if math.isfinite(point[1])]}
+        title = f"Delay of reports at {rate:,} events/s"
+        PLOT.write_text(line_plot_svg(title, "minutes since the start", "seconds", series), encoding="utf-8")
+    write_results(
+        "stream_load",
+        figures,
+        rate=rate,
+        search={str(step[0]): values for step, values in zip(steps, by_step, strict=True)},
+        delays=hold.delays,
+        samples=[dataclasses.asdict(sample) for sample in hold.samples],
+        producer=hold.producer,
+    )
+    return figures
+
+
+@contextlib.contextmanager
+def _engines() -> Iterator[Engines]:
+    with tempfile.TemporaryDirectory(prefix="shh_stream_load_") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        for part in ("kafka", "flink"):
+            (folder / part).mkdir()
+        kafka = stack.enter_context(KafkaServer(folder / "kafka"))
+        cluster = stack.enter_context(FlinkCluster(folder / "flink"))
+        pool = stack.enter_context(WorkerPool(log_path=folder / "workers.log"))
+        key = os.open(folder / "noise.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(key, "wb") as file:
+            file.write(secrets.token_bytes(32))
+        yield Engines(kafka, cluster, pool, folder)
+
+
+def load(engines: Engines, topic: str, steps: Sequence[tuple[int, int]]) -> LoadRun:
+    """One run of `shh stream` under events of these ``(rate, seconds)``. Stops early where reports stay away.
+
+    Raises RuntimeError if a program fails.
+    """
+    reports = f"{topic}-reports"
+    engines.kafka.create_topic(topic, _PARTITIONS)
+    engines.kafka.create_topic(reports)
+    start = int(time.time()) + _SECONDS_TO_START
+    end = start + sum(seconds for _, seconds in steps)
+    windows = (end - start) // _WINDOW_SECONDS
+    # Behind the end something must still move the clocks of the partitions.
+    words = [f"{rate}:{seconds}" for rate, seconds in [*steps, (200, _SECONDS_AFTER_END)]]
+    producing = [sys.executable, "-m", "benchmarks.stream_producer", engines.kafka.bootstrap, topic, str(_PARTITIONS)]
+    with contextlib.ExitStack() as stack:
+        shh = stack.enter_context(_started(_stream_command(engines, topic, reports, start, end), engines.folder))
+        producer = stack.enter_context(_started([*producing, str(float(start)), *words], engines.folder, pipe=True))
+        sampler = stack.enter_context(Sampler(engines.newest_checkpoint))
+        arrivals = stack.enter_context(_Arrivals(engines.kafka.bootstrap, reports))
+        while shh.poll() is None and time.time() < end + 60:
+            if producer.poll():
+                raise RuntimeError("the producer failed.")
+            due = [start + (n + 1) * _WINDOW_SECONDS for n in range(windows)]
+            missed = sum(1 for moment in due if moment + 4 * _LATE_SECONDS < time.time()) - len(arrivals.seen)
+            if missed > 1:
+                break
+            time.sleep(0.5)
+        if shh.poll():
+            raise RuntimeError(f"shh stream failed: {(engines.folder / 'pipelines.cli.log').read_text()[-1500:]}")
+        told = json.loads(producer.communicate()[0]) if producer.poll() is not None or shh.poll() == 0 else {}
+        seen = dict(arrivals.seen)
+    for job in engines.cluster.rest.jobs():
+        with contextlib.suppress(EngineError):
+            engines.cluster.rest.cancel(job.job_id)
+    delays = stream_samples.delays(seen, start, _WINDOW_SECONDS, windows, _LATENESS_SECONDS)
+    return LoadRun(start, topic, delays, sampler.samples, told)
+
+
+def _stream_command(engines: Engines, topic: str, reports: str, start: int, end: int) -> list[str]:
+    return [
+        *(sys.executable, "-m", "pipelines.cli", "stream"),
+        *("--kafka", engines.kafka.bootstrap, "--topic", topic, "--time-unit", "ms", "--output-topic", reports),
+        *("--start", _utc(start), "--end", _utc(end), "--window", f"{_WINDOW_SECONDS}s", *_BUDGET),
+        *("--allowed-lateness", f"{_LATENESS_SECONDS}s", "--out-of-order", "0s"),
+        *("--noise-key-file", str(engines.folder / "noise.key"), "--run-id", uuid.uuid4().hex),
+        *("--engine", "flink", "--flink-master", engines.cluster.address, "--worker-pool", engines.pool.address),
+        *("--checkpoint-dir", str(engines.folder / "checkpoints" / topic), "--checkpoint-interval", "10s"),
+    ]
+
+
+@contextlib.contextmanager
+def _started(command: Sequence[str], folder: Path, *, pipe: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+    """A program whose output goes to a log in the folder, or to a pipe; it is killed at the end of the block."""
+    with open(folder / f"{command[2]}.log", "ab") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE if pipe else log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+class _Arrivals:
+    """Notes when each report is first there for a consumer of committed transactions."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self.seen: dict[int, float] = {}
+        self._servers, self._topic = servers, topic
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> _Arrivals:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+        settings = {"bootstrap.servers": self._servers, "group.id": "arrivals", "isolation.level": "read_committed"}
+        consumer = Consumer({**settings, "enable.auto.commit": False, "log_level": 0})
+        consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+        while not self._stopped.is_set():
+            for message in consumer.consume(10, 0.05):
+                if message.error() is None:
+                    _, record = decode_record(message.value())
+                    if isinstance(record, WindowReport):
+                        self.seen.setdefault(record.window_start, time.time())
+        consumer.close()
+
+
+def _peers(engines: Engines, hold: LoadRun) -> tuple[float, float, int]:
+    """Events per second of a bare consumer of all events, and of `shh replay` of the first ones; how many these are."""
+    servers = engines.kafka.bootstrap
+    told = json.loads(run_measured("benchmarks.stream_peers", "consume", servers, hold.topic).output.splitlines()[-1])
+    path = engines.folder / "events.jsonl"
+    events = min(int(told["events"]), _REPLAYED_EVENTS)
+    run_measured("benchmarks.stream_peers", "dump", servers, hold.topic, str(path), str(events))
+    end = hold.start_seconds + len(hold.delays) * _WINDOW_SECONDS
+    replay = run_measured(
+        *("pipelines.cli", "replay", str(path), "--time-unit", "ms", "--window", f"{_WINDOW_SECONDS}s", *_BUDGET),
+        *("--start", _utc(hold.start_seconds), "--end", _utc(end), "--output", f"{OUTPUT}.jsonl", "--allow-large-log"),
+    )
+    return told["events"] / told["seconds"], events / replay.wall_seconds, events
+
+
+def _figures(
+    rate: int, minutes: float, hold: LoadRun, consumer_rate: float, replay_rate: float, replayed: int
+) -> list[Figure]:
+    begin = hold.start_seconds
+    seconds = len(hold.delays) * _WINDOW_SECONDS
+    third = seconds / 3
+    spans = (begin, begin + third), (begin + seconds - third, begin + seconds)
+    count = max(1, len(hold.delays) // 3)
+    early, late = (statistics.median(part) for part in (hold.delays[:count], hold.delays[-count:]))
+    (cpu_early, _), (cpu_late, _) = (stream_samples.cpu_between(hold.samples, *span) for span in spans)
+    cpu, others = stream_samples.cpu_between(hold.samples, begin, begin + seconds)
+    checkpoints = {s.checkpoint[2]: s.checkpoint for s in hold.samples if s.checkpoint is not None}
+    sizes = [size for size, _, _ in checkpoints.values()]
+    took = [seconds for _, seconds, _ in checkpoints.values()]
+    sent = hold.producer.get("sent", math.nan)
+    note = (
+        f"{_WINDOW_SECONDS} s windows, lateness {_LATENESS_SECONDS} s, {len(hold.delays)} windows, {sent:,.0f} events"
+    )
+    figures = [
+        Figure("Rate that was held", rate, "events/s", (">=", 10_000), note),
+        Figure("Delay, p50", percentile(hold.delays, 0.5), "s", None, "from window end and lateness to the topic"),
+        Figure("Delay, p99", percentile(hold.delays, 0.99), "s", ("<=", _LATE_SECONDS)),
+        Figure("Delay, last third / first third", late / early, "", ("<=", 1.5), f"{late:.2f} s / {early:.2f} s"),
+        Figure("Worker's CPU per event, last third / first third", _ratio(cpu_late, cpu_early, "Python worker"), "",
+               ("<=", 1.25), "the rate is the same"),
+        Figure("Bare consumer and JSON decoding", consumer_rate, "events/s", None, "nothing else runs meanwhile"),
+        Figure("Held rate / bare consumer", rate / consumer_rate, ""),
+        Figure("shh replay of the same events", replay_rate, "events/s", None, f"the first {replayed:,}, JSON lines"),
+        Figure("Held rate / shh replay", rate / replay_rate, ""),
+        Figure("Checkpoint, largest", max(sizes, default=math.nan) / 1e6, "MB", None,
+               f"{len(sizes)} seen; the slowest took {max(took, default=math.nan):.2f} s"),
+        Figure("State per charged user", _bytes_per_charged_user(), "bytes"),
+        Figure("CPU of other programs", others, "CPUs", None, "should be near 0; else the figures are too low"),
+    ]  # fmt: skip
+    for name in ("Python worker", "task manager", "job manager", "job server", "Kafka", "producer", "shh stream"):
+        first, last = (stream_samples.median_memory(hold.samples, name, *span) / 1e6 for span in spans)
+        note = f"{first:,.0f} MB in the first third; {cpu.get(name, math.nan):.2f} CPUs"
+        figures.append(Figure(f"Memory of {name}, last third", last, "MB", None, note))
+    return figures
+
+
+def _ratio(late: dict[str, float], early: dict[str, float], name: str) -> float:
+    return late.get(name, math.nan) / early[name] if early.get(name) else math.nan
+
+
+def _bytes_per_charged_user() -> float:
+    users = np.arange(_CHARGED_USERS, dtype=np.uint64)
+    cells = budget_cells(users, np.ones(_CHARGED_USERS, dtype=np.uint32))
+    return sum(map(len, cells)) / _CHARGED_USERS
+
+
+def _utc(seconds: int) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

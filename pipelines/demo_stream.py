@@ -1,0 +1,201 @@
+"""``make demo-stream``: a stream on real engines, from nothing: Kafka, Flink in two processes, `shh stream`, and a
+worker that is killed on the way. It takes about 90 seconds and leaves no process behind."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import pathlib
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+
+from dp_transforms.monitoring.window_report import RunEnded, WindowReport
+from dp_transforms.report_streams.topic_records import decode_record
+from pipelines.simulated_stream import LiveStream, LiveStreamWriter
+from runners.engine_process import EngineError
+from runners.flink import WorkerPool
+from runners.flink_cluster import FlinkCluster
+from runners.kafka_server import KafkaServer, StoredRecord
+
+_FOLDER = pathlib.Path("demo") / "stream"
+_STREAM = LiveStream(events_per_second=1500, users=60_000, partitions=2)
+_WINDOWS, _WINDOW_SECONDS = 6, 10
+_START_IN_SECONDS = 6
+_KILL_AFTER_SECONDS = 24  # of the declared range: the third window is open, two are answered
+_PATIENCE_SECONDS = 180  # beyond the end of the declared range
+
+
+class Outcome(NamedTuple):
+    """What the topic of reports holds at the end. windows: that were closed, None if the run did not end by itself;
+    contradictions: records of one window that differ; repeats: the same record again."""
+
+    reported: int
+    windows: int | None
+    contradictions: int
+    repeats: int
+
+
+def outcome(records: Sequence[StoredRecord]) -> Outcome:
+    """records: all of one run, those of transactions that were given up too."""
+    by_key: dict[bytes | None, list[bytes]] = defaultdict(list)
+    for record in records:
+        by_key[record.key].append(record.value)
+    decoded = [decode_record(values[0])[1] for values in by_key.values()]
+    ends = [record for record in decoded if isinstance(record, RunEnded) and not record.drained]
+    return Outcome(
+        sum(isinstance(record, WindowReport) for record in decoded),
+        ends[0].windows if ends else None,
+        sum(len(set(values)) - 1 for values in by_key.values()),
+        sum(len(values) - len(set(values)) for values in by_key.values()),
+    )
+
+
+def demo() -> int:
+    """Starts from nothing: what an earlier demo made is removed. Returns the exit code."""
+    console = Console(highlight=False, soft_wrap=True)
+    try:
+        with _stopped_by_sigterm():
+            return _demo(console)
+    except KeyboardInterrupt:
+        console.print("\nStopped. All processes have ended.")
+        return 130
+    except EngineError as error:
+        console.print(f"[bold red]Error:[/] {error}")
+        return 1
+
+
+def _demo(console: Console) -> int:
+    shutil.rmtree(_FOLDER, ignore_errors=True)
+    for part in ("kafka", "flink"):
+        (_FOLDER / part).mkdir(parents=True)
+    folder = _FOLDER.resolve()
+    with contextlib.ExitStack() as stack:
+        console.print("Starting Kafka ...")
+        kafka = stack.enter_context(KafkaServer(folder / "kafka"))
+        console.print("Starting Flink: a job manager, a task manager, and a pool of Python workers ...")
+        cluster = stack.enter_context(FlinkCluster(folder / "flink"))
+        pool = stack.enter_context(WorkerPool(log_path=folder / "workers.log"))
+        kafka.create_topic("clicks", _STREAM.partitions)
+        kafka.create_topic("reports")
+        writer = stack.enter_context(LiveStreamWriter(_STREAM, kafka.bootstrap, "clicks"))
+        console.print(f"{_STREAM.events_per_second:,} simulated clicks a second go to the topic clicks from now on.")
+        return _run(console, kafka, cluster, pool, writer)
+
+
+def _run(
+    console: Console, kafka: KafkaServer, cluster: FlinkCluster, pool: WorkerPool, writer: LiveStreamWriter
+) -> int:
+    _command(console, "(umask 077; head -c 32 /dev/urandom > demo/stream/noise.key)")
+    key = os.open(_FOLDER / "noise.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(key, "wb") as file:
+        file.write(secrets.token_bytes(32))
+    start = int(time.time()) + _START_IN_SECONDS
+    end = start + _WINDOWS * _WINDOW_SECONDS
+    lines = (
+        ["stream", "--kafka", kafka.bootstrap, "--topic", "clicks", "--output-topic", "reports"],
+        [
+            "--start",
+            _utc(start),
+            "--end",
+            _utc(end),
+            "--window",
+            f"{_WINDOW_SECONDS}s",
+            "--allowed-lateness",
+            "1s",
+            "--out-of-order",
+            "1s",
+        ],
+        ["--epsilon", "2", "--delta", "1e-9", "--noise-key-file", str(_FOLDER / "noise.key")],
+        ["--engine", "flink", "--flink-master", cluster.address, "--worker-pool", pool.address],
+        ["--checkpoint-dir", str(_FOLDER / "checkpoints"), "--checkpoint-interval", "2s"],
+    )
+    _command(console, "shh " + " \\\n      ".join(" ".join(words) for words in lines))
+    with _started([sys.executable, "-m", "pipelines.cli", *(word for words in lines for word in words)]) as shh:
+        _kill_worker(console, cluster, pool, shh, start + _KILL_AFTER_SECONDS)
+        while shh.poll() is None and time.time() < end + _PATIENCE_SECONDS:
+            writer.check()
+            time.sleep(0.2)
+        code = shh.poll()
+    restarts = len(cluster.rest.exceptions(cluster.rest.jobs()[0].job_id))
+    return _tell(console, outcome(kafka.records("reports", committed=False)), code, restarts, writer.written)
+
+
+def _kill_worker(
+    console: Console, cluster: FlinkCluster, pool: WorkerPool, shh: subprocess.Popen[bytes], at_seconds: float
+) -> None:
+    """SIGKILL at this time, or as soon as there is a checkpoint to go on from."""
+    while shh.poll() is None:
+        jobs = cluster.rest.jobs()
+        if time.time() >= at_seconds and jobs and cluster.rest.completed_checkpoints(jobs[0].job_id):
+            pids = pool.worker_pids()
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            console.print(f"[bold red]Killing the Python worker: kill -9 {' '.join(map(str, pids))}[/]")
+            return
+        time.sleep(0.2)
+
+
+def _tell(console: Console, found: Outcome, code: int | None, restarts: int, written: int) -> int:
+    checks = (
+        (code == 0 and found.windows == _WINDOWS, f"The run ended by itself, with all {_WINDOWS} windows closed."),
+        (found.reported > 0, f"{found.reported} windows were answered, out of some {written:,} clicks."),
+        (
+            found.contradictions == 0,
+            f"No window was answered twice differently ({found.repeats} records were written again, the same bytes; "
+            "transactions that were given up are counted).",
+        ),
+        (restarts > 0, f"Flink restarted the job {restarts} times, from a checkpoint: the worker was killed."),
+    )
+    console.print()
+    for passed, words in checks:
+        console.print(f"{'[green]yes[/]' if passed else '[bold red]NO [/]'}  {words}")
+    return 0 if all(passed for passed, _ in checks) else 1
+
+
+@contextlib.contextmanager
+def _started(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """The command in a process group of its own: Ctrl-C reaches this process, which then ends it at once."""
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, so that everything it started is stopped."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _command(console: Console, text: str) -> None:
+    console.print(f"\n[bold cyan]$ {text}[/]")
+    sys.stdout.flush()
+
+
+def _utc(seconds: int) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+if __name__ == "__main__":
+    sys.exit(demo())
