@@ -42,8 +42,8 @@ from runners.flink_cluster import FLINK_LIBRARIES, FlinkCluster
 from runners.kafka_server import KAFKA_LIBRARIES, KafkaServer
 
 PLOT = Path(__file__).parents[1] / "docs" / "stream_delay.svg"
-_RATES = (5_000, 10_000, 15_000, 20_000, 25_000, 30_000, 40_000, 50_000, 60_000, 80_000, 100_000)
-_QUICK_RATES = (2_000, 5_000)
+_RATES = (10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 125_000, 150_000)
+_QUICK_RATES = (5_000, 20_000)
 _WINDOW_SECONDS = 10
 _LATENESS_SECONDS = 1
 _STEP_SECONDS = 20
@@ -51,7 +51,7 @@ _PARTITIONS = 2
 _SECONDS_TO_START = 30
 _SECONDS_AFTER_END = 20
 _LATE_SECONDS = 5.0  # a delay of more says that the rate is not kept
-_REPLAYED_EVENTS = 3_000_000
+_PEER_EVENTS = 5_000_000
 _BUDGET = ("--epsilon", "2", "--delta", "1e-9")
 _CHARGED_USERS = 100_000
 
@@ -113,8 +113,8 @@ def run(*, quick: bool = False, minutes: float = 10.0) -> list[Figure]:
         console.print(f"Holding {rate:,} events/s for {minutes:g} minutes ...")
         hold = load(engines, "hold", [(rate, int(minutes * 60 / _WINDOW_SECONDS) * _WINDOW_SECONDS)])
         console.print("Peers: a bare consumer, and shh replay ...")
-        consumer_rate, replay_rate, replayed = _peers(engines, hold)
-    figures = _figures(rate, minutes, hold, consumer_rate, replay_rate, replayed)
+        consumer_rate, replay_rate, peer_events = _peers(engines, hold)
+    figures = _figures(rate, minutes, hold, consumer_rate, replay_rate, peer_events)
     if quick:
         figures = [dataclasses.replace(figure, target=None) for figure in figures]
     show_figures(f"Stream on Flink, {rate:,} events/s for {minutes:g} minutes", figures)
@@ -245,22 +245,23 @@ class _Arrivals:
 
 
 def _peers(engines: Engines, hold: LoadRun) -> tuple[float, float, int]:
-    """Events per second of a bare consumer of all events, and of `shh replay` of the first ones; how many these are."""
+    """Events per second of a bare consumer and of `shh replay` of the first events of the topic; how many they are."""
     servers = engines.kafka.bootstrap
-    told = json.loads(run_measured("benchmarks.stream_peers", "consume", servers, hold.topic).output.splitlines()[-1])
+    consuming = ("benchmarks.stream_peers", "consume", servers, hold.topic, str(_PEER_EVENTS))
+    told = json.loads(run_measured(*consuming).output.splitlines()[-1])
     path = engines.folder / "events.jsonl"
-    events = min(int(told["events"]), _REPLAYED_EVENTS)
-    run_measured("benchmarks.stream_peers", "dump", servers, hold.topic, str(path), str(events))
+    events = int(told["events"])
+    run_measured("benchmarks.stream_peers", "dump", servers, hold.topic, str(events), str(path))
     end = hold.start_seconds + len(hold.delays) * _WINDOW_SECONDS
     replay = run_measured(
         *("pipelines.cli", "replay", str(path), "--time-unit", "ms", "--window", f"{_WINDOW_SECONDS}s", *_BUDGET),
         *("--start", _utc(hold.start_seconds), "--end", _utc(end), "--output", f"{OUTPUT}.jsonl", "--allow-large-log"),
     )
-    return told["events"] / told["seconds"], events / replay.wall_seconds, events
+    return events / told["seconds"], events / replay.wall_seconds, events
 
 
 def _figures(
-    rate: int, minutes: float, hold: LoadRun, consumer_rate: float, replay_rate: float, replayed: int
+    rate: int, minutes: float, hold: LoadRun, consumer_rate: float, replay_rate: float, peer_events: int
 ) -> list[Figure]:
     begin = hold.start_seconds
     seconds = len(hold.delays) * _WINDOW_SECONDS
@@ -286,7 +287,7 @@ def _figures(
                ("<=", 1.25), "the rate is the same"),
         Figure("Bare consumer and JSON decoding", consumer_rate, "events/s", None, "nothing else runs meanwhile"),
         Figure("Held rate / bare consumer", rate / consumer_rate, ""),
-        Figure("shh replay of the same events", replay_rate, "events/s", None, f"the first {replayed:,}, JSON lines"),
+        Figure("shh replay of the same events", replay_rate, "events/s", None, f"the first {peer_events:,}, in JSON"),
         Figure("Held rate / shh replay", rate / replay_rate, ""),
         Figure("Checkpoint, largest", max(sizes, default=math.nan) / 1e6, "MB", None,
                f"{len(sizes)} seen; the slowest took {max(took, default=math.nan):.2f} s"),

@@ -1,7 +1,8 @@
 """What else could be done with a topic, beside `benchmarks.stream_load`.
 
-``python -m benchmarks.stream_peers consume SERVERS TOPIC``: reads it and decodes the JSON to columns, nothing more;
-prints the events and seconds. ``... dump SERVERS TOPIC FILE EVENTS``: the first events as JSON lines, for `shh replay`.
+``python -m benchmarks.stream_peers consume SERVERS TOPIC EVENTS``: reads the first events and decodes the JSON to
+columns, nothing more; prints how many and the seconds. ``... dump SERVERS TOPIC EVENTS FILE``: writes them as JSON
+lines.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import pyarrow.json
 _AT_ONCE = 50_000
 
 
-def _values(servers: str, topic: str) -> Iterator[list[bytes]]:
-    """All that is in the topic now, in lists."""
+def _values(servers: str, topic: str, events: int) -> Iterator[list[bytes]]:
+    """The first ``events`` values, in lists, or all that are there now."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     consumer = Consumer(
@@ -33,34 +34,32 @@ def _values(servers: str, topic: str) -> Iterator[list[bytes]]:
     numbers = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
     consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in numbers])
     at_end = 0
-    while at_end < len(numbers):
-        messages = consumer.consume(_AT_ONCE, 0.2)
+    while at_end < len(numbers) and events > 0:
+        messages = consumer.consume(min(_AT_ONCE, events), 0.2)
         values = [message.value() for message in messages if message.error() is None]
         at_end += len(messages) - len(values)
+        events -= len(values)
         if values:
             yield values
     consumer.close()
 
 
-def consume(servers: str, topic: str) -> None:
+def consume(servers: str, topic: str, events: int) -> None:
     begin = time.perf_counter()
-    events = 0
-    for values in _values(servers, topic):
-        events += len(pyarrow.json.read_json(io.BytesIO(b"\n".join(values))))
-    print(json.dumps({"events": events, "seconds": time.perf_counter() - begin}))
+    rows = sum(
+        len(pyarrow.json.read_json(io.BytesIO(b"\n".join(values)))) for values in _values(servers, topic, events)
+    )
+    print(json.dumps({"events": rows, "seconds": time.perf_counter() - begin}))
 
 
-def dump(servers: str, topic: str, path: str, events: int) -> None:
+def dump(servers: str, topic: str, events: int, path: str) -> None:
     with open(path, "wb") as file:
-        for values in _values(servers, topic):
-            file.write(b"\n".join(values[:events]) + b"\n")
-            events -= len(values)
-            if events <= 0:
-                break
+        for values in _values(servers, topic, events):
+            file.write(b"\n".join(values) + b"\n")
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "consume":
-        consume(*sys.argv[2:4])
+        consume(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     else:
-        dump(*sys.argv[2:5], int(sys.argv[5]))
+        dump(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5])
