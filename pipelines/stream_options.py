@@ -168,7 +168,7 @@ _RUN = (
     click.option(
         "--resume-from", metavar="SAVEPOINT", help="A savepoint or checkpoint of Flink to go on from; with --run-id."
     ),
-    click.option("--detach", is_flag=True, help="Print the job's name and leave it running; on Flink and Dataflow."),
+    click.option("--detach", is_flag=True, help="Print the job's id and leave it running; on Flink and Dataflow."),
     click.option("--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data."),
 )
 

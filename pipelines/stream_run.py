@@ -33,6 +33,8 @@ from pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
 from pipelines.stream_request import StreamRequest
 from pipelines.stream_status import StreamStatus
 from runners import dataflow
+from runners.engine_process import EngineError
+from runners.flink_rest import FlinkRest
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 _LOOKING_SHARE = 10  # a look that takes long is followed by a pause so many times longer
@@ -60,8 +62,12 @@ def run_stream(request: StreamRequest, beam_words: Sequence[str], status: Stream
             status.tell(f"The job can be made; it has {size:,} bytes. Nothing was sent: --dry_run=true.")
             return
         if request.detach:
-            with told_in_one_line("nothing was started"):
-                _detach(pipeline.run(), request, options, status)
+            try:
+                with told_in_one_line("nothing was started"):
+                    result = pipeline.run()
+                _detach(result, request, options, status)
+            except EngineError as error:
+                raise UserError(" ".join(str(error).split())) from None
             return
         _watch(_Job(pipeline), request, status)
 
@@ -249,13 +255,13 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus) -> None:
 
 
 def _look(request: StreamRequest, status: StreamStatus) -> RunEnded | None:
-    """Shows what is new in the sink."""
+    """Shows what is new in the sink. The end counts when no report is missing any more."""
     try:
         _, reports, ended = request.sink.read(request.run_id)
     except StreamError as error:
         raise UserError(str(error)) from None
     status.show_reports(reports)
-    return ended
+    return ended if ended is not None and len(reports) >= ended.reports else None
 
 
 def _ask_to_stop(times: int, code: int, job: _Job, request: StreamRequest, status: StreamStatus) -> bool:
@@ -309,11 +315,15 @@ def _detach(result: PipelineResult, request: StreamRequest, options: PipelineOpt
             return  # a template was made; no job runs yet
         print(result.job_id())
         return
+    cluster, name = FlinkRest(request.engine.flink_master), _job_name(request)
     deadline = time.monotonic() + _SECONDS_TO_START
-    while (state := result.state) != PipelineState.RUNNING:
-        if PipelineState.is_terminal(state) or time.monotonic() > deadline:
-            raise UserError(f"the job is {state}, not running. See the log of the Flink cluster.")
+    # Beam calls a job running before Flink has it, and the job server must stay until then.
+    while (job := next((job for job in cluster.jobs() if name in job.name), None)) is None or job.state != "RUNNING":
+        if PipelineState.is_terminal(state := result.state) or time.monotonic() > deadline:
+            raise UserError(f"the job is {state}, and Flink does not run it. See the log of the Flink cluster.")
         time.sleep(0.5)
-    status.tell(f"It goes on without this command; see it at http://{request.engine.flink_master}, and cancel it there")
-    status.tell("once its reports have an end record (docs/deploy.md).")
-    print(_job_name(request))
+    status.tell(
+        f"It goes on without this command: see it at http://{request.engine.flink_master}, and cancel it there once its"
+        " reports have an end record (docs/deploy.md)."
+    )
+    print(job.job_id)

@@ -116,7 +116,13 @@ def test_the_launch_line_of_the_documents_is_a_command_line() -> None:
         assert parameter["isOptional"] or name in parameters
         for regex in parameter.get("regexes", ()):
             assert name not in parameters or re.fullmatch(regex, parameters[name]), name
-    beam = ["--project=p", "--region=r", "--temp_location=gs://bucket/tmp", "--template_location=gs://bucket/job", "--job_name=j"]
+    beam = [
+        "--project=p",
+        "--region=r",
+        "--temp_location=gs://bucket/tmp",
+        "--template_location=gs://bucket/job",
+        "--job_name=j",
+    ]
     ours = [f"--{name}={value}" for name, value in parameters.items()]
     found = command_line([*beam[:2], *ours, *beam[2:]])
     split = found.index("--")
