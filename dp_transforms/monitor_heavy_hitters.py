@@ -33,7 +33,7 @@ from dp_transforms.stage import KeyedStageDoFn
 report_coder.register()
 
 _CELLS_BEFORE_COMPACTION = 64
-_PROGRESS = struct.Struct("<qq")  # next_window, hit_bound
+_PROGRESS = struct.Struct("<qqq")  # next_window, hit_bound, reports
 ENDED = "ended"  # tag of the second output
 
 
@@ -93,9 +93,9 @@ class ClosingDoFn(KeyedStageDoFn):
         budgets, progress: the state. rewrite: whether to write the budgets anew instead of adding to them. next_window:
         windows before it are closed too, though they have no candidates.
         """
-        kept_next_window, hit_bound = _PROGRESS.unpack(progress.read() or _PROGRESS.pack(0, 0))
+        kept_next_window, hit_bound, reports = _read_progress(progress)
         if not slabs:  # the budgets of all users are not read for an empty window
-            progress.write(_PROGRESS.pack(max(kept_next_window, next_window), hit_bound))
+            progress.write(_PROGRESS.pack(max(kept_next_window, next_window), hit_bound, reports))
             return
         cells = list(budgets.read())
         state = MonitorState(kept_next_window, hit_bound, UserBudgets(cells))
@@ -104,6 +104,7 @@ class ClosingDoFn(KeyedStageDoFn):
             for window, part in candidates.by_window():
                 report, charges = self._monitor.close_window(window, candidates.select_range(part), state)
                 if report is not None:
+                    reports += 1
                     yield TimestampedValue(report, max_timestamp(self._settings.schedule, window))
                 if not rewrite:
                     for cell in budget_cells(charges.users, charges.hits):
@@ -113,7 +114,7 @@ class ClosingDoFn(KeyedStageDoFn):
             budgets.clear()
             for cell in state.budgets.to_cells():
                 budgets.add(cell)
-        progress.write(_PROGRESS.pack(max(state.next_window, next_window), state.hit_bound))
+        progress.write(_PROGRESS.pack(max(state.next_window, next_window), state.hit_bound, reports))
 
 
 class ThresholdMonitorEvolvingDoFn(ClosingDoFn):
@@ -126,7 +127,7 @@ class ThresholdMonitorEvolvingDoFn(ClosingDoFn):
 
     PENDING = BagStateSpec("pending_v1", TupleCoder([VarIntCoder(), VarIntCoder(), BytesCoder()]))
     BUDGETS = BagStateSpec("budgets_v1", BytesCoder())
-    PROGRESS = ReadModifyWriteStateSpec("progress_v1", BytesCoder())
+    PROGRESS = ReadModifyWriteStateSpec("progress_v2", BytesCoder())
     DUE = ReadModifyWriteStateSpec("due_v1", VarIntCoder())
     CLOSE = TimerSpec("close_v1", TimeDomain.WATERMARK)
 
@@ -146,7 +147,7 @@ class ThresholdMonitorEvolvingDoFn(ClosingDoFn):
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> None:
         _, (slab, shard, blob) = element
-        next_window, _ = _PROGRESS.unpack(progress.read() or _PROGRESS.pack(0, 0))
+        next_window, _, _ = _read_progress(progress)
         if slab * self._windows_per_slab < next_window:
             self._late.inc()
             return
@@ -214,7 +215,7 @@ class CountedMonitorDoFn(ClosingDoFn):
     PENDING = BagStateSpec("pending_v1", TupleCoder([VarIntCoder(), BytesCoder()]))
     COUNTS = ReadModifyWriteStateSpec("counts_v1", BytesCoder())
     BUDGETS = BagStateSpec("budgets_v1", BytesCoder())
-    PROGRESS = ReadModifyWriteStateSpec("progress_v1", BytesCoder())
+    PROGRESS = ReadModifyWriteStateSpec("progress_v2", BytesCoder())
 
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, senders: int) -> None:
         super().__init__(settings, noise_key)
@@ -230,7 +231,7 @@ class CountedMonitorDoFn(ClosingDoFn):
         progress: Any = beam.DoFn.StateParam(PROGRESS),
     ) -> Iterator[object]:
         stream, (window, announced, is_drained, blob) = element
-        next_window, _ = _PROGRESS.unpack(progress.read() or _PROGRESS.pack(0, 0))
+        next_window, _, _ = _read_progress(progress)
         if window < next_window:
             self._late.inc()
             return
@@ -249,7 +250,8 @@ class CountedMonitorDoFn(ClosingDoFn):
         self._closed.inc(due - next_window)
         horizon = self._settings.schedule.horizon
         if due == horizon:
-            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, horizon, is_drained))
+            _, _, reports = _read_progress(progress)
+            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, horizon, is_drained, reports))
 
     def _take(self, pending: Any, due: int) -> list[tuple[int, list[bytes]]]:
         """Takes the parts of the windows before ``due`` out of the state: ``(window, parts)``, in order."""
@@ -264,6 +266,12 @@ class CountedMonitorDoFn(ClosingDoFn):
         for entry in later:
             pending.add(entry)
         return sorted(parts.items())
+
+
+def _read_progress(progress: Any) -> tuple[int, int, int]:
+    """The next window, the bound on hits, and how many reports were given."""
+    next_window, hit_bound, reports = _PROGRESS.unpack(progress.read() or bytes(_PROGRESS.size))
+    return next_window, hit_bound, reports
 
 
 class PendingWindows:

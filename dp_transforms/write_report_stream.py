@@ -86,7 +86,7 @@ def _encode_report(report: WindowReport) -> bytes:
 
 
 def _encode_ended(ended: RunEnded) -> bytes:
-    return _ENDED + json.dumps([ended.stream, ended.windows, ended.drained]).encode()
+    return _ENDED + json.dumps(list(ended)).encode()
 
 
 def _with_key(encoded: bytes, stream: str) -> tuple[str, bytes]:

@@ -53,11 +53,14 @@ class RunEnded(NamedTuple):
     stream: name of the stream.
     windows: how many windows were closed, those without heavy items among them.
     drained: whether the operator ended the run before its declared end.
+    reports: how many of the windows had heavy items. This word can overtake the last of their reports; with the number
+        a reader knows when all have come.
     """
 
     stream: str
     windows: int
     drained: bool = False
+    reports: int = 0
 
 
 def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, str]:

@@ -100,7 +100,12 @@ def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> Non
 
 
 def ended_fields(ended: RunEnded) -> dict[str, Any]:
-    return {"stream": str(ended.stream), "windows": int(ended.windows), "drained": bool(ended.drained)}
+    return {
+        "stream": str(ended.stream),
+        "windows": int(ended.windows),
+        "drained": bool(ended.drained),
+        "reports": int(ended.reports),
+    }
 
 
 def parse_ended(fields: Any) -> RunEnded:
@@ -109,9 +114,8 @@ def parse_ended(fields: Any) -> RunEnded:
         isinstance(fields, Mapping)
         and set(fields) == set(RunEnded._fields)
         and isinstance(fields["stream"], str)
-        and type(fields["windows"]) is int
-        and fields["windows"] >= 0
+        and all(type(fields[name]) is int and fields[name] >= 0 for name in ("windows", "reports"))
         and isinstance(fields["drained"], bool)
     ):
-        raise ReportFileError("the record of the end of the run must have a stream, windows >= 0, and drained.")
-    return RunEnded(fields["stream"], fields["windows"], fields["drained"])
+        raise ReportFileError("the record of the end of the run must have a stream, windows and reports, and drained.")
+    return RunEnded(**fields)

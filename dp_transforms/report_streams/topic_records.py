@@ -54,6 +54,7 @@ ENDED_AVRO_SCHEMA: dict[str, Any] = {
         _STREAM,
         {"name": "windows", "type": "long", "doc": "Windows that were closed, those without heavy items among them."},
         {"name": "drained", "type": "boolean", "doc": "Whether the run was ended before its declared end."},
+        {"name": "reports", "type": "long", "doc": "Windows with heavy items: how many reports the run has."},
     ],
 }
 TOPIC_AVRO_SCHEMAS = (HEADER_AVRO_SCHEMA, REPORT_AVRO_SCHEMA, ENDED_AVRO_SCHEMA)

@@ -101,7 +101,7 @@ def test_the_transcript_is_that_of_the_log_however_the_stream_is_cut(tmp_path):
     for name, reports in ran.reports.items():
         assert reports == expected.reports, name
         assert ran.stamps[name] == [report.window_end - 1 for report in expected.reports]
-        assert ran.ended[name] == [RunEnded("events", plan.schedule.horizon)]
+        assert ran.ended[name] == [RunEnded("events", plan.schedule.horizon, reports=len(expected.reports))]
         assert not ran.rejected[name]
     assert ran.counts["windows_closed"] == 5 * plan.schedule.horizon
     assert ran.counts["events_read"] == 6 * len(log)
@@ -281,7 +281,8 @@ def test_the_monitor_closes_windows_in_order_whatever_order_their_parts_have(ord
     outputs = [output for message in messages for output in do_fn.process(message, **state)]
     expected = oracle_transcript(log, settings_of(plan), SECRET)
     assert expected.kept_out > 0
-    assert [output.value for output in outputs] == [*expected.reports, RunEnded("events", plan.schedule.horizon)]
+    end = RunEnded("events", plan.schedule.horizon, reports=len(expected.reports))
+    assert [output.value for output in outputs] == [*expected.reports, end]
     assert (state["pending"].content, state["counts"].content) == ([], b"")
     assert list(do_fn.process(messages[5], **state)) == [], "a window that is closed stays closed"
 

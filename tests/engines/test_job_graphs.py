@@ -30,7 +30,7 @@ STATES = {
     "PollPartitions": ({"progress_v1"}, {"poll_v1"}),
     "BoundContributions": ({"blobs_v1", "count_v1"}, set()),
     "FindCandidates": ({"blobs_v1", "count_v1"}, set()),
-    "MonitorHeavyHitters": ({"pending_v1", "counts_v1", "budgets_v1", "progress_v1"}, set()),
+    "MonitorHeavyHitters": ({"pending_v1", "counts_v1", "budgets_v1", "progress_v2"}, set()),
 }
 
 

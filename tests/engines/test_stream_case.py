@@ -46,7 +46,8 @@ def test_the_log_has_all_that_must_not_count():
 
 def _records(case) -> list[RawRecord]:
     """What a run without faults writes."""
-    records: list = [case.header, *case.expected.reports, RunEnded(STREAM, case.plan.schedule.horizon)]
+    end = RunEnded(STREAM, case.plan.schedule.horizon, reports=len(case.expected.reports))
+    records: list = [case.header, *case.expected.reports, end]
     keys = ["header", *map(report_key, case.expected.reports), "end"]
     return [
         RawRecord(key.encode(), encode_record(record, RUN_ID, "json"))
