@@ -93,7 +93,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(INSTALLED)
+bench: $(INSTALLED) engines
 	$(BIN)/python -m benchmarks
 
 clean:
