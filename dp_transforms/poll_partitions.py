@@ -49,9 +49,13 @@ _KEEP_ALIVE_SECONDS = 600
 _ASK_AGAIN_SECONDS = 30
 _LOOK_FOR_STOP_SECONDS = 1.0
 
-# Of this process: intents that were stored for good, and when those that were not were last asked for.
-_CONFIRMED: set[str] = set()
-_ASKED: dict[str, float] = {}
+# How often an intent must be confirmed. Flink, told that a checkpoint is complete, calls back for all bundles that have
+# ended by then, also for those that ended behind the checkpoint's barrier: the first call may be such a one. The second
+# question is put after that call, so the checkpoint that answers it began after the intent was stored.
+_CONFIRMATIONS = 2
+# Of this process: how often intents were confirmed, and when each question was last put, by (intent, number).
+_CONFIRMED: dict[str, int] = {}
+_ASKED: dict[tuple[str, int], float] = {}
 
 
 class PollPartitions(beam.PTransform):
@@ -170,9 +174,10 @@ class _ConfirmDoFn(beam.DoFn):
 class _Confirmation:
     def __init__(self, intent: str) -> None:
         self._intent = intent
+        self._number = _CONFIRMED.get(intent, 0) + 1
 
     def __call__(self) -> None:
-        _CONFIRMED.add(self._intent)
+        _CONFIRMED[self._intent] = max(self._number, _CONFIRMED.get(self._intent, 0))
 
 
 class _Polling:
@@ -253,15 +258,16 @@ class _PollDoFn(KeyedStageDoFn):
                 reader,
                 now,
                 is_draining=self._stop_is_asked(),
-                is_confirmed=asked is not None and asked.name in _CONFIRMED,
+                is_confirmed=asked is not None and _CONFIRMED.get(asked.name, 0) >= _CONFIRMATIONS,
                 open_since_micros=open_since,
             )
         except BaseException:
             self._close_reader(name)
             raise
         if asked is not None and progress.intent is None:
-            _CONFIRMED.discard(asked.name)
-            _ASKED.pop(asked.name, None)
+            _CONFIRMED.pop(asked.name, None)
+            for number in range(_CONFIRMATIONS):
+                _ASKED.pop((asked.name, number), None)
         self._count(step, progress, now)
         if progress.is_over:
             self._close_reader(name)
@@ -354,11 +360,11 @@ class PollInLoopDoFn(_PollDoFn):
 
 
 def _must_ask(intent: str) -> bool:
-    """Whether this process has not asked for a confirmation lately; notes that it does."""
-    now = time.monotonic()
-    if now - _ASKED.get(intent, -_ASK_AGAIN_SECONDS) < _ASK_AGAIN_SECONDS:
+    """Whether this process has not asked for the next confirmation lately; notes that it does."""
+    now, question = time.monotonic(), (intent, _CONFIRMED.get(intent, 0))
+    if now - _ASKED.get(question, -_ASK_AGAIN_SECONDS) < _ASK_AGAIN_SECONDS:
         return False
-    _ASKED[intent] = now
+    _ASKED[question] = now
     return True
 
 

@@ -54,7 +54,7 @@ def events():
 
 
 def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
-    monkeypatch.setattr(poll_partitions, "_CONFIRMED", set())
+    monkeypatch.setattr(poll_partitions, "_CONFIRMED", {})
     loop = Loop(MemoryStream.of([events()], 40)).fire(3)
     while not loop.intents:
         loop.fire()
@@ -63,6 +63,12 @@ def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
     assert len(loop.messages) == sent
     assert loop.intents == [waiting.intent.name], "asked once"
     assert loop.state["progress"].content == waiting.to_bytes()
+    first = poll_partitions._Confirmation(waiting.intent.name)
+    first()
+    first()
+    loop.fire(3)
+    assert len(loop.messages) == sent, "the first call may be for a checkpoint that began before"
+    assert loop.intents == [waiting.intent.name] * 2, "asked again, once"
     poll_partitions._Confirmation(waiting.intent.name)()
     loop.fire()
     assert loop.state["poll"].at is None, "the loop has ended"
