@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dp_transforms.operator_counters import NAMESPACE
 from runners import flink
 from tests.engines import skip_reason
 from tests.engines.flink_cluster import FlinkCluster
@@ -108,6 +109,18 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the job was not restarted in {seconds:g} s: {self.flink.rest.job_state(job)}.")
             time.sleep(0.1)
+
+    def operator_numbers(self, job: str) -> dict[str, int]:
+        """Counters and gauges of the product as Flink's own metrics show them, summed over all parts."""
+        numbers: dict[str, int] = {}
+        for vertex in self.flink.rest.vertices(job):
+            names = [name for name in self.flink.rest.vertex_metrics(job, vertex) if NAMESPACE in name]
+            for start in range(0, len(names), 20):
+                found = self.flink.rest.vertex_metrics(job, vertex, names[start : start + 20])
+                for name, value in found.items():
+                    short = name.rpartition(".")[2]
+                    numbers[short] = numbers.get(short, 0) + int(float(value))
+        return numbers
 
     def cancel(self, job: str) -> None:
         """Ends the job, whatever it is doing."""
