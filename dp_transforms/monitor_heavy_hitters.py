@@ -22,6 +22,7 @@ from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.operator_counters import (
+    BUDGET_STATE_BYTES,
     LATE_BATCHES,
     PENDING_WINDOWS,
     WINDOWS_CLOSED,
@@ -73,6 +74,7 @@ class ClosingDoFn(KeyedStageDoFn):
         super().__init__(settings, noise_key)
         self._late = operator_counter(LATE_BATCHES)
         self._closed = operator_counter(WINDOWS_CLOSED)
+        self._budget_bytes = operator_gauge(BUDGET_STATE_BYTES)
         self._monitor: HeavyHitterMonitor
 
     def setup(self) -> None:
@@ -111,9 +113,11 @@ class ClosingDoFn(KeyedStageDoFn):
                         budgets.add(cell)
                         cells.append(cell)
         if rewrite or len(cells) > _CELLS_BEFORE_COMPACTION + 2 * state.budgets.cell_count:
+            cells = list(state.budgets.to_cells())
             budgets.clear()
-            for cell in state.budgets.to_cells():
+            for cell in cells:
                 budgets.add(cell)
+        self._budget_bytes.set(sum(map(len, cells)))
         progress.write(_PROGRESS.pack(max(state.next_window, next_window), state.hit_bound, reports))
 
 

@@ -25,6 +25,7 @@ INTENTS = "intents"  # times that the wall clock or the operator moved the clock
 CLOCK_LAG_SECONDS = "clock_lag_seconds"  # of one partition's clock behind the wall clock
 PENDING_WINDOWS = "pending_windows"  # with candidates that wait in the monitor
 PARTITION_STATE_BYTES = "partition_state_bytes"
+BUDGET_STATE_BYTES = "budget_state_bytes"  # of the hits of all users that were ever charged
 
 
 def operator_counter(name: str) -> Metrics.DelegatingCounter:
