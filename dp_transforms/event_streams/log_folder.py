@@ -1,15 +1,26 @@
 """A folder as a stream source: log files are moved into it, and read one after the other.
 
-What whoever fills the folder must hold to, so that a second reading finds the same events in the same order:
+Files are taken in the order of (change time, name). The change time (``st_ctime``) is set by the kernel when a file
+comes into the folder; nobody else can set it, forward or back. A file waits until it is `settle_seconds` old, so none
+can come behind one that was taken, and a second reading from any position meets the same files in the same order. The
+change time is also the arrival of all events of the file.
+
+What whoever fills the folder must hold to:
 
 - A file is written elsewhere on the same file system (or under a hidden name, or one that ends in ``.tmp`` or
   ``.part``) and moved in by renaming. A moved file never changes, and no second one takes its name.
-- Files are taken in the order of (modification time, name). So they are moved in in that order, soon after they were
-  last written: a file waits until its modification time is `settle_seconds` ago, so that others may overtake it.
+- The file system sets the change time when a file is renamed: those on local disks do. On a network file system the
+  server's clock sets it: `settle_seconds` must be more than the two clocks differ.
 
-A file that comes behind one that was taken already is rejected as a whole and never read. A file that changes after
-its first events were given, or goes away, is a StreamError. A restart from an older position cannot know which files
-had come behind by then: it reads them in their order, and a sink then finds a second answer for a window and stops.
+What gives a file that was read a later change time without a change of its content (new permissions, a second link) may
+make a reader that is opened later read it once more. That changes no window that is open, since a user's item counts
+once in it, and none that is closed.
+
+A file that holds no log is rejected: it will hold none at the next reading. A mended one is moved in like any other. A
+file that cannot be read for other reasons (permissions, disk) is a StreamError: it must be mended before the stream
+goes on. So is a file that changes or goes away while its events are given. Only where the clock was set back by more
+than `settle_seconds` can a file come behind: it is rejected and never read; a reader that starts again from before it
+would read it in its order, and the sink then finds a second answer for a window and stops.
 
 Files directly in the folder count, by the endings of `event_files`. Links are passed over, wherever they lead.
 """
@@ -17,6 +28,7 @@ Files directly in the folder count, by the endings of `event_files`. Links are p
 from __future__ import annotations
 
 import dataclasses
+import errno
 import heapq
 import itertools
 import json
@@ -35,9 +47,11 @@ from dp_transforms.event_streams.stream_source import Polled, StreamError
 from dp_transforms.monitoring.event_batch import EventBatch, concatenate
 from dp_transforms.rejected_events import RejectedEvents
 
-CAME_BEHIND = "file came behind one that was read before"
+CAME_BEHIND = "file came behind one that was read before: the clock was set back"
 
 _TEMPORARY_ENDINGS = (".tmp", ".part")
+# Arrow's decoders give none; a file whose content tells wrong offsets leads to the others.
+_ERRORS_OF_CONTENT = (None, errno.EINVAL, errno.EOVERFLOW, errno.EFBIG)
 _LOOK_SECONDS = 0.2  # between two looks while a poll waits
 # A folder's modification time is coarse: for this long after it, files may come without changing it again.
 _FOLDER_TIME_NANOS = 2_000_000_000
@@ -47,19 +61,19 @@ _FOLDER_TIME_NANOS = 2_000_000_000
 class LogFolder:
     """One partition: the folder.
 
-    settle_seconds: how old a file must be before it is taken, 0 to 3600. Larger values leave more time to files that
-        were written first and moved in last.
+    settle_seconds: how long ago a file must have come before it is taken, 0.1 to 3600: more than the kernel takes from
+        setting its change time to showing it in the folder.
     """
 
     path: str
     fields: EventFields
-    settle_seconds: float = 2.0
+    settle_seconds: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.path:
             raise ValueError("a folder source needs the path of a folder.")
-        if not 0 <= self.settle_seconds <= 3600:
-            raise ValueError(f"settle_seconds must be 0 to 3600, got {self.settle_seconds!r}.")
+        if not 0.1 <= self.settle_seconds <= 3600:
+            raise ValueError(f"settle_seconds must be 0.1 to 3600, got {self.settle_seconds!r}.")
 
     def partitions(self) -> Sequence[FolderPartition]:
         """The one partition. Raises StreamError if there is no such folder."""
@@ -85,26 +99,27 @@ class FolderPartition:
 class _File(NamedTuple):
     """A file that waits or is being read; sorts in the order of taking."""
 
-    mtime_ns: int
+    ctime_ns: int
     name: str
 
 
 class _Position(NamedTuple):
     """Up to where a folder was read.
 
-    file: the last one taken, none at the beginning. size: its bytes. blocks, events: of it, those that were given.
-    is_done: all of it was given.
+    file: the last one taken, none at the beginning. mtime_ns, size: its modification time and bytes, by which a change
+    of its content is noticed. blocks, events: of it, those that were given. is_done: all of it was given.
     """
 
     file: _File | None = None
+    mtime_ns: int = 0
     size: int = 0
     blocks: int = 0
     events: int = 0
     is_done: bool = True
 
     def to_text(self) -> str:
-        mtime_ns, name = self.file or (None, None)
-        return json.dumps({**self._asdict(), "file": None, "mtime_ns": mtime_ns, "name": name})
+        ctime_ns, name = self.file or (None, None)
+        return json.dumps({**self._asdict(), "file": None, "ctime_ns": ctime_ns, "name": name})
 
     @classmethod
     def of_text(cls, text: str | None) -> _Position:
@@ -112,12 +127,11 @@ class _Position(NamedTuple):
             return cls()
         try:
             told = json.loads(text)
-            name, numbers = told["name"], [told[key] for key in ("size", "blocks", "events")]
-            file = None if name is None else _File(told["mtime_ns"], name)
-            if any(type(number) is not int for number in numbers + ([file.mtime_ns] if file else [])):
+            name, numbers = told["name"], [told[key] for key in ("mtime_ns", "size", "blocks", "events")]
+            file = None if name is None else _File(told["ctime_ns"], name)
+            if any(type(number) is not int for number in numbers + ([file.ctime_ns] if file else [])):
                 raise ValueError
-            size, blocks, events = numbers
-            return cls(file, size, blocks, events, bool(told["is_done"]))
+            return cls(file, *numbers, is_done=bool(told["is_done"]))
         except (ValueError, KeyError, TypeError):
             raise StreamError("a stored position is none of a folder. Start the job without it.") from None
 
@@ -135,6 +149,7 @@ class FolderReader:
         self._seen: dict[str, int] = {}  # name -> inode, at the last listing
         self._waiting: list[_File] = []  # a heap
         self._has_listed = False
+        self._complete_to_ns = 0  # wall clock before the last look: all that came earlier is known
         self._listed_folder_ns: int | None = None  # the folder's time at the last listing, None: list again
 
     def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
@@ -167,10 +182,11 @@ class FolderReader:
 
     def _list(self, found: _Found) -> None:
         """Puts new files into the heap, if the folder may have changed since the last look."""
+        self._complete_to_ns = now_ns = time.time_ns()
         folder_ns = _folder_time(self._folder.path)
         if folder_ns == self._listed_folder_ns:
             return
-        now_ns, seen = time.time_ns(), {}
+        seen = {}
         try:
             with os.scandir(self._folder.path) as entries:
                 for entry in entries:
@@ -185,33 +201,34 @@ class FolderReader:
 
     def _note(self, entry: os.DirEntry[str], found: _Found) -> None:
         try:
-            file = _File(entry.stat(follow_symlinks=False).st_mtime_ns, entry.name)
+            file = _File(entry.stat(follow_symlinks=False).st_ctime_ns, entry.name)
         except OSError:
             return  # it went away meanwhile
-        last = self._position.file
-        if last is None or file > last:
+        if self._has_listed or self._position.file is None or file > self._position.file:
+            self._wait_for(file, found)
+
+    def _wait_for(self, file: _File, found: _Found) -> None:
+        if self._position.file is None or file > self._position.file:
             heapq.heappush(self._waiting, file)
-        elif self._has_listed:
-            found.reject(self._path(entry.name), 1, CAME_BEHIND)
+        else:
+            found.reject(self._path(file.name), 1, CAME_BEHIND)
 
     def _take(self, found: _Found) -> bool:
         """Begins the next file whose time has come; whether there is one."""
-        while self._waiting and self._waiting[0].mtime_ns <= time.time_ns() - int(self._folder.settle_seconds * 1e9):
+        settled_ns = self._complete_to_ns - int(self._folder.settle_seconds * 1e9)
+        while self._waiting and self._waiting[0].ctime_ns <= settled_ns:
             file = heapq.heappop(self._waiting)
             try:
                 status = os.lstat(self._path(file.name))
             except OSError:
                 continue  # it went away before anything of it was given
-            now = _File(status.st_mtime_ns, file.name)
+            now = _File(status.st_ctime_ns, file.name)
             if not stat.S_ISREG(status.st_mode):
                 continue
             if now != file:  # it was still being written
-                if self._position.file is None or now > self._position.file:
-                    heapq.heappush(self._waiting, now)
-                else:
-                    found.reject(self._path(file.name), 1, CAME_BEHIND)
+                self._wait_for(now, found)
                 continue
-            self._position = _Position(file, status.st_size, is_done=False)
+            self._position = _Position(file, status.st_mtime_ns, status.st_size, is_done=False)
             self._blocks = None
             return True
         return False
@@ -231,6 +248,7 @@ class FolderReader:
             block = next(self._blocks, None)
         except ValueError as error:
             self._check_unchanged(path)
+            _check_not_of_the_system(path, error)
             problem = error.problem if isinstance(error, EventFileError) else "its name is no UTF-8."
             # The rest of it, as far as can be known, is one thing that could not be read.
             found.reject(path, at.events + 1, f"file rejected: {one_line(problem)}")
@@ -240,7 +258,7 @@ class FolderReader:
         if block is None:
             self._position, self._blocks = at._replace(is_done=True), None
             return
-        found.add(block, at.file.mtime_ns // 1_000)
+        found.add(block, at.file.ctime_ns // 1_000)
         self._position = at._replace(blocks=at.blocks + 1, events=at.events + len(block.batch))
 
     def _check_unchanged(self, path: str) -> None:
@@ -249,12 +267,12 @@ class FolderReader:
             status = os.lstat(path)
         except OSError:
             raise _changed_error(path) from None
-        if at.file is None or (status.st_mtime_ns, status.st_size) != (at.file.mtime_ns, at.size):
+        if at.file is None or (status.st_mtime_ns, status.st_size) != (at.mtime_ns, at.size):
             raise _changed_error(path)
 
     def _is_settling(self) -> bool:
         """Whether a file is there whose time comes soon; one of the far future does not count."""
-        return bool(self._waiting) and self._waiting[0].mtime_ns <= time.time_ns()
+        return bool(self._waiting) and self._waiting[0].ctime_ns <= time.time_ns()
 
 
 class _Found:
@@ -286,6 +304,18 @@ class _Found:
 def _blocks(path: str, fields: EventFields) -> Iterator[ReadBlock]:
     for chunk in find_file_chunks(path, fields):
         yield from read_log_chunk(chunk, fields)
+
+
+def _check_not_of_the_system(path: str, error: BaseException) -> None:
+    """Raises StreamError if a file could not be read for a reason that is not its content: at another time it could."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno not in _ERRORS_OF_CONTENT:
+            raise StreamError(
+                f"{one_line(path)}: it cannot be read ({os.strerror(cause.errno)}). Let every worker read it, or move"
+                " it out of the folder, and start the job again."
+            ) from None
+        cause = cause.__context__
 
 
 def _is_wanted(entry: os.DirEntry[str]) -> bool:

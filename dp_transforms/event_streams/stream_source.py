@@ -23,7 +23,8 @@ class Polled:
 
     batch: the events that could be read, in the order of the partition.
     arrival_micros: int64[len(batch)], microseconds since 1970 UTC: when each event reached the log by the log's own
-        clock (the timestamp of a Kafka record, the modification time of a file). Never taken from the event itself.
+        clock (the timestamp of a Kafka record; the time at which the kernel saw a file come into the folder). Never
+        taken from the event itself.
     position: where to go on, a text that only the source understands; to read from it again gives the same records.
     records: how many records were read, those that were rejected among them.
     is_at_end: whether nothing more was there.
