@@ -34,7 +34,7 @@ demo-stream: $(INSTALLED) flink kafka
 	@$(BIN)/python -m pipelines.demo_stream
 
 test: $(INSTALLED) engines
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 # The long tests on real engines; `make test` has the short ones.
 test-engines: $(INSTALLED) flink kafka prism

@@ -21,6 +21,14 @@ from tests.pipeline_helpers import key_file
 ROOT = pathlib.Path(__file__).parents[2]
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where tests run in several processes, those on engines share one, and its broker and cluster."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            if item.path.parent == pathlib.Path(__file__).parent:
+                item.add_marker(pytest.mark.xdist_group("engines"))
+
+
 def _skip_without(*names: str) -> None:
     for name in names:
         if (reason := skip_reason(name)) is not None:
