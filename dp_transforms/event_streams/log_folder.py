@@ -131,7 +131,8 @@ class _Position(NamedTuple):
             file = None if name is None else _File(told["ctime_ns"], name)
             if any(type(number) is not int for number in numbers + ([file.ctime_ns] if file else [])):
                 raise ValueError
-            return cls(file, *numbers, is_done=bool(told["is_done"]))
+            mtime_ns, size, blocks, events = numbers
+            return cls(file, mtime_ns, size, blocks, events, bool(told["is_done"]))
         except (ValueError, KeyError, TypeError):
             raise StreamError("a stored position is none of a folder. Start the job without it.") from None
 

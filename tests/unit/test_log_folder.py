@@ -137,7 +137,7 @@ def test_polls_of_any_size_and_from_any_position_give_the_same(
 
 
 def test_what_was_read_while_files_came_is_read_again_after_a_restart(tmp_path: pathlib.Path) -> None:
-    live, seen = _reader(tmp_path), []
+    live, seen = _reader(tmp_path), list[tuple[str, int]]()
     position = None
     for number, name in enumerate(["m", "a", "z", "b", "y"]):
         _drop(tmp_path, f"{name}.jsonl", [name])
