@@ -6,14 +6,16 @@ is written twice is there once, and a second answer is never written (`dp_transf
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import io
 import json
 import os
 import pathlib
+import threading
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import apache_beam as beam
 from apache_beam.coders import BooleanCoder
@@ -24,7 +26,7 @@ from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.report_files import ReportHeader, decode_report, encode_report
 from dp_transforms.report_files.files import write_error
-from dp_transforms.report_streams.report_writer import ReportSink, ReportWriter, end_key
+from dp_transforms.report_streams.report_writer import ReportSink, ReportWriter, end_key, report_key
 from dp_transforms.write_reports import encode_rejected, replace_private, write_rejected_lines
 
 report_coder.register()
@@ -97,8 +99,51 @@ def _write_all(content: bytes, handle: IO[bytes]) -> None:
     handle.write(content)
 
 
+class _SharedWriter:
+    """The one writer of a run in this process.
+
+    An engine may keep several copies of a DoFn and go back and forth between them, or run them at once. Each that
+    opened a sink of its own would shut out the others.
+    """
+
+    _by_run: ClassVar[dict[tuple[str, str], _SharedWriter]] = {}
+    _by_run_lock = threading.Lock()
+
+    def __init__(self, sink: ReportSink, header: ReportHeader) -> None:
+        self._sink = sink
+        self._header = header
+        self._lock = threading.Lock()
+        self._writer: ReportWriter | None = None
+
+    @classmethod
+    def of_run(cls, sink: ReportSink, header: ReportHeader) -> _SharedWriter:
+        with cls._by_run_lock:
+            return cls._by_run.setdefault((repr(sink), header.to_json()), cls(sink, header))
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[ReportWriter]:
+        """The open writer, for one thread at a time. After an error it is given up."""
+        with self._lock:
+            try:
+                if self._writer is None:
+                    self._writer = self._sink.open(self._header)
+                yield self._writer
+            except BaseException:
+                self._give_up()
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+
 class _WriteStreamDoFn(beam.DoFn):
-    """Writes in the order of arrival, the end of the run behind the reports of its bundle; commits with each bundle."""
+    """Writes at the end of each bundle, in the order of arrival, the end of the run behind the reports; commits."""
 
     # Never set. To have it brings all elements, which have one key, to one worker at a time.
     ONE_WORKER = ReadModifyWriteStateSpec("one_worker_v1", BooleanCoder())
@@ -106,15 +151,15 @@ class _WriteStreamDoFn(beam.DoFn):
     def __init__(self, sink: ReportSink, header: ReportHeader) -> None:
         self._sink = sink
         self._header = header
-        self._writer: ReportWriter | None = None
-        self._is_clean = True
+        self._reports: list[WindowReport] = []
         self._ended: list[RunEnded] = []
+        self._shared: _SharedWriter
+
+    def setup(self) -> None:
+        self._shared = _SharedWriter.of_run(self._sink, self._header)
 
     def start_bundle(self) -> None:
-        if not self._is_clean:  # what a bundle wrote that failed elsewhere
-            self._give_up()
-        self._is_clean = False
-        self._ended = []
+        self._reports, self._ended = [], []
 
     def process(
         self,
@@ -123,31 +168,24 @@ class _WriteStreamDoFn(beam.DoFn):
     ) -> Iterator[str]:
         encoded = element[1]
         if encoded.startswith(_ENDED):
-            ended = RunEnded(*json.loads(encoded[1:]))
-            self._ended.append(ended)
-            yield end_key(ended.stream)
+            self._ended.append(RunEnded(*json.loads(encoded[1:])))
+            yield end_key(self._ended[-1].stream)
         else:
-            yield self._open().write(decode_report(encoded[1:]))
+            self._reports.append(decode_report(encoded[1:]))
+            yield report_key(self._reports[-1])
 
     def finish_bundle(self) -> None:
-        for ended in self._ended:
-            self._open().end(ended)
-        if self._writer is not None:
-            self._writer.commit()
-        self._is_clean = True
+        if not (self._reports or self._ended):
+            return
+        with self._shared.opened() as writer:
+            for report in self._reports:
+                writer.write(report)
+            for ended in self._ended:
+                writer.end(ended)
+            writer.commit()
 
     def teardown(self) -> None:
-        self._give_up()
-
-    def _open(self) -> ReportWriter:
-        if self._writer is None:
-            self._writer = self._sink.open(self._header)
-        return self._writer
-
-    def _give_up(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+        self._shared.close()
 
 
 class _WriteRejectedFolderDoFn(beam.DoFn):
