@@ -96,6 +96,8 @@ class MonitorStream(beam.PTransform):
         self._noise_key = noise_key
         self._run_id = run_id
         self._stream = stream
+        if shards is None and driver == LOOP:
+            shards = 1  # an engine that cannot loop works in one process, and pays for each key
         self._shards = Sharding.choose(plan.schedule, is_bounded=False, shards=shards).shards
         self._driver = driver
         self._confirm = confirm

@@ -34,7 +34,7 @@ from pipelines.stream_request import StreamRequest
 from pipelines.stream_status import StreamStatus
 from runners import dataflow
 from runners.engine_process import EngineError
-from runners.flink_rest import FlinkRest
+from runners.flink_rest import ENDED, FlinkRest
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 _LOOKING_SHARE = 10  # a look that takes long is followed by a pause so many times longer
@@ -245,6 +245,7 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus) -> None:
                 with told_in_one_line(_FAILED):
                     job.raise_error()
                 ended = _look(request, status)
+            _cancel_on_cluster(request, status)
             job.cancel()
         _tell_end(ended, request, status)
     finally:
@@ -281,10 +282,25 @@ def _ask_to_stop(times: int, code: int, job: _Job, request: StreamRequest, statu
         if request.stop_file is not None:
             pathlib.Path(request.stop_file).unlink(missing_ok=True)
         os._exit(code)  # its threads cannot be cancelled
+    _cancel_on_cluster(request, status)
     job.cancel()
     if request.stop_file is not None:
         pathlib.Path(request.stop_file).unlink(missing_ok=True)
     raise SystemExit(code)
+
+
+def _cancel_on_cluster(request: StreamRequest, status: StreamStatus) -> None:
+    """Ends the job on a Flink cluster: a job server that is cancelled leaves it there."""
+    if request.engine.name != FLINK or request.engine.is_local:
+        return
+    cluster = FlinkRest(request.engine.flink_master)
+    try:
+        for job in cluster.jobs():
+            if job.name == _job_name(request) and job.state not in ENDED:
+                cluster.cancel(job.job_id)
+                cluster.wait_for_state(job.job_id, ENDED, _SECONDS_TO_CANCEL)
+    except EngineError:
+        status.tell(f"The job {_job_name(request)} may still be there: cancel it at http://{cluster.address}.")
 
 
 def _stopped_words(request: StreamRequest) -> str:
@@ -318,7 +334,7 @@ def _detach(result: PipelineResult, request: StreamRequest, options: PipelineOpt
     cluster, name = FlinkRest(request.engine.flink_master), _job_name(request)
     deadline = time.monotonic() + _SECONDS_TO_START
     # Beam calls a job running before Flink has it, and the job server must stay until then.
-    while (job := next((job for job in cluster.jobs() if name in job.name), None)) is None or job.state != "RUNNING":
+    while (job := next((job for job in cluster.jobs() if job.name == name), None)) is None or job.state != "RUNNING":
         if PipelineState.is_terminal(state := result.state) or time.monotonic() > deadline:
             raise UserError(f"the job is {state}, and Flink does not run it. See the log of the Flink cluster.")
         time.sleep(0.5)
