@@ -126,7 +126,6 @@ def history_case(
     partitions: int = 2,
     events: int = 2600,
     users: int = 240,
-    skew: float = 0.7,
     prefix: str = "",
 ) -> StreamCase:
     """History by the clock of its events. Users come and go, so that each window charges some that had nothing to pay.
@@ -150,7 +149,7 @@ def history_case(
         time_micros = source.randrange(low, high)
         passed = (time_micros - low) / (high - low)
         user = f"{prefix}user-{int(passed * (users - _LIVING_USERS)) + source.randrange(_LIVING_USERS)}"
-        item = f"{prefix}item-{(min(int(source.expovariate(skew)), 11) + int(passed * 3)) % 12}"
+        item = f"{prefix}item-{(min(int(source.expovariate(0.7)), 11) + int(passed * 3)) % 12}"
         place(jittered(time_micros), (user, item, time_micros))
         chance = source.random()
         if chance < 0.1:  # again in the same window

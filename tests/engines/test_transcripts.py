@@ -73,8 +73,9 @@ def test_kafka_and_prism(kafka, key_path):
     _assert_topic(kafka, "prism-out", case)
 
 
-def test_folder_and_local_job_service(key_path, tmp_path):
-    case = history_case()
+@pytest.mark.parametrize("release", ["counts", "labels"])
+def test_folder_and_local_job_service(key_path, tmp_path, release):
+    case = history_case(release=release)
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     size = len(case.rows) // 4
