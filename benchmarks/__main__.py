@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: does it run? The figures say little")
     parser.add_argument("--full", action="store_true", help="Beam's element path too on all events: takes minutes more")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long stream_load holds its rate; default: 10")
+    parser.add_argument("--rates", type=int, nargs="+", default=(), help="events/s that stream_load tries, rising")
     options = parser.parse_args()
     unknown = set(options.names) - set(_NAMES)
     if unknown:
@@ -32,7 +33,10 @@ def main() -> int:
     for name in _NAMES:
         if options.names and name not in options.names:
             continue
-        more = {"speed": {"full": options.full}, "stream_load": {"minutes": options.minutes}}.get(name, {})
+        more = {
+            "speed": {"full": options.full},
+            "stream_load": {"minutes": options.minutes, "rates": options.rates},
+        }.get(name, {})
         figures = importlib.import_module(f"benchmarks.{name}").run(quick=options.quick, **more)
         missed += [figure for figure in figures or () if figure.passed is False]
     for figure in missed:

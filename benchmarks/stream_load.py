@@ -42,8 +42,8 @@ from runners.flink_cluster import FLINK_LIBRARIES, FlinkCluster
 from runners.kafka_server import KAFKA_LIBRARIES, KafkaServer
 
 PLOT = Path(__file__).parents[1] / "docs" / "stream_delay.svg"
-_RATES = (10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 125_000, 150_000)
-_QUICK_RATES = (5_000, 20_000)
+_RATES = (20_000, 40_000, 60_000, 80_000, 100_000, 125_000, 150_000, 200_000)
+_QUICK_RATES = (20_000, 60_000, 100_000)
 _WINDOW_SECONDS = 10
 _LATENESS_SECONDS = 1
 _STEP_SECONDS = 20
@@ -88,7 +88,8 @@ class LoadRun:
     producer: dict[str, float]
 
 
-def run(*, quick: bool = False, minutes: float = 10.0) -> list[Figure]:
+def run(*, quick: bool = False, minutes: float = 10.0, rates: Sequence[int] = ()) -> list[Figure]:
+    """rates: to try, rising; those of this module if none are given."""
     minutes = min(minutes, 0.5) if quick else minutes
     console = Console(stderr=True)
     try:
@@ -99,7 +100,7 @@ def run(*, quick: bool = False, minutes: float = 10.0) -> list[Figure]:
         console.print(f"stream_load is left out: {error}")
         return []
     with _engines() as engines:
-        steps = [(rate, _STEP_SECONDS) for rate in (_QUICK_RATES if quick else _RATES)]
+        steps = [(rate, _STEP_SECONDS) for rate in (rates or (_QUICK_RATES if quick else _RATES))]
         console.print(f"Rates from {steps[0][0]:,} to {steps[-1][0]:,} events/s, {_STEP_SECONDS} s each ...")
         search = load(engines, "search", steps)
         per_step = _STEP_SECONDS // _WINDOW_SECONDS
