@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 from apache_beam.utils.windowed_value import PaneInfo
 
-from dp_transforms.counted_groups import GatherCounted, Group
+from dp_transforms.counted_groups import GatherCounted, Group, Key, Sent
 from dp_transforms.domain_source import DomainSource
 from dp_transforms.event_streams.partition_poller import announced
 from dp_transforms.monitoring.candidates import find_candidates
@@ -39,9 +39,9 @@ class FindCandidates(beam.PTransform):
 
 
 class FindCandidatesCounted(beam.PTransform):
-    """The same for counted messages: ``((window, shard of items), message)`` -> ``(stream, (window, *message))``.
+    """The same for counted messages: ``((window, shard of items), message)`` -> ``((window, 0), message)``.
 
-    Each shard of items sends to the monitor for its window, also when it has no candidates. domain: where the items are
+    Each shard of items sends to its window, also when it has no candidates. domain: where the items are
     known; those that nobody holds join here, window by window, as `draw_zero_items` would draw them.
     """
 
@@ -56,7 +56,7 @@ class FindCandidatesCounted(beam.PTransform):
         return (
             messages
             | "GatherItemShard" >> GatherCounted(self._shards)
-            | "DrawPassBits" >> beam.ParDo(self._do_fn).with_output_types(tuple[str, tuple[int, int, bool, bytes]])
+            | "DrawPassBits" >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent])
         )
 
 
@@ -97,7 +97,7 @@ class FindCandidatesCountedDoFn(KeyedStageDoFn):
         if self._domain is not None:
             self._zero_items = ZeroItemsOfWindows(self._domain, self._settings, self._keys, self._shards)
 
-    def process(self, group: Group) -> Iterator[tuple[str, tuple[int, int, bool, bytes]]]:
+    def process(self, group: Group) -> Iterator[tuple[Key, Sent]]:
         (window, shard), (is_drained, blobs) = group
         parts = [ItemHolders.from_bytes(blob) for blob in blobs]
         drawn = self._zero_items.cells(window, shard) if self._zero_items is not None else None
@@ -107,4 +107,4 @@ class FindCandidatesCountedDoFn(KeyedStageDoFn):
         if parts:
             packed = list(holder_messages(find_candidates(ItemHolders.merge(parts), self._settings, self._keys)))
         for message in announced(packed, is_drained):
-            yield self._settings.stream, (window, *message)
+            yield (window, 0), message

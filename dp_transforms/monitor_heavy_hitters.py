@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
-import numpy as np
-from apache_beam.coders import BytesCoder, TupleCoder, VarIntCoder
+from apache_beam.coders import BooleanCoder, BytesCoder, ListCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
@@ -16,8 +17,10 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms import report_coder
 from dp_transforms.assign_windows import Sharding, max_timestamp
+from dp_transforms.counted_groups import Group
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.message_parts import MOST_MESSAGE_BYTES
 from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
@@ -34,8 +37,12 @@ from dp_transforms.stage import KeyedStageDoFn
 report_coder.register()
 
 _CELLS_BEFORE_COMPACTION = 64
+_LEAST_NEAR_WINDOWS = 64
 _PROGRESS = struct.Struct("<qqq")  # next_window, hit_bound, reports
 ENDED = "ended"  # tag of the second output
+# Window, how many of these it has, whether drained, candidates: most windows have one, larger ones come cut.
+_Part = tuple[int, int, bool, list[bytes]]
+_PART_CODER = TupleCoder([VarIntCoder(), VarIntCoder(), BooleanCoder(), ListCoder(BytesCoder())])
 
 
 class MonitorHeavyHitters(beam.PTransform):
@@ -54,17 +61,34 @@ class MonitorHeavyHitters(beam.PTransform):
 
 
 class MonitorCounted(beam.PTransform):
-    """``(stream, (window, announced, is_drained, blob))`` -> `WindowReport`, and `RunEnded` tagged `ENDED`.
+    """``((window, 0), (is_drained, packed candidates))`` -> `WindowReport`, and `RunEnded` tagged `ENDED`."""
 
-    senders: how many senders announce their messages for each window.
-    """
-
-    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, senders: int) -> None:
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
         super().__init__()
-        self._do_fn = CountedMonitorDoFn(settings, noise_key, senders)
+        self._do_fn = CountedMonitorDoFn(settings, noise_key)
+        self._stream = settings.stream
 
-    def expand(self, candidates: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
-        return candidates | "CloseWindows" >> beam.ParDo(self._do_fn).with_outputs(ENDED, main="reports")
+    def expand(self, windows: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
+        return (
+            windows
+            | "OneKey" >> beam.FlatMap(_with_key, self._stream).with_output_types(tuple[str, _Part])
+            | "CloseWindows" >> beam.ParDo(self._do_fn).with_outputs(ENDED, main="reports")
+        )
+
+
+def _with_key(group: Group, stream: str) -> Iterator[tuple[str, _Part]]:
+    """The candidates of a window in elements that engines take."""
+    (window, _), (is_drained, blobs) = group
+    cut: list[list[bytes]] = [[]]
+    size = 0
+    for blob in blobs:
+        if cut[-1] and size + len(blob) > MOST_MESSAGE_BYTES:
+            cut.append([])
+            size = 0
+        cut[-1].append(blob)
+        size += len(blob)
+    for part in cut:
+        yield stream, (window, len(cut), is_drained, part)
 
 
 class ClosingDoFn(KeyedStageDoFn):
@@ -210,66 +234,55 @@ class ThresholdMonitorEvolvingDoFn(ClosingDoFn):
 
 
 class CountedMonitorDoFn(ClosingDoFn):
-    """Stateful, keyed by stream, without timers: closes each window when all of its candidates have come, in order.
+    """Stateful, keyed by stream, without timers: closes each window when it has come and all before it are closed.
 
-    A window that is complete waits for those before it. What comes for a window that is closed, or more than was
-    announced, is dropped and counted.
+    A window that comes before its turn waits: those whose turn is soon apart from the others, so that the state that is
+    read again and again stays small. What comes for a window that is closed, or twice, is dropped and counted.
     """
 
-    PENDING = BagStateSpec("pending_v1", TupleCoder([VarIntCoder(), BytesCoder()]))
-    COUNTS = ReadModifyWriteStateSpec("counts_v1", BytesCoder())
+    NEAR = BagStateSpec("near_v1", _PART_CODER)
+    FAR = BagStateSpec("far_v1", _PART_CODER)
+    WAITING = ReadModifyWriteStateSpec("waiting_v1", BytesCoder())
     BUDGETS = BagStateSpec("budgets_v1", BytesCoder())
     PROGRESS = ReadModifyWriteStateSpec("progress_v2", BytesCoder())
 
-    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, senders: int) -> None:
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
         super().__init__(settings, noise_key)
-        self._senders = senders
         self._pending_windows = operator_gauge(PENDING_WINDOWS)
 
     def process(
         self,
-        element: tuple[str, tuple[int, int, bool, bytes]],
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        counts: Any = beam.DoFn.StateParam(COUNTS),
+        element: tuple[str, _Part],
+        near: Any = beam.DoFn.StateParam(NEAR),
+        far: Any = beam.DoFn.StateParam(FAR),
+        waiting: Any = beam.DoFn.StateParam(WAITING),
         budgets: Any = beam.DoFn.StateParam(BUDGETS),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
     ) -> Iterator[object]:
-        stream, (window, announced, is_drained, blob) = element
+        stream, part = element
+        window, parts, _, _ = part
         next_window, _, _ = _read_progress(progress)
         if window < next_window:
             self._late.inc()
             return
-        so_far = PendingWindows(counts.read())
-        if not so_far.add(window, announced, is_drained, self._senders):
-            self._late.inc()
+        queue = _WaitingWindows(near, far, waiting.read())
+        if (window, parts) == (next_window, 1):
+            due = [[part], *queue.take_from(window + 1)]
+        else:
+            queue.add(part)
+            due = queue.take_from(window) if window == next_window else []
+        self._late.inc(queue.dropped)
+        waiting.write(queue.to_bytes())
+        self._pending_windows.set(len(queue))
+        if not due:
             return
-        if blob:
-            pending.add((window, blob))
-        due, is_drained = so_far.take_complete(next_window, self._senders)
-        counts.write(so_far.to_bytes())
-        self._pending_windows.set(len(so_far))
-        if due == next_window:
-            return
-        yield from self._close(self._take(pending, due), budgets, progress, next_window=due)
-        self._closed.inc(due - next_window)
-        horizon = self._settings.schedule.horizon
-        if due == horizon:
+        last, _, is_drained, _ = due[-1][0]
+        slabs = [(of_one[0][0], blobs) for of_one in due if (blobs := [blob for part in of_one for blob in part[3]])]
+        yield from self._close(slabs, budgets, progress, next_window=last + 1)
+        self._closed.inc(len(due))
+        if last + 1 == self._settings.schedule.horizon:
             _, _, reports = _read_progress(progress)
-            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, horizon, is_drained, reports))
-
-    def _take(self, pending: Any, due: int) -> list[tuple[int, list[bytes]]]:
-        """Takes the parts of the windows before ``due`` out of the state: ``(window, parts)``, in order."""
-        parts: dict[int, list[bytes]] = {}
-        later = []
-        for window, blob in pending.read():
-            if window < due:
-                parts.setdefault(window, []).append(blob)
-            else:
-                later.append((window, blob))
-        pending.clear()
-        for entry in later:
-            pending.add(entry)
-        return sorted(parts.items())
+            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, last + 1, is_drained, reports))
 
 
 def _read_progress(progress: Any) -> tuple[int, int, int]:
@@ -278,35 +291,61 @@ def _read_progress(progress: Any) -> tuple[int, int, int]:
     return next_window, hit_bound, reports
 
 
-class PendingWindows:
-    """How much has come for each window that is not closed: a row each, read and written for every message."""
+class _WaitingWindows:
+    """Parts of windows before their turn, in two bags: ``near`` holds windows before ``near_end``, ``far`` the rest.
 
-    def __init__(self, data: bytes | None) -> None:
-        # window, messages received, messages expected, senders that announced, whether drained
-        self._rows = np.frombuffer(data or b"", dtype="<i8").reshape(-1, 5).copy()
+    However windows come, each one is read from ``far`` seldom, and ``near`` stays small.
+    """
+
+    _FIELDS = struct.Struct("<qqq")
+
+    def __init__(self, near: Any, far: Any, data: bytes | None) -> None:
+        self._near = near
+        self._far = far
+        self._near_end, self._in_near, self._in_far = self._FIELDS.unpack(data or bytes(self._FIELDS.size))
+        self.dropped = 0  # parts that came twice
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return int(self._in_near + self._in_far)
 
     def to_bytes(self) -> bytes:
-        return self._rows.tobytes()
+        return self._FIELDS.pack(self._near_end, self._in_near, self._in_far)
 
-    def add(self, window: int, announced: int, is_drained: bool, senders: int) -> bool:
-        """Counts a message; whether it can be one of those announced."""
-        at = np.flatnonzero(self._rows[:, 0] == window)
-        if not len(at):
-            self._rows = np.append(self._rows, [[window, 0, 0, 0, 0]], axis=0)
-            at = np.array([len(self._rows) - 1])
-        row = self._rows[at[0]]
-        row[1:] += (1, announced, announced > 0, is_drained)
-        return bool(row[3] < senders or (row[3] == senders and row[1] <= row[2]))
+    def add(self, part: _Part) -> None:
+        if part[0] < self._near_end:
+            self._near.add(part)
+            self._in_near += 1
+        else:
+            self._far.add(part)
+            self._in_far += 1
 
-    def take_complete(self, next_window: int, senders: int) -> tuple[int, bool]:
-        """Removes the complete windows from ``next_window`` on without a gap. Returns the first window that stays, and
-        whether the last one taken was drained."""
-        is_complete = (self._rows[:, 3] == senders) & (self._rows[:, 1] == self._rows[:, 2])
-        complete = np.sort(self._rows[is_complete, 0])
-        due = next_window + int((complete == next_window + np.arange(len(complete))).sum())
-        is_drained = bool(self._rows[self._rows[:, 0] == due - 1, 4].any())
-        self._rows = self._rows[self._rows[:, 0] >= due]
-        return due, is_drained
+    def take_from(self, window: int) -> list[list[_Part]]:
+        """Takes out the whole windows from ``window`` on without a gap, in order. None before it is waiting."""
+        taken: list[list[_Part]] = []
+        while True:
+            kept: dict[int, list[_Part]] = {}
+            for part in self._near.read() if self._in_near else ():
+                kept.setdefault(part[0], []).append(part)
+            before = len(taken)
+            while window in kept and len(kept[window]) >= kept[window][0][1]:
+                parts = kept.pop(window)
+                taken.append(parts[: parts[0][1]])
+                self.dropped += len(parts) - len(taken[-1])
+                window += 1
+            if len(taken) > before:
+                self._near.clear()
+                self._in_near = 0
+                for part in itertools.chain.from_iterable(kept.values()):
+                    self.add(part)
+            if window < self._near_end or not self._in_far:
+                return taken
+            self._refill(window)
+
+    def _refill(self, window: int) -> None:
+        """Moves the windows whose turn is soon. All that were near are taken."""
+        self._near_end = window + max(_LEAST_NEAR_WINDOWS, 2 * math.isqrt(self._in_far))
+        parts = list(self._far.read())
+        self._far.clear()
+        self._in_far = 0
+        for part in parts:
+            self.add(part)

@@ -11,6 +11,7 @@ import apache_beam as beam
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.assign_windows import Sharding
 from dp_transforms.bound_contributions import BoundContributionsCounted
+from dp_transforms.counted_groups import GatherCounted
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import StreamError, StreamSource
 from dp_transforms.find_candidates import FindCandidatesCounted
@@ -127,7 +128,8 @@ class MonitorStream(beam.PTransform):
             messages
             | "BoundContributions" >> BoundContributionsCounted(settings, noise_key, self._shards, len(partitions))
             | "FindCandidates" >> FindCandidatesCounted(settings, noise_key, self._shards, self._domain)
-            | "MonitorHeavyHitters" >> MonitorCounted(settings, noise_key, self._shards)
+            | "GatherWindows" >> GatherCounted(self._shards)
+            | "MonitorHeavyHitters" >> MonitorCounted(settings, noise_key)
         )
         reports, ended = monitored.reports, monitored[ENDED]
         reports.element_type, ended.element_type = WindowReport, RunEnded

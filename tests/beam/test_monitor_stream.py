@@ -11,7 +11,7 @@ from dp_transforms.event_streams.partition_poller import announced
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitor_heavy_hitters import CountedMonitorDoFn
+from dp_transforms.monitor_heavy_hitters import CountedMonitorDoFn, _with_key
 from dp_transforms.monitor_stream import MonitorStream
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.contributions import bound_contributions
@@ -106,7 +106,7 @@ def test_the_transcript_is_that_of_the_log_however_the_stream_is_cut(tmp_path):
     assert ran.counts["windows_closed"] == 5 * plan.schedule.horizon
     assert ran.counts["events_read"] == 6 * len(log)
     assert "events_late" not in ran.counts
-    assert LATE_BATCHES not in ran.counts
+    assert not ran.counts.get(LATE_BATCHES)
 
 
 def test_both_clocks_leave_out_what_is_late_and_say_so(tmp_path):
@@ -248,6 +248,81 @@ def test_more_than_was_announced_is_counted_and_never_emitted(monkeypatch):
     assert LocalCounter.counts[LATE_BATCHES] == 1
 
 
+class Monitored:
+    """`GatherCountedDoFn` by window and `CountedMonitorDoFn` behind it."""
+
+    def __init__(self, plan, shards):
+        self.gather, self.monitor, self.groups = (
+            GatherCountedDoFn(shards),
+            CountedMonitorDoFn(settings_of(plan), HeldSecret()),
+            {},
+        )
+        self.monitor.setup()
+        self.state = {"near": Bag(), "far": Bag(), "waiting": Cell(), "budgets": Bag(), "progress": Cell()}
+
+    def take(self, message):
+        for (window, _), group in self.gather.process(message, *self.groups.setdefault(message[0], (Bag(), Cell()))):
+            for _, part in _with_key(((window, 0), group), "events"):
+                yield from self.close(part)
+
+    def close(self, part):
+        return self.monitor.process(("events", part), **self.state)
+
+    @property
+    def closed(self):
+        """How many windows are closed: the first number of the progress."""
+        return int.from_bytes((self.state["progress"].content or bytes(8))[:8], "little")
+
+    @property
+    def waiting(self):
+        return [*self.state["near"].content, *self.state["far"].content]
+
+
+@pytest.mark.parametrize("order", ["even ones first", "backwards", "shuffled"])
+def test_windows_out_of_turn_wait_at_a_cost_that_hardly_grows_with_their_number(order):
+    """Work is counted in entries of state that are read and written again: reading all of them at each turn would be
+    a million here."""
+    plan, source = small_plan(2_000), random.Random(3)
+    windows = list(range(2_000))
+    if order == "even ones first":
+        windows.sort(key=lambda window: window % 2)
+    elif order == "backwards":
+        windows.reverse()
+    else:
+        source.shuffle(windows)
+    monitor = Monitored(plan, 1)
+    monitor.state["near"], monitor.state["far"] = bags = CountingBag(), CountingBag()
+    outputs = []
+    for turn, window in enumerate(windows):
+        outputs += list(monitor.close((window, 1, window == 1_999, [])))
+        assert len(monitor.waiting) == len(set(windows[: turn + 1])) - monitor.closed
+    assert [output.value for output in outputs] == [RunEnded("events", 2_000, True, 0)]
+    assert monitor.waiting == []
+    assert sum(bag.work for bag in bags) < 150_000
+
+
+def test_a_window_that_waits_twice_is_closed_once(monkeypatch):
+    counts = LocalCounter.install(monkeypatch)
+    monitor = Monitored(small_plan(4), 1)
+    outputs = [output for window in (2, 2, 1, 3, 0) for output in monitor.close((window, 1, False, []))]
+    assert [output.value for output in outputs] == [RunEnded("events", 4)]
+    assert (monitor.waiting, counts[LATE_BATCHES]) == ([], 1)
+
+
+class CountingBag(Bag):
+    """Counts the entries that are read and written."""
+
+    work = 0
+
+    def read(self):
+        self.work += len(self.content)
+        return super().read()
+
+    def add(self, value):
+        self.work += 1
+        super().add(value)
+
+
 def messages_to_the_monitor(plan, log, shards):
     """What the item shards of all windows send to the monitor, in order."""
     settings, keys = settings_of(plan), settings_of(plan).stream_keys(SECRET)
@@ -260,11 +335,13 @@ def messages_to_the_monitor(plan, log, shards):
         for shard in range(shards):
             blobs = list(holder_messages(cells[window, shard], 200)) if (window, shard) in cells else []
             for message in announced(blobs, False):
-                yield "events", (window, *message)
+                yield (window, 0), message
 
 
+@pytest.mark.parametrize("most_bytes", [10**6, 1])
 @pytest.mark.parametrize("order", ["in order", "backwards", "shuffled", "the first window last"])
-def test_the_monitor_closes_windows_in_order_whatever_order_their_parts_have(order):
+def test_the_monitor_closes_windows_in_order_whatever_order_their_parts_have(order, most_bytes, monkeypatch):
+    monkeypatch.setattr("dp_transforms.monitor_heavy_hitters.MOST_MESSAGE_BYTES", most_bytes)
     plan = small_plan(30, sliding=3, release="labels", max_items_per_user=1, hits_per_user=2)
     log = ordered_log(plan, 8)
     messages = list(messages_to_the_monitor(plan, log, 3))
@@ -274,17 +351,16 @@ def test_the_monitor_closes_windows_in_order_whatever_order_their_parts_have(ord
     elif order == "shuffled":
         random.Random(1).shuffle(messages)
     elif order == "the first window last":
-        messages.sort(key=lambda message: message[1][0] == 0)
-    do_fn = CountedMonitorDoFn(settings_of(plan), HeldSecret(), 3)
-    do_fn.setup()
-    state = {"pending": Bag(), "counts": Cell(), "budgets": Bag(), "progress": Cell()}
-    outputs = [output for message in messages for output in do_fn.process(message, **state)]
+        messages.sort(key=lambda message: message[0][0] == 0)
+    monitor = Monitored(plan, 3)
+    outputs = [output for message in messages for output in monitor.take(message)]
     expected = oracle_transcript(log, settings_of(plan), SECRET)
     assert expected.kept_out > 0
     end = RunEnded("events", plan.schedule.horizon, reports=len(expected.reports))
     assert [output.value for output in outputs] == [*expected.reports, end]
-    assert (state["pending"].content, state["counts"].content) == ([], b"")
-    assert list(do_fn.process(messages[5], **state)) == [], "a window that is closed stays closed"
+    assert monitor.waiting == []
+    assert not any(blobs.content for blobs, _ in monitor.groups.values())
+    assert list(monitor.close((5, 1, False, []))) == [], "a window that is closed stays closed"
 
 
 def test_messages_stay_under_their_limit_and_add_up_to_the_whole():

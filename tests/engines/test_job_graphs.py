@@ -27,10 +27,11 @@ CLOUD = {
 }
 # Stored by the engines: a change here is a change of what a running job can be updated to.
 STATES = {
-    "PollPartitions": ({"progress_v1"}, {"poll_v1"}),
+    "PollPartitions": ({"progress_v1", "partitions_v1"}, {"poll_v1"}),
     "BoundContributions": ({"blobs_v1", "count_v1"}, set()),
     "FindCandidates": ({"blobs_v1", "count_v1"}, set()),
-    "MonitorHeavyHitters": ({"pending_v1", "counts_v1", "budgets_v1", "progress_v2"}, set()),
+    "GatherWindows": ({"blobs_v1", "count_v1"}, set()),
+    "MonitorHeavyHitters": ({"near_v1", "far_v1", "waiting_v1", "budgets_v1", "progress_v2"}, set()),
 }
 
 
