@@ -173,6 +173,26 @@ def assemble_block(
     return ReadBlock(batch, tuple(rejected), rows, byte_share)
 
 
+def join_columns(
+    parts: Sequence[tuple[IdColumn, IdColumn, TimeColumn]],
+) -> tuple[IdColumn, IdColumn, TimeColumn]:
+    """One behind the other; there must be some."""
+    if len(parts) == 1:
+        return parts[0]
+    users, items, moments = zip(*parts, strict=True)
+    times = TimeColumn(*(np.concatenate([getattr(part, name) for part in moments]) for name in ("micros", "faults")))
+    return _join_ids(users), _join_ids(items), times
+
+
+def _join_ids(parts: Sequence[IdColumn]) -> IdColumn:
+    begins = np.cumsum([0, *(len(part.values) for part in parts)], dtype=np.int32)
+    return IdColumn(
+        pa.concat_arrays([part.values for part in parts]),
+        np.concatenate([part.indices + begin for part, begin in zip(parts, begins, strict=False)]),
+        np.concatenate([part.faults for part in parts]),
+    )
+
+
 def good_rows(columns: tuple[IdColumn, IdColumn, TimeColumn]) -> npt.NDArray[np.int64]:
     """The rows that `assemble_block` puts into the batch, in their order."""
     user, item, time = columns

@@ -8,9 +8,11 @@ no events. Positions count all lines.
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -156,17 +158,23 @@ class DecodedLines:
         return np.zeros(0, np.int64) if self._broken is None else self._lines.numbers()[self._broken]
 
 
-def decode_lines(block: bytes, fields: EventFields, *, are_few: bool = False) -> DecodedLines:
-    """Lines in memory, none of them longer than MAX_LINE_BYTES; blank lines are passed over.
-
-    are_few: so few that to start Arrow's reader, which is work of milliseconds on a busy machine, takes longer.
-    """
+def decode_lines(block: bytes, fields: EventFields) -> DecodedLines:
+    """Lines in memory, none of them longer than MAX_LINE_BYTES; blank lines are passed over."""
     lines = _Lines(block)
-    fast = None if are_few else _read_fast(lines, fields)
+    fast = _read_fast(lines, guess_schema(io.BytesIO(lines.text), fields), fields) if lines.is_plain else None
     if fast is not None:
         return DecodedLines(fast, lines, None, None)
-    slow, kept, broken = _read_slow(lines, fields)
+    slow, kept, broken = read_one_by_one(lines.stripped(), fields)
     return DecodedLines(slow, lines, kept, broken)
+
+
+def decode_plain_lines(lines: list[bytes], schema: pa.Schema | None, fields: EventFields) -> Columns | None:
+    """Lines without blanks around them, none of them empty: a row for each; None if it must be done line by line.
+
+    schema: see `guess_schema`. One of other lines serves too: where it does not fit these, it is done line by line.
+    """
+    block = _Lines(b"\n".join(lines), are_stripped=True)
+    return _read_fast(block, schema, fields) if block.is_plain and block.count == len(lines) else None
 
 
 def join_line(line: bytes, fields: EventFields) -> bytes | None:
@@ -184,12 +192,12 @@ class _Lines:
     count: their number, if it is plain.
     """
 
-    def __init__(self, block: bytes) -> None:
+    def __init__(self, block: bytes, *, are_stripped: bool = False) -> None:
         self.raw = block
         self.text = block if not block or block.endswith(b"\n") else block + b"\n"
         self.count = 0
         self.is_plain = self._check_plain()
-        if not self.is_plain:
+        if not self.is_plain and not are_stripped:
             self.text = b"".join(line + b"\n" for line in self.stripped())
             self.is_plain = self._check_plain()
 
@@ -227,12 +235,9 @@ class _Lines:
         return bool(np.diff(opened, prepend=0).max() <= MAX_DEPTH)
 
 
-def _read_fast(lines: _Lines, fields: EventFields) -> Columns | None:
-    """The columns by Arrow; None if it must be done line by line."""
-    if not lines.is_plain or not lines.count:
-        return None
-    schema = _guess_schema(lines.text, fields)
-    if schema is None:
+def _read_fast(lines: _Lines, schema: pa.Schema | None, fields: EventFields) -> Columns | None:
+    """The columns of plain lines by Arrow; None if it must be done line by line."""
+    if schema is None or not lines.count:
         return None
     try:
         table = pa.json.read_json(
@@ -260,17 +265,12 @@ def _read_fast(lines: _Lines, fields: EventFields) -> Columns | None:
     return columns.encode_ids(user), columns.encode_ids(item), time_column
 
 
-def _guess_schema(text: bytes, fields: EventFields) -> pa.Schema | None:
-    """The types of the three fields in the first lines of a block; None if a field has several."""
+def guess_schema(lines: Iterable[bytes], fields: EventFields) -> pa.Schema | None:
+    """The types of the three fields in the first lines; None if a field has several or a line is broken."""
     parser = _LineParser(fields)
     kinds: dict[str, set[type]] = {name: set() for name in fields.names}
-    begin = 0
-    for _ in range(_LOOKED_AT_LINES):
-        end = text.find(b"\n", begin)
-        if end < 0:
-            break
-        event = parser.parse(text[begin:end])
-        begin = end + 1
+    for line in itertools.islice(lines, _LOOKED_AT_LINES):
+        event = parser.parse(line)
         if event is None:
             return None
         for name in fields.names:
@@ -289,10 +289,10 @@ def _guess_schema(text: bytes, fields: EventFields) -> pa.Schema | None:
     return pa.schema(list(zip(fields.names, types, strict=True)))
 
 
-def _read_slow(lines: _Lines, fields: EventFields) -> tuple[Columns, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The columns line by line; the rows of `_Lines.stripped` that they hold; those that are broken."""
+def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, _Rows, _Rows]:
+    """The columns, line by line; the numbers of the lines that they hold; of those that are broken."""
     parser = _LineParser(fields)
-    parsed = [parser.parse(line) for line in lines.stripped()]
+    parsed = [parser.parse(line) for line in lines]
     is_broken = np.fromiter((event is None for event in parsed), np.bool_, len(parsed))
     events = [event for event in parsed if event is not None]
     user, item = (_id_column([event.get(name) for event in events]) for name in (fields.user, fields.item))

@@ -9,6 +9,7 @@ reason that holds none of it.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from typing import NamedTuple, Protocol
 import fastavro.schema
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from dp_transforms.event_files import avro, columns, json_lines
 from dp_transforms.event_files.avro_container import MAX_BLOCK_BYTES
@@ -36,10 +38,13 @@ BROKEN_RECORD = "broken record"
 NO_HEADER = "no header of the declared Avro framing"
 OTHER_SCHEMA = "header names another Avro schema"
 
-_FEW_LINES = 200
+_FEW_LINES = 50  # so few are faster one by one than in a call of Arrow's reader
 _END_MARK_BYTES = 16
 _ALONE_BELOW = 16  # so few values are decoded one by one where one of them is broken
 _SPLIT = 8
+_SMALL_SPAN = 128  # lines: with an odd one among them, so few are read one by one
+# After so many vain calls of Arrow's reader in one poll the rest is read line by line: hostile records cost no more.
+_MAX_FAILED_SPANS = 100
 
 _Rows = npt.NDArray[np.int64]
 
@@ -93,10 +98,11 @@ def record_decoder(
 
 
 class JsonRecordDecoder:
-    """One JSON object per value."""
+    """One JSON object per value. It remembers of what types the fields were, which saves time and changes nothing."""
 
     def __init__(self, fields: EventFields) -> None:
         self._fields = fields
+        self._schema: pa.Schema | None = None
 
     def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
         """See `RecordDecoder`. The values become lines, so that what is accepted is what a file of them gives."""
@@ -105,22 +111,78 @@ class JsonRecordDecoder:
         lines = [value.strip(b" \t\r\n") if value is not None else b"" for value in values]
         sizes = np.fromiter(map(len, lines), np.int64, len(lines))
         reasons.add(NO_VALUE, np.flatnonzero(sizes == 0))
-        large = np.flatnonzero(sizes > json_lines.MAX_LINE_BYTES)
-        reasons.add(TOO_LARGE, large)
-        for row in large.tolist():
-            lines[row] = b""
-        block = b"\n".join(lines)
-        if block.count(b"\n") > len(lines) - 1:
-            folded = [row for row, line in enumerate(lines) if b"\n" in line]
-            for row in folded:
-                joined = json_lines.join_line(lines[row], self._fields)
-                lines[row] = joined or b""
-                if joined is None:
-                    reasons.add(BROKEN_RECORD, np.array([row]))
-            block = b"\n".join(lines)
-        read = json_lines.decode_lines(block, self._fields, are_few=len(lines) < _FEW_LINES)
-        reasons.add(BROKEN_RECORD, read.broken())
-        return _assemble(source, read.columns, read.numbers(), positions, reasons)
+        reasons.add(TOO_LARGE, np.flatnonzero(sizes > json_lines.MAX_LINE_BYTES))
+        for row in [row for row, line in enumerate(lines) if b"\n" in line]:
+            joined = json_lines.join_line(lines[row], self._fields) if sizes[row] <= json_lines.MAX_LINE_BYTES else None
+            if joined is None:
+                reasons.add(BROKEN_RECORD, np.array([row]))
+            else:
+                lines[row] = joined
+        rows = reasons.good()
+        if len(rows) < len(lines):
+            lines = [lines[row] for row in rows.tolist()]
+        if not lines:
+            return DecodedRecords(columns.empty_batch(), rows, reasons.report(source, positions))
+        read = _JsonSpans(lines, self._schema, self._fields)
+        self._schema = read.schema
+        kept = np.concatenate(read.kept)
+        reasons.add(BROKEN_RECORD, rows[np.setdiff1d(np.arange(len(rows)), kept, assume_unique=True)])
+        return _assemble(source, columns.join_columns(read.parts), rows[kept], positions, reasons)
+
+
+class _JsonSpans:
+    """Reads lines by Arrow, in ever smaller parts where some line is odd, and those with odd ones line by line.
+
+    parts, kept: columns, and the numbers of the lines that they hold. schema: that fitted, if any did.
+    """
+
+    def __init__(self, lines: list[bytes], schema: pa.Schema | None, fields: EventFields) -> None:
+        self._lines, self._fields = lines, fields
+        self._failed = 0
+        self.parts: list[json_lines.Columns] = []
+        self.kept: list[_Rows] = []
+        self.schema = schema
+        if len(lines) < _FEW_LINES:
+            self._read_slowly(0, len(lines))
+            return
+        if schema is None or not self._read_fast(0, len(lines)):
+            self.schema = self._guess_schema() or schema
+            self._read(0, len(lines), is_known_odd=self.schema == schema)
+
+    def _guess_schema(self) -> pa.Schema | None:
+        """By the first lines; by later ones where there is an odd one among them."""
+        step = max(1, len(self._lines) // _SPLIT)
+        guesses = (
+            json_lines.guess_schema(itertools.islice(self._lines, begin, None), self._fields)
+            for begin in range(0, len(self._lines), step)
+        )
+        return next((guess for guess in guesses if guess is not None), None)
+
+    def _read(self, begin: int, end: int, *, is_known_odd: bool = False) -> None:
+        is_small = end - begin < _FEW_LINES
+        if self.schema is None or is_small or self._failed > _MAX_FAILED_SPANS:
+            self._read_slowly(begin, end)
+        elif is_known_odd or not self._read_fast(begin, end):
+            step = max(_SMALL_SPAN, -(-(end - begin) // _SPLIT))
+            if step >= end - begin:
+                self._read_slowly(begin, end)
+                return
+            for at in range(begin, end, step):
+                self._read(at, min(at + step, end))
+
+    def _read_fast(self, begin: int, end: int) -> bool:
+        part = json_lines.decode_plain_lines(self._lines[begin:end], self.schema, self._fields)
+        if part is None:
+            self._failed += 1
+            return False
+        self.parts.append(part)
+        self.kept.append(np.arange(begin, end))
+        return True
+
+    def _read_slowly(self, begin: int, end: int) -> None:
+        part, kept, _ = json_lines.read_one_by_one(self._lines[begin:end], self._fields)
+        self.parts.append(part)
+        self.kept.append(kept + begin)
 
 
 class AvroRecordDecoder:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import pathlib
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -132,7 +134,7 @@ def test_plain_logs_are_read_fast(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     def slow(*_: object) -> None:
         raise AssertionError("line by line")
 
-    monkeypatch.setattr(json_lines, "_read_slow", slow)
+    monkeypatch.setattr(json_lines, "read_one_by_one", slow)
     for line_end in ("\n", "\r\n", "\n\n", " \n  "):
         (tmp_path / "log.jsonl").write_bytes(b"\xef\xbb\xbf" + line_end.join([GOOD] * 500).encode())
         assert read_all(str(tmp_path / "log.jsonl")) == ([("u", "i", MICROS)] * 500, {})
@@ -219,11 +221,19 @@ def _seen(lines: json_lines._Lines, read: Any, kept: Any) -> list[tuple[Any, ...
 @example(block=b'{"user":1,"timestamp":1.5}\n{"user":1,"timestamp":9007199254740993}', unit="us")
 def test_the_fast_way_agrees_with_the_slow_one(block: bytes, unit: str | None) -> None:
     fields, lines = EventFields(time_unit=unit), json_lines._Lines(block)
-    fast = json_lines._read_fast(lines, fields)
-    slow, kept, broken = json_lines._read_slow(lines, fields)
-    if fast is not None:
-        assert len(broken) == 0
-        assert _seen(lines, fast, kept) == _seen(lines, slow, kept)
+    slow, kept, broken = json_lines.read_one_by_one(lines.stripped(), fields)
+    guess = json_lines.guess_schema(lines.stripped(), fields)
+    ids, moments = [pa.string(), pa.int64()], [pa.string(), pa.int64(), pa.float64()]
+    # Types that other lines had change nothing either.
+    others = [pa.schema(list(zip(fields.names, types, strict=True))) for types in itertools.product(ids, ids, moments)]
+    for schema in [guess, *others]:
+        for fast in (
+            json_lines._read_fast(lines, schema, fields) if lines.is_plain else None,
+            json_lines.decode_plain_lines(lines.stripped(), schema, fields),
+        ):
+            if fast is not None:
+                assert len(broken) == 0
+                assert _seen(lines, fast, kept) == _seen(lines, slow, kept)
     assert (
         len(kept) + len(broken) == len(lines.numbers()) == sum(1 for line in block.split(b"\n") if line.strip(b" \t\r"))
     )

@@ -74,12 +74,21 @@ hostile = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.one_of(st.just(GOOD), rows, hostile), min_size=1, max_size=12), st.sampled_from([0, 1_000]))
+# How many lines are few, how small parts become, how many may fail: from one by one to one call for each line.
+SPANS = st.sampled_from([(0, 1, 1_000), (0, 3, 1_000), (2, 4, 1), (0, 100, 100), (1_000, 100, 100)])
+
+
+def _split(monkeypatch: pytest.MonkeyPatch, spans: tuple[int, int, int]) -> None:
+    for name, value in zip(("_FEW_LINES", "_SMALL_SPAN", "_MAX_FAILED_SPANS"), spans, strict=True):
+        monkeypatch.setattr(record_formats, name, value)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.one_of(st.just(GOOD), rows, hostile), min_size=1, max_size=24), SPANS)
 def test_json_values_are_read_as_lines_of_a_file(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, values: list[bytes], few: int
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, values: list[bytes], spans: tuple[int, int, int]
 ) -> None:
-    monkeypatch.setattr(record_formats, "_FEW_LINES", few)
+    _split(monkeypatch, spans)
     path = tmp_path / "log.jsonl"
     path.write_bytes(GOOD + b"\n" + b"\n".join(values))
     events, rejected = read_chunks(find_log_chunks([str(path)], EventFields()), EventFields())
@@ -91,6 +100,53 @@ def test_json_values_are_read_as_lines_of_a_file(
         for reason, found in outcome_rejected.items()
     }
     assert (outcome_events, outcome_rejected) == (events, rejected)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.lists(st.one_of(st.none(), st.just(GOOD), rows, hostile), max_size=12), min_size=1, max_size=4), SPANS
+)
+def test_what_a_decoder_has_read_before_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, polls: list[list[bytes | None]], spans: tuple[int, int, int]
+) -> None:
+    _split(monkeypatch, spans)
+    decoder = _json_decoder()
+    for values in polls:
+        events: list[tuple[str, str, int]] = []
+        rejected: dict[str, list[int]] = {}
+        for position, value in enumerate(values, 1):
+            one, reasons = _decode(_json_decoder(), [value])
+            events += one
+            for reason in reasons:
+                rejected.setdefault(reason, []).append(position)
+        assert _decode(decoder, values) == (events, rejected)
+
+
+def test_an_odd_json_value_among_many_slows_only_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_lines = 0
+    read_one_by_one = record_formats.json_lines.read_one_by_one
+
+    def counted(lines: list[bytes], fields: EventFields) -> object:
+        nonlocal slow_lines
+        slow_lines += len(lines)
+        return read_one_by_one(lines, fields)
+
+    monkeypatch.setattr(record_formats.json_lines, "read_one_by_one", counted)
+    good = [b'{"user":"%d","item":"i","timestamp":"2017-10-01T03:00:00Z"}' % n for n in range(20_000)]
+    decoder = _json_decoder()
+    for odd in ({}, {0: SECRET.encode(), 7_777: GOOD[:-1] + b',"x":NaN}'}, {}):  # the first one: among those looked at
+        values = [odd.get(n, value) for n, value in enumerate(good)]
+        events, rejected = _decode(decoder, values)
+        assert events == [(str(n), "i", MICROS) for n in range(20_000) if n not in odd]
+        assert [*rejected.values()] == ([[row + 1 for row in odd]] if odd else [])
+        assert slow_lines <= 128 * len(odd)
+        slow_lines = 0
+    assert _decode(_json_decoder(), [SECRET.encode(), *good])[1] == {record_formats.BROKEN_RECORD: [1]}
+    assert slow_lines <= 128
+    slow_lines = 0
+    half = [value if n % 2 else SECRET.encode() for n, value in enumerate(good)]
+    assert len(_decode(decoder, half)[0]) == 10_000
+    assert slow_lines > 15_000  # where many are odd, the splitting is given up
 
 
 @pytest.mark.parametrize("few", [0, 1_000])
