@@ -18,6 +18,7 @@ from tests.engines.flink_cluster import FlinkCluster
 from tests.engines.kafka_server import KafkaServer
 from tests.pipeline_helpers import key_file
 
+_IN_FLINK = NAMESPACE.replace(".", "_") + "_"  # how Flink's REST interface spells the namespace
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -122,11 +123,11 @@ class Cluster:
         """Counters and gauges of the product as Flink's own metrics show them, summed over all parts."""
         numbers: dict[str, int] = {}
         for vertex in self.flink.rest.vertices(job):
-            names = [name for name in self.flink.rest.vertex_metrics(job, vertex) if NAMESPACE in name]
+            names = [name for name in self.flink.rest.vertex_metrics(job, vertex) if _IN_FLINK in name]
             for start in range(0, len(names), 20):
                 found = self.flink.rest.vertex_metrics(job, vertex, names[start : start + 20])
                 for name, value in found.items():
-                    short = name.rpartition(".")[2]
+                    short = name.rpartition(_IN_FLINK)[2]
                     numbers[short] = numbers.get(short, 0) + int(float(value))
         return numbers
 
