@@ -219,6 +219,8 @@ class FolderReader:
         settled_ns = self._complete_to_ns - int(self._folder.settle_seconds * 1e9)
         while self._waiting and self._waiting[0].ctime_ns <= settled_ns:
             file = heapq.heappop(self._waiting)
+            if file == self._position.file:
+                continue  # another took its name before it was read, and was noted twice
             try:
                 status = os.lstat(self._path(file.name))
             except OSError:

@@ -207,6 +207,16 @@ def test_what_is_still_being_written_is_taken_at_its_last_time(tmp_path: pathlib
     assert polled.arrival_micros.tolist() == [_arrival(path)] * 2
 
 
+def test_a_file_that_is_replaced_while_it_waits_is_read_once(tmp_path: pathlib.Path) -> None:
+    _drop(tmp_path, "log.jsonl", "a")
+    reader = _reader(tmp_path, settle_seconds=0.5)
+    polled = _quick(reader)
+    _drop(tmp_path, "log.jsonl", "bc")
+    polled = _poll(reader, _quick(reader, polled.position).position)
+    assert _users(polled) == ["b", "c"]
+    assert _quick(reader, polled.position).records == 0
+
+
 @pytest.mark.parametrize("reopen", [False, True])
 def test_new_permissions_while_a_file_is_read_change_nothing_of_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reopen: bool
