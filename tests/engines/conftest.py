@@ -111,14 +111,6 @@ class Cluster:
         found = self.flink.rest.get(f"/jobs/{job}/metrics?get=numRestarts")
         return int(found[0]["value"]) if found else 0
 
-    def wait_for_restart(self, job: str, before: int, seconds: float = 60.0) -> None:
-        """Returns when the job was restarted more often than ``before``, and runs."""
-        deadline = time.monotonic() + seconds
-        while self.restarts(job) <= before or self.flink.rest.job_state(job) != "RUNNING":
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the job was not restarted in {seconds:g} s: {self.flink.rest.job_state(job)}.")
-            time.sleep(0.1)
-
     def operator_numbers(self, job: str) -> dict[str, int]:
         """Counters and gauges of the product as Flink's own metrics show them, summed over all parts."""
         numbers: dict[str, int] = {}

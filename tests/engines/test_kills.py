@@ -20,6 +20,7 @@ from dp_transforms.report_streams import ReportTopic
 from runners.flink_rest import ENDED
 from tests.engines.answers import faults, raw_records, repeats
 from tests.engines.stream_case import CLOCK, Feeder, Row, StreamCase, history_case, submit, wait_for_end
+from tests.pipeline_helpers import RUN_ID
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -45,7 +46,7 @@ class Run:
         return Feeder(self.kafka.bootstrap, self.source.topic, rows, seconds)
 
     def kill(self, what: str) -> None:
-        """Returns when Flink has restarted the job and a checkpoint is complete.
+        """Returns when Flink has restarted the job and a checkpoint is complete, or when the run had ended before.
 
         A worker that dies before it has told Flink that it is there is never missed (docs/engines.md): so none is
         killed before a checkpoint shows that all are.
@@ -55,7 +56,12 @@ class Run:
             self.cluster.kill_worker()
         else:
             self.cluster.kill_task_manager()
-        self.cluster.wait_for_restart(self.job, before)
+        deadline = time.monotonic() + 60
+        while self.cluster.restarts(self.job) <= before or self.cluster.flink.rest.job_state(self.job) != "RUNNING":
+            if self.sink.ended(RUN_ID) is not None:
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the job was not restarted in 60 s after the {what} was killed.")
         self.cluster.flink.rest.wait_for_checkpoints(self.job)
 
     def assert_answers(self, *, is_oracle: bool = True, drained: bool = False) -> int:
@@ -110,23 +116,30 @@ def running(
             cluster.cancel(run.job)
 
 
-def _kill_at_random(run: Run, seed: int, what: Sequence[str], seconds: float) -> None:
+def _feed_and_kill(run: Run, what: Sequence[str], seconds: float) -> None:
+    """Feeds the log in parts, and kills at a random moment of each but the last."""
+    seed = random.randrange(10**6)
     source = random.Random(seed)
-    kinds = source.sample(what, len(what))
-    moments = sorted(source.uniform(0, seconds) for _ in what)
-    print(f"seed {seed}: " + ", ".join(f"{kind} at {at:.1f} s" for kind, at in zip(kinds, moments, strict=True)))
-    begin = time.monotonic()
-    for kind, at in zip(kinds, moments, strict=True):
-        time.sleep(max(0.0, begin + at - time.monotonic()))
-        run.kill(kind)
-        print(f"  {kind} killed at {at:.1f} s or later, running again at {time.monotonic() - begin:.1f} s")
+    print(f"seed {seed}, kills {source.sample(what, len(what))}")
+    source = random.Random(seed)
+    rows, parts = run.case.rows, len(what) + 1
+    for number, kind in enumerate([*source.sample(what, len(what)), None]):
+        part = rows[len(rows) * number // parts : len(rows) * (number + 1) // parts]
+        feeder = run.feed(part, seconds / parts)
+        if kind is not None:
+            time.sleep(source.uniform(0, seconds / parts))
+            begin = time.monotonic()
+            run.kill(kind)
+            print(f"  {kind} killed, a checkpoint is complete after {time.monotonic() - begin:.1f} s")
+        feeder.join()
+    wait_for_end(run.sink, 120)
+    assert run.cluster.restarts(run.job) >= len(what)
+    print(f"  restarts: {run.cluster.restarts(run.job)}, written again: {run.assert_answers()}")
 
 
 def test_kills_change_nothing(kafka, cluster, key_path):
-    with running(kafka, cluster, key_path, history_case()) as run:
-        _kill_at_random(run, random.randrange(10**6), [WORKER, TASK_MANAGER, WORKER], 22)
-        wait_for_end(run.sink, 90)
-        print(f"restarts: {cluster.restarts(run.job)}, written again: {run.assert_answers()}")
+    with running(kafka, cluster, key_path, history_case(), rows=[]) as run:
+        _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER], 24)
 
 
 @pytest.mark.long
@@ -134,10 +147,8 @@ def test_kills_change_nothing(kafka, cluster, key_path):
 def test_many_kills_change_nothing(kafka, cluster, key_path, number):
     """Twenty kills over four runs; together with the other tests of this suite more than thirty."""
     case = history_case(seed=2 + number, hits_per_user=2 + number % 2, partitions=1 + number)
-    with running(kafka, cluster, key_path, case, seconds=60) as run:
-        _kill_at_random(run, random.randrange(10**6), [WORKER, TASK_MANAGER, WORKER, TASK_MANAGER, WORKER], 55)
-        wait_for_end(run.sink, 120)
-        print(f"restarts: {cluster.restarts(run.job)}, written again: {run.assert_answers()}")
+    with running(kafka, cluster, key_path, case, rows=[]) as run:
+        _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER, TASK_MANAGER, WORKER], 40)
 
 
 def test_a_worker_that_dies_with_an_idle_partition(kafka, cluster, key_path):
