@@ -54,7 +54,7 @@ class MonitorStream(beam.PTransform):
     confirm: whether a decision of the wall clock or of the operator waits until the engine has stored it. False only
         where nothing is ever restored.
     stop_file: when this file appears, all windows are closed with what has been read, and the run ends. All workers
-        must see it.
+        must see it. After a restart, first all is read that was there by then.
     poll_seconds: how long to wait when a partition has nothing more.
 
     Raises ValueError for arguments that cannot be used and StreamError for a source that cannot.

@@ -219,13 +219,14 @@ class _PollDoFn(KeyedStageDoFn):
         self._intents = operator_counter(INTENTS)
         self._poller: PartitionPoller
         self._readers: dict[str, tuple[PartitionReader, int]]
+        self._stored: dict[str, bytes]
         self._looked_for_stop: float
         self._is_draining: bool
 
     def setup(self) -> None:
         super().setup()
         polling = self._polling
-        self._readers = {}
+        self._readers, self._stored = {}, {}
         self._looked_for_stop, self._is_draining = -_LOOK_FOR_STOP_SECONDS, False
         self._poller = PartitionPoller(
             self._settings,
@@ -326,11 +327,16 @@ class PollInTimersDoFn(_PollDoFn):
                 f"the run was started with {started_with} partitions, and the source has {len(self._partitions)} now."
                 " Partitions are fixed for a run: start a new one."
             )
-        now = self._poller.restore(progress.read())
+        before = progress.read()
+        now = self._poller.restore(before)
+        if name in self._readers and self._stored.get(name) != before:
+            self._close_reader(
+                name
+            )  # the state was restored, or kept elsewhere meanwhile: begin as a new process would
         if now.is_over:
             return
         step = self._step(name, now)
-        stored = now.to_bytes()
+        stored = self._stored[name] = now.to_bytes()
         progress.write(stored)
         self._state_bytes.set(len(stored))
         yield from step.messages

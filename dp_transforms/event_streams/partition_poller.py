@@ -92,14 +92,15 @@ class PartitionPoller:
         """Changes ``progress``; store it together with what the step sends. Raises StreamError.
 
         name: of the partition. is_confirmed: whether the pending intent is. open_since_micros: wall clock since when
-        the reader has been open: before that nobody could see whether anything came.
+        the reader has been open at the stored positions: before that nobody could see whether anything came, and others
+        may have read further.
         """
         step = Step()
         if progress.intent is None and not progress.is_read:
-            if is_draining:
+            if is_draining and (not self._confirm or progress.has_passed(open_since_micros)):
                 progress.intend(CLOCK_END, is_drain=True)
             else:
-                self._read(name, progress, reader, now_micros, open_since_micros, step)
+                self._read(name, progress, reader, now_micros, open_since_micros, is_draining, step)
         if progress.intent is not None:
             if self._confirm and not is_confirmed:
                 step.marker, step.is_busy = progress.intent.name, False
@@ -115,6 +116,7 @@ class PartitionPoller:
         reader: PartitionReader,
         now_micros: int,
         open_since_micros: int,
+        is_draining: bool,
         step: Step,
     ) -> None:
         polled = reader.poll(progress.position, max_records=self._max_records, max_seconds=MAX_SECONDS)
@@ -132,7 +134,9 @@ class PartitionPoller:
             events_outside_range=taken.outside,
         )
         self._pack(taken, progress, step)
-        if not polled.records and polled.is_at_end:
+        if is_draining and polled.is_at_end:
+            progress.intend(CLOCK_END, is_drain=True)
+        elif not polled.records and polled.is_at_end:
             target = progress.idle_clock_micros(now_micros, open_since_micros)
             if target is not None:
                 progress.intend(target)

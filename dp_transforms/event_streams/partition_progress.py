@@ -187,6 +187,15 @@ class PartitionProgress:
         self.next_window = max(self.next_window, last)
         return closed
 
+    def has_passed(self, since_micros: int) -> bool:
+        """Whether all that reached the log before this moment, by the wall clock, has been read surely.
+
+        An attempt that died before may have read further than this one, and closed windows. To end the run at a
+        position before that would contradict it.
+        """
+        shown_late = self._clock.out_of_order_micros + self._clock.idle_timeout_micros
+        return self._clock.kind == ARRIVAL and self.clock_micros - shown_late >= since_micros
+
     def idle_clock_micros(self, now_micros: int, since_micros: int) -> int | None:
         """What the wall clock may set this clock to: None unless idle since then and a window could close by it."""
         target = now_micros - self._clock.idle_timeout_micros

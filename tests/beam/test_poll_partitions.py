@@ -15,7 +15,7 @@ from tests.pipeline_helpers import MICROS, START, settings_of, small_plan
 
 SHARDS = 2
 PLAN = small_plan(3)
-CLOCK = StreamClock(idle_timeout_seconds=0.01)
+CLOCK = StreamClock(out_of_order_seconds=0, idle_timeout_seconds=0.01)
 
 
 class Loop:
@@ -93,3 +93,42 @@ def test_a_source_with_other_partitions_is_refused():
     other.state = loop.state
     with pytest.raises(StreamError, match="started with 1 partitions, and the source has 2 now"):
         other.fire()
+
+
+def test_a_drain_first_reads_what_an_attempt_that_died_may_have_read(tmp_path, monkeypatch):
+    """Another process has closed a window at a later position. Its messages are out, its state is lost."""
+    now = [(START + 300) * MICROS]
+    monkeypatch.setattr(poll_partitions, "_now_micros", lambda: now[0])
+    arrivals = [Arrival((f"u{row}", "news", at), at) for row in range(40) for at in [(START + 4 * row) * MICROS]]
+    stop = tmp_path / "stop"
+    stop.touch()
+    for reads_on, positions in ((False, ["10", "20", "30", "40"]), (True, ["10", "10"])):
+        loop = Loop(MemoryStream.of([arrivals], 10), stop_file=str(stop), max_records=10)
+        if reads_on:  # the reader was open when the last record came, long ago
+            loop.do_fn._stop_is_asked = lambda: False
+            now[0] = (START - 100) * MICROS
+            loop.fire()
+            del loop.do_fn._stop_is_asked
+            now[0] = (START + 300) * MICROS
+        seen = [loop.progress.position] if reads_on else []
+        while not loop.intents:
+            loop.fire()
+            seen.append(loop.progress.position)
+        assert seen == positions
+        loop.do_fn.teardown()
+
+
+def test_a_reader_that_was_open_before_the_state_went_back_counts_as_new(tmp_path, monkeypatch):
+    now = [(START - 100) * MICROS]
+    monkeypatch.setattr(poll_partitions, "_now_micros", lambda: now[0])
+    arrivals = [Arrival((f"u{row}", "news", at), at) for row in range(40) for at in [(START + 4 * row) * MICROS]]
+    stop = tmp_path / "stop"
+    loop = Loop(MemoryStream.of([arrivals], 10), stop_file=str(stop), max_records=10).fire()
+    stored = loop.state["progress"].content
+    loop.fire(2)
+    loop.state["progress"].content = stored
+    now[0] = (START + 300) * MICROS
+    loop.do_fn._is_draining = True
+    loop.fire()
+    assert loop.intents == [], "it goes on to where it had been"
+    assert loop.progress.position == "20"
