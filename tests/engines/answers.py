@@ -102,9 +102,7 @@ def faults(
     if got != (wanted if is_whole else wanted[: len(got)]):
         found.append(f"{len(got)} reports are not the {len(wanted)} expected ones: {_first_difference(got, wanted)}")
     if is_whole and (sum(ends.values()) != 1 or next(iter(ends))[1:] != (windows, drained, len(got))):
-        found.append(
-            f"ends: {dict(ends)}, wanted one: {windows} windows, {len(got)} reports, drained {drained}"
-        )
+        found.append(f"ends: {dict(ends)}, wanted one: {windows} windows, {len(got)} reports, drained {drained}")
     if not is_whole and ends:
         found.append(f"the run says that it has ended: {dict(ends)}")
     return found
