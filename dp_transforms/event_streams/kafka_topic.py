@@ -10,9 +10,10 @@ before its beginning or beyond its end is a StreamError, since the windows would
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -349,7 +350,7 @@ class KafkaReader:
             return Polled(columns.empty_batch(), np.zeros(0, np.int64), _position(offset), 0, is_at_end)
         count = len(messages)
         offsets = np.fromiter((message.offset() for message in messages), np.int64, count)
-        millis = _arrival_millis([message.timestamp() for message in messages])
+        millis = _arrival_millis((message.timestamp() for message in messages), count)
         rejected: list[RejectedEvents] = []
         values = [message.value() for message in messages]
         has_arrival = (millis >= 0) & (millis < _MAX_MILLIS)
@@ -368,7 +369,7 @@ class KafkaReader:
         )
 
 
-def _arrival_millis(timestamps: list[tuple[int, int]]) -> npt.NDArray[np.int64]:
+def _arrival_millis(timestamps: Iterable[tuple[int, int]], count: int) -> npt.NDArray[np.int64]:
     """From pairs (kind, milliseconds); -1 where the record has none."""
-    pairs = np.array(timestamps, np.int64).reshape(-1, 2)
+    pairs = np.fromiter(itertools.chain.from_iterable(timestamps), np.int64, 2 * count).reshape(-1, 2)
     return np.where(pairs[:, 0] == 0, -1, pairs[:, 1])

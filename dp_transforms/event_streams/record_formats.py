@@ -112,7 +112,8 @@ class JsonRecordDecoder:
         sizes = np.fromiter(map(len, lines), np.int64, len(lines))
         reasons.add(NO_VALUE, np.flatnonzero(sizes == 0))
         reasons.add(TOO_LARGE, np.flatnonzero(sizes > json_lines.MAX_LINE_BYTES))
-        for row in [row for row, line in enumerate(lines) if b"\n" in line]:
+        is_any_folded = b"\n" in b"".join(lines)
+        for row in [row for row, line in enumerate(lines) if b"\n" in line] if is_any_folded else ():
             joined = json_lines.join_line(lines[row], self._fields) if sizes[row] <= json_lines.MAX_LINE_BYTES else None
             if joined is None:
                 reasons.add(BROKEN_RECORD, np.array([row]))

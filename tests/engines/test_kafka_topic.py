@@ -41,6 +41,7 @@ def _times(begin: int, end: int) -> list[int]:
 
 
 def _topic(server: KafkaServer, name: str, **more: object) -> KafkaTopic:
+    more = {"client_config": {"fetch.wait.max.ms": "50"}, **more}  # the end of a partition is found sooner
     return KafkaTopic(server.bootstrap, name, FIELDS, **more)  # type: ignore[arg-type]
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import pathlib
 import pickle
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.report_files import ReportHeader, decode_report
 from dp_transforms.report_streams import ReportTopic
+from dp_transforms.report_streams.report_topic import _partition
 from dp_transforms.report_streams.topic_records import RECORD_FORMATS, TOPIC_AVRO_SCHEMAS
 from tests.engines import skip_reason
 from tests.engines.kafka_server import KafkaServer
@@ -80,6 +82,7 @@ def records(sink: ReportTopic, isolation: str = "read_committed") -> list[tuple[
             "isolation.level": isolation,
             "enable.partition.eof": True,
             "enable.auto.commit": False,
+            "fetch.wait.max.ms": 20,
         }
     )
     consumer.assign([TopicPartition(sink.topic, partition, OFFSET_BEGINNING) for partition in range(3)])
@@ -132,7 +135,7 @@ def test_json_records_are_the_lines_of_a_report_file_with_the_run_beside(sink):
     assert {value.pop("run_id") for value in values} == {"run-1"}
     assert values[0]["header"]["guarantee"] == header().guarantee
     assert [decode_report(json.dumps(value)) for value in values[1:-1]] == REPORTS
-    assert values[-1] == {"ended": {"stream": "news", "windows": 48, "drained": False}}
+    assert values[-1] == {"ended": {"stream": "news", "windows": 48, "drained": False, "reports": 0}}
 
 
 def test_avro_records_can_be_read_with_the_published_schemas_alone(sink):
@@ -227,21 +230,17 @@ def test_what_was_not_committed_is_written_by_the_next(sink):
 
 def test_a_writer_waits_behind_the_open_transaction_of_another_run(sink):
     """Readers do not see past it. A writer that did not wait would take windows for unanswered."""
-    other, other_header = None, None
     writer = sink.open(header())
-    writer.close()
-    for number in range(2, 40):  # a run whose records go to the same partition
-        other_header = header(f"run-{number}")
-        other = sink.open(other_header)
-        other.write(report(0))
-        if other._partition == writer._partition:
-            break
-        other.close()
+    # A run whose records go to the same partition.
+    runs = (header(f"run-{number}") for number in range(2, 100))
+    other = sink.open(next(run for run in runs if _partition(run, 3) == _partition(header(), 3)))
+    other.write(report(0))
     other._producer.flush(10.0)
-    write_all(sink, REPORTS, None)
+    for window in REPORTS:
+        writer.write(window)
+    writer.commit()
+    writer.close()
     assert sink.read("run-1")[1] == [], "hidden from readers behind the other transaction"
-    import threading
-
     releaser = threading.Timer(1.0, other.commit)
     releaser.start()
     begin = time.monotonic()
