@@ -24,7 +24,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: does it run? The figures say little")
     parser.add_argument("--full", action="store_true", help="Beam's element path too on all events: takes minutes more")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long stream_load holds its rate; default: 10")
-    parser.add_argument("--rates", type=int, nargs="+", default=(), help="events/s that stream_load tries, rising")
+    parser.add_argument(
+        "--rates", type=int, nargs="+", default=(), help="events/s that stream_load tries, rising; one: no search"
+    )
     options = parser.parse_args()
     unknown = set(options.names) - set(_NAMES)
     if unknown:

@@ -89,7 +89,7 @@ class LoadRun:
 
 
 def run(*, quick: bool = False, minutes: float = 10.0, rates: Sequence[int] = ()) -> list[Figure]:
-    """rates: to try, rising; those of this module if none are given."""
+    """rates: to try, rising; those of this module if none are given. A single one is held without a search."""
     minutes = min(minutes, 0.5) if quick else minutes
     console = Console(stderr=True)
     try:
@@ -100,17 +100,7 @@ def run(*, quick: bool = False, minutes: float = 10.0, rates: Sequence[int] = ()
         console.print(f"stream_load is left out: {error}")
         return []
     with _engines() as engines:
-        steps = [(rate, _STEP_SECONDS) for rate in (rates or (_QUICK_RATES if quick else _RATES))]
-        console.print(f"Rates from {steps[0][0]:,} to {steps[-1][0]:,} events/s, {_STEP_SECONDS} s each ...")
-        search = load(engines, "search", steps)
-        per_step = _STEP_SECONDS // _WINDOW_SECONDS
-        by_step = [search.delays[n * per_step : (n + 1) * per_step] for n in range(len(steps))]
-        for (rate, _), step in zip(steps, by_step, strict=True):
-            console.print(f"  {rate:,}: reports after {', '.join(f'{delay:.1f} s' for delay in step)}")
-        kept = stream_samples.sustained(by_step, _LATE_SECONDS)
-        if not kept:
-            raise RuntimeError(f"not even {steps[0][0]:,} events/s are kept: delays {by_step[0]}.")
-        rate = steps[kept - 1][0]
+        rate, search = _highest_rate(engines, rates or (_QUICK_RATES if quick else _RATES), console)
         console.print(f"Holding {rate:,} events/s for {minutes:g} minutes ...")
         hold = load(engines, "hold", [(rate, int(minutes * 60 / _WINDOW_SECONDS) * _WINDOW_SECONDS)])
         console.print("Peers: a bare consumer, and shh replay ...")
@@ -128,12 +118,28 @@ def run(*, quick: bool = False, minutes: float = 10.0, rates: Sequence[int] = ()
         "stream_load",
         figures,
         rate=rate,
-        search={str(step[0]): values for step, values in zip(steps, by_step, strict=True)},
+        search=search,
         delays=hold.delays,
         samples=[dataclasses.asdict(sample) for sample in hold.samples],
         producer=hold.producer,
     )
     return figures
+
+
+def _highest_rate(engines: Engines, rates: Sequence[int], console: Console) -> tuple[int, dict[int, list[float]]]:
+    """The last rate before the first one whose reports come late, and the delays of all of them."""
+    if len(rates) == 1:
+        return rates[0], {}
+    console.print(f"Rates from {rates[0]:,} to {rates[-1]:,} events/s, {_STEP_SECONDS} s each ...")
+    search = load(engines, "search", [(rate, _STEP_SECONDS) for rate in rates])
+    per_step = _STEP_SECONDS // _WINDOW_SECONDS
+    by_step = [search.delays[n * per_step : (n + 1) * per_step] for n in range(len(rates))]
+    for rate, step in zip(rates, by_step, strict=True):
+        console.print(f"  {rate:,}: reports after {', '.join(f'{delay:.1f} s' for delay in step)}")
+    kept = stream_samples.sustained(by_step, _LATE_SECONDS)
+    if not kept:
+        raise RuntimeError(f"not even {rates[0]:,} events/s are kept: delays {by_step[0]}.")
+    return rates[kept - 1], dict(zip(rates, by_step, strict=True))
 
 
 @contextlib.contextmanager
