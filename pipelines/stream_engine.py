@@ -9,7 +9,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipelines.options import UserError
 from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS, PRISM
-from pipelines.stream_request import LOCAL_FLINK, EngineChoice
+from pipelines.stream_request import EngineChoice
 from runners import dataflow, flink, job_service, prism
 from runners.direct import LOCAL_RUNNER
 from runners.engine_process import EngineError
@@ -55,7 +55,7 @@ def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> 
     if choice.name == FLINK:
         server = stack.enter_context(flink.JobServer(choice.flink_master))
         workers = choice.worker_pool
-        if workers is None and choice.flink_master == LOCAL_FLINK:
+        if workers is None and choice.flink_master == flink.LOCAL:
             workers = stack.enter_context(flink.WorkerPool()).address
         words = flink.options(
             server.endpoint,

@@ -36,7 +36,7 @@ _INPUT = (
         type=click.Choice(["json", "avro"]),
         default="json",
         show_default=True,
-        help="What a Kafka record holds.",
+        help="What a Kafka record holds; files say it by their endings.",
     ),
     click.option("--avro-schema", metavar="FILE", help="The Avro schema of the records (.avsc); with --format avro."),
     click.option(
@@ -104,7 +104,9 @@ _OUTPUT = (
         "--output-kafka", metavar="HOST:PORT", help="Bootstrap servers of --output-topic. Default: those of --kafka."
     ),
     click.option(
-        "--output-kafka-config", metavar="FILE", help="As --kafka-config, for --output-kafka. Default: --kafka-config."
+        "--output-kafka-config",
+        metavar="FILE",
+        help="As --kafka-config, for --output-kafka. Default: --kafka-config, if the servers are the same.",
     ),
     click.option(
         "--output-format",
@@ -141,7 +143,7 @@ _RUN = (
         "--stop-file",
         metavar="FILE",
         help="When this file appears, the run is drained: all windows close and the run ends. Workers look for it. "
-        "Default: one beside --output, or a temporary one where all runs on this machine.",
+        "Default: one beside --output, or a temporary one where all runs on this machine; else none.",
     ),
     click.option(
         "--engine",

@@ -23,12 +23,13 @@ from dp_transforms.event_streams.stream_source import StreamError, StreamSource
 from dp_transforms.noise_key import KeyFile
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportFolder, ReportSink, ReportTopic
+from dp_transforms.report_streams.report_writer import check_same_run
 from pipelines.options import UserError
 from pipelines.plan_options import flag, plan_of_command
 from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS, JOB_SERVICE, PRISM
 from pipelines.stream_pubsub import PubSubSubscription
+from runners.flink import LOCAL as LOCAL_FLINK
 
-LOCAL_FLINK = "[local]"
 _SECRET_VERSION = re.compile(r"projects/[^/\s]+/secrets/[^/\s]+/versions/[1-9]\d*")
 _MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 _FLINK_OPTIONS = (
@@ -183,6 +184,8 @@ def _check_places(options: dict[str, Any], engine: EngineChoice) -> None:
     for name in ("topic", "kafka_config", "avro_schema", "avro_framing", "avro_schema_id"):
         if options[name] is not None and options["kafka"] is None:
             raise UserError(f"{flag(name)} belongs to --kafka. Leave it out, or name the servers.")
+    if options["record_format"] == "avro" and options["kafka"] is None:
+        raise UserError("--format avro belongs to --kafka: files say by their endings what they are. Leave it out.")
     if options["kafka"] is not None and options["topic"] is None:
         raise UserError("--kafka needs --topic: which topic to read.")
     if (options["output"] is None) == (options["output_topic"] is None):
@@ -310,23 +313,21 @@ def _stop_file(options: dict[str, Any], engine: EngineChoice, run_id: str) -> st
 
 def _check_new_or_resumed(request: StreamRequest, is_named: bool) -> None:
     """A run id is used again only to go on; draws of one run over other data would tell what changed."""
-    if not request.engine.is_local and isinstance(request.sink, ReportFolder) and not os.path.isdir(request.sink.path):
-        return  # a mount of the workers; they check it
-    folder = isinstance(request.sink, ReportFolder)
-    if not folder and not is_named:
+    sink = request.sink
+    if isinstance(sink, ReportFolder):
+        if not os.path.isdir(sink.path):
+            return  # still to be made, or a mount of the workers; they check it
+        place = "--output"
+        header, _, ended = sink.read()
+        if header is None and os.listdir(sink.path):
+            raise UserError(f"--output {sink.path} holds other files. Name a new or an empty folder.")
+    elif is_named:
+        place = "--output-topic"
+        header, _, ended = sink.read(request.run_id)
+    else:
         return  # a topic can hold many runs, and none of this fresh name
-    header, _, ended = (
-        request.sink.read() if isinstance(request.sink, ReportFolder) else request.sink.read(request.run_id)
-    )
     if header is None:
-        if (
-            isinstance(request.sink, ReportFolder)
-            and os.path.isdir(request.sink.path)
-            and os.listdir(request.sink.path)
-        ):
-            raise UserError(f"--output {request.sink.path} holds other files. Name a new or an empty folder.")
         return
-    place = "--output" if folder else "--output-topic"
     if ended is not None:
         raise UserError(f"{place} holds run {header.run_id!r}, which has ended. Start a new run with another {place}.")
     if header.run_id != request.run_id:
@@ -336,11 +337,7 @@ def _check_new_or_resumed(request: StreamRequest, is_named: bool) -> None:
             f"{place} holds run {header.run_id!r} already. Go on with it by --resume-from SAVEPOINT, or start a new"
             f" run: without --run-id, and with another {place}."
         )
-
-
-def _has_files(folder: str) -> bool:
-    """Hidden ones, which a worker may have left, not counted."""
-    return any(not name.startswith(".") for name in os.listdir(folder))
+    check_same_run(place, header, request.header)
 
 
 def _in_flags(message: str) -> str:

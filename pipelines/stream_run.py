@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import logging
 import os
 import pathlib
@@ -103,9 +105,10 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest) -> None:
 
 
 def _job_name(request: StreamRequest) -> str:
-    """What the engine shows; also within the rules of Dataflow."""
-    name = re.sub(r"[^a-z0-9]+", "-", f"shh-{request.stream}-{request.run_id}".lower()).strip("-")
-    return name[:60].rstrip("-")
+    """What the engine shows; also within the rules of Dataflow. Another run has another one: it is cancelled by it."""
+    name = re.sub(r"[^a-z0-9]+", "-", f"shh-{request.stream}-{request.run_id}".lower())
+    digest = hashlib.sha256(json.dumps([request.stream, request.run_id]).encode()).hexdigest()
+    return f"{name[:50].rstrip('-')}-{digest[:12]}"
 
 
 def _announce(request: StreamRequest, status: StreamStatus) -> None:
@@ -167,9 +170,10 @@ class _Job:
         if hasattr(self._result, "_metrics"):
             self._result._metrics = None  # else Beam would give its first answer again
         try:
-            return operator_counts(self._result), operator_gauges(self._result)
+            counts, gauges = operator_counts(self._result), operator_gauges(self._result)
         except Exception:  # of any engine's client; numbers for the operator must not end a run
             return None
+        return (counts, gauges) if counts or gauges else None  # Flink's job server has them at the end alone
 
     def cancel(self) -> None:
         """Returns when it is over, or after half a minute."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 from apache_beam.io.gcp import pubsub
 
-from dp_transforms.report_files import read_report_file
+from dp_transforms.report_files import ReportHeader, read_report_file
 from dp_transforms.report_streams import ReportFolder
 from pipelines.cli import main
 from pipelines.stream_pubsub import user_and_item
+from pipelines.stream_run import _job_name
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 START = 1_577_836_800  # 2020-01-01T00:00:00Z
@@ -57,6 +60,17 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
     return tmp_path
 
 
+def test_runs_whose_names_begin_alike_have_jobs_of_different_names():
+    """A run that ends cancels the job of its name on a cluster."""
+
+    def name(stream, run_id):
+        return _job_name(types.SimpleNamespace(stream=stream, run_id=run_id))
+
+    names = {name("s" * 60, "1"), name("s" * 60, "2"), name("a-b", "c"), name("a", "b-c"), name("a", "B.c")}
+    assert len(names) == 5
+    assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])", one) for one in names)
+
+
 def run(words: list[str], capsys: pytest.CaptureFixture[str], command: str = "stream") -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the command, run in this process."""
     before = signal.getsignal(signal.SIGTERM)
@@ -92,6 +106,7 @@ DATAFLOW = ["--engine", "dataflow"]
         (["--kafka", "h:1", *OUT, *KEY], ["--topic"]),
         ([*FOLDER, "--topic", "t", *OUT, *KEY], ["--topic", "--kafka"]),
         ([*KAFKA, "--format", "avro", *OUT, *KEY], ["--avro-schema"]),
+        ([*FOLDER, "--format", "avro", *OUT, *KEY], ["--format avro", "--kafka"]),
         ([*KAFKA, "--avro-framing", "confluent", *OUT, *KEY], ["--avro-framing", "--format avro"]),
         ([*FOLDER, *OUT], ["--noise-key-file", "head -c 32", "prism"]),
         ([*FOLDER, *OUT, "--noise-key-file", "open.key"], ["chmod 600"]),
@@ -128,6 +143,17 @@ def test_what_is_wrong_is_told_before_anything_starts(
     for part in told:
         assert part in err
     assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(("plan", "stream"), [({"epsilon": 3}, "events"), ({}, "other")])
+def test_a_run_goes_on_with_its_own_plan_and_stream(
+    folder: pathlib.Path, plan: dict[str, int], stream: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ReportFolder("reports").open(ReportHeader("run-1", stream, "guarantee", plan))
+    resumed = [*FLINK, "--resume-from", "/savepoint", "--run-id", "run-1"]
+    code, _, err = run([*FOLDER, *OUT, *KEY, *PLAN, *resumed], capsys)
+    assert code == 1
+    assert ("another plan" if plan else "its stream is 'other'") in err
 
 
 def test_a_missing_prism_names_its_remedy(
