@@ -1,4 +1,4 @@
-"""A small client of Flink's REST interface: jobs, their states, checkpoints, savepoints and counters."""
+"""A small client of Flink's REST interface: jobs, their states, checkpoints, savepoints and metrics."""
 
 from __future__ import annotations
 
@@ -39,10 +39,6 @@ class FlinkRest:
         except EngineError:
             return False
         return True
-
-    def free_slots(self) -> int:
-        """Slots of all task managers that no job uses."""
-        return int(self.get("/overview")["slots-available"])
 
     def task_managers(self) -> int:
         """Task managers that the job manager holds for alive."""
@@ -93,19 +89,11 @@ class FlinkRest:
 
         Watermarks are not advanced: a drain by Flink would look like the end of the stream.
         """
-        return self._savepoint(f"/jobs/{job_id}/stop", {"targetDirectory": folder, "drain": False}, timeout_seconds)
-
-    def savepoint(self, job_id: str, folder: str, timeout_seconds: float = 120.0) -> str:
-        """Takes a savepoint of a job that goes on; returns its path."""
-        path = f"/jobs/{job_id}/savepoints"
-        return self._savepoint(path, {"target-directory": folder, "cancel-job": False}, timeout_seconds)
-
-    def _savepoint(self, path: str, body: dict[str, Any], timeout_seconds: float) -> str:
-        trigger = self._ask("POST", path, body)["request-id"]
-        job_path = path.rpartition("/")[0]
+        body = {"targetDirectory": folder, "drain": False}
+        trigger = self._ask("POST", f"/jobs/{job_id}/stop", body)["request-id"]
         deadline = time.monotonic() + timeout_seconds
         while True:
-            answer = self.get(f"{job_path}/savepoints/{trigger}")
+            answer = self.get(f"/jobs/{job_id}/savepoints/{trigger}")
             if answer["status"]["id"] == "COMPLETED":
                 operation = answer["operation"]
                 if "location" in operation:
@@ -149,11 +137,6 @@ class FlinkRest:
         path = f"/jobs/{job_id}/vertices/{vertex_id}/metrics"
         found = self.get(f"{path}?get={urllib.parse.quote(wanted)}" if wanted else path)
         return {metric["id"]: str(metric.get("value", "")) for metric in found}
-
-    def accumulators(self, job_id: str) -> dict[str, str]:
-        """Name -> value as Flink prints it; Beam's metrics are one of them."""
-        found = self.get(f"/jobs/{job_id}/accumulators")["user-task-accumulators"]
-        return {entry["name"]: str(entry["value"]) for entry in found}
 
     def get(self, path: str) -> Any:
         """The JSON answer to GET `path`."""
