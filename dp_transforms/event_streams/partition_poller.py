@@ -7,11 +7,15 @@ there were, itself among them; so whoever gathers them knows when all have come,
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections import Counter
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from dp_transforms.event_streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock, Taken
-from dp_transforms.event_streams.stream_source import PartitionReader
+from dp_transforms.event_streams.stream_source import PartitionReader, StreamError
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.message_parts import pair_messages
@@ -71,12 +75,23 @@ class PartitionPoller:
         self._domain = domain
         self._confirm = confirm
         self._max_records = max_records
+        self._run = _digest_of_run(settings, keys, clock)
 
     def start(self) -> PartitionProgress:
-        return PartitionProgress(self._settings.schedule, self._clock, self._shards)
+        progress = PartitionProgress(self._settings.schedule, self._clock, self._shards)
+        progress.run = self._run
+        return progress
 
     def restore(self, data: bytes) -> PartitionProgress:
-        return PartitionProgress.from_bytes(data, self._settings.schedule, self._clock, self._shards)
+        """Raises StreamError for the state of a run with another plan, clock or key: under another key no user would
+        be known again, and each would have a budget anew."""
+        progress = PartitionProgress.from_bytes(data, self._settings.schedule, self._clock, self._shards)
+        if progress.run != self._run:
+            raise StreamError(
+                "the stored state belongs to a run with another plan, clock, stream, run id or noise key. Go on with"
+                " the same ones, or start a new run."
+            )
+        return progress
 
     def step(
         self,
@@ -165,6 +180,13 @@ class PartitionPoller:
                 for shard, messages in enumerate(sent)
             ]
         step.is_busy |= len(closed) == _WINDOWS_AT_ONCE
+
+
+def _digest_of_run(settings: MonitorSettings, keys: StreamKeys, clock: StreamClock) -> str:
+    """Of the key only what its keyed hash of a fixed text tells."""
+    key_check = keys.user_ids(pa.array(["the noise key of this run"])).tobytes().hex()
+    told = [settings.run_id, settings.stream, settings.plan_fingerprint, dataclasses.asdict(clock), key_check]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def announced(blobs: list[bytes], is_drained: bool) -> list[Message]:

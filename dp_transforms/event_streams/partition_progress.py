@@ -119,7 +119,8 @@ class PartitionProgress:
 
     position: where to read on; None at the beginning. clock_micros: the partition's clock. next_window: the first
     window that is not closed here. intent: what is to happen at this position, before anything else is read.
-    is_drained: whether the operator ended the run. read_at_micros: wall clock of the last record, a hint.
+    is_drained: whether the operator ended the run. read_at_micros: wall clock of the last record, a hint. run: a digest
+    of what the run must keep.
     """
 
     def __init__(self, schedule: WindowSchedule, clock: StreamClock, shards: int) -> None:
@@ -132,6 +133,7 @@ class PartitionProgress:
         self.intent: Intent | None = None
         self.is_drained = False
         self.read_at_micros = CLOCK_BEGIN
+        self.run = ""
         self._sent: dict[int, list[int]] = {}  # window: messages sent, by shard
 
     @property
@@ -229,6 +231,7 @@ class PartitionProgress:
             "intent": None if self.intent is None else dataclasses.asdict(self.intent),
             "is_drained": self.is_drained,
             "read_at_micros": self.read_at_micros,
+            "run": self.run,
             "sent": list(self._sent.items()),
         }
         return json.dumps(fields, separators=(",", ":")).encode()
@@ -248,6 +251,7 @@ class PartitionProgress:
         progress.intent = None if fields["intent"] is None else Intent(**fields["intent"])
         progress.is_drained = fields["is_drained"]
         progress.read_at_micros = fields["read_at_micros"]
+        progress.run = fields["run"]
         progress._sent = dict(fields["sent"])
         return progress
 

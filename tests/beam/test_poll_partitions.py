@@ -11,7 +11,7 @@ from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.poll_partitions import PollInTimersDoFn, PollPartitions
 from tests.beam.test_monitor_do_fn import Cell, HeldSecret, Timer
 from tests.memory_stream import Arrival, MemoryStream
-from tests.pipeline_helpers import MICROS, START, settings_of, small_plan
+from tests.pipeline_helpers import MICROS, SECRET, START, settings_of, small_plan
 
 SHARDS = 2
 PLAN = small_plan(3)
@@ -132,3 +132,22 @@ def test_a_reader_that_was_open_before_the_state_went_back_counts_as_new(tmp_pat
     loop.fire()
     assert loop.intents == [], "it goes on to where it had been"
     assert loop.progress.position == "20"
+
+
+def test_the_state_of_a_run_with_another_key_or_clock_is_refused(monkeypatch):
+    """Under another key all users would be strangers, with budgets of their own."""
+    loop = Loop(MemoryStream.of([events()], 40)).fire()
+    before = loop.state["progress"].content
+    for other in ({"secret": bytes(32)}, {"clock": StreamClock(allowed_lateness_seconds=61)}):
+        monkeypatch.setattr(HeldSecret, "get_secret_bytes", lambda self, other=other: other.get("secret", SECRET))
+        monkeypatch.setattr("tests.beam.test_poll_partitions.CLOCK", other.get("clock", CLOCK))
+        changed = Loop(MemoryStream.of([events()], 40))
+        changed.state = loop.state
+        with pytest.raises(StreamError, match="another plan, clock, stream, run id or noise key"):
+            changed.fire()
+        loop.state["poll"].at = 0
+    assert loop.state["progress"].content == before
+    monkeypatch.undo()
+    same = Loop(MemoryStream.of([events()], 40))
+    same.state = loop.state
+    assert same.fire().progress.position == "80"
