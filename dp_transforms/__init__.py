@@ -20,13 +20,13 @@ Map of the package, from what knows nothing to what knows all:
 - mechanisms: keyed randomness, exact noise, release rules. Knows no accounting and no Beam.
 - monitoring: the streaming core on numpy columns. Knows no Beam.
 - auditing: what the worst streams attain, exactly and by running the core, against a plan's claim. Knows no Beam.
-- event_files, report_files: logs in, reports out. event_streams: partitions that grow, and how far each one is. Know
-  no Beam.
+- event_files, report_files: logs in, reports out. event_streams, report_streams: the same for what goes on: partitions
+  that grow, and how far each one is; sinks that keep the first answer for a window. Know no Beam.
 - Beam, one verb a module, in the order in which an event meets them: read_events or collect_events, assign_windows,
   bound_contributions, draw_zero_items, find_candidates, monitor_heavy_hitters (the stateful per-key DoFn),
   write_reports. They share noise_key, domain_source, stage, operator_counters and the coders; shifting_heavy_hitters
   puts them together. For streams poll_partitions takes the place of the first ones, counted_groups that of grouping by
-  key, and monitor_stream puts them together.
+  key, write_report_stream that of the last, and monitor_stream puts together all but the last.
 """
 
 from __future__ import annotations
