@@ -15,6 +15,7 @@ import pytest
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.report_streams.topic_records import decode_record
 from dp_transforms.window_schedule import WindowSchedule
 from tests.engines.answers import stamped_values
 from tests.engines.stream_case import Row, StreamCase, wait_for_end, wait_for_reports
@@ -72,7 +73,8 @@ def _in_time(kafka: Any, topic: str, plan: ReleasePlan) -> tuple[list, int]:
     return counted, late
 
 
-@pytest.mark.parametrize("windows", [8, pytest.param(30, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("windows", [8, 30])
 def test_a_live_stream_with_an_idle_partition(kafka, cluster, key_path, tmp_path, windows):
     """The third partition is empty for ever: the wall clock closes its windows one by one."""
     stop_file = tmp_path / "stop"
@@ -94,9 +96,9 @@ def test_a_live_stream_with_an_idle_partition(kafka, cluster, key_path, tmp_path
         assert len(expected) >= windows - 1
         wait_for_reports(run.sink, len(expected), 60)
         delays = [
-            (appended - json.loads(value)["window_end"]) / MICROS
+            (appended - decode_record(value)[1].window_end) / MICROS
             for appended, value in stamped_values(kafka.bootstrap, run.topic)
-            if b"window_end" in value
+            if b'"window_end"' in value
         ]
         stop_file.touch()
         wait_for_end(run.sink, 60)

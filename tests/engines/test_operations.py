@@ -119,7 +119,8 @@ def test_kills_while_a_run_is_drained_in_the_middle(kafka, cluster, key_path, tm
     """What the last windows hold is up to the moment; that each has one answer, and the run one end, is not."""
     case = history_case()
     stop_file = tmp_path / "stop"
-    with running(kafka, cluster, key_path, case, seconds=20, checkpoint_seconds=3, stop_file=str(stop_file)) as run:
+    arguments = {"rows": case.open_rows, "seconds": 20, "checkpoint_seconds": 3, "stop_file": str(stop_file)}
+    with running(kafka, cluster, key_path, case, **arguments) as run:
         wait_for_reports(run.sink, 8, 60)
         stop_file.touch()
         time.sleep(2)
