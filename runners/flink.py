@@ -90,6 +90,8 @@ def options(
     if not streaming:
         return flags
     flags.append(f"--checkpointing_interval={max(10, round(checkpointing_interval_seconds * 1000))}")
+    # Every task hears that a checkpoint is complete before the next one begins: finalizers are trusted on that.
+    flags.append("--min_pause_between_checkpoints=200")
     # Without it, what a bundle that a snapshot ended puts out can be overtaken by the last watermark, and is lost.
     flags.append("--finish_bundle_before_checkpointing")
     flags.append("--externalized_checkpoints_enabled")
