@@ -10,7 +10,7 @@ from dp_transforms.event_streams.partition_progress import PartitionProgress, St
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.poll_partitions import PollInTimersDoFn, PollPartitions
 from tests.beam.test_monitor_do_fn import Cell, HeldSecret, Timer
-from tests.memory_stream import Arrival, MemoryStream
+from tests.memory_stream import BROKEN, Arrival, MemoryStream
 from tests.pipeline_helpers import MICROS, SECRET, START, settings_of, small_plan
 
 SHARDS = 2
@@ -151,3 +151,28 @@ def test_the_state_of_a_run_with_another_key_or_clock_is_refused(monkeypatch):
     same = Loop(MemoryStream.of([events()], 40))
     same.state = loop.state
     assert same.fire().progress.position == "80"
+
+
+def test_what_cannot_be_read_is_told_and_a_second_beginning_changes_nothing():
+    loop = Loop(MemoryStream.of([[Arrival(BROKEN, START * MICROS), *events()]], 40)).fire()
+    assert [(told.source, list(told.positions)) for told in loop.intents] == [("partition-0", [0])]
+    loop.do_fn.process(("partition-0", 0), **loop.state)
+    assert loop.progress.position == "40"
+
+
+def test_only_the_clock_of_arrival_says_that_a_moment_has_passed():
+    for kind, seconds, expected in (("arrival", 14, False), ("arrival", 15, True), ("event", 99, False)):
+        clock = StreamClock(kind, out_of_order_seconds=5, idle_timeout_seconds=10)
+        progress = PartitionProgress(PLAN.schedule, clock, SHARDS)
+        progress.intend((START + seconds) * MICROS)
+        progress.act()
+        assert progress.has_passed(START * MICROS) == expected
+        assert not progress.is_drained
+
+
+def test_a_drain_is_remembered_while_windows_close_a_few_at_a_time():
+    progress = PartitionProgress(PLAN.schedule, CLOCK, SHARDS)
+    progress.intend((START + 10**6) * MICROS, is_drain=True)
+    progress.act()
+    assert len(progress.close_windows(1)) == 1
+    assert PartitionProgress.from_bytes(progress.to_bytes(), PLAN.schedule, CLOCK, SHARDS).is_drained
