@@ -26,6 +26,7 @@ CLOCK_LAG_SECONDS = "clock_lag_seconds"  # of one partition's clock behind the w
 PENDING_WINDOWS = "pending_windows"  # with candidates that wait in the monitor
 PARTITION_STATE_BYTES = "partition_state_bytes"
 BUDGET_STATE_BYTES = "budget_state_bytes"  # of the hits of all users that were ever charged
+STREAM_GAUGES = (CLOCK_LAG_SECONDS, PENDING_WINDOWS, PARTITION_STATE_BYTES, BUDGET_STATE_BYTES)
 
 
 def operator_counter(name: str) -> Metrics.DelegatingCounter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -13,6 +14,7 @@ from pipelines.stream_request import EngineChoice
 from runners import dataflow, flink, job_service, prism
 from runners.direct import LOCAL_RUNNER
 from runners.engine_process import EngineError
+from runners.flink_rest import FlinkRest
 
 # Beam would stage a list of the packages of this machine, and a worker that starts later would need the job server.
 _STAGE_NOTHING = "--experiments=disable_logging_submission_environment"
@@ -20,15 +22,22 @@ _STAGE_NOTHING = "--experiments=disable_logging_submission_environment"
 _WATCH_FOR_EVER = "--job_server_timeout=315360000"
 
 
+class StartedEngine(NamedTuple):
+    """options: where the engine is, for Beam. flink: of the Flink that the job runs on; None for other engines."""
+
+    options: PipelineOptions
+    flink: FlinkRest | None
+
+
 @contextlib.contextmanager
-def started_engine(choice: EngineChoice, beam_words: Sequence[str], job_name: str) -> Iterator[PipelineOptions]:
+def started_engine(choice: EngineChoice, beam_words: Sequence[str], job_name: str) -> Iterator[StartedEngine]:
     """While the block runs, the engine is there (those of this machine are started and stopped).
 
     beam_words: further options of Beam. Raises UserError.
     """
     with contextlib.ExitStack() as stack:
         try:
-            words = _start(choice, stack, job_name)
+            words, flink_rest = _start(choice, stack, job_name)
         except EngineError as error:
             what = f"--engine {choice.name}: {' '.join(str(error).split())}"
             if choice.name == PRISM:
@@ -42,16 +51,10 @@ def started_engine(choice: EngineChoice, beam_words: Sequence[str], job_name: st
                 dataflow.check_options(options)
             except ValueError as error:
                 raise UserError(f"{error} Give them behind --.") from None
-        yield options
+        yield StartedEngine(options, flink_rest)
 
 
-def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> list[str]:
-    if choice.name == DATAFLOW:
-        return [f"--runner={dataflow.RUNNER}", "--streaming", "--sdk_location=container", f"--job_name={job_name}"]
-    if choice.name == IN_PROCESS:
-        return [f"--runner={LOCAL_RUNNER}"]
-    if choice.name == PRISM:
-        return prism.options(stack.enter_context(prism.Prism()).endpoint, job_name=job_name)
+def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> tuple[list[str], FlinkRest | None]:
     if choice.name == FLINK:
         server = stack.enter_context(flink.JobServer(choice.flink_master))
         workers = choice.worker_pool
@@ -67,5 +70,11 @@ def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> 
             savepoint=choice.resume_from,
             job_name=job_name,
         )
-        return [*words, _STAGE_NOTHING]
-    return job_service.options(stack.enter_context(job_service.JobService()).endpoint, job_name=job_name)
+        return [*words, _STAGE_NOTHING], server.rest
+    if choice.name == DATAFLOW:
+        return dataflow.options(job_name=job_name), None
+    if choice.name == IN_PROCESS:
+        return [f"--runner={LOCAL_RUNNER}"], None
+    if choice.name == PRISM:
+        return prism.options(stack.enter_context(prism.Prism()).endpoint, job_name=job_name), None
+    return job_service.options(stack.enter_context(job_service.JobService()).endpoint, job_name=job_name), None

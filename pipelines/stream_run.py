@@ -23,7 +23,7 @@ from dp_transforms.event_streams.partition_progress import ARRIVAL
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitor_stream import MonitorStream
 from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.operator_counters import operator_counts, operator_gauges
+from dp_transforms.operator_counters import NAMESPACE, STREAM_GAUGES, operator_counts, operator_gauges
 from dp_transforms.report_streams import ReportFolder
 from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.write_report_stream import WriteRejectedFolder, WriteReportStream
@@ -54,7 +54,7 @@ def run_stream(request: StreamRequest, beam_words: Sequence[str], status: Stream
     with told_in_one_line("nothing was started"):
         _warn_of_arrival_times(request, status)
         _announce(request, status)
-    with started_engine(request.engine, beam_words, _job_name(request)) as options:
+    with started_engine(request.engine, beam_words, _job_name(request)) as (options, flink):
         with told_in_one_line("nothing was started"):
             pipeline = beam.Pipeline(options=options)
             build_pipeline(pipeline, request)
@@ -71,7 +71,7 @@ def run_stream(request: StreamRequest, beam_words: Sequence[str], status: Stream
             except EngineError as error:
                 raise UserError(" ".join(str(error).split())) from None
             return
-        _watch(_Job(pipeline), request, status)
+        _watch(_Job(pipeline), request, status, flink)
 
 
 def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest) -> None:
@@ -173,7 +173,7 @@ class _Job:
             counts, gauges = operator_counts(self._result), operator_gauges(self._result)
         except Exception:  # of any engine's client; numbers for the operator must not end a run
             return None
-        return (counts, gauges) if counts or gauges else None  # Flink's job server has them at the end alone
+        return (counts, gauges) if counts or gauges else None
 
     def cancel(self) -> None:
         """Returns when it is over, or after half a minute."""
@@ -181,6 +181,18 @@ class _Job:
             with contextlib.suppress(Exception):  # it may end at this moment
                 self._result.cancel()
         self._thread.join(_SECONDS_TO_CANCEL)
+
+
+def flink_metrics(flink: FlinkRest, job_name: str) -> tuple[dict[str, int], dict[str, int]] | None:
+    """Counters and gauges from Flink itself, since Beam's job server has them only at the end; None without any."""
+    try:
+        job = next((job for job in flink.jobs() if job.name == job_name and job.state not in ENDED), None)
+        if job is None:
+            return None
+        counts, gauges = flink.beam_metrics(job.job_id, NAMESPACE, STREAM_GAUGES)
+    except (EngineError, LookupError, TypeError, ValueError):  # numbers for the operator must not end a run
+        return None
+    return (counts, gauges) if counts or gauges else None
 
 
 class _Stops:
@@ -224,7 +236,7 @@ def _caught_stops() -> Iterator[_Stops]:
             signal.signal(number, handler)
 
 
-def _watch(job: _Job, request: StreamRequest, status: StreamStatus) -> None:
+def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: FlinkRest | None) -> None:
     made_stop_file = False
     next_metrics = 0.0
     try:
@@ -238,9 +250,11 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus) -> None:
                     made_stop_file = _ask_to_stop(asked, stops.code, job, request, status) or made_stop_file
                 looked = time.monotonic()
                 ended = _look(request, status)
-                if looked >= next_metrics and (metrics := job.metrics()) is not None:
-                    status.show_operator_line(*metrics)
-                    next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
+                if looked >= next_metrics:
+                    metrics = job.metrics() if flink is None else flink_metrics(flink, _job_name(request))
+                    if metrics is not None:
+                        status.show_operator_line(*metrics)
+                        next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
                 stops.woken.clear()
                 if stops.count == asked and ended is None:
                     took = time.monotonic() - looked

@@ -21,31 +21,13 @@ MAX_JOB_BYTES = 20_000_000
 """The service refuses larger jobs."""
 
 
-def options(
-    *,
-    project: str,
-    region: str,
-    temp_location: str,
-    container_image: str,
-    job_name: str,
-    dry_run: bool = False,
-) -> list[str]:
+def options(*, job_name: str) -> list[str]:
     """Beam flags for a streaming job; every one in Python runs on the Streaming Engine, which keeps state and timers.
 
-    temp_location: ``gs://BUCKET/FOLDER``. container_image: has Beam's worker and this package with its dependencies, so
-    that a worker installs nothing when it starts (docs/deploy.md). dry_run: build the job, send nothing.
+    `check_options` names those that only the operator can give. ``--sdk_location=container``: the image has Beam's
+    worker and this package with its dependencies, so that a worker installs nothing when it starts (docs/deploy.md).
     """
-    flags = [
-        f"--runner={RUNNER}",
-        f"--project={project}",
-        f"--region={region}",
-        f"--temp_location={temp_location}",
-        f"--sdk_container_image={container_image}",
-        "--sdk_location=container",
-        f"--job_name={job_name}",
-        "--streaming",
-    ]
-    return [*flags, "--dry_run=true"] if dry_run else flags
+    return [f"--runner={RUNNER}", "--streaming", "--sdk_location=container", f"--job_name={job_name}"]
 
 
 def check_options(options: PipelineOptions) -> None:

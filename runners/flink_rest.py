@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from runners.engine_process import EngineError
@@ -15,6 +16,7 @@ from runners.engine_process import EngineError
 ENDED = ("FINISHED", "CANCELED", "FAILED", "SUSPENDED")
 _POLL_SECONDS = 0.2
 _ERROR_CHARACTERS = 300
+_METRICS_AT_ONCE = 20  # their names are part of a URL
 
 
 class FlinkJob(NamedTuple):
@@ -138,6 +140,29 @@ class FlinkRest:
         found = self.get(f"{path}?get={urllib.parse.quote(wanted)}" if wanted else path)
         return {metric["id"]: str(metric.get("value", "")) for metric in found}
 
+    def beam_metrics(
+        self, job_id: str, namespace: str, gauges: Collection[str]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Beam's counters and gauges of a namespace, as they are now; those that were never touched are left out.
+
+        gauges: which names are gauges; Flink does not tell. Counters are summed over all parts of the job, of a gauge
+        the largest value is given. Both begin anew when Flink restarts the job.
+        """
+        values: dict[str, list[int]] = {}
+        for vertex in self.vertices(job_id):
+            short = {
+                name: found
+                for name in self.vertex_metrics(job_id, vertex)
+                if (found := beam_metric_name(name, namespace)) is not None
+            }
+            wanted = list(short)
+            for start in range(0, len(wanted), _METRICS_AT_ONCE):
+                found_now = self.vertex_metrics(job_id, vertex, wanted[start : start + _METRICS_AT_ONCE])
+                for name, value in found_now.items():
+                    values.setdefault(short[name], []).append(int(float(value)))
+        counters = {name: sum(parts) for name, parts in values.items() if name not in gauges}
+        return counters, {name: max(parts) for name, parts in values.items() if name in gauges}
+
     def get(self, path: str) -> Any:
         """The JSON answer to GET `path`."""
         return self._ask("GET", path)
@@ -158,3 +183,10 @@ class FlinkRest:
         except OSError as error:
             raise EngineError(f"Flink at {self.address} does not answer: {error}. Is the cluster up?") from None
         return json.loads(text) if text else {}
+
+
+def beam_metric_name(name: str, namespace: str) -> str | None:
+    """Beam's name of a metric that Flink calls "<subtask>.<operator>.<namespace>_<name>"; None for any other metric."""
+    spelled = re.sub(r"\W", "_", namespace)  # as Flink does, since a dot ends a part of its names
+    _, found, short = name.rpartition(f".{spelled}_")
+    return short if found and short else None

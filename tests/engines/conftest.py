@@ -11,14 +11,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.operator_counters import NAMESPACE
+from dp_transforms.operator_counters import NAMESPACE, STREAM_GAUGES
 from runners import flink
 from tests.engines import skip_reason
 from tests.engines.flink_cluster import FlinkCluster
 from tests.engines.kafka_server import KafkaServer
 from tests.pipeline_helpers import key_file
 
-_IN_FLINK = NAMESPACE.replace(".", "_") + "_"  # how Flink's REST interface spells the namespace
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -112,16 +111,9 @@ class Cluster:
         return int(found[0]["value"]) if found else 0
 
     def operator_numbers(self, job: str) -> dict[str, int]:
-        """Counters and gauges of the product as Flink's own metrics show them, summed over all parts."""
-        numbers: dict[str, int] = {}
-        for vertex in self.flink.rest.vertices(job):
-            names = [name for name in self.flink.rest.vertex_metrics(job, vertex) if _IN_FLINK in name]
-            for start in range(0, len(names), 20):
-                found = self.flink.rest.vertex_metrics(job, vertex, names[start : start + 20])
-                for name, value in found.items():
-                    short = name.rpartition(_IN_FLINK)[2]
-                    numbers[short] = numbers.get(short, 0) + int(float(value))
-        return numbers
+        """Counters and gauges of the product as Flink's own metrics show them."""
+        counters, gauges = self.flink.rest.beam_metrics(job, NAMESPACE, STREAM_GAUGES)
+        return {**counters, **gauges}
 
     def cancel(self, job: str) -> None:
         """Ends the job, whatever it is doing."""

@@ -18,13 +18,12 @@ from tests.leak_search import forms_of, places_with, texts_within
 from tests.pipeline_helpers import RUN_ID, SECRET, key_file, small_plan
 
 VERSION = "projects/project-one/secrets/noise/versions/1"
-CLOUD = {
-    "project": "project-one",
-    "region": "europe-west1",
-    "temp_location": "gs://bucket-one/temp",
-    "container_image": "europe-docker.pkg.dev/project-one/images/monitor:1",
-    "job_name": "monitor",
-}
+IMAGE = "europe-docker.pkg.dev/project-one/images/monitor:1"
+CLOUD = [
+    *dataflow.options(job_name="monitor"),
+    *("--project=project-one", "--region=europe-west1", "--temp_location=gs://bucket-one/temp"),
+    f"--sdk_container_image={IMAGE}",
+]
 # Stored by the engines: a change here is a change of what a running job can be updated to.
 STATES = {
     "PollPartitions": ({"progress_v1", "partitions_v1"}, {"poll_v1"}),
@@ -79,7 +78,7 @@ def _assert_good(job: beam_runner_api_pb2.Pipeline, key: bytes) -> None:
 
 def test_dataflow_gets_states_and_the_name_of_the_key(tmp_path):
     pytest.importorskip("google.cloud.dataflow", reason="Google's client is missing: pip install -e '.[dev]'")
-    flags = dataflow.options(**CLOUD, dry_run=True)
+    flags = [*CLOUD, "--dry_run=true"]
     job = dataflow.build_job(_pipeline(tmp_path, flags, GcpSecret(VERSION)))
     _assert_good(job, SECRET)
     assert any(VERSION.encode() in part for part in texts_within(job.SerializeToString()))
@@ -87,7 +86,7 @@ def test_dataflow_gets_states_and_the_name_of_the_key(tmp_path):
         beam_runner_api_pb2.DockerPayload.FromString(environment.payload).container_image
         for environment in job.components.environments.values()
     ]
-    assert set(images) == {CLOUD["container_image"]}
+    assert set(images) == {IMAGE}
 
 
 ENGINES = {
@@ -129,15 +128,14 @@ def test_no_engine_gets_a_key_that_would_travel(key, tmp_path):
 )
 def test_dataflow_options_that_miss_something_are_refused(left_out, message, monkeypatch):
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
-    flags = dataflow.options(**CLOUD)
-    dataflow.check_options(PipelineOptions(flags))
+    dataflow.check_options(PipelineOptions(CLOUD))
     with pytest.raises(ValueError, match=message):
-        dataflow.check_options(PipelineOptions([flag for flag in flags if flag.partition("=")[0] != left_out]))
+        dataflow.check_options(PipelineOptions([flag for flag in CLOUD if flag.partition("=")[0] != left_out]))
 
 
 def test_the_session_is_not_sent_to_dataflow():
     with pytest.raises(ValueError, match="no --pickle_library=dill"):
-        dataflow.check_options(PipelineOptions([*dataflow.options(**CLOUD), "--pickle_library=dill"]))
+        dataflow.check_options(PipelineOptions([*CLOUD, "--pickle_library=dill"]))
 
 
 def test_building_a_dataflow_job_never_starts_it(tmp_path):
@@ -146,4 +144,4 @@ def test_building_a_dataflow_job_never_starts_it(tmp_path):
             raise AssertionError("this would have started the job")
 
     with pytest.raises(ValueError, match="--dry_run=true"):
-        dataflow.build_job(NeverRun(options=PipelineOptions(dataflow.options(**CLOUD)), runner="FnApiRunner"))
+        dataflow.build_job(NeverRun(options=PipelineOptions(CLOUD), runner="FnApiRunner"))

@@ -1,0 +1,114 @@
+"""Numbers for the operator out of what Flink's REST interface calls them: answers of a real cluster, over HTTP."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import urllib.parse
+from collections.abc import Iterator
+
+import pytest
+
+from dp_transforms.operator_counters import NAMESPACE, STREAM_GAUGES
+from pipelines.stream_run import flink_metrics
+from runners.flink_rest import FlinkRest, beam_metric_name
+
+# Taken from a job on Flink 1.19.3 with two parallel parts.
+POLL, WRITE = "[2]MonitorStream/PollPartitions/{Poll__Confirm}", "[7]{MonitorStream__WriteReportStream}"
+VERTICES = {
+    "a1": {
+        "0.buffers.inPoolUsage": "0.0",
+        "0.numRecordsIn": "12",
+        f"0.{POLL}.shh_operator_intents": "2",
+        f"1.{POLL}.shh_operator_intents": "4",
+        f"0.{POLL}.shh_operator_records_read": "722",
+        f"1.{POLL}.shh_operator_records_read": "679",
+        f"0.{POLL}.shh_operator_clock_lag_seconds": "1",
+        f"1.{POLL}.shh_operator_clock_lag_seconds": "4",
+        f"1.{POLL}.shh_operator_partition_state_bytes": "261",
+        f"0.{POLL}.shh_operator_partition_state_bytes": "272",
+        f"1.{POLL}.shh_operator_events_late": "32",
+        f"0.{POLL}.numRecordsOutPerSecond": "NaN",
+    },
+    "b2": {
+        f"0.{WRITE}.shh_operator_pending_windows": "0",
+        f"0.{WRITE}.shh_operator_late_batches_dropped": "0",
+        f"0.{WRITE}.shh_operator_budget_state_bytes": "408",
+        f"0.{WRITE}.shh_operator_windows_closed": "6",
+        f"0.{WRITE}.other_operator_windows_closed": "999",
+    },
+}
+COUNTERS = {"intents": 6, "records_read": 1401, "events_late": 32, "late_batches_dropped": 0, "windows_closed": 6}
+GAUGES = {"clock_lag_seconds": 4, "partition_state_bytes": 272, "pending_windows": 0, "budget_state_bytes": 408}
+
+
+class _Answers(http.server.BaseHTTPRequestHandler):
+    """Says what the cluster said, by path."""
+
+    def do_GET(self) -> None:
+        url = urllib.parse.urlsplit(self.path)
+        parts = url.path.strip("/").split("/")
+        if url.path == "/jobs/overview":
+            names = {"old": ("mine", "CANCELED"), "job-1": ("mine", "RUNNING"), "job-2": ("mine-too", "RUNNING")}
+            found: object = {
+                "jobs": [
+                    {"jid": job, "name": name, "state": state, "start-time": number}
+                    for number, (job, (name, state)) in enumerate(names.items())
+                ]
+            }
+        elif parts[0] == "jobs" and len(parts) == 2:
+            assert parts[1] == "job-1"
+            found = {"vertices": [{"id": vertex, "name": vertex} for vertex in VERTICES]}
+        else:
+            metrics = VERTICES[parts[3]]
+            wanted = urllib.parse.parse_qs(url.query).get("get", [""])[0]
+            found = (
+                [{"id": name, "value": metrics[name]} for name in wanted.split(",")]
+                if wanted
+                else [{"id": name} for name in metrics]
+            )
+        body = json.dumps(found).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+@pytest.fixture
+def flink() -> Iterator[FlinkRest]:
+    server = http.server.ThreadingHTTPServer(("localhost", 0), _Answers)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield FlinkRest(f"localhost:{server.server_address[1]}")
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        (f"0.{POLL}.shh_operator_clock_lag_seconds", "clock_lag_seconds"),
+        (f"11.{WRITE}.shh_operator_windows_closed", "windows_closed"),
+        ("0.a.b.shh_operator_events_read", "events_read"),
+        ("0.[1]x.xshh_operator_events_read", None),
+        ("0.[1]x.shh_operator_", None),
+        ("0.numRecordsIn", None),
+    ],
+)
+def test_names_as_flink_gives_them(name: str, short: str | None) -> None:
+    assert beam_metric_name(name, "shh.operator") == short
+
+
+def test_counters_are_summed_and_of_gauges_the_largest_is_given(flink: FlinkRest) -> None:
+    assert flink.beam_metrics("job-1", NAMESPACE, STREAM_GAUGES) == (COUNTERS, GAUGES)
+
+
+def test_the_job_that_runs_under_the_name_is_asked(flink: FlinkRest) -> None:
+    assert flink_metrics(flink, "mine") == (COUNTERS, GAUGES)
+    assert flink_metrics(flink, "nobody's") is None
+    assert flink_metrics(FlinkRest("localhost:9"), "mine") is None
