@@ -83,9 +83,12 @@ class PartitionPoller:
         return progress
 
     def restore(self, data: bytes) -> PartitionProgress:
-        """Raises StreamError for the state of a run with another plan, clock or key: under another key no user would
-        be known again, and each would have a budget anew."""
-        progress = PartitionProgress.from_bytes(data, self._settings.schedule, self._clock, self._shards)
+        """Raises StreamError for the state of a run with another plan, clock, key or number of shards: under another
+        key no user would be known again, and each would have a budget anew."""
+        try:
+            progress = PartitionProgress.from_bytes(data, self._settings.schedule, self._clock, self._shards)
+        except ValueError as error:
+            raise StreamError(str(error)) from None
         if progress.run != self._run:
             raise StreamError(
                 "the stored state belongs to a run with another plan, clock, stream, run id or noise key. Go on with"

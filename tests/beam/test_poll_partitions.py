@@ -153,6 +153,15 @@ def test_the_state_of_a_run_with_another_key_or_clock_is_refused(monkeypatch):
     assert same.fire().progress.position == "80"
 
 
+def test_a_run_keeps_its_shards(monkeypatch):
+    loop = Loop(MemoryStream.of([events()], 40)).fire()
+    monkeypatch.setattr("tests.beam.test_poll_partitions.SHARDS", SHARDS + 1)
+    other = Loop(MemoryStream.of([events()], 40))
+    other.state = loop.state
+    with pytest.raises(StreamError, match="the run was started with 2 shards, got 3"):
+        other.fire()
+
+
 def test_what_cannot_be_read_is_told_and_a_second_beginning_changes_nothing():
     loop = Loop(MemoryStream.of([[Arrival(BROKEN, START * MICROS), *events()]], 40)).fire()
     assert [(told.source, list(told.positions)) for told in loop.intents] == [("partition-0", [0])]
