@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from pipelines.stream_options import stream_options
 from pipelines.stream_request import stream_request
@@ -27,4 +28,5 @@ def command(context: click.Context, /, **options: Any) -> None:
     shh stream --kafka localhost:9092 --topic clicks --plan plan.json \\
         --noise-key-file noise.key --output reports/
     """
-    run_stream(stream_request(options), context.obj or [], StreamStatus())
+    given = {name for name in options if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    run_stream(stream_request(options, given), context.obj or [], StreamStatus())

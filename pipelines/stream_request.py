@@ -9,6 +9,7 @@ import pathlib
 import re
 import tempfile
 import uuid
+from collections.abc import Collection
 from typing import Any
 
 import apache_beam as beam
@@ -40,6 +41,7 @@ _FLINK_OPTIONS = (
     "worker_pool",
     "resume_from",
 )
+_CLOCK_OPTIONS = ("allowed_lateness", "out_of_order", "max_ahead", "idle_timeout")
 _LOCAL_PATHS = (
     *("folder", "avro_schema", "kafka_config", "output_kafka_config"),
     *("output", "dead_letter", "noise_key_file", "stop_file"),
@@ -96,8 +98,14 @@ class StreamRequest:
         return ReportHeader(self.run_id, self.stream, self.plan.guarantee, json.loads(self.plan.to_json()))
 
 
-def stream_request(options: dict[str, Any]) -> StreamRequest:
-    """Raises UserError, one line that names the option and the remedy. Asks the broker, starts nothing."""
+def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamRequest:
+    """given: which options are no defaults. Asks the broker, starts nothing.
+
+    Raises UserError, one line that names the option and the remedy.
+    """
+    for name in _LOCAL_PATHS:
+        if "://" in (options[name] or ""):
+            raise UserError(f"{flag(name)} must be a path, got a URL. Mount what it names, and give the path of that.")
     # Workers have another current folder.
     options = {
         name: os.path.abspath(value) if name in _LOCAL_PATHS and value is not None else value
@@ -106,6 +114,7 @@ def stream_request(options: dict[str, Any]) -> StreamRequest:
     engine = _engine(options)
     _check_names(options)
     _check_places(options, engine)
+    _check_pubsub(options, given)
     run_id = options["run_id"] or uuid.uuid4().hex
     try:
         fields = EventFields(options["user_field"], options["item_field"], options["time_field"], options["time_unit"])
@@ -216,13 +225,22 @@ def _check_places(options: dict[str, Any], engine: EngineChoice) -> None:
                 raise UserError(f"{flag(name)} is a path, and workers of Dataflow share no disk. {remedy}.")
     elif options["pubsub_subscription"] is not None:
         raise UserError("--pubsub-subscription runs on Dataflow alone. Give --engine dataflow, or another input.")
-    if options["pubsub_subscription"] is not None:
-        if options["clock"] != "arrival":
-            raise UserError("--pubsub-subscription has one clock: when a message was published. Leave --clock out.")
-        if options["time_field"] != "timestamp" or options["time_unit"] is not None:
-            raise UserError(
-                "the time of a Pub/Sub message is when it was published. Leave --time-field and --time-unit out."
-            )
+
+
+def _check_pubsub(options: dict[str, Any], given: Collection[str]) -> None:
+    """Pub/Sub and Dataflow decide when a window closes; no option may be passed over in silence."""
+    if options["pubsub_subscription"] is None:
+        return
+    if options["clock"] != "arrival":
+        raise UserError("--pubsub-subscription has one clock: when a message was published. Leave --clock out.")
+    if options["time_field"] != "timestamp" or options["time_unit"] is not None:
+        raise UserError(
+            "the time of a Pub/Sub message is when it was published. Leave --time-field and --time-unit out."
+        )
+    if unused := [flag(name) for name in _CLOCK_OPTIONS if name in given]:
+        raise UserError(
+            f"with --pubsub-subscription Dataflow's watermark closes windows. Leave {', '.join(unused)} out."
+        )
 
 
 def _check_folder(path: str, option: str) -> None:
@@ -333,9 +351,10 @@ def _check_new_or_resumed(request: StreamRequest, is_named: bool) -> None:
     if header.run_id != request.run_id:
         raise UserError(f"{place} holds another run, {header.run_id!r}. Name another {place}.")
     if request.engine.resume_from is None:
+        go_on = "Go on with it by --resume-from SAVEPOINT, or start" if request.engine.name == FLINK else "Start"
         raise UserError(
-            f"{place} holds run {header.run_id!r} already. Go on with it by --resume-from SAVEPOINT, or start a new"
-            f" run: without --run-id, and with another {place}."
+            f"{place} holds run {header.run_id!r} already. {go_on} a new run: without --run-id, and with another"
+            f" {place}."
         )
     check_same_run(place, header, request.header)
 

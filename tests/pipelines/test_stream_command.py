@@ -92,6 +92,7 @@ KAFKA = ["--kafka", "localhost:9", "--topic", "t"]
 FLINK = ["--engine", "flink"]
 REMOTE = ["--flink-master", "jobs:8081", "--worker-pool", "localhost:50000"]
 DATAFLOW = ["--engine", "dataflow"]
+PUBSUB = ["--pubsub-subscription", SUBSCRIPTION, "--output-topic", "r", "--output-kafka", "h:1", *SECRET]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +130,12 @@ DATAFLOW = ["--engine", "dataflow"]
         ([*KAFKA, *OUT, *SECRET, *DATAFLOW], ["--output", "--output-topic"]),
         ([*KAFKA, "--output-topic", "r", *KEY, *DATAFLOW], ["--noise-key-file", "--noise-key-secret"]),
         (["--pubsub-subscription", SUBSCRIPTION, *OUT, *KEY, "--engine", "prism"], ["--engine dataflow"]),
+        ([*PUBSUB, "--allowed-lateness", "1m"], ["--allowed-lateness", "watermark"]),
+        ([*PUBSUB, "--out-of-order", "1s", "--max-ahead", "5m"], ["--out-of-order, --max-ahead", "Leave"]),
+        ([*PUBSUB, "--idle-timeout", "1m"], ["--idle-timeout", "Leave"]),
+        ([*PUBSUB, "--stop-file", "other"], ["--stop-file", "cancel the job"]),
+        ([*FOLDER, *OUT, *KEY, "--stop-file", "gs://bucket/stop"], ["--stop-file", "got a URL"]),
+        ([*FOLDER, "--output", "s3://bucket/out", *KEY], ["--output", "got a URL"]),
         (["--pubsub-subscription", "s", "--output-topic", "r", "--output-kafka", "h:1", *SECRET], ["projects/P"]),
     ],
 )
@@ -154,6 +161,19 @@ def test_a_run_goes_on_with_its_own_plan_and_stream(
     code, _, err = run([*FOLDER, *OUT, *KEY, *PLAN, *resumed], capsys)
     assert code == 1
     assert ("another plan" if plan else "its stream is 'other'") in err
+
+
+@pytest.mark.parametrize("engine", ["prism", "in-process", "job-service", "flink"])
+def test_only_flink_is_said_to_take_a_run_up_again(
+    folder: pathlib.Path, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ReportFolder("reports").open(ReportHeader("run-1", "events", "guarantee", {}))
+    words = [*FOLDER, *OUT, *KEY, *PLAN, "--engine", engine, "--run-id", "run-1"]
+    code, _, err = run(words, capsys)
+    assert code == 1
+    assert "holds run 'run-1' already" in err
+    assert "another --output" in err
+    assert ("--resume-from" in err) == (engine == "flink")
 
 
 def test_a_missing_prism_names_its_remedy(
