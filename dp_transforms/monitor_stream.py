@@ -53,8 +53,8 @@ class MonitorStream(beam.PTransform):
         partition is then read in one call until it has ended.
     confirm: whether a decision of the wall clock or of the operator waits until the engine has stored it. False only
         where nothing is ever restored.
-    stop_file: when this file appears, all windows are closed with what has been read, and the run ends. All workers
-        must see it. After a restart, first all is read that was there by then.
+    stop_file: when a file appears at this path, all windows are closed with what has been read, and the run ends. All
+        workers must see it. After a restart, first all is read that was there by then.
     poll_seconds: how long to wait when a partition has nothing more.
 
     Raises ValueError for arguments that cannot be used and StreamError for a source that cannot.
@@ -90,6 +90,8 @@ class MonitorStream(beam.PTransform):
             raise ValueError(f"driver must be {TIMERS!r} or {LOOP!r}, got {driver!r}.")
         if isinstance(poll_seconds, bool) or not 0 < poll_seconds < math.inf:
             raise ValueError(f"poll_seconds must be > 0 and finite, got {poll_seconds!r}.")
+        if stop_file is not None and "://" in stop_file:
+            raise ValueError(f"stop_file must be a path that all workers see, not a URL, got {stop_file!r}.")
         self._domain = domain_of_plan(domain, plan)
         self._source = source
         self._plan = plan

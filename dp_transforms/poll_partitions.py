@@ -13,7 +13,6 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder, VarIntCoder
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.timeutil import TimeDomain
@@ -290,7 +289,7 @@ class _PollDoFn(KeyedStageDoFn):
         is_time = time.monotonic() - self._looked_for_stop >= _LOOK_FOR_STOP_SECONDS
         if path is not None and is_time and not self._is_draining:
             self._looked_for_stop = time.monotonic()
-            self._is_draining = FileSystems.exists(path) if "://" in path else os.path.exists(path)
+            self._is_draining = os.path.exists(path)
         return self._is_draining
 
 

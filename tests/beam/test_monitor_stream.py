@@ -196,6 +196,7 @@ def test_arguments_that_cannot_be_used_are_refused(tmp_path):
         ({"driver": "magic"}, "'timers' or 'loop'"),
         ({"clock": 60}, "clock must be a StreamClock"),
         ({"poll_seconds": 0}, "poll_seconds must be > 0"),
+        ({"stop_file": "gs://bucket/stop"}, "stop_file must be a path"),
         ({"shards": 0}, "shards must be"),
         ({"domain": ItemDomain.of_ids(DOMAIN)}, "open domain"),
     ):
