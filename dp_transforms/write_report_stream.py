@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import threading
+import uuid
 from collections.abc import Iterator
 from typing import IO, Any, ClassVar
 
@@ -100,14 +101,14 @@ def _write_all(content: bytes, handle: IO[bytes]) -> None:
 
 
 class _SharedWriter:
-    """The one writer of a run in this process.
+    """The one writer of a step of a pipeline in this process.
 
     An engine may keep several copies of a DoFn and go back and forth between them, or run them at once. Each that
     opened a sink of its own would shut out the others.
     """
 
-    _by_run: ClassVar[dict[tuple[str, str], _SharedWriter]] = {}
-    _by_run_lock = threading.Lock()
+    _by_step: ClassVar[dict[str, _SharedWriter]] = {}
+    _by_step_lock = threading.Lock()
 
     def __init__(self, sink: ReportSink, header: ReportHeader) -> None:
         self._sink = sink
@@ -116,9 +117,9 @@ class _SharedWriter:
         self._writer: ReportWriter | None = None
 
     @classmethod
-    def of_run(cls, sink: ReportSink, header: ReportHeader) -> _SharedWriter:
-        with cls._by_run_lock:
-            return cls._by_run.setdefault((repr(sink), header.to_json()), cls(sink, header))
+    def of_step(cls, step: str, sink: ReportSink, header: ReportHeader) -> _SharedWriter:
+        with cls._by_step_lock:
+            return cls._by_step.setdefault(step, cls(sink, header))
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[ReportWriter]:
@@ -153,10 +154,11 @@ class _WriteStreamDoFn(beam.DoFn):
         self._header = header
         self._reports: list[WindowReport] = []
         self._ended: list[RunEnded] = []
+        self._step = uuid.uuid4().hex  # the same in all copies: they come out of one job graph
         self._shared: _SharedWriter
 
     def setup(self) -> None:
-        self._shared = _SharedWriter.of_run(self._sink, self._header)
+        self._shared = _SharedWriter.of_step(self._step, self._sink, self._header)
 
     def start_bundle(self) -> None:
         self._reports, self._ended = [], []

@@ -79,7 +79,7 @@ class ReportTopic:
     bootstrap_servers: str
     topic: str
     record_format: str = "json"
-    client_config: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    client_config: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, hash=False)
     client_config_file: str | None = None
 
     def __post_init__(self) -> None:

@@ -5,17 +5,25 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import pickle
 import stat
 
 import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
+from dp_transforms.event_files import EventFields
+from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportFolder
-from dp_transforms.write_report_stream import WriteRejectedFolder, WriteReportStream
+from dp_transforms.report_streams import ReportFolder, ReportTopic
+from dp_transforms.write_report_stream import (
+    WriteRejectedFolder,
+    WriteReportStream,
+    _SharedWriter,
+    _WriteStreamDoFn,
+)
 from dp_transforms.write_reports import WriteRejected
 from tests.pipeline_helpers import Collected, local_pipeline
 
@@ -163,6 +171,26 @@ def test_a_writer_that_failed_is_closed_and_commits_nothing(sink, log):
         write(SlowSink(sink, KEYS[2]), ended=())
     failed = log.index("close")
     assert "commit" not in log[log.index("open") : failed]
+
+
+def test_the_settings_of_a_client_are_shown_nowhere():
+    config = {"sasl.password": "hunter2"}
+    topic = ReportTopic("broker:9092", "reports", client_config=config)
+    source = KafkaTopic("broker:9092", "clicks", EventFields("user", "item", "time", "s"), client_config=config)
+    do_fn = _WriteStreamDoFn(topic, HEADER)
+    do_fn.setup()  # a sink is opened with the first report
+    for shown in (topic, source, WriteReportStream(topic, HEADER), do_fn, _SharedWriter._by_step):
+        assert "hunter2" not in f"{shown!r} {shown}"
+    assert pickle.loads(pickle.dumps(topic)).client_config == config  # noqa: S301
+
+
+def test_copies_of_a_step_share_a_writer_and_other_steps_do_not(sink):
+    do_fns = [_WriteStreamDoFn(sink, HEADER), _WriteStreamDoFn(sink, HEADER)]
+    do_fns += [pickle.loads(pickle.dumps(do_fn)) for do_fn in do_fns]  # noqa: S301
+    for do_fn in do_fns:
+        do_fn.setup()
+    assert do_fns[0]._shared is do_fns[2]._shared
+    assert do_fns[1]._shared is do_fns[3]._shared is not do_fns[0]._shared
 
 
 REJECTED = [
