@@ -17,10 +17,10 @@ from collections.abc import Mapping
 import psutil
 
 from runners.engine_process import Engine, engine_file, free_port, is_port_open, java
-from runners.flink_rest import FlinkJob, FlinkRest
+from runners.flink_rest import FlinkRest
 from runners.portable import portable_options
 
-__all__ = ["FlinkJob", "FlinkRest", "JobServer", "WorkerPool", "latest_checkpoint", "options"]
+__all__ = ["JobServer", "WorkerPool", "options"]
 
 LOCAL = "[local]"
 JOB_SERVER_JAR = "flink-job-server.jar"
@@ -64,7 +64,7 @@ def options(
     """Beam flags for the job server at `endpoint`.
 
     checkpoint_dir: a folder or URL that every task manager and the job manager reach; checkpoints stay there after the
-        job was cancelled, so `latest_checkpoint` finds where to go on. None leaves it to the cluster's configuration.
+        job was cancelled, to go on from. None leaves it to the cluster's configuration.
     savepoint: path of a savepoint or checkpoint of the same pipeline to go on from.
     restart_attempts: how often Flink restarts the job from its newest checkpoint before it gives up.
     Other arguments as in `portable_options`. Raises ValueError.
@@ -103,16 +103,6 @@ def options(
     if savepoint is not None:
         flags.append(f"--savepoint_path={_url(savepoint)}")
     return flags
-
-
-def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
-    """The newest complete checkpoint below a local folder, for `savepoint=`; None if there is none.
-
-    Give every job a folder of its own: what lies below belongs to whatever job wrote there.
-    """
-    complete = pathlib.Path(checkpoint_dir).glob("**/chk-*/_metadata")
-    newest = max(complete, key=lambda path: path.stat().st_mtime_ns, default=None)
-    return None if newest is None else str(newest.parent)
 
 
 def _url(path: str) -> str:

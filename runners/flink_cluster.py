@@ -10,6 +10,7 @@ from types import TracebackType
 
 from runners import flink
 from runners.engine_process import EngineError, EngineProcess, engine_file, free_port, java
+from runners.flink_rest import FlinkRest
 
 FLINK_LIBRARIES = f"flink-{flink.FLINK_RELEASE}/lib"
 _START_SECONDS = 60.0
@@ -70,7 +71,7 @@ class FlinkCluster:
             (folder / part).mkdir(parents=True, exist_ok=True)
         rest_port = free_port()
         self.address = f"localhost:{rest_port}"
-        self.rest = flink.FlinkRest(self.address)
+        self.rest = FlinkRest(self.address)
         flink.write_flink_config(
             folder / "conf",
             {
