@@ -9,7 +9,9 @@ Public names, loaded when first used:
 - `ReleasePlan`: a budget (epsilon, delta) turned into noise, threshold and hits. Start here.
 - `WindowSchedule`: the declared windows of a run. `ItemDomain`: its items, where they are known and public.
 - `ShiftingHeavyHitters`: the Beam transform, events in, `WindowReport` out.
-- `MonitorStream`: the same for a stream source that never ends by itself; `StreamClock`: when its windows close.
+- `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
+  its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder` or a `ReportTopic`,
+  under a `ReportHeader`.
 - `WindowReport`, `HeavyHitter`: what is released. `RejectedEvents`: rows that could not be read, for the operator.
 - `EventBatch`: events as columns, the fast way in. `ReadEvents`, `EventFields`, `find_log_chunks`: logs as batches.
 
@@ -37,6 +39,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dp_transforms.accounting.release_plan import ReleasePlan
     from dp_transforms.event_files import EventFields, find_log_chunks
+    from dp_transforms.event_streams.kafka_topic import KafkaTopic
+    from dp_transforms.event_streams.log_folder import LogFolder
     from dp_transforms.event_streams.partition_progress import StreamClock
     from dp_transforms.item_domain import ItemDomain
     from dp_transforms.monitor_stream import MonitorStream
@@ -44,22 +48,31 @@ if TYPE_CHECKING:
     from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
     from dp_transforms.read_events import ReadEvents
     from dp_transforms.rejected_events import RejectedEvents
+    from dp_transforms.report_files import ReportHeader
+    from dp_transforms.report_streams import ReportFolder, ReportTopic
     from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
     from dp_transforms.window_schedule import WindowSchedule
+    from dp_transforms.write_report_stream import WriteReportStream
 
 _HOME = {
     "EventBatch": "monitoring.event_batch",
     "EventFields": "event_files",
     "HeavyHitter": "monitoring.window_report",
     "ItemDomain": "item_domain",
+    "KafkaTopic": "event_streams.kafka_topic",
+    "LogFolder": "event_streams.log_folder",
     "MonitorStream": "monitor_stream",
     "ReadEvents": "read_events",
     "RejectedEvents": "rejected_events",
     "ReleasePlan": "accounting.release_plan",
+    "ReportFolder": "report_streams",
+    "ReportHeader": "report_files",
+    "ReportTopic": "report_streams",
     "ShiftingHeavyHitters": "shifting_heavy_hitters",
     "StreamClock": "event_streams.partition_progress",
     "WindowReport": "monitoring.window_report",
     "WindowSchedule": "window_schedule",
+    "WriteReportStream": "write_report_stream",
     "find_log_chunks": "event_files",
 }
 
@@ -68,14 +81,20 @@ __all__ = [
     "EventFields",
     "HeavyHitter",
     "ItemDomain",
+    "KafkaTopic",
+    "LogFolder",
     "MonitorStream",
     "ReadEvents",
     "RejectedEvents",
     "ReleasePlan",
+    "ReportFolder",
+    "ReportHeader",
+    "ReportTopic",
     "ShiftingHeavyHitters",
     "StreamClock",
     "WindowReport",
     "WindowSchedule",
+    "WriteReportStream",
     "find_log_chunks",
 ]
 

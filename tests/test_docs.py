@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -10,6 +11,9 @@ import sys
 
 import click
 import pytest
+
+from dp_transforms import ReleasePlan, WindowSchedule
+from tests.pipeline_helpers import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -33,6 +37,36 @@ def test_the_example_of_the_readme_finds_the_heavy_item(tmp_path: pathlib.Path) 
     assert result.returncode == 0, result.stderr
     (report,) = re.findall(r"WindowReport\(.*\)", result.stdout)
     assert "HeavyHitter(item='front page', zone='above', noisy_count=None)" in report
+
+
+def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path: pathlib.Path) -> None:
+    """The same lines with a folder as source, on Beam's local runner, over one window of the past."""
+    (pipeline,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL)
+    assert pipeline.count("\n") <= 10
+    for shown, here in (
+        ('KafkaTopic("b:9092", "clicks", EventFields(', 'LogFolder("logs", EventFields('),
+        ('"timestamp"', '"timestamp", "s"'),
+        ("StreamClock(", 'StreamClock("event", idle_timeout_seconds=1, '),
+        ("run_id=header.run_id", 'run_id=header.run_id, driver="loop"'),
+    ):
+        assert pipeline.count(shown) == 1
+        pipeline = pipeline.replace(shown, here)
+    head = (
+        "import json, pathlib\nimport apache_beam as beam\nfrom dp_transforms import *\n"
+        'options = beam.options.pipeline_options.PipelineOptions(["--runner=FnApiRunner"])\n'
+    )
+    (tmp_path / "example.py").write_text(f"{head}{pipeline}print(ReportFolder('reports').read('run-1'))\n")
+    (tmp_path / "logs").mkdir()
+    lines = (json.dumps({"user": f"u{user}", "item": "news", "timestamp": 1_577_836_800}) for user in range(300))
+    (tmp_path / "logs" / "0.jsonl").write_text("\n".join(lines) + "\n")
+    schedule = WindowSchedule.fixed(1_577_836_800, 1_577_840_400, 3600)
+    plan = ReleasePlan.calibrate(epsilon=8, delta=1e-6, schedule=schedule)
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    key_file(tmp_path)
+    result = run_python("example.py", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "HeavyHitter(item='news', zone='above'" in result.stdout
+    assert "RunEnded(stream='events', windows=1, drained=False, reports=1)" in result.stdout
 
 
 def test_the_demo_simulates_replays_and_shows(tmp_path: pathlib.Path) -> None:
