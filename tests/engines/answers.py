@@ -9,55 +9,20 @@ from typing import Any, NamedTuple
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams.topic_records import decode_record
+from runners.kafka_server import KafkaServer
 from tests.engines.stream_case import plain_reports
 
 
 class RawRecord(NamedTuple):
-    """One record of the topic, as it lies there."""
+    """One record of the topic, whenever it was written."""
 
     key: bytes
     value: bytes
 
 
-def raw_records(bootstrap: str, topic: str, *, committed: bool = True) -> list[RawRecord]:
+def raw_records(kafka: KafkaServer, topic: str, *, committed: bool = True) -> list[RawRecord]:
     """Every record from the first to the last. committed: without those of transactions that were given up."""
-    return [RawRecord(message.key(), message.value()) for message in _messages(bootstrap, topic, committed)]
-
-
-def stamped_values(bootstrap: str, topic: str) -> list[tuple[int, bytes]]:
-    """When the broker took each record, in microseconds, and its value."""
-    return [(message.timestamp()[1] * 1000, message.value()) for message in _messages(bootstrap, topic, True)]
-
-
-def _messages(bootstrap: str, topic: str, committed: bool) -> list[Any]:
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "raw",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed" if committed else "read_uncommitted",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "log_level": 0,
-        }
-    )
-    try:
-        partitions = list(consumer.list_topics(topic, timeout=15).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        found, at_end = [], set()
-        for _ in range(2000):
-            for message in consumer.consume(1000, 0.5):
-                if message.error() is None:
-                    found.append(message)
-                else:
-                    at_end.add(message.partition())
-            if len(at_end) == len(partitions):
-                return found
-        raise TimeoutError(f"the topic {topic} could not be read to its end.")
-    finally:
-        consumer.close()
+    return [RawRecord(record.key or b"", record.value) for record in kafka.records(topic, committed=committed)]
 
 
 def faults(

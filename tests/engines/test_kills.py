@@ -68,10 +68,10 @@ class Run:
         """One distinct record per window, the oracle's; returns how many were written again."""
         expected = self.case.expected.reports if is_oracle else None
         horizon = self.case.plan.schedule.horizon
-        committed = raw_records(self.kafka.bootstrap, self.topic)
+        committed = raw_records(self.kafka, self.topic)
         assert faults(committed, expected, horizon, drained=drained) == []
         # Nobody should read what was given up, but who does must not find another answer either.
-        everything = raw_records(self.kafka.bootstrap, self.topic, committed=False)
+        everything = raw_records(self.kafka, self.topic, committed=False)
         given_up = [record for record in everything if record not in committed]
         assert given_up == []
         return repeats(everything)

@@ -17,7 +17,6 @@ from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.report_streams.topic_records import decode_record
 from dp_transforms.window_schedule import WindowSchedule
-from tests.engines.answers import stamped_values
 from tests.engines.stream_case import Row, StreamCase, wait_for_end, wait_for_reports
 from tests.engines.test_kills import WORKER, running
 from tests.pipeline_helpers import MICROS
@@ -60,13 +59,13 @@ def _in_time(kafka: Any, topic: str, plan: ReleasePlan) -> tuple[list, int]:
     """The events that came in time by the broker's times, and how many did not."""
     counted, late = [], 0
     low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS
-    for arrival_micros, value in stamped_values(kafka.bootstrap, topic):
-        event = json.loads(value)
+    for record in kafka.records(topic):
+        event = json.loads(record.value)
         if not low <= event["time"] < high:
             continue
         size = _WINDOW_SECONDS * MICROS
         end = event["time"] - (event["time"] - low) % size + size
-        if arrival_micros > end + 1 * MICROS:
+        if record.timestamp_millis * 1000 > end + 1 * MICROS:
             late += 1
         else:
             counted.append((event["user"], event["item"], event["time"]))
@@ -96,9 +95,9 @@ def test_a_live_stream_with_an_idle_partition(kafka, cluster, key_path, tmp_path
         assert len(expected) >= windows - 1
         wait_for_reports(run.sink, len(expected), 60)
         delays = [
-            (appended - decode_record(value)[1].window_end) / MICROS
-            for appended, value in stamped_values(kafka.bootstrap, run.topic)
-            if b'"window_end"' in value
+            record.timestamp_millis / 1000 - decode_record(record.value)[1].window_end / MICROS
+            for record in kafka.records(run.topic)
+            if b'"window_end"' in record.value
         ]
         stop_file.touch()
         wait_for_end(run.sink, 60)

@@ -33,7 +33,7 @@ def _running(result):
 
 def _assert_topic(kafka, topic, case) -> None:
     for committed in (True, False):
-        records = raw_records(kafka.bootstrap, topic, committed=committed)
+        records = raw_records(kafka, topic, committed=committed)
         assert faults(records, case.expected.reports, case.plan.schedule.horizon) == []
 
 
