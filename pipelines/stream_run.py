@@ -254,7 +254,8 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: Flink
                     metrics = job.metrics() if flink is None else flink_metrics(flink, _job_name(request))
                     if metrics is not None:
                         status.show_operator_line(*metrics)
-                        next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
+                    # A cluster that does not answer must not delay reports and signals at every look.
+                    next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
                 stops.woken.clear()
                 if stops.count == asked and ended is None:
                     took = time.monotonic() - looked
