@@ -6,6 +6,7 @@ cannot loop. The state is what `PartitionProgress` says; messages and state beco
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -179,24 +180,16 @@ class _Confirmation:
         _CONFIRMED[self._intent] = max(self._number, _CONFIRMED.get(self._intent, 0))
 
 
+@dataclasses.dataclass(frozen=True)
 class _Polling:
     """How partitions are polled, in plain values."""
 
-    def __init__(
-        self,
-        clock: StreamClock,
-        shards: int,
-        confirm: bool,
-        stop_file: str | None,
-        poll_seconds: float,
-        max_records: int,
-    ) -> None:
-        self.clock = clock
-        self.shards = shards
-        self.confirm = confirm
-        self.stop_file = stop_file
-        self.poll_seconds = poll_seconds
-        self.max_records = max_records
+    clock: StreamClock
+    shards: int
+    confirm: bool
+    stop_file: str | None
+    poll_seconds: float
+    max_records: int
 
 
 class _PollDoFn(KeyedStageDoFn):
@@ -329,9 +322,8 @@ class PollInTimersDoFn(_PollDoFn):
         before = progress.read()
         now = self._poller.restore(before)
         if name in self._readers and self._stored.get(name) != before:
-            self._close_reader(
-                name
-            )  # the state was restored, or kept elsewhere meanwhile: begin as a new process would
+            # The state was restored, or kept elsewhere meanwhile: begin as a new process would.
+            self._close_reader(name)
         if now.is_over:
             return
         step = self._step(name, now)
