@@ -286,7 +286,7 @@ def _figures(
         f"{_WINDOW_SECONDS} s windows, lateness {_LATENESS_SECONDS} s, {len(hold.delays)} windows, {sent:,.0f} events"
     )
     figures = [
-        Figure("Rate that was held", rate, "events/s", (">=", 10_000), note),
+        Figure("Rate that was held", rate, "events/s", (">=", 50_000), note),
         Figure("Delay, p50", percentile(hold.delays, 0.5), "s", None, "from window end and lateness to the topic"),
         Figure("Delay, p99", percentile(hold.delays, 0.99), "s", ("<=", _LATE_SECONDS)),
         Figure("Delay, last third / first third", late / early, "", ("<=", 1.5), f"{late:.2f} s / {early:.2f} s"),
