@@ -22,11 +22,12 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, those on engines share one, and its broker and cluster."""
+    """Where tests run in several processes, those on the cluster share one, and the others on engines another."""
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             if item.path.parent == pathlib.Path(__file__).parent:
-                item.add_marker(pytest.mark.xdist_group("engines"))
+                group = "cluster" if "cluster" in getattr(item, "fixturenames", ()) else "engines"
+                item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _skip_without(*names: str) -> None:

@@ -37,7 +37,8 @@ def test_a_replay_that_is_stopped_leaves_nothing(tmp_path: pathlib.Path, stop: s
 
 # Stops itself as soon as the pipeline has read something, in the middle of a DoFn.
 STOPPING = """
-import os
+import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have switched off for us
 from dp_transforms import read_events
 from pipelines.cli import main
 
