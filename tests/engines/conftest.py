@@ -22,12 +22,11 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, those on the cluster share one, and the others on engines another."""
+    """Where tests run in several processes, those on engines share one, and its broker and cluster."""
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             if item.path.parent == pathlib.Path(__file__).parent:
-                group = "cluster" if "cluster" in getattr(item, "fixturenames", ()) else "engines"
-                item.add_marker(pytest.mark.xdist_group(group))
+                item.add_marker(pytest.mark.xdist_group("engines"))
 
 
 def _skip_without(*names: str) -> None:
@@ -107,9 +106,8 @@ class Cluster:
         self.flink.start_task_manager()
 
     def restarts(self, job: str) -> int:
-        """How often Flink has restarted the job."""
-        found = self.flink.rest.get(f"/jobs/{job}/metrics?get=numRestarts")
-        return int(found[0]["value"]) if found else 0
+        """How often Flink has restarted the job from a checkpoint. Its metric numRestarts can stand still for minutes."""
+        return int(self.flink.rest.checkpoints(job)["counts"]["restored"])
 
     def operator_numbers(self, job: str) -> dict[str, int]:
         """Counters and gauges of the product as Flink's own metrics show them."""
