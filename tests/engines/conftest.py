@@ -106,7 +106,7 @@ class Cluster:
         self.flink.start_task_manager()
 
     def restarts(self, job: str) -> int:
-        """How often Flink has restarted the job from a checkpoint. Its metric numRestarts can stand still for minutes."""
+        """How often Flink has restarted the job, by restored checkpoints: its metric numRestarts can stand still."""
         return int(self.flink.rest.checkpoints(job)["counts"]["restored"])
 
     def operator_numbers(self, job: str) -> dict[str, int]:
