@@ -242,7 +242,7 @@ class AvroRecordDecoder:
         for row in range(begin, end):
             try:
                 part = self._one.decode(1, bodies[row])
-            except Exception:
+            except Exception:  # as above: this record is the broken one
                 continue
             parts.append(part)
             kept.append(np.array([row]))
@@ -313,5 +313,5 @@ def schema_fingerprint(schema: str) -> bytes:
     try:
         canonical = fastavro.schema.to_parsing_canonical_form(json.loads(schema))
         return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
-    except Exception:
+    except Exception:  # fastavro names no errors of its own, and raises many
         raise EventFileError("the Avro schema", "no fingerprint can be computed for it. Use another framing.") from None
