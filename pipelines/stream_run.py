@@ -23,10 +23,11 @@ from dp_transforms.event_streams.partition_progress import ARRIVAL
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitor_stream import MonitorStream
 from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.operator_counters import NAMESPACE, STREAM_GAUGES, operator_counts, operator_gauges
+from dp_transforms.operator_counters import operator_counts, operator_gauges
 from dp_transforms.report_streams import ReportFolder
 from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.write_report_stream import WriteRejectedFolder, WriteReportStream
+from pipelines.flink_watch import FlinkWatch
 from pipelines.options import TERMINATED, UserError
 from pipelines.pipeline_errors import told_in_one_line
 from pipelines.stream_engine import started_engine
@@ -71,7 +72,8 @@ def run_stream(request: StreamRequest, beam_words: Sequence[str], status: Stream
             except EngineError as error:
                 raise UserError(" ".join(str(error).split())) from None
             return
-        _watch(_Job(pipeline), request, status, flink)
+        watch = None if flink is None else FlinkWatch(flink, _job_name(request), request.engine.checkpoint_seconds)
+        _watch(_Job(pipeline), request, status, watch)
 
 
 def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest) -> None:
@@ -183,18 +185,6 @@ class _Job:
         self._thread.join(_SECONDS_TO_CANCEL)
 
 
-def flink_metrics(flink: FlinkRest, job_name: str) -> tuple[dict[str, int], dict[str, int]] | None:
-    """Counters and gauges from Flink itself, since Beam's job server has them only at the end; None without any."""
-    try:
-        job = next((job for job in flink.jobs() if job.name == job_name and job.state not in ENDED), None)
-        if job is None:
-            return None
-        counts, gauges = flink.beam_metrics(job.job_id, NAMESPACE, STREAM_GAUGES)
-    except (EngineError, LookupError, TypeError, ValueError):  # numbers for the operator must not end a run
-        return None
-    return (counts, gauges) if counts or gauges else None
-
-
 class _Stops:
     """How often the operator asked to stop, and the signal of the last time."""
 
@@ -236,7 +226,7 @@ def _caught_stops() -> Iterator[_Stops]:
             signal.signal(number, handler)
 
 
-def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: FlinkRest | None) -> None:
+def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: FlinkWatch | None) -> None:
     made_stop_file = False
     next_metrics = 0.0
     try:
@@ -251,9 +241,12 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: Flink
                 looked = time.monotonic()
                 ended = _look(request, status)
                 if looked >= next_metrics:
-                    metrics = job.metrics() if flink is None else flink_metrics(flink, _job_name(request))
+                    metrics = job.metrics() if flink is None else flink.metrics()
                     if metrics is not None:
                         status.show_operator_line(*metrics)
+                    stuck = None if flink is None else flink.stuck(looked)
+                    if stuck is not None:
+                        status.tell(stuck)
                     # A cluster that does not answer must not delay reports and signals at every look.
                     next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
                 stops.woken.clear()

@@ -12,6 +12,8 @@ from dp_transforms.operator_counters import (
     CLOCK_LAG_SECONDS,
     EVENTS_FROM_THE_FUTURE,
     EVENTS_LATE,
+    EVENTS_OUTSIDE_DOMAIN,
+    EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     EVENTS_REJECTED,
     PENDING_WINDOWS,
@@ -91,10 +93,13 @@ class StreamStatus:
             (EVENTS_REJECTED, "rejected"),
             (EVENTS_LATE, "late"),
             (EVENTS_FROM_THE_FUTURE, "from the future"),
+            (EVENTS_OUTSIDE_RANGE, "outside --start .. --end"),
+            (EVENTS_OUTSIDE_DOMAIN, "of other items than --domain-file"),
         ):
             if counts.get(name):
                 parts.append(f"{counts[name]:,} {words}")
-        return f"[{', '.join(parts)}; for the operator, not covered by the guarantee]"
+        # First, as a narrow terminal cuts the end.
+        return f"[not covered by the guarantee, for the operator: {', '.join(parts)}]"
 
     def _clear(self) -> None:
         if self._has_line:

@@ -31,6 +31,7 @@ auto.create.topics.enable=false
 broker.session.timeout.ms=3000
 log.initial.task.delay.ms=500
 log.retention.check.interval.ms=1000
+log.retention.ms=-1
 """
 KAFKA_LIBRARIES = "kafka"
 _START_SECONDS = 30.0

@@ -12,6 +12,8 @@ from dp_transforms import HeavyHitter, WindowReport
 from dp_transforms.operator_counters import (
     CLOCK_LAG_SECONDS,
     EVENTS_LATE,
+    EVENTS_OUTSIDE_DOMAIN,
+    EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     EVENTS_REJECTED,
     PENDING_WINDOWS,
@@ -65,7 +67,7 @@ def test_the_operators_line_is_marked_and_replaced(monkeypatch: pytest.MonkeyPat
     shown, (_, err) = status(monkeypatch, is_terminal=True)
     shown.show_operator_line(counts, gauges)
     text = err.getvalue()
-    for part in ("5,000 events", "clock 3 s behind", "1 windows pending", "2 rejected", "not covered by the guarantee"):
+    for part in ("not covered by the guarantee", "5,000 events", "clock 3 s behind", "1 windows pending", "2 rejected"):
         assert part in text
     assert "late" not in text
     assert "\n" not in text
@@ -76,5 +78,8 @@ def test_the_operators_line_is_marked_and_replaced(monkeypatch: pytest.MonkeyPat
 def test_a_file_gets_the_operators_line_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     shown, (_, err) = status(monkeypatch, is_terminal=False)
     for _ in range(3):
-        shown.show_operator_line({EVENTS_READ: 1}, {})
-    assert err.getvalue().count("\n") == 1
+        shown.show_operator_line({EVENTS_READ: 1, EVENTS_OUTSIDE_RANGE: 7, EVENTS_OUTSIDE_DOMAIN: 9}, {})
+    assert err.getvalue() == (
+        "[not covered by the guarantee, for the operator: 1 events, 7 outside --start .. --end, 9 of other items than"
+        " --domain-file]\n"
+    )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from dp_transforms.operator_counters import NAMESPACE, STREAM_GAUGES
-from pipelines.stream_run import flink_metrics
+from pipelines.flink_watch import FlinkWatch
 from runners.flink_rest import FlinkRest, beam_metric_name
 
 # Taken from a job on Flink 1.19.3 with two parallel parts.
@@ -40,6 +40,7 @@ VERTICES = {
     },
 }
 COUNTERS = {"intents": 6, "records_read": 1401, "events_late": 32, "late_batches_dropped": 0, "windows_closed": 6}
+CHECKPOINTS = {"completed": 0}
 GAUGES = {"clock_lag_seconds": 4, "partition_state_bytes": 272, "pending_windows": 0, "budget_state_bytes": 408}
 
 
@@ -60,6 +61,9 @@ class _Answers(http.server.BaseHTTPRequestHandler):
         elif parts[0] == "jobs" and len(parts) == 2:
             assert parts[1] == "job-1"
             found = {"vertices": [{"id": vertex, "name": vertex} for vertex in VERTICES]}
+        elif parts[2] == "checkpoints":
+            assert parts[1] == "job-1"
+            found = {"counts": CHECKPOINTS}
         else:
             metrics = VERTICES[parts[3]]
             wanted = urllib.parse.parse_qs(url.query).get("get", [""])[0]
@@ -109,6 +113,28 @@ def test_counters_are_summed_and_of_gauges_the_largest_is_given(flink: FlinkRest
 
 
 def test_the_job_that_runs_under_the_name_is_asked(flink: FlinkRest) -> None:
-    assert flink_metrics(flink, "mine") == (COUNTERS, GAUGES)
-    assert flink_metrics(flink, "nobody's") is None
-    assert flink_metrics(FlinkRest("localhost:9"), "mine") is None
+    assert FlinkWatch(flink, "mine", 10).metrics() == (COUNTERS, GAUGES)
+    assert FlinkWatch(flink, "nobody's", 10).metrics() is None
+    assert FlinkWatch(FlinkRest("localhost:9"), "mine", 10).metrics() is None
+
+
+def test_who_waits_long_for_a_checkpoint_is_told_so(flink: FlinkRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = FlinkWatch(flink, "mine", 10)
+
+    def told(now: float, completed: int) -> str | None:
+        monkeypatch.setitem(CHECKPOINTS, "completed", completed)
+        return watch.stuck(now)
+
+    assert [told(now, 0) for now in (1000.0, 1100.0, 1159.9)] == [None] * 3
+    words = told(1160.0, 0) or ""
+    assert "no checkpoint for 160 s; its job is RUNNING" in words
+    assert f"http://{flink.address}/#/job/job-1" in words
+    assert told(1170.0, 0) is None, "once in so many seconds"
+    assert told(1320.0, 0) is not None
+    assert [told(1480.0, 1), told(1639.0, 1), told(1640.0, 2), told(1799.0, 2)] == [None] * 4, "checkpoints complete"
+    assert told(1800.0, 2) is not None
+
+
+def test_without_an_answer_nobody_is_warned(flink: FlinkRest) -> None:
+    for watch in (FlinkWatch(flink, "nobody's", 10), FlinkWatch(FlinkRest("localhost:9"), "mine", 10)):
+        assert [watch.stuck(now) for now in (0.0, 1e6, 2e6)] == [None] * 3

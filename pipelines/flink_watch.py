@@ -1,0 +1,62 @@
+"""What `shh stream` asks Flink while its job runs: numbers for the operator, and whether checkpoints complete."""
+
+from __future__ import annotations
+
+from dp_transforms.operator_counters import NAMESPACE, STREAM_GAUGES
+from runners.engine_process import EngineError
+from runners.flink_rest import ENDED, FlinkJob, FlinkRest
+
+_LEAST_PATIENCE_SECONDS = 60.0
+_PATIENCE_CHECKPOINTS = 10
+
+
+class FlinkWatch:
+    """Watches the job of one name. Nothing that it asks may end a run, so an answer that does not come is none.
+
+    flink: of the cluster. checkpoint_seconds: between two checkpoints, as the job was told.
+    """
+
+    def __init__(self, flink: FlinkRest, job_name: str, checkpoint_seconds: float) -> None:
+        self._flink = flink
+        self._job_name = job_name
+        self._patience_seconds = _LEAST_PATIENCE_SECONDS + _PATIENCE_CHECKPOINTS * checkpoint_seconds
+        self._completed: tuple[str, int] | None = None  # by the job of this id
+        self._completed_at = 0.0
+
+    def metrics(self) -> tuple[dict[str, int], dict[str, int]] | None:
+        """Counters and gauges from Flink itself, since Beam's job server has them only at the end; None without any."""
+        try:
+            job = self._job()
+            if job is None:
+                return None
+            counts, gauges = self._flink.beam_metrics(job.job_id, NAMESPACE, STREAM_GAUGES)
+        except (EngineError, LookupError, TypeError, ValueError):
+            return None
+        return (counts, gauges) if counts or gauges else None
+
+    def stuck(self, now: float) -> str | None:
+        """What to tell the operator when no checkpoint has completed for long; None while all is well or unknown.
+
+        Flink waits without end for a worker that died before it was connected, and such a job looks as if it ran.
+        now: seconds of a clock that never goes back. Said once in so many seconds.
+        """
+        try:
+            job = self._job()
+            completed = None if job is None else (job.job_id, self._flink.completed_checkpoints(job.job_id))
+        except (EngineError, LookupError, TypeError, ValueError):
+            return None
+        if job is None or completed != self._completed:
+            self._completed, self._completed_at = completed, now
+            return None
+        if now - self._completed_at < self._patience_seconds:
+            return None
+        self._completed_at = now
+        return (
+            f"Warning: Flink has completed no checkpoint for {self._patience_seconds:,.0f} s; its job is {job.state}."
+            f" See http://{self._flink.address}/#/job/{job.job_id}. If this goes on, cancel the job and take the run up"
+            " from its newest checkpoint (docs/deploy.md, what happens when something dies)."
+        )
+
+    def _job(self) -> FlinkJob | None:
+        jobs = self._flink.jobs()
+        return next((job for job in jobs if job.name == self._job_name and job.state not in ENDED), None)
