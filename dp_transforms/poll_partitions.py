@@ -241,7 +241,8 @@ class _PollDoFn(KeyedStageDoFn):
         if name not in self._partitions:
             raise StreamError(f"the source has no partition {name!r} any more. Go on with the source of this run.")
         if name not in self._readers:
-            self._readers[name] = (self._partitions[name].open(), now)
+            since_micros = self._polling.clock.first_arrival_micros(self._settings.schedule)
+            self._readers[name] = (self._partitions[name].open(since_micros), now)
         reader, open_since = self._readers[name]
         asked = progress.intent
         try:

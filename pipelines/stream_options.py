@@ -21,7 +21,7 @@ _INPUT = (
     click.option(
         "--kafka", metavar="HOST:PORT", help="Read a Kafka topic from these bootstrap servers (commas between)."
     ),
-    click.option("--topic", help="The topic to read, from its first record on; with --kafka."),
+    click.option("--topic", help="The topic to read, from the first record that can count; with --kafka."),
     click.option(
         "--folder", metavar="PATH", help="Read a folder of log files, and those that are moved into it later."
     ),

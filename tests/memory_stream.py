@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,16 +32,18 @@ class MemoryPartition:
     arrivals: tuple[Arrival, ...]
     records_per_poll: int
 
-    def open(self) -> MemoryReader:
-        return MemoryReader(self)
+    def open(self, since_micros: int = 0) -> MemoryReader:
+        return MemoryReader(self, since_micros)
 
 
 class MemoryReader:
-    def __init__(self, partition: MemoryPartition) -> None:
+    def __init__(self, partition: MemoryPartition, since_micros: int) -> None:
         self._partition = partition
+        early = itertools.takewhile(lambda arrival: arrival.micros < since_micros, partition.arrivals)
+        self._begin = sum(1 for _ in early)
 
     def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
-        low = int(position or 0)
+        low = self._begin if position is None else int(position)
         arrivals = self._partition.arrivals[low : low + min(max_records, self._partition.records_per_poll)]
         high = low + len(arrivals)
         readable = [arrival for arrival in arrivals if arrival.event != BROKEN]

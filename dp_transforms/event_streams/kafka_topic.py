@@ -191,8 +191,8 @@ class KafkaPartition:
     def name(self) -> str:
         return f"{self.topic.topic}:{self.number}"
 
-    def open(self) -> KafkaReader:
-        return KafkaReader(self)
+    def open(self, since_micros: int = 0) -> KafkaReader:
+        return KafkaReader(self, since_micros)
 
 
 def _position(offset: int | None) -> str:
@@ -214,8 +214,9 @@ def _parse_position(position: str | None) -> int | None:
 class KafkaReader:
     """Reads one partition. It connects when it is first polled, and again where a poll does not follow the last one."""
 
-    def __init__(self, partition: KafkaPartition) -> None:
+    def __init__(self, partition: KafkaPartition, since_micros: int = 0) -> None:
         self._partition, self._topic = partition, partition.topic
+        self._since_millis = since_micros // 1_000
         self._decoder = self._topic.decoder()
         self._errors = kafka_client.import_confluent_kafka()
         self._consumer: Any = None
@@ -260,7 +261,10 @@ class KafkaReader:
             return None
         low, high = watermarks
         if offset is None:
-            offset = low
+            first = self._first_offset(high, seconds)
+            if first is None:
+                return None
+            offset = max(low, first)
         if not low <= offset <= high:
             raise self._gone(offset, low)
         self._consumer.assign([self._topic_partition(offset)])
@@ -282,6 +286,23 @@ class KafkaReader:
             return None
         self._confirm()
         return int(answer[0]), int(answer[1])
+
+    def _first_offset(self, high: int, seconds: float) -> int | None:
+        """Of the first record that arrived since then; ``high`` where there was none below it; None: no answer.
+
+        By the broker's index of its records' times, so that a topic is not read from days before the run.
+        """
+        if self._since_millis <= 0:
+            return 0
+        try:
+            found = self._consumer.offsets_for_times([self._topic_partition(self._since_millis)], timeout=seconds)[0]
+        except self._errors.KafkaException as error:
+            self._note_error(error.args[0])
+            return None
+        if found.error is not None:
+            self._note_error(found.error)
+            return None
+        return high if found.offset < 0 else min(high, int(found.offset))
 
     def _consume(self, count: int, seconds: float) -> list[Any]:
         """Up to ``count`` records; errors and the end of the partition are noted."""

@@ -92,8 +92,8 @@ class FolderPartition:
     def name(self) -> str:
         return f"folder:{one_line(self.folder.path)}"
 
-    def open(self) -> FolderReader:
-        return FolderReader(self.folder)
+    def open(self, since_micros: int = 0) -> FolderReader:
+        return FolderReader(self.folder, since_micros)
 
 
 class _File(NamedTuple):
@@ -138,10 +138,14 @@ class _Position(NamedTuple):
 
 
 class FolderReader:
-    """Keeps the names it has seen, so that a look at a folder with many old files costs one listing."""
+    """Keeps the names it has seen, so that a look at a folder with many old files costs one listing.
 
-    def __init__(self, folder: LogFolder) -> None:
+    since_micros: files that came before it are not opened.
+    """
+
+    def __init__(self, folder: LogFolder, since_micros: int = 0) -> None:
         self._folder = folder
+        self._since_ns = since_micros * 1_000
         self._begin_at(_Position())
 
     def _begin_at(self, position: _Position) -> None:
@@ -205,6 +209,8 @@ class FolderReader:
             file = _File(entry.stat(follow_symlinks=False).st_ctime_ns, entry.name)
         except OSError:
             return  # it went away meanwhile
+        if file.ctime_ns < self._since_ns:
+            return
         if self._has_listed or self._position.file is None or file > self._position.file:
             self._wait_for(file, found)
 

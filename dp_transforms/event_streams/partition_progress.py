@@ -76,6 +76,11 @@ class StreamClock:
     def out_of_order_micros(self) -> int:
         return _micros(self.out_of_order_seconds)
 
+    def first_arrival_micros(self, schedule: WindowSchedule) -> int:
+        """What arrived before this moment changes nothing: its events lie before the declared range, or claim to be
+        further ahead than may be, and a clock that they set closes no window (docs/guarantee.md, section 6)."""
+        return schedule.start_seconds * MICROS_PER_SECOND - self.max_ahead_micros
+
     @property
     def max_ahead_micros(self) -> int:
         return _micros(self.max_ahead_seconds)

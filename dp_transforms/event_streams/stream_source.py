@@ -56,7 +56,10 @@ class StreamPartition(Protocol):
     @property
     def name(self) -> str: ...
 
-    def open(self) -> PartitionReader: ...
+    def open(self, since_micros: int) -> PartitionReader:
+        """A reader that, at the beginning, may pass over what arrived before ``since_micros``, or over a part of it:
+        none of it can count (`StreamClock.first_arrival_micros`)."""
+        ...
 
 
 class StreamSource(Protocol):

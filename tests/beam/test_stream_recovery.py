@@ -50,13 +50,14 @@ class Log:
             self.shown_at.append(shows)
         self.now_seconds, self.most = START, 100
 
-    def open(self):
+    def open(self, since_micros):
+        self.since_micros = since_micros
         return self
 
     def poll(self, position, **limits):
         shown = sum(shows <= self.now_seconds for shows in self.shown_at)
         partition = MemoryPartition(self.name, tuple(self.arrivals[:shown]), self.most)
-        return partition.open().poll(position, **limits)
+        return partition.open(self.since_micros).poll(position, **limits)
 
     def close(self):
         pass

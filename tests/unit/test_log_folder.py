@@ -169,6 +169,20 @@ def test_a_file_comes_behind_only_where_the_clock_was_set_back(tmp_path: pathlib
     assert path.exists()
 
 
+def test_files_that_came_too_early_are_not_opened(tmp_path: pathlib.Path) -> None:
+    (tmp_path / ".a").write_text("broken")  # who opened it would reject it
+    _move_in(tmp_path / ".a", tmp_path / "a.jsonl")
+    for name in ("b", "c"):
+        _drop(tmp_path, f"{name}.jsonl", [f"user-{name}"])
+    (partition,) = LogFolder(str(tmp_path), EventFields(), 0.1).partitions()
+    reader = partition.open(_arrival(tmp_path / "b.jsonl"))
+    _drop(tmp_path, "d.jsonl", ["user-d"])
+    os.utime(tmp_path / "d.jsonl", (1, 1))
+    time.sleep(0.2)
+    polled = _poll(reader)
+    assert (_users(polled), polled.rejected) == (["user-b", "user-c", "user-d"], ())
+
+
 def test_a_poll_waits_for_a_file(tmp_path: pathlib.Path) -> None:
     _drop(tmp_path, "young.jsonl", "a")
     reader = _reader(tmp_path, settle_seconds=0.6)
