@@ -67,6 +67,23 @@ def test_other_code_goes_on_from_a_savepoint(kafka, cluster, key_path, tmp_path)
         run.assert_answers()
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("parallelism", [1, 4])
+def test_a_run_goes_on_with_another_parallelism(kafka, cluster, key_path, parallelism):
+    """Begun with 2."""
+    case = history_case()
+    with running(kafka, cluster, key_path, case, seconds=14) as run:
+        wait_for_reports(run.sink, 5, 60)
+        savepoint = cluster.flink.rest.stop_with_savepoint(run.job, cluster.flink.savepoints.as_uri())
+        cluster.flink.rest.wait_for_state(run.job, ["FINISHED"])
+        assert len(run.sink.read(run.case.header.run_id)[1]) < case.plan.schedule.horizon
+        known = cluster.job_ids()
+        submit(case, run.source, run.sink, cluster.options(savepoint=savepoint, parallelism=parallelism), key_path)
+        run.job = cluster.newest_job(known)
+        wait_for_end(run.sink, 60)
+        run.assert_answers()
+
+
 def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path):
     case = history_case()
     stop_file = tmp_path / "stop"
