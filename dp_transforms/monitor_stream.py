@@ -120,6 +120,7 @@ class MonitorStream(beam.PTransform):
             noise_key,
             self._clock,
             self._shards,
+            source=self._source.fingerprint(),
             domain=self._domain,
             driver=self._driver,
             confirm=self._confirm,

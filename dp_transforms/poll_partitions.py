@@ -63,8 +63,8 @@ class PollPartitions(beam.PTransform):
 
     Each partition sends to every shard of every window, and announces there when it closes the window: so each has as
     many senders as there are partitions. driver: ``timers``, or ``loop``: each partition in one call until it has
-    ended. confirm, stop_file, poll_seconds: as in `MonitorStream`. max_records: of one poll; results do not depend on
-    it.
+    ended. source: its fingerprint. confirm, stop_file, poll_seconds: as in `MonitorStream`. max_records: of one poll;
+    results do not depend on it.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class PollPartitions(beam.PTransform):
         clock: StreamClock,
         shards: int,
         *,
+        source: str = "",
         domain: DomainSource | None,
         driver: str,
         confirm: bool,
@@ -92,7 +93,7 @@ class PollPartitions(beam.PTransform):
             settings,
             noise_key,
             domain,
-            _Polling(clock, shards, self._confirm, stop_file, poll_seconds, max_records),
+            _Polling(clock, source, shards, self._confirm, stop_file, poll_seconds, max_records),
         )
 
     def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
@@ -185,6 +186,7 @@ class _Polling:
     """How partitions are polled, in plain values."""
 
     clock: StreamClock
+    source: str
     shards: int
     confirm: bool
     stop_file: str | None
@@ -227,6 +229,7 @@ class _PollDoFn(KeyedStageDoFn):
             polling.shards,
             domain=self._domain,
             confirm=polling.confirm,
+            source=polling.source,
             max_records=polling.max_records,
         )
 
@@ -329,7 +332,8 @@ class PollInTimersDoFn(_PollDoFn):
             return
         step = self._step(name, now)
         stored = self._stored[name] = now.to_bytes()
-        progress.write(stored)
+        if stored != before:
+            progress.write(stored)
         self._state_bytes.set(len(stored))
         yield from step.messages
         for rejected in step.rejected:

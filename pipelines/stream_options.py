@@ -66,6 +66,13 @@ _CLOCK = (
         "events, for history alone.",
     ),
     click.option(
+        "--producer-times",
+        is_flag=True,
+        default=None,
+        help="With --clock arrival: trust producers of Kafka records, none of them a user's device, to set the times "
+        "of arrival. Without it the broker must (message.timestamp.type=LogAppendTime).",
+    ),
+    click.option(
         "--allowed-lateness",
         type=DURATION_OR_ZERO,
         default="1m",

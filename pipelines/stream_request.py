@@ -190,7 +190,7 @@ def _check_places(options: dict[str, Any], engine: EngineChoice) -> None:
     inputs = [name for name in ("kafka", "folder", "pubsub_subscription") if options[name] is not None]
     if len(inputs) != 1:
         raise UserError("give one input: --kafka HOST:PORT --topic TOPIC, --folder PATH or --pubsub-subscription NAME.")
-    for name in ("topic", "kafka_config", "avro_schema", "avro_framing", "avro_schema_id"):
+    for name in ("topic", "kafka_config", "avro_schema", "avro_framing", "avro_schema_id", "producer_times"):
         if options[name] is not None and options["kafka"] is None:
             raise UserError(f"{flag(name)} belongs to --kafka. Leave it out, or name the servers.")
     if options["record_format"] == "avro" and options["kafka"] is None:
@@ -260,6 +260,8 @@ def _source(options: dict[str, Any], fields: EventFields, engine: EngineChoice) 
         if engine.is_local and not os.path.isdir(options["folder"]):
             raise UserError(f"--folder {options['folder']} is no folder. Make it, or name another one.")
         return LogFolder(options["folder"], fields)
+    if options["producer_times"] and options["clock"] != "arrival":
+        raise UserError("--producer-times belongs to --clock arrival. Leave it out.")
     if (options["record_format"] == "avro") != (options["avro_schema"] is not None):
         raise UserError("--format avro and --avro-schema FILE belong together. Give both or none.")
     if options["record_format"] != "avro" and options["avro_framing"] is not None:
@@ -275,6 +277,7 @@ def _source(options: dict[str, Any], fields: EventFields, engine: EngineChoice) 
         avro_framing=options["avro_framing"] or "none",
         avro_schema_id=options["avro_schema_id"],
         client_config_file=options["kafka_config"],
+        append_times_only=options["clock"] == "arrival" and not options["producer_times"],
     )
 
 

@@ -35,6 +35,7 @@ from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS
 from pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
 from pipelines.stream_request import StreamRequest
 from pipelines.stream_status import StreamStatus
+from pipelines.stream_topic import check_topic
 from runners import dataflow
 from runners.engine_process import EngineError
 from runners.flink_rest import ENDED, FlinkRest
@@ -53,7 +54,7 @@ def run_stream(request: StreamRequest, beam_words: Sequence[str], status: Stream
     Raises UserError, one line without any cell, and SystemExit where the operator stopped it at once.
     """
     with told_in_one_line("nothing was started"):
-        _warn_of_arrival_times(request, status)
+        _check_clock(request, status)
         _announce(request, status)
     with started_engine(request.engine, beam_words, _job_name(request)) as (options, flink):
         with told_in_one_line("nothing was started"):
@@ -123,20 +124,14 @@ def _announce(request: StreamRequest, status: StreamStatus) -> None:
         status.tell(f"To drain it, so that all windows close and it ends: touch {request.stop_file}")
 
 
-def _warn_of_arrival_times(request: StreamRequest, status: StreamStatus) -> None:
+def _check_clock(request: StreamRequest, status: StreamStatus) -> None:
     if request.clock.kind != ARRIVAL:
         status.tell(
             "--clock event is for history: one event far ahead closes windows for everybody. For live streams use"
             " --clock arrival."
         )
-    elif isinstance(request.source, KafkaTopic) and not request.source.has_append_times():
-        topic = request.source.topic
-        status.tell(
-            f"Warning: the topic {topic} is not known to have message.timestamp.type=LogAppendTime. Then whoever writes"
-            " a record also sets its arrival time, so one writer can close windows and make the events of others late;"
-            " the guarantee assumes that no single user can. Set it with: kafka-configs.sh --alter --entity-type topics"
-            f" --entity-name {topic} --add-config message.timestamp.type=LogAppendTime"
-        )
+    if isinstance(request.source, KafkaTopic):
+        check_topic(request.source, request.clock, status.tell)
 
 
 class _Job:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dp_transforms.event_streams.stream_source import Polled
+from dp_transforms.event_streams.stream_source import Polled, passed_arrivals
 from dp_transforms.rejected_events import RejectedEvents
 from tests.oracle import Event
 from tests.pipeline_helpers import batch_of
@@ -47,6 +47,7 @@ class MemoryReader:
         arrivals = self._partition.arrivals[low : low + min(max_records, self._partition.records_per_poll)]
         high = low + len(arrivals)
         readable = [arrival for arrival in arrivals if arrival.event != BROKEN]
+        rows = np.flatnonzero([arrival.event != BROKEN for arrival in arrivals])
         broken = [low + at for at, arrival in enumerate(arrivals) if arrival.event == BROKEN]
         return Polled(
             batch_of([arrival.event for arrival in readable]),
@@ -55,7 +56,11 @@ class MemoryReader:
             len(arrivals),
             high == len(self._partition.arrivals),
             [RejectedEvents(self._partition.name, broken, "broken")] if broken else [],
+            passed_arrivals(np.array([arrival.micros for arrival in arrivals], dtype=np.int64), rows),
         )
+
+    def confirm_end(self) -> bool:
+        return True  # what it has never changes
 
     def close(self) -> None:
         pass
@@ -73,6 +78,9 @@ class MemoryStream:
                 for number, arrivals in enumerate(partitions)
             )
         )
+
+    def fingerprint(self) -> str:
+        return "memory"
 
     def partitions(self) -> Sequence[MemoryPartition]:
         return self.all_partitions

@@ -11,10 +11,8 @@ What whoever fills the folder must hold to:
   ``.part``) and moved in by renaming. A moved file never changes, and no second one takes its name.
 - The file system sets the change time when a file is renamed: those on local disks do. On a network file system the
   server's clock sets it: `settle_seconds` must be more than the two clocks differ.
-
-What gives a file that was read a later change time without a change of its content (new permissions, a second link) may
-make a reader that is opened later read it once more. That changes no window that is open, since a user's item counts
-once in it, and none that is closed.
+- Nothing else gives a file a later change time: no new permissions or owner, no second link. A reader that is opened
+  later would meet it at that time, once more or for the first time; where that changes an answer, the sink refuses it.
 
 A file that holds no log is rejected: it will hold none at the next reading. A mended one is moved in like any other. A
 file that cannot be read for other reasons (permissions, disk) is a StreamError: it must be mended before the stream
@@ -43,7 +41,7 @@ import numpy as np
 from dp_transforms.event_files import columns
 from dp_transforms.event_files.discovery import find_file_chunks, is_log_name, read_log_chunk
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, ReadBlock, one_line
-from dp_transforms.event_streams.stream_source import Polled, StreamError
+from dp_transforms.event_streams.stream_source import NEVER, Polled, StreamError
 from dp_transforms.monitoring.event_batch import EventBatch, concatenate
 from dp_transforms.rejected_events import RejectedEvents
 
@@ -74,6 +72,10 @@ class LogFolder:
             raise ValueError("a folder source needs the path of a folder.")
         if not 0.1 <= self.settle_seconds <= 3600:
             raise ValueError(f"settle_seconds must be 0.1 to 3600, got {self.settle_seconds!r}.")
+
+    def fingerprint(self) -> str:
+        """See `StreamSource`."""
+        return json.dumps(dataclasses.asdict(self.fields), sort_keys=True)
 
     def partitions(self) -> Sequence[FolderPartition]:
         """The one partition. Raises StreamError if there is no such folder."""
@@ -150,6 +152,7 @@ class FolderReader:
 
     def _begin_at(self, position: _Position) -> None:
         self._position = position
+        self._is_at_end = False
         self._blocks: Iterator[ReadBlock] | None = None
         self._seen: dict[str, int] = {}  # name -> inode, at the last listing
         self._waiting: list[_File] = []  # a heap
@@ -177,7 +180,12 @@ class FolderReader:
             self._give(found)
             if time.monotonic() >= deadline:
                 break
+        self._is_at_end = is_at_end
         return found.polled(self._position.to_text(), is_at_end)
+
+    def confirm_end(self) -> bool:
+        """See `PartitionReader`: a poll that finds the end has looked at the folder itself."""
+        return self._is_at_end
 
     def close(self) -> None:
         self._begin_at(_Position())
@@ -261,6 +269,7 @@ class FolderReader:
             problem = error.problem if isinstance(error, EventFileError) else "its name is no UTF-8."
             # The rest of it, as far as can be known, is one thing that could not be read.
             found.reject(path, at.events + 1, f"file rejected: {one_line(problem)}")
+            found.pass_by(at.file.ctime_ns // 1_000)
             block = None
         else:
             self._check_unchanged(path)
@@ -289,25 +298,36 @@ class _Found:
 
     def __init__(self) -> None:
         self.records = 0
-        self._batches: list[EventBatch] = []
+        self._batches: list[EventBatch] = []  # those without any event among them
         self._arrivals: list[int] = []
         self._rejected: list[RejectedEvents] = []
 
     def add(self, block: ReadBlock, arrival_micros: int) -> None:
         self.records += block.rows
-        if len(block.batch):
+        if block.rows:
             self._batches.append(block.batch)
             self._arrivals.append(arrival_micros)
         self._rejected += [part._replace(source=one_line(part.source)) for part in block.rejected]
+
+    def pass_by(self, arrival_micros: int) -> None:
+        """Something came then, and none of it could be read."""
+        self._batches.append(columns.empty_batch())
+        self._arrivals.append(arrival_micros)
 
     def reject(self, path: str, position: int, reason: str) -> None:
         self.records += 1
         self._rejected.append(RejectedEvents(one_line(path), (position,), reason))
 
     def polled(self, position: str, is_at_end: bool) -> Polled:
-        arrivals = np.repeat(np.array(self._arrivals, np.int64), [len(batch) for batch in self._batches])
-        batch = concatenate(self._batches) if self._batches else columns.empty_batch()
-        return Polled(batch, arrivals, position, self.records, is_at_end, tuple(self._rejected))
+        sizes = np.array([len(batch) for batch in self._batches], np.int64)
+        of_batches = np.array(self._arrivals, np.int64)
+        passed = np.full(int(sizes.sum()) + 1, NEVER, np.int64)
+        np.maximum.at(passed, np.cumsum(sizes)[sizes == 0], of_batches[sizes == 0])
+        full = [batch for batch in self._batches if len(batch)]
+        batch = concatenate(full) if full else columns.empty_batch()
+        return Polled(
+            batch, np.repeat(of_batches, sizes), position, self.records, is_at_end, tuple(self._rejected), passed
+        )
 
 
 def _blocks(path: str, fields: EventFields) -> Iterator[ReadBlock]:

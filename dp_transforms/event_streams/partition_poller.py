@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from dp_transforms.rejected_events import RejectedEvents
 MAX_RECORDS = 50_000
 MAX_SECONDS = 0.2
 _WINDOWS_AT_ONCE = 2_000
+_MOST_POSITIONS = 100_000  # of rejected rows in one element
 _TOO_FAR_AHEAD = "further ahead of its arrival than the clock of the stream allows (position: its time in microseconds)"
 
 
@@ -53,7 +55,7 @@ class Step:
 class PartitionPoller:
     """Steps partitions of one stream.
 
-    max_records: how many to read in one step; results do not depend on it.
+    source: its fingerprint. max_records: how many to read in one step; results do not depend on it.
     confirm: whether an intent waits until it is confirmed; False where nothing is ever restarted from a stored state.
     """
 
@@ -66,6 +68,7 @@ class PartitionPoller:
         *,
         domain: DomainTable | None,
         confirm: bool,
+        source: str = "",
         max_records: int = MAX_RECORDS,
     ) -> None:
         self._settings = settings
@@ -75,7 +78,7 @@ class PartitionPoller:
         self._domain = domain
         self._confirm = confirm
         self._max_records = max_records
-        self._run = _digest_of_run(settings, keys, clock)
+        self._run = _digest_of_run(settings, keys, clock, source)
 
     def start(self) -> PartitionProgress:
         progress = PartitionProgress(self._settings.schedule, self._clock, self._shards)
@@ -83,16 +86,16 @@ class PartitionPoller:
         return progress
 
     def restore(self, data: bytes) -> PartitionProgress:
-        """Raises StreamError for the state of a run with another plan, clock, key or number of shards: under another
-        key no user would be known again, and each would have a budget anew."""
+        """Raises StreamError for the state of a run with another plan, clock, key, source or number of shards: under
+        another key or user field no user would be known again, and each would have a budget anew."""
         try:
             progress = PartitionProgress.from_bytes(data, self._settings.schedule, self._clock, self._shards)
         except ValueError as error:
             raise StreamError(str(error)) from None
         if progress.run != self._run:
             raise StreamError(
-                "the stored state belongs to a run with another plan, clock, stream, run id or noise key. Go on with"
-                " the same ones, or start a new run."
+                "the stored state belongs to a run with another plan, clock, stream, run id, noise key, or with other"
+                " fields, formats or schemas of its records. Go on with the same ones, or start a new run."
             )
         return progress
 
@@ -140,9 +143,8 @@ class PartitionPoller:
         polled = reader.poll(progress.position, max_records=self._max_records, max_seconds=MAX_SECONDS)
         taken = progress.take(polled, now_micros)
         step.is_busy = not polled.is_at_end
-        step.rejected = [*polled.rejected]
-        if len(taken.from_the_future):
-            step.rejected.append(RejectedEvents(name, taken.from_the_future.tolist(), _TOO_FAR_AHEAD))
+        too_far_ahead = RejectedEvents(name, taken.from_the_future.tolist(), _TOO_FAR_AHEAD)
+        step.rejected = [part for rows in (*polled.rejected, too_far_ahead) for part in _in_parts(rows)]
         step.counts.update(
             records_read=polled.records,
             events_read=len(polled.batch),
@@ -152,11 +154,14 @@ class PartitionPoller:
             events_outside_range=taken.outside,
         )
         self._pack(taken, progress, step)
-        if is_draining and polled.is_at_end:
-            progress.intend(CLOCK_END, is_drain=True)
-        elif not polled.records and polled.is_at_end:
+        if not polled.is_at_end:
+            return
+        if is_draining:
+            if reader.confirm_end():
+                progress.intend(CLOCK_END, is_drain=True)
+        elif not polled.records:
             target = progress.idle_clock_micros(now_micros, open_since_micros)
-            if target is not None:
+            if target is not None and reader.confirm_end():
                 progress.intend(target)
 
     def _pack(self, taken: Taken, progress: PartitionProgress, step: Step) -> None:
@@ -185,10 +190,16 @@ class PartitionPoller:
         step.is_busy |= len(closed) == _WINDOWS_AT_ONCE
 
 
-def _digest_of_run(settings: MonitorSettings, keys: StreamKeys, clock: StreamClock) -> str:
+def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:
+    """In elements that engines take; none for no rows."""
+    for start in range(0, len(rows.positions), _MOST_POSITIONS):
+        yield rows._replace(positions=rows.positions[start : start + _MOST_POSITIONS])
+
+
+def _digest_of_run(settings: MonitorSettings, keys: StreamKeys, clock: StreamClock, source: str) -> str:
     """Of the key only what its keyed hash of a fixed text tells."""
     key_check = keys.user_ids(pa.array(["the noise key of this run"])).tobytes().hex()
-    told = [settings.run_id, settings.stream, settings.plan_fingerprint, dataclasses.asdict(clock), key_check]
+    told = [settings.run_id, settings.stream, settings.plan_fingerprint, dataclasses.asdict(clock), key_check, source]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 

@@ -21,14 +21,14 @@ import uuid
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.event_streams.stream_source import Polled
+from dp_transforms.event_streams.stream_source import NEVER, Polled
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule
 
 ARRIVAL = "arrival"
 EVENT = "event"
 # Before and after every time that a log can hold, and far enough from the limits of int64 to be added to.
-CLOCK_BEGIN = -(2**62)
+CLOCK_BEGIN = NEVER
 CLOCK_END = 2**62
 _LONGEST_SECONDS = 366 * 86_400
 _VERSION = 1
@@ -167,13 +167,21 @@ class PartitionProgress:
         self.position = polled.position
         time, arrival = polled.batch.time_micros, _within_range(polled.arrival_micros)
         is_present = time <= arrival + self._clock.max_ahead_micros
-        from_the_future = time[~is_present]
-        batch, time, arrival = polled.batch.where(is_present), time[is_present], arrival[is_present]
-        value = arrival if self._clock.kind == ARRIVAL else _within_range(time)
+        if self._clock.kind == ARRIVAL:
+            # All that arrives moves this clock: else broken records could hold it, and every window, for ever.
+            value, refused = arrival, polled.passed_micros
+        else:
+            value, refused = np.where(is_present, _within_range(time), CLOCK_BEGIN), None
         # The clock before each row, and after the last one.
-        clock = np.maximum.accumulate(np.concatenate([[self.clock_micros], value]))
+        clock = np.concatenate([[self.clock_micros], value])
+        if refused is not None:
+            clock = np.maximum(clock, _within_range(refused))
+        clock = np.maximum.accumulate(clock)
         self.clock_micros = int(clock[-1])
-        passed = np.maximum(value, clock[:-1] - self._clock.out_of_order_micros) - self._clock.lateness_micros
+        from_the_future = time[~is_present]
+        batch, time = polled.batch.where(is_present), time[is_present]
+        value, clock = value[is_present], clock[:-1][is_present]
+        passed = np.maximum(value, clock - self._clock.out_of_order_micros) - self._clock.lateness_micros
         first_open = self._schedule.windows_ended_before(passed)
         first_window = self._schedule.first_window(time)
         is_inside = first_window >= 0

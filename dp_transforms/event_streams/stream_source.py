@@ -16,6 +16,8 @@ import numpy.typing as npt
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.rejected_events import RejectedEvents
 
+NEVER = -(2**62)  # before every time that a log can hold
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Polled:
@@ -27,8 +29,10 @@ class Polled:
         taken from the event itself.
     position: where to go on, a text that only the source understands; to read from it again gives the same records.
     records: how many records were read, those that were rejected among them.
-    is_at_end: whether nothing more was there.
+    is_at_end: whether nothing more was there, as far as the reader knew: a hint that the next poll may wait.
     rejected: what could not be read, by place and reason.
+    passed_micros: int64[len(batch) + 1], the latest arrival of the records that were rejected between each event and
+        the one before it, and behind the last one; `NEVER` where there are none. None: there are none at all.
     """
 
     batch: EventBatch
@@ -37,6 +41,18 @@ class Polled:
     records: int
     is_at_end: bool
     rejected: Sequence[RejectedEvents] = ()
+    passed_micros: npt.NDArray[np.int64] | None = None
+
+
+def passed_arrivals(arrival_micros: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+    """`Polled.passed_micros` out of the arrivals of all records, and the rows, rising, of those that are events."""
+    if len(rows) == len(arrival_micros):
+        return None
+    is_event = np.zeros(len(arrival_micros), dtype=bool)
+    is_event[rows] = True
+    passed = np.full(len(rows) + 1, NEVER, dtype=np.int64)
+    np.maximum.at(passed, np.cumsum(is_event)[~is_event], arrival_micros[~is_event])
+    return passed
 
 
 class PartitionReader(Protocol):
@@ -45,6 +61,13 @@ class PartitionReader(Protocol):
     def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
         """The records from ``position`` on (None: from the beginning), at most ``max_records`` of them (a whole file
         or record may exceed it); waits up to ``max_seconds`` for the first. Raises StreamError."""
+        ...
+
+    def confirm_end(self) -> bool:
+        """Whether the log itself says, after the last poll began, that it shows nothing behind that poll's position.
+
+        False where it does not answer. What the wall clock decides hangs on it (docs/guarantee.md, section 7).
+        """
         ...
 
     def close(self) -> None: ...
@@ -64,6 +87,11 @@ class StreamPartition(Protocol):
 
 class StreamSource(Protocol):
     """Names a source; small, and can be pickled into a job graph."""
+
+    def fingerprint(self) -> str:
+        """All that decides which events its records are, and whose: fields, formats, schemas. A run that goes on from
+        stored state must have the same: under another user field no user would be known again."""
+        ...
 
     def partitions(self) -> Sequence[StreamPartition]:
         """All partitions, in a fixed order. Asked once, when the pipeline is built. Raises StreamError."""

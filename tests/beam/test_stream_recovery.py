@@ -59,6 +59,9 @@ class Log:
         partition = MemoryPartition(self.name, tuple(self.arrivals[:shown]), self.most)
         return partition.open(self.since_micros).poll(position, **limits)
 
+    def confirm_end(self):
+        return True  # it is asked within the step that has polled, and shows nothing more meanwhile
+
     def close(self):
         pass
 

@@ -18,6 +18,16 @@ class KafkaServer(kafka_server.KafkaServer):
         admin = self.admin()
         admin.delete_topics([name])[name].result(timeout=CALL_SECONDS)
 
+    def alter_topic(self, name: str, settings: dict[str, str]) -> None:
+        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        admin = self.admin()
+        admin.incremental_alter_configs([resource])[resource].result(timeout=CALL_SECONDS)
+
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
         """What retention does: the partition begins at ``before_offset`` from now on."""
         from confluent_kafka import TopicPartition

@@ -13,7 +13,8 @@ import pytest
 
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams import kafka_topic
-from dp_transforms.event_streams.kafka_topic import NO_ARRIVAL_TIME, KafkaReader, KafkaTopic
+from dp_transforms.event_streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME, KafkaReader
+from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.record_formats import BROKEN_RECORD, NO_VALUE
 from dp_transforms.event_streams.stream_source import Polled, StreamError
 from tests.engines import skip_reason
@@ -72,7 +73,7 @@ def test_every_position_gives_the_same_records_again(server: KafkaServer) -> Non
     server.produce("json", [*_values(0, 300), SECRET.encode(), None, *_values(300, 500)])
     server.produce("json", _values(500, 505), partition=1)
     topic = _topic(server, "json")
-    assert topic.has_append_times() is True
+    assert topic.settings() == (True, False)
     first, second = topic.partitions()
     assert (first.name, second.name) == ("json:0", "json:1")
     reader = first.open()
@@ -149,7 +150,7 @@ def test_only_committed_records_and_gaps_between_them(server: KafkaServer) -> No
 
 def test_arrival_is_what_the_record_says_and_must_be_there(server: KafkaServer) -> None:
     server.create_topic("created", timestamp_type="CreateTime")
-    assert _topic(server, "created").has_append_times() is False
+    assert _topic(server, "created").settings() == (False, False)
     server.produce("created", _values(0, 2), timestamp_millis=1_234_567_890_123)
     server.produce("created", _values(2, 3), timestamp_millis=300_000_000_000_000)
     time.sleep(3)  # each second the broker deletes what is too old: by the records' own times, and these are of 2009
@@ -157,6 +158,15 @@ def test_arrival_is_what_the_record_says_and_must_be_there(server: KafkaServer) 
     assert [arrival for polled in polls for arrival in polled.arrival_micros.tolist()] == [1_234_567_890_123_000] * 2
     rejected = [(part.positions, part.reason) for polled in polls for part in polled.rejected]
     assert rejected == [((2,), NO_ARRIVAL_TIME)]
+    # The topic is given to the broker's clock, and keeps what it had.
+    server.alter_topic("created", {"message.timestamp.type": "LogAppendTime"})
+    server.produce("created", _values(3, 5))
+    polls = _read_to_the_end(_reader(server, "created", append_times_only=True))
+    assert _event_times(polls) == _times(3, 5)
+    rejected = [(part.positions, part.reason) for polled in polls for part in polled.rejected]
+    assert sorted(rejected) == [((0, 1), PRODUCERS_TIME), ((2,), NO_ARRIVAL_TIME)]
+    server.alter_topic("created", {"cleanup.policy": "compact,delete"})
+    assert _topic(server, "created").settings() == (True, True)
 
 
 def test_what_arrived_too_early_to_count_is_not_read(server: KafkaServer) -> None:

@@ -108,6 +108,8 @@ PUBSUB = ["--pubsub-subscription", SUBSCRIPTION, "--output-topic", "r", "--outpu
         ([*FOLDER, "--topic", "t", *OUT, *KEY], ["--topic", "--kafka"]),
         ([*KAFKA, "--format", "avro", *OUT, *KEY], ["--avro-schema"]),
         ([*FOLDER, "--format", "avro", *OUT, *KEY], ["--format avro", "--kafka"]),
+        ([*FOLDER, "--producer-times", *OUT, *KEY], ["--producer-times", "--kafka"]),
+        ([*KAFKA, "--producer-times", "--clock", "event", *OUT, *KEY], ["--producer-times", "--clock arrival"]),
         ([*KAFKA, "--avro-framing", "confluent", *OUT, *KEY], ["--avro-framing", "--format avro"]),
         ([*FOLDER, *OUT], ["--noise-key-file", "head -c 32", "prism"]),
         ([*FOLDER, *OUT, "--noise-key-file", "open.key"], ["chmod 600"]),

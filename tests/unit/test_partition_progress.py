@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.event_streams.partition_poller import PartitionPoller
 from dp_transforms.event_streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock
-from dp_transforms.event_streams.stream_source import Polled
+from dp_transforms.event_streams.stream_source import Polled, passed_arrivals
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.window_schedule import WindowSchedule
@@ -29,10 +29,12 @@ CLOCK = StreamClock("arrival", 7, 3, 20, 15)
 
 
 def polled(records, position="0", is_at_end=False):
-    """records: (time, arrival) in seconds."""
-    log = [(f"u{row}", f"i{row}", round(time * MICROS)) for row, (time, _) in enumerate(records)]
+    """records: (time, arrival) in seconds; time None for one that cannot be read."""
+    log = [(f"u{row}", f"i{row}", round(time * MICROS)) for row, (time, _) in enumerate(records) if time is not None]
     arrivals = np.array([round(arrival * MICROS) for _, arrival in records], dtype=np.int64)
-    return Polled(batch_of(log), arrivals, position, len(records), is_at_end)
+    rows = np.flatnonzero([time is not None for time, _ in records])
+    passed = passed_arrivals(arrivals, rows)
+    return Polled(batch_of(log), arrivals[rows], position, len(records), is_at_end, passed_micros=passed)
 
 
 def oracle(records, clock, schedule):
@@ -40,11 +42,13 @@ def oracle(records, clock, schedule):
     ends = [schedule.start_seconds + schedule.slide_seconds * (window + 1) for window in range(schedule.horizon)]
     value, closed, pairs, refused = -math.inf, 0, set(), []
     for row, (time, arrival) in enumerate(records):
-        if time > arrival + clock.max_ahead_seconds:
-            refused.append(time)
-            continue
+        is_refused = time is None or time > arrival + clock.max_ahead_seconds
+        if is_refused:
+            refused += [] if time is None else [time]
+            if clock.kind == "event":
+                continue
         own = arrival if clock.kind == "arrival" else time
-        for window, end in enumerate(ends):
+        for window, end in enumerate(ends if not is_refused else ()):
             is_inside = schedule.start_seconds <= time < schedule.end_seconds
             in_window = end - schedule.window_seconds <= time < end
             is_late = own > end + clock.allowed_lateness_seconds or window < closed
@@ -73,7 +77,7 @@ def pairs_of_taken(taken, schedule):
 
 
 SECONDS = st.integers(START - 60, START + 150)
-RECORDS = st.lists(st.tuples(SECONDS, SECONDS), max_size=40)
+RECORDS = st.lists(st.tuples(SECONDS | st.none(), SECONDS), max_size=40)
 CLOCKS = st.builds(
     StreamClock,
     st.sampled_from(["arrival", "event"]),
@@ -104,7 +108,8 @@ def test_every_cut_into_polls_is_the_oracle(records, clock, cuts, slide):
     assert found == expected_pairs
     assert refused == expected_refused
     assert closed == list(range(expected_closed))
-    accepted = [row for row, (time, arrival) in enumerate(records) if time <= arrival + clock.max_ahead_seconds]
+    read = [(row, *record) for row, record in enumerate(records) if record[0] is not None]
+    accepted = [row for row, time, arrival in read if time <= arrival + clock.max_ahead_seconds]
     full = {
         row: sum(schedule.first_window(np.array([records[row][0] * MICROS])) >= 0) * schedule.windows_per_event
         for row in accepted
@@ -164,15 +169,16 @@ def test_times_at_the_limits_of_64_bits_do_not_wrap_around(kind, hostile):
     batch = batch_of([("u", "i", hostile), ("v", "i", (START + 1) * MICROS)])
     taken = progress.take(Polled(batch, np.array([hostile, START * MICROS]), "2", 2, True), 0)
     assert taken.from_the_future.tolist() == [hostile] * (hostile > 0)
-    assert (progress.windows_due, taken.late, taken.outside) == (0, 0, int(hostile < 0))
+    is_far = hostile > 0 and kind == "arrival"  # an arrival is believed
+    assert (progress.windows_due, taken.late, taken.outside) == (HORIZON * is_far, is_far, hostile < 0)
 
 
-def test_refused_records_move_no_clock():
-    for kind in ("arrival", "event"):
+def test_refused_records_move_the_clock_of_arrivals_alone():
+    for kind, clock in (("arrival", 1003 * MICROS), ("event", CLOCK_BEGIN)):
         progress = PartitionProgress(SLIDING, StreamClock(kind, 7, 3, 20), SHARDS)
-        taken = progress.take(polled([(5000, 1000), (1021, 1000)]), 0)
+        taken = progress.take(polled([(5000, 1000), (1021, 1000), (None, 1003)]), 0)
         assert taken.from_the_future.tolist() == [5000 * MICROS, 1021 * MICROS]
-        assert progress.clock_micros == CLOCK_BEGIN
+        assert progress.clock_micros == clock
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,274 @@
+"""Reads one partition of a Kafka topic, by offsets, again and again the same."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.event_files import columns
+from dp_transforms.event_files.log_chunk import one_line
+from dp_transforms.event_streams import kafka_client
+from dp_transforms.event_streams.stream_source import Polled, StreamError, passed_arrivals
+from dp_transforms.rejected_events import RejectedEvents
+
+if TYPE_CHECKING:
+    from dp_transforms.event_streams.kafka_topic import KafkaPartition
+
+NO_ARRIVAL_TIME = "no arrival time"
+PRODUCERS_TIME = "its time was set by its producer, not by the broker"
+
+_ASK_SECONDS = 1.0
+_CONFIRM_SECONDS = 5.0  # a partition from which nothing comes is asked this often whether it still answers
+_MAX_MILLIS = 253_402_300_800_000  # 10000-01-01
+_NO_TIME, _CREATE_TIME = 0, 1  # kinds of a record's timestamp, as the client numbers them
+# Errors that no waiting mends. Any other is given `unreachable_seconds`.
+_FATAL = frozenset(
+    {
+        "_AUTHENTICATION",
+        "_FATAL",
+        "_SSL",
+        "_UNKNOWN_PARTITION",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "SASL_AUTHENTICATION_FAILED",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "TOPIC_EXCEPTION",
+        "UNSUPPORTED_SASL_MECHANISM",
+    }
+)
+_OFFSET_IS_GONE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION"})
+
+
+def _position(offset: int | None) -> str:
+    return json.dumps({"next_offset": offset})
+
+
+def _parse_position(position: str | None) -> int | None:
+    if position is None:
+        return None
+    try:
+        offset = json.loads(position)["next_offset"]
+    except (ValueError, KeyError, TypeError):
+        offset = -1
+    if offset is not None and (not isinstance(offset, int) or offset < 0):
+        raise StreamError("a stored position is none of a Kafka topic. Start the job without it.")
+    return offset
+
+
+class KafkaReader:
+    """Reads one partition. It connects when it is first polled, and again where a poll does not follow the last one."""
+
+    def __init__(self, partition: KafkaPartition, since_micros: int = 0) -> None:
+        self._partition, self._topic = partition, partition.topic
+        self._since_millis = since_micros // 1_000
+        self._decoder = self._topic.decoder()
+        self._errors = kafka_client.import_confluent_kafka()
+        self._consumer: Any = None
+        self._next: int | None = None
+        self._is_at_end = False
+        self._confirmed_at = 0.0  # monotonic seconds of the last answer
+        self._failing_since: float | None = None
+        self._last_error: object = None
+
+    def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
+        """See `PartitionReader`. While brokers restart it returns nothing; it gives up as `KafkaTopic` says.
+
+        Likewise while a broker says that there are records, and gives none.
+        """
+        offset = _parse_position(position)
+        deadline = time.monotonic() + max_seconds
+        # A client that jumps back may still hand out records that it had fetched: only a new one surely has none.
+        if self._next is None or offset != self._next:
+            if self._next is not None:
+                self.close()
+            offset = self._open_at(offset, max(0.1, max_seconds))
+            if offset is None:
+                self._check_patience()
+                return self._polled([], _parse_position(position))
+        messages = self._consume(1, max(0.0, deadline - time.monotonic()))
+        if messages:
+            messages += self._consume(max_records - 1, 0.0)
+        elif time.monotonic() - self._confirmed_at > _CONFIRM_SECONDS:
+            self._ask_watermarks(min(_ASK_SECONDS, max(0.1, max_seconds)))
+        if not messages:
+            self._check_patience()
+        return self._polled(messages, self._next)
+
+    def confirm_end(self) -> bool:
+        """See `PartitionReader`. That the end was reached before says nothing: what came since may be under way."""
+        if self._consumer is None or self._next is None or not self._is_at_end:
+            return False
+        watermarks = self._ask_watermarks(_ASK_SECONDS)
+        return watermarks is not None and watermarks[1] <= self._next
+
+    def close(self) -> None:
+        consumer, self._consumer, self._next, self._is_at_end = self._consumer, None, None, False
+        if consumer is not None:
+            consumer.close()
+
+    def _open_at(self, offset: int | None, seconds: float) -> int | None:
+        """Where reading starts; None if no broker answers just now. Raises StreamError if the offset is gone."""
+        if self._consumer is None:
+            self._consumer = self._topic.open_consumer(error_cb=self._note_error)
+        watermarks = self._ask_watermarks(seconds)
+        if watermarks is None:
+            return None
+        low, high = watermarks
+        if offset is None:
+            first = self._first_offset(high, seconds)
+            if first is None:
+                return None
+            offset = max(low, first)
+        if not low <= offset <= high:
+            raise self._gone(offset, low)
+        self._consumer.assign([self._topic_partition(offset)])
+        self._next = offset
+        return offset
+
+    def _topic_partition(self, offset: int) -> Any:
+        return self._errors.TopicPartition(self._topic.topic, self._partition.number, offset)
+
+    def _ask_watermarks(self, seconds: float) -> tuple[int, int] | None:
+        """The first offset that is there and the one after the last, by the broker; None if it does not answer."""
+        try:
+            answer = self._consumer.get_watermark_offsets(self._topic_partition(0), timeout=seconds, cached=False)
+        except self._errors.KafkaException as error:
+            self._note_error(error.args[0])
+            return None
+        if answer is None:
+            self._note_error(None)
+            return None
+        low, high = int(answer[0]), int(answer[1])
+        if self._next is None or high <= self._next:
+            self._confirm()
+        else:
+            # There are records, and none has come: they are on their way, or never will be.
+            self._is_at_end, self._confirmed_at = False, time.monotonic()
+            self._failing_since = self._failing_since or time.monotonic()
+        return low, high
+
+    def _first_offset(self, high: int, seconds: float) -> int | None:
+        """Of the first record that arrived since then; ``high`` where there was none below it; None: no answer.
+
+        By the broker's index of its records' times, so that a topic is not read from days before the run.
+        """
+        if self._since_millis <= 0:
+            return 0
+        try:
+            found = self._consumer.offsets_for_times([self._topic_partition(self._since_millis)], timeout=seconds)[0]
+        except self._errors.KafkaException as error:
+            self._note_error(error.args[0])
+            return None
+        if found.error is not None:
+            self._note_error(found.error)
+            return None
+        return high if found.offset < 0 else min(high, int(found.offset))
+
+    def _consume(self, count: int, seconds: float) -> list[Any]:
+        """Up to ``count`` records; errors and the end of the partition are noted."""
+        if count <= 0:
+            return []
+        try:
+            messages = self._consumer.consume(count, seconds)
+        except self._errors.KafkaException as error:
+            self._note_error(error.args[0])
+            return []
+        if not messages:
+            return []
+        good = [message for message in messages if message.error() is None]
+        if good:
+            self._next, self._is_at_end = good[-1].offset() + 1, False
+            self._confirm()
+        for message in messages if len(good) < len(messages) else ():
+            trouble = message.error()
+            if trouble is None:
+                continue
+            if trouble.code() == self._errors.KafkaError._PARTITION_EOF:
+                # It stands behind markers of transactions, which no record does.
+                self._next, self._is_at_end = max(self._next or 0, message.offset()), message is messages[-1]
+                self._confirm()
+            elif trouble.name() in _OFFSET_IS_GONE:
+                watermarks = self._ask_watermarks(_ASK_SECONDS)
+                raise self._gone(self._next or 0, watermarks[0] if watermarks else None)
+            else:
+                self._note_error(trouble)
+        return good
+
+    def _gone(self, offset: int, low: int | None) -> StreamError:
+        name = one_line(self._partition.name)
+        if low is None or offset < low:
+            return StreamError(
+                f"the Kafka partition {name} no longer has the offset {offset}: its retention has deleted it before it"
+                " was read. Give the topic a longer retention, and begin a new run."
+            )
+        return StreamError(
+            f"the Kafka partition {name} ends before the offset {offset}: it has lost records or was made anew."
+            " Begin a new run."
+        )
+
+    def _confirm(self) -> None:
+        self._confirmed_at, self._failing_since, self._last_error = time.monotonic(), None, None
+
+    def _note_error(self, error: Any) -> None:
+        name = kafka_client.error_name(error)
+        if name.startswith("GROUP_"):  # no group is used, so it does not matter who may use it
+            return
+        self._last_error = error
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+
+    def _check_patience(self) -> None:
+        if self._failing_since is None:
+            return
+        seconds = time.monotonic() - self._failing_since
+        if kafka_client.error_name(self._last_error) in _FATAL or seconds > self._topic.unreachable_seconds:
+            if self._last_error is None:
+                raise StreamError(
+                    f"the Kafka partition {one_line(self._partition.name)} has records that no broker gives. Check its"
+                    " replicas and its leader."
+                )
+            raise self._topic.unreachable(self._last_error)
+
+    def _polled(self, messages: list[Any], offset: int | None) -> Polled:
+        name = self._partition.name
+        is_at_end = self._is_at_end and self._failing_since is None
+        if not messages:
+            return Polled(columns.empty_batch(), np.zeros(0, np.int64), _position(offset), 0, is_at_end)
+        count = len(messages)
+        offsets = np.fromiter((message.offset() for message in messages), np.int64, count)
+        kinds, millis = _timestamps((message.timestamp() for message in messages), count)
+        rejected: list[RejectedEvents] = []
+        values = [message.value() for message in messages]
+        is_stamped = (kinds != _NO_TIME) & (millis >= 0) & (millis < _MAX_MILLIS)
+        is_trusted = ~is_stamped | (kinds != _CREATE_TIME) | (not self._topic.append_times_only)
+        for is_good, reason in ((is_stamped, NO_ARRIVAL_TIME), (is_trusted, PRODUCERS_TIME)):
+            if not is_good.all():
+                rejected.append(RejectedEvents(name, tuple(offsets[~is_good].tolist()), reason))
+        if rejected:
+            is_arrived = is_stamped & is_trusted
+            values = [values[row] for row in np.flatnonzero(is_arrived).tolist()]
+            offsets, millis = offsets[is_arrived], millis[is_arrived]
+        decoded = self._decoder.decode(name, values, offsets)
+        arrivals = millis * 1_000
+        return Polled(
+            batch=decoded.batch,
+            arrival_micros=arrivals[decoded.rows],
+            passed_micros=passed_arrivals(arrivals, decoded.rows),
+            position=_position(offset),
+            records=count,
+            is_at_end=is_at_end,
+            rejected=(*rejected, *decoded.rejected),
+        )
+
+
+def _timestamps(
+    timestamps: Iterable[tuple[int, int]], count: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """From pairs (kind, milliseconds): the kinds, and the milliseconds."""
+    pairs = np.fromiter(itertools.chain.from_iterable(timestamps), np.int64, 2 * count).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]

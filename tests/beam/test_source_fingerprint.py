@@ -1,0 +1,75 @@
+"""A run goes on only with records that are read as before: another user field would give every user a budget anew."""
+
+from __future__ import annotations
+
+import pathlib
+
+import apache_beam as beam
+import pytest
+
+from dp_transforms import KafkaTopic, LogFolder, MonitorStream, StreamClock
+from dp_transforms.event_files import EventFields
+from dp_transforms.event_streams.stream_source import StreamError, StreamSource
+from dp_transforms.poll_partitions import PollInTimersDoFn
+from tests.pipeline_helpers import RUN_ID, key_file, small_plan
+
+FIELDS = EventFields("user", "item", "timestamp")
+_COLUMNS = ", ".join(f'{{"name": "{name}", "type": "string"}}' for name in ("user", "mail", "item", "timestamp"))
+SCHEMA = f'{{"type": "record", "name": "e", "fields": [{_COLUMNS}]}}'
+
+
+def topic(fields: EventFields = FIELDS, server: str = "a:1", name: str = "clicks", **more: object) -> KafkaTopic:
+    return KafkaTopic(server, name, fields, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        topic(EventFields("mail", "item", "timestamp")),
+        topic(EventFields("user", "page", "timestamp")),
+        topic(EventFields("user", "item", "at")),
+        topic(EventFields("user", "item", "timestamp", "ms")),
+        topic(name="searches"),
+        topic(append_times_only=True),
+        topic(record_format="avro", avro_schema=SCHEMA),
+        topic(record_format="avro", avro_schema=SCHEMA, avro_framing="confluent"),
+        topic(record_format="avro", avro_schema=SCHEMA, avro_framing="confluent", avro_schema_id=7),
+        topic(record_format="avro", avro_schema=SCHEMA.replace('"e"', '"f"')),
+    ],
+)
+def test_what_changes_the_events_changes_the_fingerprint(other: KafkaTopic) -> None:
+    assert other.fingerprint() != topic().fingerprint()
+    if other.record_format == "avro" and other.avro_schema != SCHEMA:
+        assert other.fingerprint() != topic(record_format="avro", avro_schema=SCHEMA).fingerprint()
+
+
+def test_servers_and_clients_may_change() -> None:
+    moved = topic(server="b:2,c:3", client_config={"client.id": "x"}, client_config_file="/f", unreachable_seconds=9)
+    assert moved.fingerprint() == topic().fingerprint()
+
+
+def poll_of(source: StreamSource, folder: pathlib.Path) -> PollInTimersDoFn:
+    """The DoFn that `MonitorStream` makes for this source, ready to restore a state."""
+    pipeline = beam.Pipeline()
+    key = key_file(folder)
+    _ = pipeline | MonitorStream(source, small_plan(), clock=StreamClock(), noise_key=key, run_id=RUN_ID)
+    found: list[PollInTimersDoFn] = []
+
+    class Visitor(beam.pipeline.PipelineVisitor):
+        def visit_transform(self, node: beam.pipeline.AppliedPTransform) -> None:
+            do_fn = getattr(node.transform, "dofn", None)
+            if isinstance(do_fn, PollInTimersDoFn):
+                found.append(do_fn)
+
+    pipeline.visit(Visitor())
+    (do_fn,) = found
+    do_fn.setup()
+    return do_fn
+
+
+def test_monitor_stream_refuses_the_state_of_other_records(tmp_path: pathlib.Path) -> None:
+    stored = poll_of(LogFolder(str(tmp_path), FIELDS), tmp_path)._poller.start().to_bytes()
+    assert poll_of(LogFolder(str(tmp_path), FIELDS), tmp_path)._poller.restore(stored).next_window == 0
+    other = LogFolder(str(tmp_path), EventFields("mail", "item", "timestamp"))
+    with pytest.raises(StreamError, match="with other fields, formats or schemas of its records"):
+        poll_of(other, tmp_path)._poller.restore(stored)

@@ -1,0 +1,51 @@
+"""Whose clock a topic has is asked before a run begins, and said or refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from dp_transforms import KafkaTopic, StreamClock
+from dp_transforms.event_files import EventFields
+from dp_transforms.event_streams.kafka_topic import TopicSettings
+from pipelines.options import UserError
+from pipelines.stream_topic import check_topic
+
+
+def told(
+    monkeypatch: pytest.MonkeyPatch,
+    append_times: bool | None,
+    *,
+    kind: str = "arrival",
+    only: bool = True,
+    **more: bool,
+) -> list[str]:
+    monkeypatch.setattr(KafkaTopic, "settings", lambda topic: TopicSettings(append_times, more.get("is_compacted")))
+    lines: list[str] = []
+    topic = KafkaTopic("b:1", "clicks", EventFields(), append_times_only=only)
+    check_topic(topic, StreamClock(kind), lines.append)
+    return lines
+
+
+def test_the_brokers_clock_needs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, True, is_compacted=False) == []
+    assert told(monkeypatch, False, kind="event", only=False) == []
+
+
+def test_the_producers_clock_is_refused_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="give --producer-times") as raised:
+        told(monkeypatch, False)
+    assert "--entity-name clicks --add-config message.timestamp.type=LogAppendTime" in str(raised.value)
+    for append_times in (False, True, None):
+        (line,) = told(monkeypatch, append_times, only=False)
+        assert line.startswith("--producer-times: ")
+
+
+def test_who_is_not_told_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = told(monkeypatch, None)
+    assert "Records with a producer's time are rejected" in line
+
+
+@pytest.mark.parametrize("kind", ["arrival", "event"])
+def test_a_compacted_topic_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    with pytest.raises(UserError, match=r"compacted \(cleanup.policy\)"):
+        told(monkeypatch, True, kind=kind, is_compacted=True)

@@ -1,0 +1,116 @@
+"""When a partition may be taken for idle or read to its end, what a stored state belongs to, and what is rejected."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import time
+
+import pytest
+
+from dp_transforms.event_files import EventFields
+from dp_transforms.event_streams import partition_poller
+from dp_transforms.event_streams.log_folder import LogFolder
+from dp_transforms.event_streams.partition_poller import PartitionPoller
+from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.event_streams.stream_source import Polled, StreamError
+from tests.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader
+from tests.pipeline_helpers import SECRET, settings_of, small_plan
+
+MICROS = 1_000_000
+PLAN = small_plan(12)
+START = PLAN.schedule.start_seconds
+CLOCK = StreamClock("arrival", 7, 3, 20, 15)
+
+
+def poller(**more: object) -> PartitionPoller:
+    held = settings_of(PLAN)
+    arguments = {"domain": None, "confirm": False, **more}
+    return PartitionPoller(held, held.stream_keys(SECRET), CLOCK, 2, **arguments)  # type: ignore[arg-type]
+
+
+def at(seconds: float) -> int:
+    return round((START + seconds) * MICROS)
+
+
+class OldHint(MemoryReader):
+    """Takes what it has for all that there is; asked for it, it learns whether that is so."""
+
+    is_really_the_end = False
+
+    def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
+        polled = super().poll(position, max_records=0, max_seconds=max_seconds)
+        return dataclasses.replace(polled, is_at_end=True)
+
+    def confirm_end(self) -> bool:
+        return self.is_really_the_end
+
+
+@pytest.mark.parametrize("is_draining", [False, True])
+def test_no_window_closes_before_records_that_are_there_and_not_read(is_draining: bool) -> None:
+    arrivals = tuple(Arrival((f"u{n}", "item", at(n)), at(n)) for n in range(30))
+    reader = OldHint(MemoryPartition("p", arrivals, 100), 0)
+    stepped = poller(confirm=True)
+    progress = stepped.start()
+    for second in range(100, 200, 10):
+        step = stepped.step("p", progress, reader, at(second), is_draining=is_draining)
+        assert (progress.intent, progress.next_window, step.messages) == (None, 0, [])
+    reader.is_really_the_end = True
+    stepped.step("p", progress, reader, at(200), is_draining=is_draining)
+    assert progress.intent is not None
+    assert progress.intent.is_drain is is_draining
+
+
+@pytest.mark.parametrize(
+    ("event", "counted"),
+    [(BROKEN, "events_rejected"), (("u", "item", at(10**6)), "events_from_the_future")],
+)
+def test_what_is_refused_again_and_again_holds_no_window_open(event: tuple[str, str, int], counted: str) -> None:
+    """One such record every 8 seconds: the partition is never idle, and the arrivals are all the clock it has."""
+    horizon = PLAN.schedule.horizon
+    size = PLAN.schedule.window_seconds
+    arrivals = tuple(Arrival(event, at(second)) for second in range(0, size * (horizon + 2), 8))
+    stepped = poller()
+    progress, refused = stepped.start(), 0
+    for number in range(len(arrivals)):
+        shown = MemoryPartition("p", arrivals[: number + 1], 100).open()
+        refused += stepped.step("p", progress, shown, arrivals[number].micros).counts[counted]
+        if progress.is_over:
+            break
+    assert progress.is_over
+    assert refused == number + 1
+    assert arrivals[number].micros <= at(size * horizon + 7 + 3 + 8)
+
+
+def test_files_that_cannot_be_read_move_the_clock_too(tmp_path: pathlib.Path) -> None:
+    """The declared range is long past: whatever arrives now is behind its end."""
+    (reader,) = [partition.open() for partition in LogFolder(str(tmp_path), EventFields(), 0.1).partitions()]
+    stepped = poller()
+    progress = stepped.start()
+    for name in ("a.jsonl", "b.csv", "c.parquet"):
+        assert stepped.step("p", progress, reader, at(0)).counts["records_read"] == 0
+        assert progress.next_window == 0
+        (tmp_path / ".being-written").write_text("broken")
+        (tmp_path / ".being-written").rename(tmp_path / name)
+        time.sleep(0.2)
+        restored = stepped.restore(progress.to_bytes())
+        assert stepped.step("p", restored, reader, at(0)).counts["events_rejected"] == 1
+        assert restored.is_over
+        (tmp_path / name).unlink()
+
+
+def test_the_state_of_a_run_with_other_fields_is_refused() -> None:
+    stored = poller(source="fields: user").start().to_bytes()
+    assert poller(source="fields: user").restore(stored).next_window == 0
+    with pytest.raises(StreamError, match="other fields, formats or schemas"):
+        poller(source="fields: mail").restore(stored)
+
+
+def test_many_rejected_rows_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_poller, "_MOST_POSITIONS", 40)
+    arrivals = tuple(Arrival(BROKEN, at(0)) for _ in range(100))
+    stepped = poller()
+    step = stepped.step("p", stepped.start(), MemoryPartition("p", arrivals, 100).open(), at(0))
+    assert [len(rows.positions) for rows in step.rejected] == [40, 40, 20]
+    assert [place for rows in step.rejected for place in rows.positions] == list(range(100))
+    assert {(rows.source, rows.reason) for rows in step.rejected} == {("p", "broken")}
