@@ -259,6 +259,7 @@ class KafkaReader:
             batch=decoded.batch,
             arrival_micros=arrivals[decoded.rows],
             passed_micros=passed_arrivals(arrivals, decoded.rows),
+            places=offsets[decoded.rows],
             position=_position(offset),
             records=count,
             is_at_end=is_at_end,

@@ -28,7 +28,8 @@ MAX_RECORDS = 50_000
 MAX_SECONDS = 0.2
 _WINDOWS_AT_ONCE = 2_000
 _MOST_POSITIONS = 100_000  # of rejected rows in one element
-_TOO_FAR_AHEAD = "further ahead of its arrival than the clock of the stream allows (position: its time in microseconds)"
+_TOO_FAR_AHEAD = "further ahead of its arrival than the clock of the stream allows"
+_BY_TIME = f"{_TOO_FAR_AHEAD} (position: its time in microseconds)"
 
 
 class Message(NamedTuple):
@@ -143,7 +144,9 @@ class PartitionPoller:
         polled = reader.poll(progress.position, max_records=self._max_records, max_seconds=MAX_SECONDS)
         taken = progress.take(polled, now_micros)
         step.is_busy = not polled.is_at_end
-        too_far_ahead = RejectedEvents(name, taken.from_the_future.tolist(), _TOO_FAR_AHEAD)
+        too_far_ahead = RejectedEvents(
+            name, taken.from_the_future.tolist(), _BY_TIME if polled.places is None else _TOO_FAR_AHEAD
+        )
         step.rejected = [part for rows in (*polled.rejected, too_far_ahead) for part in _in_parts(rows)]
         step.counts.update(
             records_read=polled.records,

@@ -108,8 +108,9 @@ class Taken:
     """What a poll has brought, in the order of the partition, without what was refused.
 
     batch: the events. first_open: int64[len(batch)], the first window for which each event is in time.
-    from_the_future: int64[k], times of the events that were refused. late: how many events of the declared range come
-    too late for at least one of their windows. outside: how many lie outside the range.
+    from_the_future: int64[k], places of the events that were refused, or their times where they have no places.
+    late: how many events of the declared range come too late for at least one of their windows. outside: how many lie
+    outside the range.
     """
 
     batch: EventBatch
@@ -178,7 +179,7 @@ class PartitionProgress:
             clock = np.maximum(clock, _within_range(refused))
         clock = np.maximum.accumulate(clock)
         self.clock_micros = int(clock[-1])
-        from_the_future = time[~is_present]
+        from_the_future = (time if polled.places is None else polled.places)[~is_present]
         batch, time = polled.batch.where(is_present), time[is_present]
         value, clock = value[is_present], clock[:-1][is_present]
         passed = np.maximum(value, clock - self._clock.out_of_order_micros) - self._clock.lateness_micros

@@ -33,6 +33,7 @@ class Polled:
     rejected: what could not be read, by place and reason.
     passed_micros: int64[len(batch) + 1], the latest arrival of the records that were rejected between each event and
         the one before it, and behind the last one; `NEVER` where there are none. None: there are none at all.
+    places: int64[len(batch)], where each event lies, for people: the offset of a Kafka record. None: its time tells.
     """
 
     batch: EventBatch
@@ -42,6 +43,7 @@ class Polled:
     is_at_end: bool
     rejected: Sequence[RejectedEvents] = ()
     passed_micros: npt.NDArray[np.int64] | None = None
+    places: npt.NDArray[np.int64] | None = None
 
 
 def passed_arrivals(arrival_micros: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:

@@ -182,3 +182,5 @@ def test_a_broken_record_passes_on_when_it_arrived(monkeypatch: pytest.MonkeyPat
     assert polled.passed_micros is not None
     assert polled.arrival_micros.tolist() == [(MILLIS + at) * 1000 for at in (1, 2)]
     assert polled.passed_micros.tolist() == [MILLIS * 1000, NEVER, (MILLIS + 4) * 1000]
+    assert polled.places is not None
+    assert polled.places.tolist() == [1, 2]

@@ -6,6 +6,7 @@ import dataclasses
 import pathlib
 import time
 
+import numpy as np
 import pytest
 
 from dp_transforms.event_files import EventFields
@@ -114,3 +115,19 @@ def test_many_rejected_rows_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     assert [len(rows.positions) for rows in step.rejected] == [40, 40, 20]
     assert [place for rows in step.rejected for place in rows.positions] == list(range(100))
     assert {(rows.source, rows.reason) for rows in step.rejected} == {("p", "broken")}
+
+
+def test_events_from_the_future_are_told_by_their_place_where_there_is_one() -> None:
+    arrivals = tuple(Arrival((f"u{n}", "item", at(10**6 * (n % 2))), at(0)) for n in range(6))
+    for places, expected in ((None, [at(10**6)] * 3), (np.arange(100, 106), [101, 103, 105])):
+
+        class Placed(MemoryReader):
+            def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
+                polled = super().poll(position, max_records=max_records, max_seconds=max_seconds)
+                return dataclasses.replace(polled, places=places)  # noqa: B023
+
+        stepped = poller()
+        step = stepped.step("p", stepped.start(), Placed(MemoryPartition("p", arrivals, 100), 0), at(0))
+        (rows,) = step.rejected
+        assert list(rows.positions) == expected
+        assert ("time in microseconds" in rows.reason) is (places is None)
