@@ -125,8 +125,8 @@ class PartitionProgress:
 
     position: where to read on; None at the beginning. clock_micros: the partition's clock. next_window: the first
     window that is not closed here. intent: what is to happen at this position, before anything else is read.
-    is_drained: whether the operator ended the run. read_at_micros: wall clock of the last record, a hint. run: a digest
-    of what the run must keep.
+    is_drained: whether the operator ended the run. read_at_micros: wall clock when the last record was read that has a
+    clock value, a hint. run: a digest of what the run must keep.
     """
 
     def __init__(self, schedule: WindowSchedule, clock: StreamClock, shards: int) -> None:
@@ -163,8 +163,6 @@ class PartitionProgress:
         intent is pending."""
         if self.intent is not None:
             raise ValueError("nothing may be read while an intent is pending.")
-        if polled.records:
-            self.read_at_micros = now_micros
         self.position = polled.position
         time, arrival = polled.batch.time_micros, _within_range(polled.arrival_micros)
         is_present = time <= arrival + self._clock.max_ahead_micros
@@ -178,6 +176,9 @@ class PartitionProgress:
         if refused is not None:
             clock = np.maximum(clock, _within_range(refused))
         clock = np.maximum.accumulate(clock)
+        has_clock_values = (value > CLOCK_BEGIN).any() or (refused is not None and (refused > CLOCK_BEGIN).any())
+        if has_clock_values:
+            self.read_at_micros = now_micros
         self.clock_micros = int(clock[-1])
         from_the_future = (time if polled.places is None else polled.places)[~is_present]
         batch, time = polled.batch.where(is_present), time[is_present]

@@ -83,6 +83,36 @@ def test_what_is_refused_again_and_again_holds_no_window_open(event: tuple[str, 
     assert arrivals[number].micros <= at(size * horizon + 7 + 3 + 8)
 
 
+@pytest.mark.parametrize("kind", ["arrival", "event"])
+def test_what_has_no_clock_value_leaves_a_partition_idle(kind: str) -> None:
+    """A record every 8 seconds, refused: with a producer's stamp that no clock believes, or by the clock of events."""
+    held, clock = settings_of(PLAN), dataclasses.replace(CLOCK, kind=kind)
+    stepped = PartitionPoller(held, held.stream_keys(SECRET), clock, 2, domain=None, confirm=False)
+    progress = stepped.start()
+    for second in range(0, 400 + PLAN.schedule.window_seconds * PLAN.schedule.horizon, 4):
+        arrivals = tuple(Arrival(BROKEN, at(0)) for _ in range(second // 8))
+        reader = MemoryPartition("p", arrivals, 100).open()
+        if kind == "arrival":
+            reader = Unstamped(reader)
+        stepped.step("p", progress, reader, at(second))
+        if progress.is_over:
+            break
+    assert progress.is_over
+    assert int(progress.position or 0) > 40
+
+
+class Unstamped:
+    """Its records have no clock value."""
+
+    def __init__(self, reader: MemoryReader) -> None:
+        self._reader = reader
+        self.confirm_end, self.close = reader.confirm_end, reader.close
+
+    def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
+        polled = self._reader.poll(position, max_records=max_records, max_seconds=max_seconds)
+        return dataclasses.replace(polled, passed_micros=None)
+
+
 def test_files_that_cannot_be_read_move_the_clock_too(tmp_path: pathlib.Path) -> None:
     """The declared range is long past: whatever arrives now is behind its end."""
     (reader,) = [partition.open() for partition in LogFolder(str(tmp_path), EventFields(), 0.1).partitions()]
