@@ -51,7 +51,6 @@ def test_a_worker_is_killed_and_every_window_has_one_answer(tmp_path: pathlib.Pa
     told, _ = demo.communicate(timeout=600)
     assert demo.returncode == 0, told
     assert "Killing the Python worker: kill -9" in told
-    assert told.split("Killing")[0].count('"window_start"') >= 1, "a report was there before"
     assert told.count('"window_start"') == 6
     assert told.count("\nyes  ") == 4
     assert left_behind(tmp_path) == []

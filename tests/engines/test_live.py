@@ -83,7 +83,7 @@ def test_a_live_stream_with_an_idle_partition(kafka, cluster, key_path, tmp_path
     arguments = {"rows": [], "more_partitions": 1, "clock": _CLOCK, "stop_file": str(stop_file)}
     with running(kafka, cluster, key_path, case, **arguments) as run:
         start = math.ceil(time.time()) + 1
-        time.sleep(start - time.time())
+        time.sleep(max(0.0, start - time.time()))
         feeder = run.feed(_rows(windows, start, windows * _WINDOW_SECONDS), windows * _WINDOW_SECONDS)
         time.sleep(windows)
         run.kill(WORKER)

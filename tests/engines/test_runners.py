@@ -43,7 +43,7 @@ def _run_loops(flags: list[str], path: pathlib.Path, while_running=lambda: None)
     looping.build(pipeline, path, LIMIT)
     result = pipeline.run()
     try:
-        looping.wait_until_written(path, LIMIT, 120)
+        looping.wait_until_written(path, LIMIT, 240)
         while_running()
     finally:
         result.cancel()
