@@ -64,7 +64,7 @@ def demo() -> int:
     """Starts from nothing: what an earlier demo made is removed. Returns the exit code."""
     console = Console(highlight=False, soft_wrap=True)
     try:
-        with _stopped_by_sigterm():
+        with _stopped_by_signals():
             return _demo(console)
     except KeyboardInterrupt:
         console.print("\nStopped. All processes have ended.")
@@ -180,17 +180,21 @@ def _started(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextlib.contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that everything it started is stopped."""
+def _stopped_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGINT end the block as Ctrl-C does, so that everything it started is stopped.
+
+    A shell that starts a program in the background lets it ignore SIGINT.
+    """
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _command(console: Console, text: str) -> None:

@@ -54,9 +54,16 @@ def java() -> str:
 
 def free_port() -> int:
     """A TCP port of the loopback address that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Different TCP ports of the loopback address that nobody listened on a moment ago."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("localhost", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def is_port_open(port: int) -> bool:

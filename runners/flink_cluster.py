@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from runners import flink
-from runners.engine_process import EngineError, EngineProcess, engine_file, free_port, java
+from runners.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
 from runners.flink_rest import FlinkRest
 
-FLINK_LIBRARIES = f"flink-{flink.FLINK_RELEASE}/lib"
-_START_SECONDS = 60.0
+FLINK_LIBRARIES = f"flink-{flink.FLINK_RELEASE}/.made"  # `make flink` puts it there last, beside the folder lib
+_START_SECONDS = 120.0
+_ANSWER_SECONDS = 30.0
 _CONFIG: dict[str, str | int] = {
     "jobmanager.rpc.address": "localhost",
     "jobmanager.bind-host": "localhost",
@@ -25,9 +26,10 @@ _CONFIG: dict[str, str | int] = {
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": 1000,
     "restart-strategy.fixed-delay.delay": "1s",
-    # A task manager that was killed is missed within seconds; Flink's own patience is 50 s.
+    # A task manager that was killed is missed by the second heartbeat that finds nobody, after 2 s. One that stands
+    # still, as on a busy machine, is given more time.
     "heartbeat.interval": 1000,
-    "heartbeat.timeout": 5000,
+    "heartbeat.timeout": 20_000,
     "cluster.io-pool.size": 4,
 }
 # Flink's scripts would derive these from one figure; without the scripts each must be given.
@@ -65,18 +67,18 @@ class FlinkCluster:
         self.savepoints = folder / "savepoints"
         self._slots = slots
         self._java = java()
-        self._libraries = engine_file(FLINK_LIBRARIES, "flink")
+        self._libraries = engine_file(FLINK_LIBRARIES, "flink").parent / "lib"
         self._task_manager: EngineProcess | None = None
         for part in ("conf", "tmp", "checkpoints", "savepoints"):
             (folder / part).mkdir(parents=True, exist_ok=True)
-        rest_port = free_port()
+        rest_port, rpc_port = free_ports(2)
         self.address = f"localhost:{rest_port}"
-        self.rest = FlinkRest(self.address)
+        self.rest = FlinkRest(self.address, _ANSWER_SECONDS)
         flink.write_flink_config(
             folder / "conf",
             {
                 **_CONFIG,
-                "jobmanager.rpc.port": free_port(),
+                "jobmanager.rpc.port": rpc_port,
                 "rest.port": rest_port,
                 "taskmanager.numberOfTaskSlots": slots,
                 "state.checkpoints.dir": self.checkpoints.resolve().as_uri(),
@@ -126,7 +128,7 @@ class FlinkCluster:
         self._task_manager.kill()
         self._task_manager = None
 
-    def wait_until_missed(self, timeout_seconds: float = 30.0) -> None:
+    def wait_until_missed(self, timeout_seconds: float = 60.0) -> None:
         """Returns when the job manager knows that no task manager is left."""
         deadline = time.monotonic() + timeout_seconds
         while self.rest.task_managers() > 0:

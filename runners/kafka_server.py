@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from runners.engine_process import EngineError, EngineProcess, engine_file, free_port, java
+from runners.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
 
 _SETTINGS = """\
 process.roles=broker,controller
@@ -28,15 +28,16 @@ transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
-broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+broker.session.timeout.ms=12000
 log.initial.task.delay.ms=500
 log.retention.check.interval.ms=1000
 log.retention.ms=-1
 """
-KAFKA_LIBRARIES = "kafka"
-_START_SECONDS = 30.0
+KAFKA_LIBRARIES = "kafka/.made"  # `make kafka` puts it there last, beside the libraries
+_START_SECONDS = 120.0
 _READ_SECONDS = 60.0
-CALL_SECONDS = 15.0  # for one answer of the broker
+CALL_SECONDS = 60.0  # for one answer of the broker
 
 
 class StoredRecord(NamedTuple):
@@ -53,7 +54,7 @@ class KafkaServer:
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
         self._data = folder / "data"
-        self._port, self._controller_port = free_port(), free_port()
+        self._port, self._controller_port = free_ports(2)
         self._process: EngineProcess | None = None
 
     @property
@@ -69,7 +70,7 @@ class KafkaServer:
 
     def start(self) -> None:
         """Returns when the broker answers. Raises EngineError, with the end of its log, if it does not."""
-        jars = engine_file(KAFKA_LIBRARIES, "kafka")
+        jars = engine_file(KAFKA_LIBRARIES, "kafka").parent
         settings = self._folder / "server.properties"
         if not self._data.exists():
             self._data.mkdir(parents=True)
@@ -130,13 +131,22 @@ class KafkaServer:
         timestamp_type: str = "LogAppendTime",
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """timestamp_type: ``LogAppendTime`` or ``CreateTime``. config: further settings of the topic."""
+        """Returns when the topic can be used. Raises EngineError if the broker does not show it.
+
+        timestamp_type: ``LogAppendTime`` or ``CreateTime``. config: further settings of the topic.
+        """
         from confluent_kafka.admin import NewTopic
 
         settings = {"message.timestamp.type": timestamp_type, **(config or {})}
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         admin = self.admin()
         admin.create_topics([topic])[name].result(timeout=CALL_SECONDS)
+        # The controller's answer comes before the broker knows of it.
+        deadline = time.monotonic() + CALL_SECONDS
+        while not _is_whole(admin.list_topics(name, timeout=CALL_SECONDS).topics[name], partitions):
+            if time.monotonic() > deadline:
+                raise EngineError(f"the broker does not show the topic {name} in {CALL_SECONDS:g} s.")
+            time.sleep(0.02)
 
     def produce(
         self,
@@ -197,3 +207,9 @@ class KafkaServer:
                     else:
                         at_end.add(message.partition())
         return found
+
+
+def _is_whole(told: Any, partitions: int) -> bool:
+    """Whether the metadata of a topic has all its partitions, each with a leader."""
+    leaders = [part.leader for part in told.partitions.values() if part.error is None and part.leader >= 0]
+    return told.error is None and len(leaders) == partitions

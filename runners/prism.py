@@ -13,7 +13,7 @@ from runners.engine_process import Engine, EngineError, engine_file, free_port, 
 from runners.portable import portable_options
 
 PRISM = "prism"
-_START_SECONDS = 30.0
+_START_SECONDS = 120.0
 
 
 def options(endpoint: str, *, streaming: bool = True, job_name: str | None = None) -> list[str]:

@@ -74,7 +74,7 @@ class Cluster:
         }
         return flink.options(self.server.endpoint, **arguments)
 
-    def newest_job(self, known: set[str], seconds: float = 60.0) -> str:
+    def newest_job(self, known: set[str], seconds: float = 180.0) -> str:
         """The id of the job that is not among ``known``, once it runs."""
         deadline = time.monotonic() + seconds
         while True:
@@ -88,7 +88,7 @@ class Cluster:
     def job_ids(self) -> set[str]:
         return {job.job_id for job in self.flink.rest.jobs()}
 
-    def kill_worker(self, seconds: float = 60.0) -> None:
+    def kill_worker(self, seconds: float = 180.0) -> None:
         """SIGKILL to the Python workers that run now, or as soon as one does."""
         deadline = time.monotonic() + seconds
         while not (pids := self.pool.worker_pids()):

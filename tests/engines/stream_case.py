@@ -228,8 +228,8 @@ class Feeder:
                 producer.produce(self._topic, value, partition=partition)
                 if number % 1000 == 0:
                     producer.poll(0)
-            if producer.flush(30) != 0:
-                raise TimeoutError("the broker did not take all records in 30 s.")
+            if producer.flush(120) != 0:
+                raise TimeoutError("the broker did not take all records in 120 s.")
         except BaseException as error:
             self._error = error
 
@@ -268,7 +268,7 @@ def submit(
     return pipeline.run()
 
 
-def wait_for_end(sink: Any, seconds: float) -> float:
+def wait_for_end(sink: Any, seconds: float = 240) -> float:
     """Seconds until the sink says that the run has ended. Raises TimeoutError naming how far it came."""
     begin = time.monotonic()
     while sink.ended(RUN_ID) is None:
@@ -278,7 +278,7 @@ def wait_for_end(sink: Any, seconds: float) -> float:
     return time.monotonic() - begin
 
 
-def wait_for_reports(sink: Any, count: int, seconds: float) -> None:
+def wait_for_reports(sink: Any, count: int, seconds: float = 240) -> None:
     """Returns when the sink has so many. Raises TimeoutError naming how far it came."""
     begin = time.monotonic()
     while (so_far := len(sink.read(RUN_ID)[1])) < count:

@@ -66,7 +66,7 @@ def test_killed_worker_killed_task_manager_and_savepoint(tmp_path):
             return job.job_id
 
         def come_further(job: str) -> None:
-            looping.wait_until_written(out, _reached(out) + 10, 120)
+            looping.wait_until_written(out, _reached(out) + 10, 240)
             cluster.rest.wait_for_checkpoints(job)
 
         job = run("first")

@@ -56,12 +56,12 @@ class Run:
             self.cluster.kill_worker()
         else:
             self.cluster.kill_task_manager()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while self.cluster.restarts(self.job) <= before or self.cluster.flink.rest.job_state(self.job) != "RUNNING":
             if self.sink.ended(RUN_ID) is not None:
                 return
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the job was not restarted in 60 s after the {what} was killed.")
+                raise TimeoutError(f"the job was not restarted in 180 s after the {what} was killed.")
         self.cluster.flink.rest.wait_for_checkpoints(self.job)
 
     def assert_answers(self, *, is_oracle: bool = True, drained: bool = False) -> int:
@@ -132,7 +132,7 @@ def _feed_and_kill(run: Run, what: Sequence[str], seconds: float) -> None:
             run.kill(kind)
             print(f"  {kind} killed, a checkpoint is complete after {time.monotonic() - begin:.1f} s")
         feeder.join()
-    wait_for_end(run.sink, 120)
+    wait_for_end(run.sink)
     assert run.cluster.restarts(run.job) >= len(what)
     print(f"  restarts: {run.cluster.restarts(run.job)}, written again: {run.assert_answers()}")
 
@@ -157,26 +157,26 @@ def test_a_worker_that_dies_with_an_idle_partition(kafka, cluster, key_path):
     Its decision waits for a checkpoint, and the worker dies while it waits: it is taken again or remembered, never
     forgotten after it was acted on.
     """
-    clock = dataclasses.replace(CLOCK, idle_timeout_seconds=5)
+    clock = dataclasses.replace(CLOCK, idle_timeout_seconds=15)  # the first checkpoint is sooner
     case = history_case()
     arguments = {"rows": case.open_rows, "seconds": 4, "checkpoint_seconds": 4, "more_partitions": 1, "clock": clock}
     with running(kafka, cluster, key_path, case, **arguments) as run:
-        time.sleep(7)
+        time.sleep(17)
         run.kill(WORKER)
-        wait_for_end(run.sink, 90)
+        wait_for_end(run.sink)
         run.assert_answers()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("wait", [5.0, 6.5, 8.0, 9.5, 11.0, 12.5])
+@pytest.mark.parametrize("wait", [15.0, 16.5, 18.0, 19.5, 21.0, 22.5])
 def test_a_worker_that_dies_around_a_decision_of_the_wall_clock(kafka, cluster, key_path, wait):
-    clock = dataclasses.replace(CLOCK, idle_timeout_seconds=5)
+    clock = dataclasses.replace(CLOCK, idle_timeout_seconds=15)
     case = history_case()
     arguments = {"rows": case.open_rows, "seconds": 4, "checkpoint_seconds": 3, "more_partitions": 1, "clock": clock}
     with running(kafka, cluster, key_path, case, **arguments) as run:
         time.sleep(wait)
         run.kill(WORKER)
         time.sleep(wait)
-        run.kill(WORKER if wait < 9 else TASK_MANAGER)
-        wait_for_end(run.sink, 90)
+        run.kill(WORKER if wait < 19 else TASK_MANAGER)
+        wait_for_end(run.sink)
         run.assert_answers()

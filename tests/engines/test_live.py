@@ -83,7 +83,7 @@ def test_a_live_stream_with_an_idle_partition(kafka, cluster, key_path, tmp_path
     arguments = {"rows": [], "more_partitions": 1, "clock": _CLOCK, "stop_file": str(stop_file)}
     with running(kafka, cluster, key_path, case, **arguments) as run:
         start = math.ceil(time.time()) + 1
-        time.sleep(start - time.time())
+        time.sleep(max(0.0, start - time.time()))
         feeder = run.feed(_rows(windows, start, windows * _WINDOW_SECONDS), windows * _WINDOW_SECONDS)
         time.sleep(windows)
         run.kill(WORKER)
@@ -92,15 +92,15 @@ def test_a_live_stream_with_an_idle_partition(kafka, cluster, key_path, tmp_path
         assert late >= 20
         run.case = dataclasses.replace(case, counted=tuple(counted))
         expected = run.case.expected.reports
-        assert len(expected) >= windows - 1
-        wait_for_reports(run.sink, len(expected), 60)
+        assert len(expected) >= windows // 2  # a machine that stands still makes events late
+        wait_for_reports(run.sink, len(expected))
         delays = [
             record.timestamp_millis / 1000 - decode_record(record.value)[1].window_end / MICROS
             for record in kafka.records(run.topic)
             if b'"window_end"' in record.value
         ]
         stop_file.touch()
-        wait_for_end(run.sink, 60)
+        wait_for_end(run.sink)
         run.assert_answers(drained=True)
         print(f"{late} late; from the end of a window to its report: median {statistics.median(delays):.1f} s,")
         print(f"least {min(delays):.1f} s, most {max(delays):.1f} s; lateness and disorder are 1.5 s of it, idle 3 s")

@@ -15,7 +15,9 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from runners import flink, job_service, prism
-from runners.engine_process import EngineError, EngineProcess
+from runners.engine_process import EngineError, EngineProcess, engine_file
+from runners.flink_cluster import FLINK_LIBRARIES
+from runners.kafka_server import KAFKA_LIBRARIES
 from tests.engines import looping, skip_reason
 
 LIMIT = 40
@@ -41,7 +43,7 @@ def _run_loops(flags: list[str], path: pathlib.Path, while_running=lambda: None)
     looping.build(pipeline, path, LIMIT)
     result = pipeline.run()
     try:
-        looping.wait_until_written(path, LIMIT, 120)
+        looping.wait_until_written(path, LIMIT, 240)
         while_running()
     finally:
         result.cancel()
@@ -56,7 +58,7 @@ def test_embedded_flink_runs_loops_and_takes_checkpoints(tmp_path):
         def see_checkpoints() -> None:
             (job,) = server.rest.jobs()
             assert job.state == "RUNNING"
-            server.rest.wait_for_checkpoints(job.job_id, timeout_seconds=60)
+            server.rest.wait_for_checkpoints(job.job_id)
             latest = server.rest.latest_checkpoint(job.job_id)
             assert latest is not None
             assert latest.startswith(checkpoints.as_uri().replace("file:///", "file:/"))
@@ -90,35 +92,38 @@ def test_job_service_runs_a_bounded_pipeline(tmp_path):
     assert sorted(row[:2] for row in looping.written(out)) == sorted(pairs)
 
 
-def _sleepers() -> set[int]:
-    return {p.pid for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[-1:] == ["1234.5"]}
+def _sleepers(seconds: str) -> set[int]:
+    return {p.pid for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[-1:] == [seconds]}
 
 
 def test_processes_end_with_their_starter(tmp_path):
     """Also when the starter is killed and can clean up nothing."""
+    seconds = f"1234.{os.getpid()}"  # found again by it
+    program = ["sh", "-c", f"sleep {seconds} & sleep {seconds}"]
     code = (
         "import pathlib, time, runners.engine_process as e;"
-        f"e.EngineProcess(['sh', '-c', 'sleep 1234.5 & sleep 1234.5'], pathlib.Path({str(tmp_path / 'log')!r}));"
-        "print('started', flush=True); time.sleep(60)"
+        f"e.EngineProcess({program!r}, pathlib.Path({str(tmp_path / 'log')!r}));"
+        "print('started', flush=True); time.sleep(600)"
     )
     starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert starter.stdout is not None
     assert starter.stdout.readline() == "started\n"
-    deadline = time.monotonic() + 10
-    while len(_sleepers()) < 2 and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while len(_sleepers(seconds)) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert len(_sleepers()) == 2
+    assert len(_sleepers(seconds)) == 2
     os.kill(starter.pid, signal.SIGKILL)
     starter.wait()
-    while _sleepers() and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while _sleepers(seconds) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert _sleepers() == set()
+    assert _sleepers(seconds) == set()
 
 
 def test_a_program_that_ends_at_once_says_why(tmp_path):
     process = EngineProcess(["sh", "-c", "echo no such port; exit 3"], tmp_path / "log")
     with pytest.raises(EngineError, match="ended with 3: no such port"):
-        process.wait_until(lambda: False, 10)
+        process.wait_until(lambda: False, 60)
     process.stop()
 
 
@@ -130,6 +135,17 @@ def test_a_missing_program_names_its_remedy(tmp_path, monkeypatch):
     assert "make prism" in (skip_reason("prism") or "")
     with pytest.raises(EngineError, match="make flink"):
         flink.JobServer()
+
+
+@pytest.mark.parametrize(("libraries", "target"), [(KAFKA_LIBRARIES, "kafka"), (FLINK_LIBRARIES, "flink")])
+def test_what_was_half_made_is_missing(tmp_path, monkeypatch, libraries, target):
+    monkeypatch.setenv("SHH_ENGINES", str(tmp_path))
+    marker = tmp_path / libraries
+    (marker.parent / "lib").mkdir(parents=True)
+    with pytest.raises(EngineError, match=f"make {target}"):
+        engine_file(libraries, target)
+    marker.touch()
+    assert engine_file(libraries, target).parent == marker.parent
 
 
 @pytest.mark.parametrize(

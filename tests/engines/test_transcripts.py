@@ -51,7 +51,7 @@ def test_kafka_and_embedded_flink(kafka, key_path, tmp_path, record_format):
         begin = time.monotonic()
         result = submit(case, case.kafka(kafka.bootstrap, source_topic, record_format), sink, flags, key_path)
         with _running(result):
-            wait_for_end(sink, 60)
+            wait_for_end(sink)
             print(f"embedded Flink, {record_format}: {time.monotonic() - begin:.1f} s")
     _assert_topic(kafka, topic, case)
 
@@ -68,7 +68,7 @@ def test_kafka_and_prism(kafka, key_path):
         source = case.kafka(kafka.bootstrap, "prism-in")
         result = submit(case, source, sink, prism.options(engine.endpoint), key_path, confirm=False)
         with _running(result):
-            wait_for_end(sink, 60)
+            wait_for_end(sink)
             print(f"Prism: {time.monotonic() - begin:.1f} s")
     _assert_topic(kafka, "prism-out", case)
 

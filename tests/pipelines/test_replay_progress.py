@@ -22,7 +22,7 @@ def shown_while(steps: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, *
     with replay_progress.show_progress(progress, 1000):
         for rows, size in steps:
             ReadProgress.advance(progress.token, rows, size)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while is_terminal and not _seen(screen, progress) and time.monotonic() < deadline:
                 time.sleep(0.01)
     ReadProgress.advance(progress.token, 1, 1)  # a straggler after the end is counted in vain

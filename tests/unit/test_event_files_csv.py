@@ -160,7 +160,7 @@ def test_a_quote_that_is_never_closed_in_a_column_of_no_use(tmp_path: pathlib.Pa
 _CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     rows=st.lists(
         st.tuples(_CELLS, _CELLS, st.sampled_from([TIME, "x", "", "2017-10-01 03:00"])), min_size=1, max_size=12

@@ -46,7 +46,7 @@ def _arrival(path: pathlib.Path) -> int:
 
 
 def _poll(reader: FolderReader, position: str | None = None, max_records: int = 1_000_000, wait: float = 0) -> Polled:
-    polled = reader.poll(position, max_records=max_records, max_seconds=wait or 5)
+    polled = reader.poll(position, max_records=max_records, max_seconds=wait or 60)
     assert polled.records == len(polled.batch) + sum(len(part.positions) for part in polled.rejected)
     assert len(polled.arrival_micros) == len(polled.batch)
     assert SECRET not in repr(polled.rejected)
@@ -94,11 +94,12 @@ def test_files_of_all_formats_in_the_order_in_which_they_came(tmp_path: pathlib.
         os.utime(written / name, (0, 2_000_000_000 - number))
     for name in names:
         _move_in(written / name, folder / name)
+    time.sleep(0.12)
     reader = _reader(folder)
-    polled = _poll(reader, wait=0.5)
+    polled = _poll(reader)
     assert _users(polled) == list("abcdef")
     assert polled.arrival_micros.tolist() == [_arrival(folder / names[row]) for row in (0, 1, 1, 2, 3, 4)]
-    assert abs(polled.arrival_micros[-1] / 1e6 - time.time()) < 5
+    assert abs(polled.arrival_micros[-1] / 1e6 - time.time()) < 60
     assert polled.is_at_end
     assert not polled.rejected
     assert _quick(reader, polled.position).records == 0
@@ -185,12 +186,12 @@ def test_files_that_came_too_early_are_not_opened(tmp_path: pathlib.Path) -> Non
 
 def test_a_poll_waits_for_a_file(tmp_path: pathlib.Path) -> None:
     _drop(tmp_path, "young.jsonl", "a")
-    reader = _reader(tmp_path, settle_seconds=0.6)
+    reader = _reader(tmp_path, settle_seconds=2)
     polled = _quick(reader)
     assert (polled.records, polled.is_at_end) == (0, False)
     begin = time.monotonic()
     assert _users(_poll(reader, polled.position)) == ["a"]
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 50
 
 
 def test_nothing_is_taken_that_a_look_of_long_ago_knew(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,14 +207,14 @@ def test_nothing_is_taken_that_a_look_of_long_ago_knew(tmp_path: pathlib.Path, m
         time.sleep(0.2)
 
     monkeypatch.setattr(FolderReader, "_list", list_and_stand_still)
-    polled = _poll(_reader(tmp_path), wait=0.5)
+    polled = _poll(_reader(tmp_path))
     assert _users(polled) == ["a", "b"]
     assert not polled.rejected
 
 
 def test_what_is_still_being_written_is_taken_at_its_last_time(tmp_path: pathlib.Path) -> None:
     path = _drop(tmp_path, "slow.jsonl", "a")
-    reader = _reader(tmp_path, settle_seconds=0.5)
+    reader = _reader(tmp_path, settle_seconds=2)
     polled = _quick(reader)
     write_json(path, [("a", "i", TIME), ("b", "i", TIME)])
     polled = _poll(reader, polled.position)
@@ -223,7 +224,7 @@ def test_what_is_still_being_written_is_taken_at_its_last_time(tmp_path: pathlib
 
 def test_a_file_that_is_replaced_while_it_waits_is_read_once(tmp_path: pathlib.Path) -> None:
     _drop(tmp_path, "log.jsonl", "a")
-    reader = _reader(tmp_path, settle_seconds=0.5)
+    reader = _reader(tmp_path, settle_seconds=2)
     polled = _quick(reader)
     _drop(tmp_path, "log.jsonl", "bc")
     polled = _poll(reader, _quick(reader, polled.position).position)
@@ -279,8 +280,9 @@ def test_a_file_that_may_not_be_read_stops_the_stream_until_it_may(ending: str) 
             write_json(written, [("b", "i", TIME)])
         else:
             written.write_text(f"user,item,timestamp\nb,i,{TIME}\n")
-        written.chmod(0)
         _move_in(written, path)
+        _read_to_the_end(_reader(folder), 100)  # what it imports may be below a folder that nobody else may enter
+        path.chmod(0)
         with _unprivileged():
             reader = _reader(folder)
             polled = _poll(reader, max_records=1)
@@ -310,7 +312,7 @@ def test_damaged_files_are_rejected_and_the_stream_goes_on(tmp_path: pathlib.Pat
     _drop(tmp_path, "good.jsonl", "z")
     time.sleep(0.12)
     reader = _reader(tmp_path)
-    polled = _poll(reader, wait=1)
+    polled = _poll(reader)
     assert _users(polled)[-1] == "z"
     assert [pathlib.Path(part.source).name for part in polled.rejected] == list(damaged)
     assert {part.reason.partition(": ")[0] for part in polled.rejected} == {"file rejected"}

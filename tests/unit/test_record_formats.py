@@ -83,7 +83,7 @@ def _split(monkeypatch: pytest.MonkeyPatch, spans: tuple[int, int, int]) -> None
         monkeypatch.setattr(record_formats, name, value)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.one_of(st.just(GOOD), rows, hostile), min_size=1, max_size=24), SPANS)
 def test_json_values_are_read_as_lines_of_a_file(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, values: list[bytes], spans: tuple[int, int, int]
@@ -102,7 +102,7 @@ def test_json_values_are_read_as_lines_of_a_file(
     assert (outcome_events, outcome_rejected) == (events, rejected)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.lists(st.lists(st.one_of(st.none(), st.just(GOOD), rows, hostile), max_size=12), min_size=1, max_size=4), SPANS
 )

@@ -261,7 +261,7 @@ def test_workers_killed_anywhere_leave_whole_windows_and_the_last_one_finishes(s
     killed = 0
     for death in range(30):
         children = [worker(sink) for _ in range(1 + death % 2)]
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(list(folder_of(sink).glob("2017*"))) < 2 * death and time.monotonic() < deadline:
             pass
         time.sleep(source.uniform(0, 0.005))  # so that it meets any step of a file

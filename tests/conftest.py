@@ -1,0 +1,20 @@
+"""What holds for all tests: a slow machine fails none, and commands print no colours that the shell asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("shh", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shh")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_colours_of_the_shell() -> Iterator[None]:
+    """rich takes a pipe for a terminal where one of these is set, also in the processes that tests start."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+            patch.delenv(name, raising=False)
+        yield
