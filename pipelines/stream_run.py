@@ -259,7 +259,8 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: Flink
                 ended = _look(request, status)
             _cancel_on_cluster(request, status)
             job.cancel()
-        _tell_end(ended, request, status)
+        stop_file = request.stop_file
+        _tell_end(ended, made_stop_file or (stop_file is not None and os.path.lexists(stop_file)), request, status)
     finally:
         status.close()
         if made_stop_file and request.stop_file is not None:
@@ -325,11 +326,12 @@ def _stopped_words(request: StreamRequest) -> str:
     return f"{words} This run cannot go on; a new one has a new run id and a budget of its own."
 
 
-def _tell_end(ended: RunEnded | None, request: StreamRequest, status: StreamStatus) -> None:
+def _tell_end(ended: RunEnded | None, was_asked: bool, request: StreamRequest, status: StreamStatus) -> None:
+    """was_asked: whether somebody asked for a stop. The end of a run does not say so: that would depend on its data."""
     if ended is None:
         status.tell("All that was there is read. Windows that were still open then are not answered.")
-    elif ended.drained:
-        status.tell(f"Drained: all {ended.windows:,} windows are closed; nothing more is answered.")
+    elif was_asked:
+        status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
     else:
         status.tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
     if isinstance(request.sink, ReportFolder):
