@@ -20,7 +20,6 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.partition_progress import ARRIVAL
-from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitor_stream import MonitorStream
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.operator_counters import operator_counts, operator_gauges
@@ -30,6 +29,7 @@ from dp_transforms.write_report_stream import WriteRejectedFolder, WriteReportSt
 from pipelines.flink_watch import FlinkWatch
 from pipelines.options import TERMINATED, UserError
 from pipelines.pipeline_errors import told_in_one_line
+from pipelines.sink_look import SinkLook
 from pipelines.stream_engine import started_engine
 from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS
 from pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
@@ -229,6 +229,7 @@ def _caught_stops() -> Iterator[_Stops]:
 def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: FlinkWatch | None) -> None:
     made_stop_file = False
     next_metrics = 0.0
+    sink = SinkLook(request.sink, request.run_id, status)
     try:
         with _quiet_threads(), _caught_stops() as stops:
             asked = 0
@@ -239,7 +240,7 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: Flink
                     asked = stops.count
                     made_stop_file = _ask_to_stop(asked, stops.code, job, request, status) or made_stop_file
                 looked = time.monotonic()
-                ended = _look(request, status)
+                ended = sink.look(_goes_on_words(request))
                 if looked >= next_metrics:
                     metrics = job.metrics() if flink is None else flink.metrics()
                     if metrics is not None:
@@ -256,7 +257,7 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: Flink
             if ended is None:
                 with told_in_one_line(_FAILED):
                     job.raise_error()
-                ended = _look(request, status)
+                ended = sink.look_until_read(stops.woken, _SECONDS_BETWEEN_LOOKS)
             _cancel_on_cluster(request, status)
             job.cancel()
         stop_file = request.stop_file
@@ -266,16 +267,6 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: Flink
         if made_stop_file and request.stop_file is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(request.stop_file)
-
-
-def _look(request: StreamRequest, status: StreamStatus) -> RunEnded | None:
-    """Shows what is new in the sink. The end counts when no report is missing any more."""
-    try:
-        _, reports, ended = request.sink.read(request.run_id)
-    except StreamError as error:
-        raise UserError(str(error)) from None
-    status.show_reports(reports)
-    return ended if ended is not None and len(reports) >= ended.reports else None
 
 
 def _ask_to_stop(times: int, code: int, job: _Job, request: StreamRequest, status: StreamStatus) -> bool:
@@ -314,6 +305,14 @@ def _cancel_on_cluster(request: StreamRequest, status: StreamStatus) -> None:
                 cluster.wait_for_state(job.job_id, ENDED, _SECONDS_TO_CANCEL)
     except EngineError:
         status.tell(f"The job {_job_name(request)} may still be there: cancel it at http://{cluster.address}.")
+
+
+def _goes_on_words(request: StreamRequest) -> str:
+    """Of a job that does not end with this command; empty for others."""
+    if request.engine.is_local:
+        return ""
+    place = f"http://{request.engine.flink_master}" if request.engine.name == FLINK else "the console of Dataflow"
+    return f"The job {_job_name(request)} still runs: see it at {place}. When to cancel it: docs/deploy.md."
 
 
 def _stopped_words(request: StreamRequest) -> str:
