@@ -117,9 +117,7 @@ def _announce(request: StreamRequest, status: StreamStatus) -> None:
     status.announce(request.plan.guarantee)
     keep = " Keep this name and the key: both are needed to go on with it." if request.engine.name == FLINK else ""
     status.tell(f"Run {request.run_id} on {request.engine.name}.{keep}")
-    if request.stop_file is not None and not request.detach:
-        status.tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {request.stop_file}")
-    elif request.stop_file is not None:
+    if request.stop_file is not None and request.detach:
         status.tell(f"To drain it, so that all windows close and it ends: touch {request.stop_file}")
 
 
@@ -232,6 +230,8 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: Flink
     sink = SinkLook(request.sink, request.run_id, status)
     try:
         with _quiet_threads(), _caught_stops() as stops:
+            if request.stop_file is not None:  # not before signals are caught
+                status.tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {request.stop_file}")
             asked = 0
             ended: RunEnded | None = None
             # What is over ends by itself on engines that read once.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import pathlib
+import signal
 import threading
 import types
 from collections.abc import Iterator
@@ -174,6 +176,22 @@ def test_a_command_that_gives_up_says_where_a_remote_job_still_runs(monkeypatch:
         with pytest.raises(UserError, match=said):
             watch(sink, job, Status(), engine)
         assert not job.is_cancelled
+
+
+def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path: pathlib.Path) -> None:
+    """What is told can be relied on at once: not before signals are caught."""
+    sink, stop_file = Sink(([], None), ([], None), (REPORTS, END)), tmp_path / "stop"
+
+    class Impatient(Status):
+        def tell(self, text: str) -> None:
+            super().tell(text)
+            if text.startswith("Ctrl-C drains it"):
+                signal.raise_signal(signal.SIGINT)
+
+    status = Impatient()
+    watch(sink, Job(sink, 99), status, EngineChoice("prism"), str(stop_file))
+    assert [words.split(":")[0] for words in status.told] == ["Ctrl-C drains it", "Draining", "A stop was asked for"]
+    assert not stop_file.exists()
 
 
 def test_a_job_that_fails_is_told_at_once_even_if_the_output_cannot_be_read() -> None:
