@@ -90,7 +90,7 @@ class BoundContributionsCountedDoFn(KeyedStageDoFn):
         self._shards = shards
 
     def process(self, group: Group) -> Iterator[tuple[Key, Sent]]:
-        (window, _), (is_drained, blobs) = group
+        (window, _), blobs = group
         parts: dict[int, ItemHolders] = {}
         if blobs:
             pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
@@ -98,5 +98,5 @@ class BoundContributionsCountedDoFn(KeyedStageDoFn):
             parts = dict(ItemHolders.of_pairs(bounded).shard_by_item(self._shards))
         for shard in range(self._shards):
             packed = list(holder_messages(parts[shard])) if shard in parts else []
-            for message in announced(packed, is_drained):
+            for message in announced(packed):
                 yield (window, shard), message

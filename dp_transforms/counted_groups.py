@@ -18,16 +18,16 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from dp_transforms.operator_counters import LATE_BATCHES, operator_counter
 
 Key = tuple[int, int]
-Sent = tuple[int, bool, bytes]  # the fields of event_streams.partition_poller.Message
-Group = tuple[Key, tuple[bool, list[bytes]]]
+Sent = tuple[int, bytes]  # the fields of event_streams.partition_poller.Message
+Group = tuple[Key, list[bytes]]
 
 
 class GatherCounted(beam.PTransform):
-    """``(key, (announced, is_drained, blob))`` -> ``(key, (is_drained, blobs))``, once for each key, when complete.
+    """``(key, (announced, blob))`` -> ``(key, blobs)``, once for each key, when complete.
 
     senders: how many senders each key has. announced: on one message of each sender, its last, the number of messages
-    it sends for the key, that one among them; 0 on all others. is_drained: whether any message says so. Empty blobs are
-    left out. A group comes in no particular order.
+    it sends for the key, that one among them; 0 on all others. Empty blobs are left out. A group comes in no particular
+    order.
     """
 
     def __init__(self, senders: int) -> None:
@@ -41,21 +41,19 @@ class GatherCounted(beam.PTransform):
 class GatheredCount:
     """How much of a group has come: a few bytes that are read and written for each message."""
 
-    _FIELDS = struct.Struct("<qqqq")
+    _FIELDS = struct.Struct("<qqq")
     SIZE = _FIELDS.size
 
     def __init__(self, data: bytes | None = None) -> None:
         self.received: int
         self.expected: int
         self.senders: int
-        self.received, self.expected, self.senders, drained = self._FIELDS.unpack(data or bytes(self.SIZE))
-        self.is_drained = bool(drained)
+        self.received, self.expected, self.senders = self._FIELDS.unpack(data or bytes(self.SIZE))
 
-    def add(self, announced: int, is_drained: bool) -> None:
+    def add(self, announced: int) -> None:
         self.received += 1
         self.expected += announced
         self.senders += announced > 0
-        self.is_drained |= is_drained
 
     def is_complete(self, senders: int) -> bool:
         return self.senders == senders and self.received == self.expected
@@ -65,7 +63,7 @@ class GatheredCount:
         return self.senders > senders or (self.senders == senders and self.received > self.expected)
 
     def to_bytes(self) -> bytes:
-        return self._FIELDS.pack(self.received, self.expected, self.senders, self.is_drained)
+        return self._FIELDS.pack(self.received, self.expected, self.senders)
 
 
 class GatherCountedDoFn(beam.DoFn):
@@ -89,14 +87,14 @@ class GatherCountedDoFn(beam.DoFn):
         blobs: Any = beam.DoFn.StateParam(BLOBS),
         count: Any = beam.DoFn.StateParam(COUNT),
     ) -> Iterator[Group]:
-        key, (announced, is_drained, blob) = element
+        key, (announced, blob) = element
         so_far = GatheredCount(count.read())
-        so_far.add(announced, is_drained)
+        so_far.add(announced)
         if so_far.is_complete(self._senders):
             gathered = list(blobs.read()) if so_far.received > 1 else []
             blobs.clear()
             count.clear()
-            yield key, (so_far.is_drained, [*gathered, blob] if blob else gathered)
+            yield key, [*gathered, blob] if blob else gathered
             return
         if so_far.is_contradiction(self._senders):
             self._late.inc()

@@ -98,7 +98,7 @@ class FindCandidatesCountedDoFn(KeyedStageDoFn):
             self._zero_items = ZeroItemsOfWindows(self._domain, self._settings, self._keys, self._shards)
 
     def process(self, group: Group) -> Iterator[tuple[Key, Sent]]:
-        (window, shard), (is_drained, blobs) = group
+        (window, shard), blobs = group
         parts = [ItemHolders.from_bytes(blob) for blob in blobs]
         drawn = self._zero_items.cells(window, shard) if self._zero_items is not None else None
         if drawn is not None:
@@ -106,5 +106,5 @@ class FindCandidatesCountedDoFn(KeyedStageDoFn):
         packed: list[bytes] = []
         if parts:
             packed = list(holder_messages(find_candidates(ItemHolders.merge(parts), self._settings, self._keys)))
-        for message in announced(packed, is_drained):
+        for message in announced(packed):
             yield (window, 0), message

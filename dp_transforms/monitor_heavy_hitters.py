@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.coders import BooleanCoder, BytesCoder, ListCoder, TupleCoder, VarIntCoder
+from apache_beam.coders import BytesCoder, ListCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
@@ -40,9 +40,9 @@ _CELLS_BEFORE_COMPACTION = 64
 _LEAST_NEAR_WINDOWS = 64
 _PROGRESS = struct.Struct("<qqq")  # next_window, hit_bound, reports
 ENDED = "ended"  # tag of the second output
-# Window, how many of these it has, whether drained, candidates: most windows have one, larger ones come cut.
-_Part = tuple[int, int, bool, list[bytes]]
-_PART_CODER = TupleCoder([VarIntCoder(), VarIntCoder(), BooleanCoder(), ListCoder(BytesCoder())])
+# Window, how many of these it has, candidates: most windows have one, larger ones come cut.
+_Part = tuple[int, int, list[bytes]]
+_PART_CODER = TupleCoder([VarIntCoder(), VarIntCoder(), ListCoder(BytesCoder())])
 
 
 class MonitorHeavyHitters(beam.PTransform):
@@ -61,7 +61,7 @@ class MonitorHeavyHitters(beam.PTransform):
 
 
 class MonitorCounted(beam.PTransform):
-    """``((window, 0), (is_drained, packed candidates))`` -> `WindowReport`, and `RunEnded` tagged `ENDED`."""
+    """``((window, 0), packed candidates)`` -> `WindowReport`, and `RunEnded` tagged `ENDED`."""
 
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class MonitorCounted(beam.PTransform):
 
 def _with_key(group: Group, stream: str) -> Iterator[tuple[str, _Part]]:
     """The candidates of a window in elements that engines take."""
-    (window, _), (is_drained, blobs) = group
+    (window, _), blobs = group
     cut: list[list[bytes]] = [[]]
     size = 0
     for blob in blobs:
@@ -88,7 +88,7 @@ def _with_key(group: Group, stream: str) -> Iterator[tuple[str, _Part]]:
         cut[-1].append(blob)
         size += len(blob)
     for part in cut:
-        yield stream, (window, len(cut), is_drained, part)
+        yield stream, (window, len(cut), part)
 
 
 class ClosingDoFn(KeyedStageDoFn):
@@ -260,7 +260,7 @@ class CountedMonitorDoFn(ClosingDoFn):
         progress: Any = beam.DoFn.StateParam(PROGRESS),
     ) -> Iterator[object]:
         stream, part = element
-        window, parts, _, _ = part
+        window, parts, _ = part
         next_window, _, _ = _read_progress(progress)
         if window < next_window:
             self._late.inc()
@@ -276,13 +276,13 @@ class CountedMonitorDoFn(ClosingDoFn):
         self._pending_windows.set(len(queue))
         if not due:
             return
-        last, _, is_drained, _ = due[-1][0]
-        slabs = [(of_one[0][0], blobs) for of_one in due if (blobs := [blob for part in of_one for blob in part[3]])]
+        last = due[-1][0][0]
+        slabs = [(of_one[0][0], blobs) for of_one in due if (blobs := [blob for part in of_one for blob in part[2]])]
         yield from self._close(slabs, budgets, progress, next_window=last + 1)
         self._closed.inc(len(due))
         if last + 1 == self._settings.schedule.horizon:
             _, _, reports = _read_progress(progress)
-            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, last + 1, is_drained, reports))
+            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, last + 1, reports))
 
 
 def _read_progress(progress: Any) -> tuple[int, int, int]:

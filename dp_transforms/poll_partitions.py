@@ -59,7 +59,7 @@ _ASKED: dict[tuple[str, int], float] = {}
 
 
 class PollPartitions(beam.PTransform):
-    """Begin of a pipeline -> ``((window, shard of users), (announced, is_drained, blob))``, and `RejectedEvents`.
+    """Begin of a pipeline -> ``((window, shard of users), (announced, blob))``, and `RejectedEvents`.
 
     Each partition sends to every shard of every window, and announces there when it closes the window: so each has as
     many senders as there are partitions. driver: ``timers``, or ``loop``: each partition in one call until it has

@@ -36,7 +36,7 @@ _PATIENCE_SECONDS = 180  # beyond the end of the declared range
 
 
 class Outcome(NamedTuple):
-    """What the topic of reports holds at the end. windows: that were closed, None if the run did not end by itself;
+    """What the topic of reports holds at the end. windows: that were closed, None if the run did not end;
     contradictions: records of one window that differ; repeats: the same record again."""
 
     reported: int
@@ -51,7 +51,7 @@ def outcome(records: Sequence[StoredRecord]) -> Outcome:
     for record in records:
         by_key[record.key].append(record.value)
     decoded = [decode_record(values[0])[1] for values in by_key.values()]
-    ends = [record for record in decoded if isinstance(record, RunEnded) and not record.drained]
+    ends = [record for record in decoded if isinstance(record, RunEnded)]
     return Outcome(
         sum(isinstance(record, WindowReport) for record in decoded),
         ends[0].windows if ends else None,
@@ -152,7 +152,7 @@ def _kill_worker(
 
 def _tell(console: Console, found: Outcome, code: int | None, restarts: int, written: int) -> int:
     checks = (
-        (code == 0 and found.windows == _WINDOWS, f"The run ended by itself, with all {_WINDOWS} windows closed."),
+        (code == 0 and found.windows == _WINDOWS, f"The run ended, with all {_WINDOWS} windows closed."),
         (found.reported > 0, f"{found.reported} windows were answered, out of some {written:,} clicks."),
         (
             found.contradictions == 0,

@@ -74,8 +74,7 @@ def _read(path: str) -> tuple[ReportHeader, Iterator[WindowReport], str]:
         raise UserError(str(error)) from error
     if ended is None:
         return header, iter(reports), "The run goes on: further windows may follow."
-    end = "was ended early" if ended.drained else "has ended"
-    return header, iter(reports), f"The run {end}: all of its {ended.windows} windows are closed."
+    return header, iter(reports), f"The run has ended: all of its {ended.windows} windows are closed."
 
 
 def _write_chart(path: str, header: ReportHeader, reports: list[WindowReport]) -> None:

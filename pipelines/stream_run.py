@@ -20,7 +20,6 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.partition_progress import ARRIVAL
-from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitor_stream import MonitorStream
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.operator_counters import operator_counts, operator_gauges
@@ -30,6 +29,7 @@ from dp_transforms.write_report_stream import WriteRejectedFolder, WriteReportSt
 from pipelines.flink_watch import FlinkWatch
 from pipelines.options import TERMINATED, UserError
 from pipelines.pipeline_errors import told_in_one_line
+from pipelines.sink_look import SinkLook
 from pipelines.stream_engine import started_engine
 from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS
 from pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
@@ -118,9 +118,7 @@ def _announce(request: StreamRequest, status: StreamStatus) -> None:
     status.announce(request.plan.guarantee)
     keep = " Keep this name and the key: both are needed to go on with it." if request.engine.name == FLINK else ""
     status.tell(f"Run {request.run_id} on {request.engine.name}.{keep}")
-    if request.stop_file is not None and not request.detach:
-        status.tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {request.stop_file}")
-    elif request.stop_file is not None:
+    if request.stop_file is not None and request.detach:
         status.tell(f"To drain it, so that all windows close and it ends: touch {request.stop_file}")
 
 
@@ -224,8 +222,11 @@ def _caught_stops() -> Iterator[_Stops]:
 def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: FlinkWatch | None) -> None:
     made_stop_file = False
     next_metrics = 0.0
+    sink = SinkLook(request.sink, request.run_id, status)
     try:
         with _quiet_threads(), _caught_stops() as stops:
+            if request.stop_file is not None:  # not before signals are caught
+                status.tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {request.stop_file}")
             asked = 0
             ended: RunEnded | None = None
             # What is over ends by itself on engines that read once.
@@ -234,7 +235,7 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: Flink
                     asked = stops.count
                     made_stop_file = _ask_to_stop(asked, stops.code, job, request, status) or made_stop_file
                 looked = time.monotonic()
-                ended = _look(request, status)
+                ended = sink.look(_goes_on_words(request))
                 if looked >= next_metrics:
                     metrics = job.metrics() if flink is None else flink.metrics()
                     if metrics is not None:
@@ -251,25 +252,16 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: Flink
             if ended is None:
                 with told_in_one_line(_FAILED):
                     job.raise_error()
-                ended = _look(request, status)
+                ended = sink.look_until_read(stops.woken, _SECONDS_BETWEEN_LOOKS)
             _cancel_on_cluster(request, status)
             job.cancel()
-        _tell_end(ended, request, status)
+        stop_file = request.stop_file
+        _tell_end(ended, made_stop_file or (stop_file is not None and os.path.lexists(stop_file)), request, status)
     finally:
         status.close()
         if made_stop_file and request.stop_file is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(request.stop_file)
-
-
-def _look(request: StreamRequest, status: StreamStatus) -> RunEnded | None:
-    """Shows what is new in the sink. The end counts when no report is missing any more."""
-    try:
-        _, reports, ended = request.sink.read(request.run_id)
-    except StreamError as error:
-        raise UserError(str(error)) from None
-    status.show_reports(reports)
-    return ended if ended is not None and len(reports) >= ended.reports else None
 
 
 def _ask_to_stop(times: int, code: int, job: _Job, request: StreamRequest, status: StreamStatus) -> bool:
@@ -310,6 +302,14 @@ def _cancel_on_cluster(request: StreamRequest, status: StreamStatus) -> None:
         status.tell(f"The job {_job_name(request)} may still be there: cancel it at http://{cluster.address}.")
 
 
+def _goes_on_words(request: StreamRequest) -> str:
+    """Of a job that does not end with this command; empty for others."""
+    if request.engine.is_local:
+        return ""
+    place = f"http://{request.engine.flink_master}" if request.engine.name == FLINK else "the console of Dataflow"
+    return f"The job {_job_name(request)} still runs: see it at {place}. When to cancel it: docs/deploy.md."
+
+
 def _stopped_words(request: StreamRequest) -> str:
     words = "Stopped at once. What was reported stays; open windows were not answered."
     if request.engine.name == FLINK and (request.engine.checkpoint_dir or not request.engine.is_local):
@@ -320,11 +320,12 @@ def _stopped_words(request: StreamRequest) -> str:
     return f"{words} This run cannot go on; a new one has a new run id and a budget of its own."
 
 
-def _tell_end(ended: RunEnded | None, request: StreamRequest, status: StreamStatus) -> None:
+def _tell_end(ended: RunEnded | None, was_asked: bool, request: StreamRequest, status: StreamStatus) -> None:
+    """was_asked: whether somebody asked for a stop. The end of a run does not say so: that would depend on its data."""
     if ended is None:
         status.tell("All that was there is read. Windows that were still open then are not answered.")
-    elif ended.drained:
-        status.tell(f"Drained: all {ended.windows:,} windows are closed; nothing more is answered.")
+    elif was_asked:
+        status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
     else:
         status.tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
     if isinstance(request.sink, ReportFolder):

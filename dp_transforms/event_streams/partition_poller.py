@@ -34,10 +34,9 @@ _BY_TIME = f"{_TOO_FAR_AHEAD} (position: its time in microseconds)"
 
 class Message(NamedTuple):
     """To one shard of one window. announced: how many messages its sender sends there, this last one among them; 0 on
-    all others. is_drained: whether the operator ended the run. blob: packed content; empty for none."""
+    all others. blob: packed content; empty for none."""
 
     announced: int
-    is_drained: bool
     blob: bytes
 
 
@@ -120,7 +119,7 @@ class PartitionPoller:
         step = Step()
         if progress.intent is None and not progress.is_read:
             if is_draining and (not self._confirm or progress.has_passed(open_since_micros)):
-                progress.intend(CLOCK_END, is_drain=True)
+                progress.intend(CLOCK_END)
             else:
                 self._read(name, progress, reader, now_micros, open_since_micros, is_draining, step)
         if progress.intent is not None:
@@ -161,7 +160,7 @@ class PartitionPoller:
             return
         if is_draining:
             if reader.confirm_end():
-                progress.intend(CLOCK_END, is_drain=True)
+                progress.intend(CLOCK_END)
         elif not polled.records:
             target = progress.idle_clock_micros(now_micros, open_since_micros)
             if target is not None and reader.confirm_end():
@@ -179,17 +178,14 @@ class PartitionPoller:
             batch, schedule, self._keys, windows_per_slab=1, shards=self._shards, first_open=first_open
         ):
             blobs = list(pair_messages(pairs))
-            step.messages += [((window, shard), Message(0, False, blob)) for blob in blobs]
+            step.messages += [((window, shard), Message(0, blob)) for blob in blobs]
             progress.sent(window, shard, len(blobs))
 
     def _close(self, progress: PartitionProgress, step: Step) -> None:
         """Announces to all shards of the windows that close here; only so many at once."""
         closed = progress.close_windows(_WINDOWS_AT_ONCE)
         for window, sent in closed:
-            step.messages += [
-                ((window, shard), Message(messages + 1, progress.is_drained, b""))
-                for shard, messages in enumerate(sent)
-            ]
+            step.messages += [((window, shard), Message(messages + 1, b"")) for shard, messages in enumerate(sent)]
         step.is_busy |= len(closed) == _WINDOWS_AT_ONCE
 
 
@@ -206,7 +202,7 @@ def _digest_of_run(settings: MonitorSettings, keys: StreamKeys, clock: StreamClo
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
-def announced(blobs: list[bytes], is_drained: bool) -> list[Message]:
+def announced(blobs: list[bytes]) -> list[Message]:
     """All that one sender has for one shard of one window, as its messages: the last one announces them."""
     *first, last = blobs or [b""]
-    return [*(Message(0, is_drained, blob) for blob in first), Message(len(first) + 1, is_drained, last)]
+    return [*(Message(0, blob) for blob in first), Message(len(first) + 1, last)]

@@ -100,7 +100,6 @@ class Intent:
 
     name: str
     clock_micros: int
-    is_drain: bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,8 +124,8 @@ class PartitionProgress:
 
     position: where to read on; None at the beginning. clock_micros: the partition's clock. next_window: the first
     window that is not closed here. intent: what is to happen at this position, before anything else is read.
-    is_drained: whether the operator ended the run. read_at_micros: wall clock when the last record was read that has a
-    clock value, a hint. run: a digest of what the run must keep.
+    read_at_micros: wall clock when the last record was read that has a clock value, a hint. run: a digest of what the
+    run must keep.
     """
 
     def __init__(self, schedule: WindowSchedule, clock: StreamClock, shards: int) -> None:
@@ -137,7 +136,6 @@ class PartitionProgress:
         self.clock_micros = CLOCK_BEGIN
         self.next_window = 0
         self.intent: Intent | None = None
-        self.is_drained = False
         self.read_at_micros = CLOCK_BEGIN
         self.run = ""
         self._sent: dict[int, list[int]] = {}  # window: messages sent, by shard
@@ -221,11 +219,11 @@ class PartitionProgress:
         ended_before = np.array([target - self._clock.behind_micros])
         return target if self._schedule.windows_ended_before(ended_before)[0] > self.windows_due else None
 
-    def intend(self, clock_micros: int, *, is_drain: bool = False) -> Intent:
+    def intend(self, clock_micros: int) -> Intent:
         """Binds this partition to set its clock at this position, and stops reading. Raises ValueError if bound."""
         if self.intent is not None:
             raise ValueError("an intent is pending already.")
-        self.intent = Intent(uuid.uuid4().hex, clock_micros, is_drain)
+        self.intent = Intent(uuid.uuid4().hex, clock_micros)
         return self.intent
 
     def act(self) -> None:
@@ -233,7 +231,6 @@ class PartitionProgress:
         if self.intent is None:
             raise ValueError("no intent is pending.")
         self.clock_micros = max(self.clock_micros, self.intent.clock_micros)
-        self.is_drained |= self.intent.is_drain
         self.intent = None
 
     def to_bytes(self) -> bytes:
@@ -244,7 +241,6 @@ class PartitionProgress:
             "clock_micros": self.clock_micros,
             "next_window": self.next_window,
             "intent": None if self.intent is None else dataclasses.asdict(self.intent),
-            "is_drained": self.is_drained,
             "read_at_micros": self.read_at_micros,
             "run": self.run,
             "sent": list(self._sent.items()),
@@ -264,7 +260,6 @@ class PartitionProgress:
         progress.clock_micros = fields["clock_micros"]
         progress.next_window = fields["next_window"]
         progress.intent = None if fields["intent"] is None else Intent(**fields["intent"])
-        progress.is_drained = fields["is_drained"]
         progress.read_at_micros = fields["read_at_micros"]
         progress.run = fields["run"]
         progress._sent = dict(fields["sent"])

@@ -48,18 +48,17 @@ class WindowReport(NamedTuple):
 
 
 class RunEnded(NamedTuple):
-    """Says that a run has released all that it will.
+    """Says that a run has released all that it will, and nothing of why: whether a stop that the operator asked for
+    mattered depends on data that is never released (docs/guarantee.md, section 7).
 
     stream: name of the stream.
     windows: how many windows were closed, those without heavy items among them.
-    drained: whether the operator ended the run before its declared end.
     reports: how many of the windows had heavy items. This word can overtake the last of their reports; with the number
         a reader knows when all have come.
     """
 
     stream: str
     windows: int
-    drained: bool = False
     reports: int = 0
 
 

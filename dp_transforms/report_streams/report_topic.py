@@ -54,6 +54,7 @@ _PRODUCER = {
     "enable.idempotence": True,
     "transaction.timeout.ms": _TRANSACTION_SECONDS * 1000,
     "compression.type": "zstd",
+    "message.max.bytes": 1_000_000_000,  # the client's most: the broker decides, after compression
 }
 _CONSUMER = {
     "group.id": "shh",  # the client wants one; nothing is stored under it
@@ -63,6 +64,7 @@ _CONSUMER = {
     "enable.partition.eof": True,
     "fetch.wait.max.ms": 20,  # it reads to the end and is closed: a broker need not wait for more to come
     "check.crcs": True,
+    "receive.message.max.bytes": 2**31 - 1,  # what could be written can be read
 }
 
 
@@ -226,6 +228,7 @@ class ReportTopicWriter:
         self._producer.purge()
 
     def _produce(self, key: str, record: TopicRecord) -> None:
+        kafka = import_confluent_kafka()
         value = encode_record(record, self._run.run_id, self._sink.record_format)
         with self._errors():
             if not self._in_transaction:
@@ -243,6 +246,10 @@ class ReportTopicWriter:
                     return
                 except BufferError:  # more than the client holds back: wait until some are sent
                     self._producer.poll(0.1)
+                except kafka.KafkaException as error:
+                    if error.args[0].code() == kafka.KafkaError._STATE:  # the transaction has failed: only its end
+                        self._producer.commit_transaction(_WAIT_SECONDS)  # says why, and nothing is committed
+                    raise
 
     def _errors(self) -> contextlib.AbstractContextManager[None]:
         return _kafka_errors(self._sink.topic)
@@ -325,5 +332,10 @@ def _kafka_errors(topic: str) -> Iterator[None]:
         if code.code() in (kafka.KafkaError._FENCED, kafka.KafkaError.PRODUCER_FENCED):
             raise StreamError(
                 f"the topic {topic!r}: another worker has taken over this run; this one has written nothing more."
+            ) from error
+        if code.code() == kafka.KafkaError.MSG_SIZE_TOO_LARGE:
+            raise StreamError(
+                f"the topic {topic!r} takes no record as large as a report of this run, which was not written: raise"
+                " its max.message.bytes (docs/deploy.md), and the run can go on."
             ) from error
         raise StreamError(f"the topic {topic!r} cannot be used ({error_name(error)}). Check the brokers.") from error

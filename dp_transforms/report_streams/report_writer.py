@@ -103,7 +103,6 @@ def ended_fields(ended: RunEnded) -> dict[str, Any]:
     return {
         "stream": str(ended.stream),
         "windows": int(ended.windows),
-        "drained": bool(ended.drained),
         "reports": int(ended.reports),
     }
 
@@ -115,7 +114,6 @@ def parse_ended(fields: Any) -> RunEnded:
         and set(fields) == set(RunEnded._fields)
         and isinstance(fields["stream"], str)
         and all(type(fields[name]) is int and fields[name] >= 0 for name in ("windows", "reports"))
-        and isinstance(fields["drained"], bool)
     ):
-        raise ReportFileError("the record of the end of the run must have a stream, windows and reports, and drained.")
+        raise ReportFileError("the record of the end of the run must have a stream, windows and reports.")
     return RunEnded(**fields)

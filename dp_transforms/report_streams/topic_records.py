@@ -53,7 +53,6 @@ ENDED_AVRO_SCHEMA: dict[str, Any] = {
         _RUN_ID,
         _STREAM,
         {"name": "windows", "type": "long", "doc": "Windows that were closed, those without heavy items among them."},
-        {"name": "drained", "type": "boolean", "doc": "Whether the run was ended before its declared end."},
         {"name": "reports", "type": "long", "doc": "Windows with heavy items: how many reports the run has."},
     ],
 }

@@ -184,7 +184,7 @@ def test_a_stop_file_ends_the_run_with_what_was_read(tmp_path):
     never = StreamClock(idle_timeout_seconds=366 * 86_400)
     source = MemoryStream.of([arrivals_of(log)])
     ran = Ran(tmp_path, {"stream": (source, plan, {"clock": never, "stop_file": str(stop)})})
-    assert ran.ended["stream"] == [RunEnded("events", 4, drained=True)]
+    assert ran.ended["stream"] == [RunEnded("events", 4)]
     assert ran.reports["stream"] == []
 
 
@@ -228,26 +228,20 @@ def test_a_group_is_complete_when_all_that_was_announced_has_come_in_any_order()
         source = random.Random(seed)
         senders = source.randrange(1, 5)
         sent = [[f"{sender}.{at}".encode() for at in range(source.randrange(4))] for sender in range(senders)]
-        messages = [message for blobs in sent for message in announced(blobs, False)]
+        messages = [message for blobs in sent for message in announced(blobs)]
         source.shuffle(messages)
         gathered = Gathered(senders)
         assert gathered.take(messages[:-1]) == []
-        ((key, (is_drained, blobs)),) = gathered.take(messages[-1:])
-        assert (key, is_drained, sorted(blobs)) == ((0, 0), False, sorted(b for blobs in sent for b in blobs))
+        ((key, blobs),) = gathered.take(messages[-1:])
+        assert (key, sorted(blobs)) == ((0, 0), sorted(b for blobs in sent for b in blobs))
         assert (gathered.blobs.content, gathered.count.content) == ([], None)
-
-
-def test_a_group_is_drained_if_any_sender_is():
-    for drained in (True, False):
-        messages = [(1, drained, b"a"), (1, not drained, b"")]
-        assert Gathered(2).take(messages) == [((0, 0), (True, [b"a"]))]
 
 
 def test_more_than_was_announced_is_counted_and_never_emitted(monkeypatch):
     monkeypatch.setattr("dp_transforms.counted_groups.operator_counter", LocalCounter)
     LocalCounter.counts.clear()
     gathered = Gathered(1)
-    assert gathered.take([(0, False, b"a"), (0, False, b"b"), (2, False, b"c")]) == []
+    assert gathered.take([(0, b"a"), (0, b"b"), (2, b"c")]) == []
     assert LocalCounter.counts[LATE_BATCHES] == 1
 
 
@@ -297,9 +291,9 @@ def test_windows_out_of_turn_wait_at_a_cost_that_hardly_grows_with_their_number(
     monitor.state["near"], monitor.state["far"] = bags = CountingBag(), CountingBag()
     outputs = []
     for turn, window in enumerate(windows):
-        outputs += list(monitor.close((window, 1, window == 1_999, [])))
+        outputs += list(monitor.close((window, 1, [])))
         assert len(monitor.waiting) == len(set(windows[: turn + 1])) - monitor.closed
-    assert [output.value for output in outputs] == [RunEnded("events", 2_000, True, 0)]
+    assert [output.value for output in outputs] == [RunEnded("events", 2_000)]
     assert monitor.waiting == []
     assert sum(bag.work for bag in bags) < 150_000
 
@@ -307,7 +301,7 @@ def test_windows_out_of_turn_wait_at_a_cost_that_hardly_grows_with_their_number(
 def test_a_window_that_waits_twice_is_closed_once(monkeypatch):
     counts = LocalCounter.install(monkeypatch)
     monitor = Monitored(small_plan(4), 1)
-    outputs = [output for window in (2, 2, 1, 3, 0) for output in monitor.close((window, 1, False, []))]
+    outputs = [output for window in (2, 2, 1, 3, 0) for output in monitor.close((window, 1, []))]
     assert [output.value for output in outputs] == [RunEnded("events", 4)]
     assert (monitor.waiting, counts[LATE_BATCHES]) == ([], 1)
 
@@ -337,7 +331,7 @@ def messages_to_the_monitor(plan, log, shards):
     for window in range(plan.schedule.horizon):
         for shard in range(shards):
             blobs = list(holder_messages(cells[window, shard], 200)) if (window, shard) in cells else []
-            for message in announced(blobs, False):
+            for message in announced(blobs):
                 yield (window, 0), message
 
 
@@ -364,7 +358,7 @@ def test_the_monitor_closes_windows_in_order_whatever_order_their_parts_have(ord
     assert monitor.waiting == []
     assert not any(blobs.content for blobs, _ in monitor.groups.values())
     for window in (5, plan.schedule.horizon - 1):
-        assert list(monitor.close((window, 1, False, []))) == [], "a window that is closed stays closed"
+        assert list(monitor.close((window, 1, []))) == [], "a window that is closed stays closed"
         assert monitor.waiting == []
 
 

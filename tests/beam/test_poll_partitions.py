@@ -176,12 +176,3 @@ def test_only_the_clock_of_arrival_says_that_a_moment_has_passed():
         progress.intend((START + seconds) * MICROS)
         progress.act()
         assert progress.has_passed(START * MICROS) == expected
-        assert not progress.is_drained
-
-
-def test_a_drain_is_remembered_while_windows_close_a_few_at_a_time():
-    progress = PartitionProgress(PLAN.schedule, CLOCK, SHARDS)
-    progress.intend((START + 10**6) * MICROS, is_drain=True)
-    progress.act()
-    assert len(progress.close_windows(1)) == 1
-    assert PartitionProgress.from_bytes(progress.to_bytes(), PLAN.schedule, CLOCK, SHARDS).is_drained

@@ -135,7 +135,7 @@ class Engine:
 
     def compare(self, group):
         """What a shard of a window holds, against what it ever held."""
-        key, (_, blobs) = group
+        key, blobs = group
         content = contents(ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs])) if blobs else []
         assert self.contents.setdefault(key, content) == content, "a window has two contents"
 

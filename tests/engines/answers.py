@@ -31,13 +31,12 @@ def faults(
     windows: int,
     *,
     is_whole: bool = True,
-    drained: bool = False,
 ) -> list[str]:
     """What is wrong with the records of one run; none if nothing is.
 
     expected: the reports of a run in which nothing was killed; None where nobody can know them. is_whole: whether the
     run has ended and every expected window must be there; otherwise those there are must be the first ones, and no end
-    may be among them. drained: what the end must say.
+    may be among them.
     """
     found: list[str] = []
     values: dict[bytes, set[bytes]] = {}
@@ -50,8 +49,8 @@ def faults(
         _, record = decode_record(value)
         if isinstance(record, ReportHeader):
             headers.add(record.to_json())
-        elif hasattr(record, "drained"):
-            ends[RunEnded(*record)] += 1
+        elif isinstance(record, RunEnded):
+            ends[record] += 1
         else:
             window = record.stream, record.window_start
             windows_seen.setdefault(window, set()).add(value)
@@ -66,8 +65,8 @@ def faults(
     wanted = plain_reports(expected) if expected is not None else got
     if got != (wanted if is_whole else wanted[: len(got)]):
         found.append(f"{len(got)} reports are not the {len(wanted)} expected ones: {_first_difference(got, wanted)}")
-    if is_whole and (sum(ends.values()) != 1 or next(iter(ends))[1:] != (windows, drained, len(got))):
-        found.append(f"ends: {dict(ends)}, wanted one: {windows} windows, {len(got)} reports, drained {drained}")
+    if is_whole and (sum(ends.values()) != 1 or next(iter(ends))[1:] != (windows, len(got))):
+        found.append(f"ends: {dict(ends)}, wanted one: {windows} windows, {len(got)} reports")
     if not is_whole and ends:
         found.append(f"the run says that it has ended: {dict(ends)}")
     return found

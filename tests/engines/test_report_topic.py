@@ -6,6 +6,7 @@ import io
 import json
 import pathlib
 import pickle
+import random
 import threading
 import time
 import uuid
@@ -19,7 +20,7 @@ from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, 
 from dp_transforms.report_files import ReportHeader, decode_report
 from dp_transforms.report_streams import ReportTopic
 from dp_transforms.report_streams.report_topic import _partition
-from dp_transforms.report_streams.topic_records import RECORD_FORMATS, TOPIC_AVRO_SCHEMAS
+from dp_transforms.report_streams.topic_records import RECORD_FORMATS, TOPIC_AVRO_SCHEMAS, encode_record
 from tests.engines import skip_reason
 from tests.engines.kafka_server import KafkaServer
 
@@ -135,7 +136,7 @@ def test_json_records_are_the_lines_of_a_report_file_with_the_run_beside(sink):
     assert {value.pop("run_id") for value in values} == {"run-1"}
     assert values[0]["header"]["guarantee"] == header().guarantee
     assert [decode_report(json.dumps(value)) for value in values[1:-1]] == REPORTS
-    assert values[-1] == {"ended": {"stream": "news", "windows": 48, "drained": False, "reports": 0}}
+    assert values[-1] == {"ended": {"stream": "news", "windows": 48, "reports": 0}}
 
 
 def test_avro_records_can_be_read_with_the_published_schemas_alone(sink):
@@ -178,7 +179,7 @@ def test_a_second_answer_and_another_run_under_the_name_are_refused_and_written_
     with pytest.raises(StreamError, match="T05:00:00Z' was answered before with another answer"):
         writer.write(report(2, HeavyHitter("secret", None, -3)))
     with pytest.raises(StreamError, match="ended before"):
-        writer.end(ENDED._replace(drained=True))
+        writer.end(ENDED._replace(windows=47))
     with pytest.raises(StreamError, match="another stream"):
         writer.write(report(3, stream="olds"))
     writer.commit()
@@ -265,6 +266,57 @@ def test_many_windows_are_one_transaction(sink):
     _, end_offset = consumer.get_watermark_offsets(partition, timeout=60)
     consumer.close()
     assert 5000 + 2 <= end_offset <= 5000 + 2 + 4
+
+
+def large_report(window: int, items: int) -> WindowReport:
+    """Its items are as long as they may be, and cannot be compressed much."""
+    labels = (random.Random(rank).randbytes(8_000).hex() for rank in range(items))
+    return report(window, *(HeavyHitter(label, None, items - rank) for rank, label in enumerate(labels)))
+
+
+@pytest.mark.parametrize("record_format", RECORD_FORMATS)
+def test_a_large_report_is_written_to_a_topic_that_takes_it(server, record_format):
+    topic = f"reports-{uuid.uuid4().hex[:8]}"
+    server.create_topic(topic, config={"max.message.bytes": "10000000"})
+    sink = ReportTopic(server.bootstrap, topic, record_format)
+    reports = [REPORTS[0], large_report(1, 125), *REPORTS[1:]]
+    assert len(encode_record(reports[1], "run-1", record_format)) > 2_000_000
+    write_all(sink, reports)
+    eventually(lambda: sink.read("run-1"), (header(), reports, ENDED))
+    write_all(sink, reports)
+
+
+def test_a_topic_that_takes_no_large_report_is_told_with_its_remedy(sink, server):
+    """The broker decides, after compression. What it refuses is not lost: the run goes on when the topic takes it."""
+    reports = [REPORTS[0], large_report(1, 75)]
+    assert len(encode_record(reports[1], "run-1", "json")) > 1_200_000
+    write_all(sink, reports, ended=None)
+    eventually(lambda: sink.read("run-1")[1], reports)
+    with pytest.raises(StreamError, match=r"raise its max\.message\.bytes") as told:
+        write_all(sink, [large_report(3, 140)], ended=None)
+    assert "\n" not in str(told.value)
+    assert len(str(told.value)) < 300, "it holds nothing of the report"
+    writer = sink.open(header())
+    writer.write(large_report(3, 140))
+    writer._producer.flush(10.0)  # it is refused before the next one is written
+    with pytest.raises(StreamError, match=r"raise its max\.message\.bytes"):
+        writer.write(REPORTS[2])
+    writer.close()
+    assert sink.read("run-1")[1] == reports
+    set_most_bytes(server, sink.topic, 10_000_000)
+    reports += [large_report(3, 140), REPORTS[2]]
+    write_all(sink, reports)
+    eventually(lambda: sink.read("run-1"), (header(), reports, ENDED))
+
+
+def set_most_bytes(server: KafkaServer, topic: str, most: int) -> None:
+    """As an operator does, with kafka-configs.sh."""
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+    entry = ConfigEntry("max.message.bytes", str(most), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin = server.admin()
+    admin.incremental_alter_configs([resource])[resource].result(timeout=15.0)
 
 
 def test_what_cannot_be_used_is_told_in_one_line(sink, tmp_path):

@@ -13,7 +13,7 @@ from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams import partition_poller
 from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.event_streams.partition_poller import PartitionPoller
-from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.event_streams.partition_progress import CLOCK_END, StreamClock
 from dp_transforms.event_streams.stream_source import Polled, StreamError
 from tests.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader
 from tests.pipeline_helpers import SECRET, settings_of, small_plan
@@ -59,7 +59,7 @@ def test_no_window_closes_before_records_that_are_there_and_not_read(is_draining
     reader.is_really_the_end = True
     stepped.step("p", progress, reader, at(200), is_draining=is_draining)
     assert progress.intent is not None
-    assert progress.intent.is_drain is is_draining
+    assert (progress.intent.clock_micros == CLOCK_END) is is_draining
 
 
 @pytest.mark.parametrize(

@@ -230,11 +230,10 @@ def test_an_intent_never_moves_the_clock_back():
 
 def test_a_drain_closes_all_that_is_left():
     progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
-    progress.intend(CLOCK_END, is_drain=True)
+    progress.intend(CLOCK_END)
     progress.act()
     assert progress.is_read
     assert [window for window, _ in progress.close_windows(100)] == list(range(HORIZON))
-    assert progress.is_drained
 
 
 def test_progress_of_another_version_or_number_of_shards_is_refused():
@@ -374,7 +373,24 @@ def test_a_drain_stops_at_the_position_where_it_was_intended():
     assert progress.is_over
     assert progress.position == "10"
     assert len(done.messages) == 11 * SHARDS  # an arrival 90 seconds after the start has closed the first window
-    assert all(message.is_drained for _, message in done.messages)
+
+
+def test_what_is_sent_does_not_tell_whether_a_drain_or_an_event_after_the_end_closed_the_windows():
+    """The end that is published is made of this: one user's event after the declared end must not change it."""
+    plan = small_plan(12)
+    start, now = plan.schedule.start_seconds, at(plan.schedule.end_seconds + 300)
+    arrivals = [Arrival(event(row, start + 10 * row), at(start + 10 * row)) for row in range(30)]
+    after = plan.schedule.end_seconds + 200
+    poller, sent = poller_of(plan), []
+    for log in ([*arrivals, Arrival(event(99, after), at(after))], arrivals):
+        progress, reader = poller.start(), MemoryPartition("p", tuple(log), 100).open()
+        steps = [poller.step("p", progress, reader, now)]
+        assert progress.is_over == (len(log) > len(arrivals)), "the event after the end leaves nothing to drain"
+        for told in (False, True):
+            steps.append(poller.step("p", progress, reader, now, is_draining=True, is_confirmed=told))
+        assert progress.is_over
+        sent.append([message for step in steps for message in step.messages])
+    assert sent[0] == sent[1]
 
 
 def test_rejected_and_future_events_are_told_by_place_and_counted():

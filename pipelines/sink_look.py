@@ -1,0 +1,75 @@
+"""What `shh stream` sees in its output while a run goes on. An output that cannot be read for a while ends no run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.report_streams.report_writer import ReportSink
+from pipelines.options import UserError
+from pipelines.stream_status import StreamStatus
+
+PATIENCE_SECONDS = 120.0
+
+
+class SinkLook:
+    """Shows what is new in a sink, look by look.
+
+    patience_seconds: for how long after a first failure to look again; clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        sink: ReportSink,
+        run_id: str,
+        status: StreamStatus,
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sink = sink
+        self._run_id = run_id
+        self._status = status
+        self._patience_seconds = patience_seconds
+        self._clock = clock
+        self._failing_since: float | None = None
+
+    def look(self, given_up: str = "") -> RunEnded | None:
+        """The end of the run, once no report is missing any more; None also where the sink cannot be read just now.
+
+        Raises UserError where that lasts; given_up: what to say of the run then.
+        """
+        try:
+            _, reports, ended = self._sink.read(self._run_id)
+        except StreamError as error:
+            self._bear(error, given_up)
+            return None
+        self._failing_since = None
+        self._status.show_reports(reports)
+        return ended if ended is not None and len(reports) >= ended.reports else None
+
+    def look_until_read(self, woken: threading.Event, pause_seconds: float) -> RunEnded | None:
+        """The last look, when nothing more is written: looks again until the sink could be read.
+
+        woken: set where the operator does not want to wait. Raises UserError.
+        """
+        while True:
+            ended = self.look()
+            if self._failing_since is None:
+                return ended
+            if woken.wait(pause_seconds):
+                raise UserError("the reports could not be read any more when the run was over; what was written stays.")
+
+    def _bear(self, error: StreamError, given_up: str) -> None:
+        now = self._clock()
+        if self._failing_since is None:
+            self._failing_since = now
+            self._status.tell(
+                f"The reports cannot be read just now, trying again for {self._patience_seconds:.0f} s: {error}"
+            )
+        elif now - self._failing_since >= self._patience_seconds:
+            told = f"the reports could not be read for {now - self._failing_since:.0f} s: {error}"
+            raise UserError(f"{told} {given_up}".rstrip()) from None

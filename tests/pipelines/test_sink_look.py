@@ -1,0 +1,201 @@
+"""An output that cannot be read for a while ends no run, and one that never comes back is told, with what goes on."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import signal
+import threading
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.monitoring.window_report import RunEnded, WindowReport
+from pipelines import stream_run
+from pipelines.options import UserError
+from pipelines.sink_look import SinkLook
+from pipelines.stream_request import EngineChoice
+
+HOUR = 3_600_000_000
+REPORTS = [WindowReport("events", hour * HOUR, (hour + 1) * HOUR, [], 1.0, 1e-9, 0.5) for hour in range(2)]
+END = RunEnded("events", 4, reports=2)
+
+
+class Sink:
+    """Gives one answer at each look, the last one for ever; None is an outage."""
+
+    def __init__(self, *answers: tuple[list[WindowReport], RunEnded | None] | None) -> None:
+        self.answers = list(answers)
+        self.looks = 0
+
+    def read(self, run_id: str) -> tuple[None, list[WindowReport], RunEnded | None]:
+        answer = self.answers[min(self.looks, len(self.answers) - 1)]
+        self.looks += 1
+        if answer is None:
+            raise StreamError("the topic 'r' cannot be used (_TRANSPORT). Check the brokers.")
+        return None, *answer
+
+
+class Status:
+    """Keeps what it is told."""
+
+    windows_shown = 0
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.shown: list[WindowReport] = []
+
+    def tell(self, text: str) -> None:
+        self.told.append(text)
+
+    def show_reports(self, reports: list[WindowReport]) -> None:
+        self.shown = list(reports)
+
+    def close(self) -> None:
+        return
+
+
+def clock(seconds: float) -> Iterator[float]:
+    """One look takes so long."""
+    now = 1000.0
+    while True:
+        yield now
+        now += seconds
+
+
+def look_of(sink: Sink, status: Status, seconds: float) -> SinkLook:
+    ticks = clock(seconds)
+    return SinkLook(sink, "run-1", status, patience_seconds=120, clock=lambda: next(ticks))  # type: ignore[arg-type]
+
+
+def test_an_outage_is_told_once_and_what_comes_after_it_is_shown() -> None:
+    sink, status = Sink(([], None), None, None, None, (REPORTS[:1], None), None, None, (REPORTS, END)), Status()
+    look = look_of(sink, status, 59.0)
+    assert [look.look("never said") for _ in range(8)] == [*[None] * 7, END]
+    assert status.shown == REPORTS
+    assert len(status.told) == 2, "once for each outage, each with a patience of its own"
+    assert "trying again for 120 s: the topic 'r' cannot be used (_TRANSPORT)" in status.told[0]
+
+
+def test_the_end_counts_when_no_report_is_missing_any_more() -> None:
+    look = look_of(Sink((REPORTS[:1], END), (REPORTS, END)), Status(), 1.0)
+    assert [look.look(), look.look()] == [None, END]
+
+
+def test_an_outage_that_lasts_is_an_error_that_says_what_goes_on() -> None:
+    sink, status = Sink(None), Status()
+    look = look_of(sink, status, 60.0)
+    assert [look.look("The job runs."), look.look("The job runs.")] == [None, None]
+    with pytest.raises(UserError, match=r"for 120 s: the topic 'r' .*Check the brokers\. The job runs\.$"):
+        look.look("The job runs.")
+    assert len(status.told) == 1
+
+
+def test_one_look_that_takes_longer_than_the_patience_is_not_the_last() -> None:
+    """A read of a topic waits for two minutes by itself."""
+    look = look_of(Sink(None, (REPORTS, END)), Status(), 1000.0)
+    assert [look.look(), look.look()] == [None, END]
+
+
+def test_a_run_that_ends_during_an_outage_is_looked_at_until_it_can_be_read() -> None:
+    sink, woken = Sink(None, None, None, (REPORTS, END)), threading.Event()
+    assert look_of(sink, Status(), 1.0).look_until_read(woken, 0.0) == END
+    assert look_of(Sink(([], None)), Status(), 1.0).look_until_read(woken, 0.0) is None
+    with pytest.raises(UserError, match="could not be read for 120 s"):
+        look_of(Sink(None), Status(), 10.0).look_until_read(woken, 0.0)
+    woken.set()
+    with pytest.raises(UserError, match="what was written stays"):
+        look_of(Sink(None), Status(), 1.0).look_until_read(woken, 10.0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command that watches
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Job:
+    """Runs until the sink was looked at so often. error: what it has failed with then."""
+
+    def __init__(self, sink: Sink, looks: float, error: Exception | None = None) -> None:
+        self._sink = sink
+        self._looks = looks
+        self._error = error
+        self.is_cancelled = False
+
+    @property
+    def is_over(self) -> bool:
+        return self._sink.looks >= self._looks
+
+    def raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def metrics(self) -> None:
+        return None
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_run, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(stream_run, "_cancel_on_cluster", lambda request, status: None)
+
+
+def request_of(sink: Sink, engine: EngineChoice, stop_file: str | None = None) -> Any:
+    return types.SimpleNamespace(sink=sink, engine=engine, run_id="run-1", stream="events", stop_file=stop_file)
+
+
+def watch(sink: Sink, job: Job, status: Status, engine: EngineChoice, stop_file: str | None = None) -> None:
+    stream_run._watch(job, request_of(sink, engine, stop_file), status, None)  # type: ignore[arg-type]
+
+
+def test_a_command_bears_an_outage_of_the_output() -> None:
+    sink, status = Sink(([], None), None, None, (REPORTS, END)), Status()
+    job = Job(sink, 99)
+    watch(sink, job, status, EngineChoice("prism"))
+    assert job.is_cancelled
+    assert status.shown == REPORTS
+    assert status.told[-1] == "The declared range is over (4 windows); nothing more is answered."
+
+
+def test_a_command_that_gives_up_says_where_a_remote_job_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_run, "SinkLook", functools.partial(SinkLook, patience_seconds=0.0))
+    for engine, said in (
+        (EngineChoice("flink", "jobs:8081"), r"The job shh-events-run-1-\w+ still runs: see it at http://jobs:8081\."),
+        (EngineChoice("dataflow"), r"still runs: see it at the console of Dataflow\."),
+        (EngineChoice("flink"), r"Check the brokers\.$"),
+        (EngineChoice("prism"), r"Check the brokers\.$"),
+    ):
+        sink = Sink(None)
+        job = Job(sink, 99)
+        with pytest.raises(UserError, match=said):
+            watch(sink, job, Status(), engine)
+        assert not job.is_cancelled
+
+
+def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path: pathlib.Path) -> None:
+    """What is told can be relied on at once: not before signals are caught."""
+    sink, stop_file = Sink(([], None), ([], None), (REPORTS, END)), tmp_path / "stop"
+
+    class Impatient(Status):
+        def tell(self, text: str) -> None:
+            super().tell(text)
+            if text.startswith("Ctrl-C drains it"):
+                signal.raise_signal(signal.SIGINT)
+
+    status = Impatient()
+    watch(sink, Job(sink, 99), status, EngineChoice("prism"), str(stop_file))
+    assert [words.split(":")[0] for words in status.told] == ["Ctrl-C drains it", "Draining", "A stop was asked for"]
+    assert not stop_file.exists()
+
+
+def test_a_job_that_fails_is_told_at_once_even_if_the_output_cannot_be_read() -> None:
+    sink, status = Sink(None), Status()
+    with pytest.raises(UserError, match="a window was answered twice"):
+        watch(sink, Job(sink, 2, StreamError("a window was answered twice")), status, EngineChoice("prism"))
+    assert sink.looks == 2
