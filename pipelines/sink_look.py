@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
@@ -51,16 +50,16 @@ class SinkLook:
         self._status.show_reports(reports)
         return ended if ended is not None and len(reports) >= ended.reports else None
 
-    def look_until_read(self, woken: threading.Event, pause_seconds: float) -> RunEnded | None:
+    def look_until_read(self, is_stopped: Callable[[], bool]) -> RunEnded | None:
         """The last look, when nothing more is written: looks again until the sink could be read.
 
-        woken: set where the operator does not want to wait. Raises UserError.
+        is_stopped: waits a while, and says whether the operator does not want to. Raises UserError.
         """
         while True:
             ended = self.look()
             if self._failing_since is None:
                 return ended
-            if woken.wait(pause_seconds):
+            if is_stopped():
                 raise UserError("the reports could not be read any more when the run was over; what was written stays.")
 
     def _bear(self, error: StreamError, given_up: str) -> None:

@@ -9,7 +9,6 @@ import logging
 import os
 import pathlib
 import re
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -27,9 +26,10 @@ from dp_transforms.report_streams import ReportFolder
 from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.write_report_stream import WriteRejectedFolder, WriteReportStream
 from pipelines.flink_watch import FlinkWatch
-from pipelines.options import TERMINATED, UserError
+from pipelines.options import UserError
 from pipelines.pipeline_errors import told_in_one_line
 from pipelines.sink_look import SinkLook
+from pipelines.stop_signals import caught_stops
 from pipelines.stream_engine import started_engine
 from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS
 from pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
@@ -178,20 +178,6 @@ class _Job:
         self._thread.join(_SECONDS_TO_CANCEL)
 
 
-class _Stops:
-    """How often the operator asked to stop, and the signal of the last time."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.code = 130
-        self.woken = threading.Event()
-
-    def __call__(self, number: int, frame: object) -> None:
-        self.count += 1
-        self.code = 130 if number == signal.SIGINT else TERMINATED
-        self.woken.set()
-
-
 @contextlib.contextmanager
 def _quiet_threads() -> Iterator[None]:
     """Beam's own threads end with a traceback when a job is cancelled; --verbose shows them."""
@@ -208,23 +194,12 @@ def _say_nothing(arguments: threading.ExceptHookArgs) -> None:
     return
 
 
-@contextlib.contextmanager
-def _caught_stops() -> Iterator[_Stops]:
-    stops = _Stops()
-    before = {number: signal.signal(number, stops) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stops
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: FlinkWatch | None) -> None:
     made_stop_file = False
     next_metrics = 0.0
     sink = SinkLook(request.sink, request.run_id, status)
     try:
-        with _quiet_threads(), _caught_stops() as stops:
+        with _quiet_threads(), caught_stops() as stops:
             if request.stop_file is not None:  # not before signals are caught
                 status.tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {request.stop_file}")
             asked = 0
@@ -245,14 +220,13 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: Flink
                         status.tell(stuck)
                     # A cluster that does not answer must not delay reports and signals at every look.
                     next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
-                stops.woken.clear()
-                if stops.count == asked and ended is None:
+                if ended is None:
                     took = time.monotonic() - looked
-                    stops.woken.wait(max(_SECONDS_BETWEEN_LOOKS, _LOOKING_SHARE * took))
+                    stops.wait(max(_SECONDS_BETWEEN_LOOKS, _LOOKING_SHARE * took), asked)
             if ended is None:
                 with told_in_one_line(_FAILED):
                     job.raise_error()
-                ended = sink.look_until_read(stops.woken, _SECONDS_BETWEEN_LOOKS)
+                ended = sink.look_until_read(lambda: stops.wait(_SECONDS_BETWEEN_LOOKS, asked))
             _cancel_on_cluster(request, status)
             job.cancel()
         stop_file = request.stop_file

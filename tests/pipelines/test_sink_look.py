@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import pathlib
 import signal
-import threading
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -101,14 +100,13 @@ def test_one_look_that_takes_longer_than_the_patience_is_not_the_last() -> None:
 
 
 def test_a_run_that_ends_during_an_outage_is_looked_at_until_it_can_be_read() -> None:
-    sink, woken = Sink(None, None, None, (REPORTS, END)), threading.Event()
-    assert look_of(sink, Status(), 1.0).look_until_read(woken, 0.0) == END
-    assert look_of(Sink(([], None)), Status(), 1.0).look_until_read(woken, 0.0) is None
+    sink = Sink(None, None, None, (REPORTS, END))
+    assert look_of(sink, Status(), 1.0).look_until_read(lambda: False) == END
+    assert look_of(Sink(([], None)), Status(), 1.0).look_until_read(lambda: False) is None
     with pytest.raises(UserError, match="could not be read for 120 s"):
-        look_of(Sink(None), Status(), 10.0).look_until_read(woken, 0.0)
-    woken.set()
+        look_of(Sink(None), Status(), 10.0).look_until_read(lambda: False)
     with pytest.raises(UserError, match="what was written stays"):
-        look_of(Sink(None), Status(), 1.0).look_until_read(woken, 10.0)
+        look_of(Sink(None), Status(), 1.0).look_until_read(lambda: True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,48 @@
+"""Ctrl-C and SIGTERM, counted instead of obeyed, for a command that must end in good order."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+
+from pipelines.options import TERMINATED
+
+_INTERRUPTED = 130
+_SECONDS_BETWEEN_GLANCES = 0.05
+
+
+class StopSignals:
+    """How often the operator asked to stop, and with which exit status the last time.
+
+    The handler takes no lock, and so wakes nobody: it runs in the middle of whatever the main thread does, which may
+    hold that lock (waiting on a `threading.Event` it does), and then would wait for itself for ever.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.code = _INTERRUPTED
+
+    def __call__(self, number: int, frame: object) -> None:
+        self.count += 1
+        self.code = _INTERRUPTED if number == signal.SIGINT else TERMINATED
+
+    def wait(self, seconds: float, seen: int) -> bool:
+        """Waits so long, or until the operator has asked more than ``seen`` times; returns whether that is so."""
+        deadline = time.monotonic() + seconds
+        while self.count <= seen and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, _SECONDS_BETWEEN_GLANCES))
+        return self.count > seen
+
+
+@contextlib.contextmanager
+def caught_stops() -> Iterator[StopSignals]:
+    """While the block runs, in the main thread, both signals are only counted."""
+    stops = StopSignals()
+    before = {number: signal.signal(number, stops) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stops
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
