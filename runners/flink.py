@@ -49,6 +49,7 @@ def options(
     endpoint: str,
     *,
     checkpointing_interval_seconds: float = 10.0,
+    checkpoint_timeout_seconds: float = 120.0,
     checkpoint_dir: str | None = None,
     parallelism: int = 2,
     environment: str = "LOOPBACK",
@@ -63,6 +64,8 @@ def options(
 ) -> list[str]:
     """Beam flags for the job server at `endpoint`.
 
+    checkpoint_timeout_seconds: a checkpoint that takes longer fails, and restarts the job: that is how a worker is
+        missed that hangs, or whose death Beam overlooked.
     checkpoint_dir: a folder or URL that every task manager and the job manager reach; checkpoints stay there after the
         job was cancelled, to go on from. None leaves it to the cluster's configuration.
     savepoint: path of a savepoint or checkpoint of the same pipeline to go on from.
@@ -71,6 +74,7 @@ def options(
     """
     for name, value in (
         ("checkpointing_interval_seconds", checkpointing_interval_seconds),
+        ("checkpoint_timeout_seconds", checkpoint_timeout_seconds),
         ("parallelism", parallelism),
         ("max_bundle_milliseconds", max_bundle_milliseconds),
         ("max_bundle_size", max_bundle_size),
@@ -90,6 +94,7 @@ def options(
     if not streaming:
         return flags
     flags.append(f"--checkpointing_interval={max(10, round(checkpointing_interval_seconds * 1000))}")
+    flags.append(f"--checkpoint_timeout_millis={max(10, round(checkpoint_timeout_seconds * 1000))}")
     # Every task hears that a checkpoint is complete before the next one begins: finalizers are trusted on that.
     flags.append("--min_pause_between_checkpoints=200")
     # Without it, what a bundle that a snapshot ended puts out can be overtaken by the last watermark, and is lost.

@@ -68,6 +68,7 @@ class Cluster:
     def options(self, **changes: object) -> list[str]:
         arguments: dict = {
             "checkpointing_interval_seconds": 1,
+            "checkpoint_timeout_seconds": 25,
             "environment": "EXTERNAL",
             "worker_address": self.pool.address,
             **changes,

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import random
+import signal
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -19,7 +21,16 @@ from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.report_streams import ReportTopic
 from runners.flink_rest import ENDED
 from tests.engines.answers import faults, raw_records, repeats
-from tests.engines.stream_case import CLOCK, Feeder, Row, StreamCase, history_case, submit, wait_for_end
+from tests.engines.stream_case import (
+    CLOCK,
+    Feeder,
+    Row,
+    StreamCase,
+    history_case,
+    submit,
+    wait_for_end,
+    wait_for_reports,
+)
 from tests.pipeline_helpers import RUN_ID
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -140,6 +151,27 @@ def _feed_and_kill(run: Run, what: Sequence[str], seconds: float) -> None:
 def test_kills_change_nothing(kafka, cluster, key_path):
     with running(kafka, cluster, key_path, history_case(), rows=[]) as run:
         _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER], 24)
+
+
+@pytest.mark.long
+def test_a_worker_that_hangs_is_missed(kafka, cluster, key_path):
+    """It is stopped: every connection stays, no bundle ends, and the checkpoint that waits for it times out. Flink then
+    restarts the job, as soon as nothing waits for the worker any more."""
+    with running(kafka, cluster, key_path, history_case(), seconds=6) as run:
+        wait_for_reports(run.sink, 3)
+        before = cluster.restarts(run.job)
+        workers = cluster.pool.worker_pids()
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        deadline = time.monotonic() + 120
+        while not any("tolerable failure threshold" in cause for cause in cluster.flink.rest.exceptions(run.job)):
+            assert time.monotonic() < deadline, cluster.flink.rest.exceptions(run.job)
+            time.sleep(0.5)
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+        wait_for_end(run.sink)
+        assert cluster.restarts(run.job) > before
+        run.assert_answers()
 
 
 @pytest.mark.long

@@ -162,3 +162,10 @@ def test_what_was_half_made_is_missing(tmp_path, monkeypatch, libraries, target)
 def test_impossible_flink_options_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         flink.options("localhost:1", **arguments)
+
+
+def test_a_checkpoint_times_out_before_an_operator_would_notice():
+    assert "--checkpoint_timeout_millis=120000" in flink.options("localhost:1")
+    assert "--checkpoint_timeout_millis=2500" in flink.options("localhost:1", checkpoint_timeout_seconds=2.5)
+    with pytest.raises(ValueError, match="checkpoint_timeout_seconds must be > 0"):
+        flink.options("localhost:1", checkpoint_timeout_seconds=0)
