@@ -74,6 +74,7 @@ class KafkaReader:
         self._confirmed_at = 0.0  # monotonic seconds of the last answer
         self._failing_since: float | None = None
         self._last_error: object = None
+        self._is_withheld = False  # the broker shows records, and none comes
 
     def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
         """See `PartitionReader`. While brokers restart it returns nothing; it gives up as `KafkaTopic` says.
@@ -147,8 +148,8 @@ class KafkaReader:
         if self._next is None or high <= self._next:
             self._confirm()
         else:
-            # There are records, and none has come: they are on their way, or never will be.
-            self._is_at_end, self._confirmed_at = False, time.monotonic()
+            # They are on their way, or never will be.
+            self._is_at_end, self._is_withheld, self._confirmed_at = False, True, time.monotonic()
             self._failing_since = self._failing_since or time.monotonic()
         return low, high
 
@@ -213,12 +214,13 @@ class KafkaReader:
 
     def _confirm(self) -> None:
         self._confirmed_at, self._failing_since, self._last_error = time.monotonic(), None, None
+        self._is_withheld = False
 
     def _note_error(self, error: Any) -> None:
         name = kafka_client.error_name(error)
         if name.startswith("GROUP_"):  # no group is used, so it does not matter who may use it
             return
-        self._last_error = error
+        self._last_error, self._is_withheld = error, False
         if self._failing_since is None:
             self._failing_since = time.monotonic()
 
@@ -227,7 +229,7 @@ class KafkaReader:
             return
         seconds = time.monotonic() - self._failing_since
         if kafka_client.error_name(self._last_error) in _FATAL or seconds > self._topic.unreachable_seconds:
-            if self._last_error is None:
+            if self._is_withheld:
                 raise StreamError(
                     f"the Kafka partition {one_line(self._partition.name)} has records that no broker gives. Check its"
                     " replicas and its leader."

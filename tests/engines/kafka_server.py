@@ -36,6 +36,15 @@ class KafkaServer(kafka_server.KafkaServer):
         admin = self.admin()
         admin.delete_records([target])[target].result(timeout=CALL_SECONDS)
 
+    def end_offset(self, topic: str, partition: int = 0) -> int:
+        """Behind the last record, those of open transactions among them."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        settings = {"bootstrap.servers": self.bootstrap, "group.id": "ends", "isolation.level": "read_uncommitted"}
+        with contextlib.closing(Consumer({**settings, "log_level": 0})) as consumer:
+            _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=CALL_SECONDS)
+        return int(high)
+
     @contextlib.contextmanager
     def transaction(self, topic: str, *, commit: bool) -> Iterator[Any]:
         """Gives a function that produces a value within a transaction, which is then committed or aborted."""
