@@ -1,9 +1,9 @@
 """The highest rate that Flink sustains with Kafka, the producer and everything on this machine, and what it costs.
 
 First the rate rises step by step, until reports come late. Then the highest rate that was kept is held for minutes, by
-a second run; if reports come late in it, the next lower one. Everything is the real command: `shh stream --engine flink` with a cluster of two processes.
-The delay of a window: from its end and the declared lateness, after which no event can count for it, until a consumer
-of the topic of reports has its report (committed transactions only).
+a second run; if reports come late in it, the next lower one. Everything is the real command: `shh stream` on Flink,
+with a cluster of two processes. The delay of a window: from its end and the declared lateness, after which no event can
+count for it, until a consumer of the topic of reports has its report (committed transactions only).
 """
 
 from __future__ import annotations
