@@ -253,6 +253,7 @@ def test_a_signal_drains_the_run(folder: pathlib.Path) -> None:
 def test_a_second_signal_stops_at_once(folder: pathlib.Path) -> None:
     with started(folder, "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h") as process:
         process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # it has stopped: both signals are there when it goes on
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGCONT)
