@@ -15,13 +15,18 @@ def command_line(arguments: Sequence[str]) -> list[str]:
     """``--user_field=u --region=r`` -> ``stream --engine dataflow --detach --user-field=u -- --region=r``.
 
     The launcher gives everything as ``--name=value``. What is an option of ``shh stream`` goes to it, all else to Beam.
+    An option without a value is given as true, or as false, which leaves it out.
     """
-    ours = {option for parameter in command.params if isinstance(parameter, click.Option) for option in parameter.opts}
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    ours = {option for parameter in options for option in parameter.opts}
+    flags = {option for parameter in options if parameter.is_flag for option in parameter.opts}
     words, beam_words = ["stream", "--engine", "dataflow", "--detach"], []
     for argument in arguments:
         name, equals, value = argument.partition("=")
         option = name.replace("_", "-")
-        if option in ours and name not in ("--engine", "--detach"):
+        if option in flags and name != "--detach" and value in ("true", "false"):
+            words += [option] if value == "true" else []
+        elif option in ours and name not in ("--engine", "--detach"):
             words.append(option + equals + value)
         else:
             beam_words.append(argument)

@@ -38,6 +38,7 @@ EXAMPLES = {
     "hits_per_user": "3",
     "max_items_per_user": "3",
     "threshold": "500",
+    "producer_times": "true",
     "allowed_lateness": "0s",
     "out_of_order": "10s",
     "max_ahead": "5m",
@@ -89,6 +90,14 @@ def test_every_parameter_is_an_option_and_takes_what_the_option_takes(name: str)
     option.type_cast_value(click.Context(command), example)
 
 
+def test_an_option_without_a_value_is_there_or_not() -> None:
+    for value, expected in (("true", True), ("false", None)):
+        found = command_line(["--kafka=b:9092", f"--producer_times={value}", "--region=r"])
+        split = found.index("--")
+        assert found[split + 1 :] == ["--region=r"]
+        assert command.make_context("stream", found[1:split], obj=[]).params["producer_times"] is expected
+
+
 def test_regexes_refuse_what_the_option_would_refuse() -> None:
     for name, value in (
         ("kafka", "localhost"),
@@ -96,6 +105,7 @@ def test_regexes_refuse_what_the_option_would_refuse() -> None:
         ("idle_timeout", "0s"),
         ("noise_key_secret", "projects/p/secrets/s/versions/latest"),
         ("epsilon", "-1"),
+        ("producer_times", "yes"),
         ("start", "tomorrow"),
     ):
         assert not any(re.fullmatch(regex, value) for regex in PARAMETERS[name]["regexes"]), name
