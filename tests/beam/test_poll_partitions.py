@@ -87,6 +87,14 @@ def test_without_confirmation_it_acts_at_once_and_asks_nobody():
     loop.do_fn.teardown()
 
 
+def test_reading_begins_where_an_arrival_can_count():
+    """The clock of the plan lets events be so far ahead of their arrival, and no further."""
+    first = (START - CLOCK.max_ahead_seconds) * MICROS
+    early = [Arrival(("u", "news", first), first - 1) for _ in range(25)]
+    loop = Loop(MemoryStream.of([[*early, Arrival(("u", "news", first), first), *events()]], 10)).fire()
+    assert loop.progress.position == str(25 + 10)
+
+
 def test_a_source_with_other_partitions_is_refused():
     loop = Loop(MemoryStream.of([events()], 40))
     other = Loop(MemoryStream.of([events(), []], 40))

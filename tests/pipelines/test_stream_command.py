@@ -45,7 +45,7 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
     for hour in range(HOURS):
         if hour not in (2, 4):
             rows += [(f"user-{n}", f"heavy-{hour}", START + 3600 * hour + n) for n in range(300)]
-            rows += [(f"user-{n}", "light", START + 3600 * hour + 60 + n) for n in range(20)]
+            rows += [(f"user-{n}", "light", START + 3600 * hour + 60 + n) for n in range(5)]
     third = len(rows) // 3
     for part in range(3):
         lines = (json.dumps({"user": u, "item": i, "timestamp": t}) for u, i, t in rows[part * third :][:third])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 
 from dp_transforms import KafkaTopic, StreamClock
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import TopicSettings
 from pipelines.options import UserError
+from pipelines.stream import command
+from pipelines.stream_request import stream_request
 from pipelines.stream_topic import check_topic
+from tests.pipeline_helpers import key_file
 
 
 def told(
@@ -24,6 +29,18 @@ def told(
     topic = KafkaTopic("b:1", "clicks", EventFields(), append_times_only=only)
     check_topic(topic, StreamClock(kind), lines.append)
     return lines
+
+
+@pytest.mark.parametrize(("words", "only"), [([], True), (["--producer-times"], False), (["--clock", "event"], False)])
+def test_the_command_believes_producers_only_where_it_was_told_to(
+    words: list[str], only: bool, tmp_path: pathlib.Path
+) -> None:
+    given = ["--kafka", "b:1", "--topic", "clicks", "--output", str(tmp_path / "reports"), *words]
+    given += ["--noise-key-file", key_file(tmp_path), "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
+    options = command.make_context("stream", [*given, "--epsilon", "2", "--delta", "1e-9"], obj=[]).params
+    source = stream_request(options, set()).source
+    assert isinstance(source, KafkaTopic)
+    assert source.append_times_only is only
 
 
 def test_the_brokers_clock_needs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
