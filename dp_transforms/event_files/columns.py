@@ -25,6 +25,7 @@ _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75
 
 BROKEN_LINE = "broken line"
+LINE_TOO_LONG = "line too long"
 WRONG_NUMBER_OF_CELLS = "wrong number of cells"
 
 _FAULT_BITS = 3
