@@ -72,8 +72,8 @@ _FIELD_OPTIONS = (
     click.option(
         "--csv-line-ends-in-cells",
         is_flag=True,
-        help="Quoted cells of CSV files hold line ends. Then a quote that is not closed ends the run; without it, a row "
-        "is a line and such a line alone is rejected.",
+        help="Quoted cells of CSV files may hold line ends; then a quote that is not closed ends the run. Without it a "
+        "row is a line, and only such a line is rejected.",
     ),
     click.option("--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, not the budget options."),
 )

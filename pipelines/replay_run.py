@@ -163,5 +163,6 @@ def _check_bad_fraction(summary: ReplaySummary, request: ReplayRequest) -> None:
         hint = f" Perhaps: {request.hint}" if request.hint else ""
         raise UserError(
             f"{summary.rejected:,} of {rows:,} rows ({summary.rejected / rows:.1%}) could not be read, more than the"
-            f" {request.max_bad_fraction:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}.{hint}"
+            f" {request.max_bad_fraction:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}."
+            f"{hint}"
         )

@@ -68,7 +68,7 @@ def hint(path: str, fields: EventFields) -> str | None:
     lines = io.StringIO(_text(read_head(path)[0][header.size :]), newline="")
     at = header.names.index(fields.time)
     try:
-        rows = [row for row in itertools.islice(csv.reader(lines, delimiter=_delimiter(path)), _LOOKED_AT_ROWS)]
+        rows = list(itertools.islice(csv.reader(lines, delimiter=_delimiter(path)), _LOOKED_AT_ROWS))
     except csv.Error:
         return None
     cells = [row[at] for row in rows if len(row) == len(header.names) and row[at]]

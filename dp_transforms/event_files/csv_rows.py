@@ -4,8 +4,8 @@ The rules are those of Arrow's parser: a quote opens where it is the first chara
 one; the next single one closes, and what follows up to the delimiter is plain, quotes too. The parser itself lets an
 open quote run over line ends, whatever it is told, so the lines are judged before it sees them.
 
-By default (`row_of_each_line`) a row is a line and a cell holds no line end: a line in which a quote is left open, or in
-which a carriage return stands anywhere but at its end, is rejected. Whether it is depends on the line alone.
+By default (`row_of_each_line`) a row is a line and a cell holds no line end: a line in which a quote is left open, or
+a carriage return stands anywhere but at the end, is rejected. Whether it is depends on the line alone.
 
 Where it was declared that cells hold line ends (`rows_over_lines`), no row can be told without all that stands before
 it. So there the whole file must be quoted as it should be: a quote only around a cell, or doubled inside one. Anything
@@ -83,13 +83,14 @@ def rows_over_lines(path: str, stream: Any, block_bytes: int, delimiter: bytes, 
         wrong = _first_wrong_quote(codes, quotes, delimiter)
         ends = feeds[np.searchsorted(quotes, feeds) % 2 == 0] + 1
         end = int(ends[-1]) if len(ends) else 0
-        is_too_long = len(text) - end > MAX_LINE_BYTES
-        if wrong is None and len(quotes) % 2 and (is_too_long or at_end):
+        begins = np.concatenate([[0], ends])
+        is_long = np.diff(begins, append=len(text) + 1) - 1 > MAX_LINE_BYTES
+        if wrong is None and len(quotes) % 2 and (is_long[-1] or at_end):
             wrong = len(quotes) // 2
         if wrong is not None:
             raise _quote_error(path, line + int(np.searchsorted(feeds, _opening_of_cell(quotes, wrong))))
-        if is_too_long:
-            where = line + int(np.searchsorted(feeds, end))
+        if is_long.any():
+            where = line + int(np.searchsorted(feeds, begins[is_long.argmax()]))
             raise EventFileError(
                 path,
                 f"line {where} begins a row of more than {MAX_LINE_BYTES >> 20} MB. Take it out; where cells hold no"
@@ -149,7 +150,7 @@ def _kept(
 
 def _lone_returns(codes: npt.NDArray[np.uint8]) -> _Positions:
     """Carriage returns with something else than line ends behind them. The text ends in a line feed."""
-    returns = np.flatnonzero(codes == _RETURN)
+    returns: _Positions = np.flatnonzero(codes == _RETURN)
     behind = codes[returns + 1]
     return returns[(behind != _RETURN) & (behind != _FEED)]
 
@@ -161,8 +162,8 @@ def _open_lines(text: bytes, codes: npt.NDArray[np.uint8], feeds: _Positions, de
     # one before it: then each second one closes, and none is left open.
     if not (np.searchsorted(quotes, feeds) % 2).any() and _begin_cells(codes, quotes[::2], delimiter).all():
         return np.zeros(0, np.int64)
-    found = [match.end() for match in _open_line(delimiter).finditer(b"\n" + text)]
-    return np.searchsorted(feeds, np.array(found, np.int64) - 1)
+    found = [match.end() - 1 for match in _open_line(delimiter).finditer(b"\n" + text)]
+    return np.searchsorted(feeds, np.array(found, np.int64)).astype(np.int64)
 
 
 def _begin_cells(codes: npt.NDArray[np.uint8], quotes: _Positions, delimiter: bytes) -> npt.NDArray[np.bool_]:
@@ -198,7 +199,7 @@ def _opening_of_cell(quotes: _Positions, pair: int) -> int:
 def _quote_error(path: str, line: int) -> EventFileError:
     return EventFileError(
         path,
-        f"a quote opens in line {line} that is not closed as it should be: quotes stand around a cell, and doubled inside"
-        " one. Repair it; where cells hold no line ends, read the file without --csv-line-ends-in-cells, and only such"
-        " lines are rejected.",
+        f"a quote opens in line {line} that is not closed as it should be: quotes stand around a cell, and doubled"
+        " inside one. Repair it; where cells hold no line ends, read the file without --csv-line-ends-in-cells, and only"
+        " such lines are rejected.",
     )
