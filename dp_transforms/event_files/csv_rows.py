@@ -152,7 +152,7 @@ def _lone_returns(codes: npt.NDArray[np.uint8]) -> _Positions:
     """Carriage returns with something else than line ends behind them. The text ends in a line feed."""
     returns: _Positions = np.flatnonzero(codes == _RETURN)
     behind = codes[returns + 1]
-    return returns[(behind != _RETURN) & (behind != _FEED)]
+    return returns[(behind != _RETURN) & (behind != _FEED)]  # type: ignore[no-any-return]
 
 
 def _open_lines(text: bytes, codes: npt.NDArray[np.uint8], feeds: _Positions, delimiter: bytes) -> _Positions:
@@ -200,6 +200,6 @@ def _quote_error(path: str, line: int) -> EventFileError:
     return EventFileError(
         path,
         f"a quote opens in line {line} that is not closed as it should be: quotes stand around a cell, and doubled"
-        " inside one. Repair it; where cells hold no line ends, read the file without --csv-line-ends-in-cells, and only"
-        " such lines are rejected.",
+        " inside one. Repair it; where cells hold no line ends, read the file without --csv-line-ends-in-cells, and"
+        " only such lines are rejected.",
     )
