@@ -12,11 +12,12 @@ import random
 from collections.abc import Callable
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.event_streams.partition_poller import PartitionPoller, Step
-from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.event_streams.partition_progress import CLOCK_END, PartitionProgress, StreamClock
 from dp_transforms.event_streams.stream_source import Polled
 from dp_transforms.monitoring.user_pairs import UserPairs
 from tests.memory_stream import BROKEN, Arrival, MemoryPartition
@@ -203,7 +204,7 @@ def counted_by_run(
     source, wall = random.Random(seed), Wall()
     stop_micros = None if asked_micros is None else CLOCKS[kind].stop_micros(asked_micros)
     run = [Partition(told, kind, confirm, wall, source) for told in partitions]
-    for _ in range(20_000):
+    for _ in range(3_000):
         going = [partition for partition in run if not partition.progress.is_over]
         if not going:
             return [partition.counted for partition in run]
@@ -214,17 +215,102 @@ def counted_by_run(
     raise AssertionError("the run did not end")
 
 
+def moment_to_stop(source: random.Random, log: list[list[Told]], clock: StreamClock) -> int:
+    """Any moment; or one when a record is just there; or such that the last that counts is a record's own."""
+    record = source.choice([one for told in log for one in told])
+    margin = clock.stop_micros(0)
+    return source.choice(
+        (
+            source.randrange((START - 40) * MICROS, (START + 340) * MICROS),
+            record.shown_at + source.randrange(2 * MICROS),
+            record.arrival.micros - margin + source.choice((-1, 0, 0)),
+        )
+    )
+
+
+def case_of(seed: int, kind: str, is_stopped: bool) -> tuple[list[list[Told]], int | None, list[set[tuple[int, int]]]]:
+    """A log of two partitions, when a stop is asked for, and what of others must count."""
+    source = random.Random(seed)
+    log = [partition_of(source, kind, number) for number in range(2)]
+    # Nothing but a stop ends a run by the clock of events here.
+    asked = moment_to_stop(source, log, CLOCKS[kind]) if is_stopped or kind == "event" else None
+    stop = None if asked is None else CLOCKS[kind].stop_micros(asked)
+    return log, asked, [counted_by_rule(told, kind, stop) for told in log]
+
+
 @settings(max_examples=120, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["arrival", "event"]), st.booleans(), st.booleans())
 def test_what_counts_of_others_is_the_same_with_and_without_one_user(
     seed: int, kind: str, confirm: bool, is_stopped: bool
 ) -> None:
-    source = random.Random(seed)
-    log = [partition_of(source, kind, number) for number in range(2)]
-    # Nothing but a stop ends a run by the clock of events here.
-    asked = source.randrange((START - 40) * MICROS, (START + 340) * MICROS) if is_stopped or kind == "event" else None
-    stop = None if asked is None else CLOCKS[kind].stop_micros(asked)
-    expected = [counted_by_rule(told, kind, stop) for told in log]
+    log, asked, expected = case_of(seed, kind, is_stopped)
     without = [[one for one in told if not one.is_of_x] for told in log]
     assert counted_by_run(log, kind, confirm, asked, seed) == expected
     assert counted_by_run(without, kind, confirm, asked, seed + 1) == expected
+
+
+def test_this_test_finds_an_end_at_the_boundary_of_a_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was once: all windows close with what was read."""
+    monkeypatch.setattr(PartitionProgress, "intend_stop", lambda self, micros: self.intend_clock(CLOCK_END))
+    cases = [(seed, case_of(seed, "arrival", True)) for seed in range(50)]
+    found = [counted_by_run(log, "arrival", False, asked, seed) == expected for seed, (log, asked, expected) in cases]
+    assert found.count(False) >= 5
+
+
+def poller_of(kind: str, *, confirm: bool = False) -> PartitionPoller:
+    return PartitionPoller(HELD, KEYS, CLOCKS[kind], SHARDS, domain=None, confirm=confirm)
+
+
+@pytest.mark.parametrize("kind", ["arrival", "event"])
+def test_records_that_come_for_ever_do_not_put_off_the_end(kind: str) -> None:
+    """Ten come with every poll, and nobody ever sees the end of this log."""
+    wall, source, stop = Wall(), random.Random(1), (START + 30) * MICROS
+    told = [
+        Told(Arrival((f"u{n}", "item", at), at), at) for n in range(2000) for at in [(START * 10 + n) * MICROS // 10]
+    ]
+    reader = GrowingReader(told, wall, source, 10)
+    poller = poller_of(kind)
+    progress, after = poller.start(), 0
+    while not progress.is_over:
+        wall.now = max(wall.now, told[int(progress.position or 0)].shown_at) + MICROS
+        assert wall.now < (START + 100) * MICROS
+        after += poller.step("p", progress, reader, wall.now, find_stop=lambda: stop).counts["events_after_stop"]
+    assert wall.now >= stop + SHOWN * MICROS
+    assert after == int(progress.position or 0) - 301
+    assert after > 50
+
+
+def test_a_stop_and_the_end_behind_it_are_each_stored_before_they_act() -> None:
+    """The last two of ten records arrived after the stop. Nobody is asked for it again, whatever the file says then."""
+    arrivals = tuple(Arrival((f"u{n}", "item", START * MICROS), (START + n) * MICROS) for n in range(10))
+    reader, poller = MemoryPartition("p", arrivals, 4).open(), poller_of("arrival", confirm=True)
+    progress, stop, now = poller.start(), (START + 7) * MICROS, (START + 60) * MICROS
+    poller.step("p", progress, reader, now)
+    stopped = poller.step("p", progress, reader, now, find_stop=lambda: stop)
+    assert (stopped.messages, progress.position, progress.stop_micros) == ([], "4", None), (
+        "what was polled is not taken"
+    )
+    progress = poller.restore(progress.to_bytes())
+    again = poller.step("p", progress, reader, now, find_stop=lambda: stop + 5 * MICROS)
+    assert (again.marker, again.messages, progress.position) == (stopped.marker, [], "4")
+    poller.step("p", progress, reader, now, is_confirmed=True)
+    assert progress.stop_micros == stop
+    steps = [poller.step("p", progress, reader, now, find_stop=lambda: stop + 5 * MICROS) for _ in range(3)]
+    assert [step.counts["events_after_stop"] for step in steps] == [0, 2, 0]
+    assert (progress.position, progress.next_window, progress.is_read) == ("10", 0, False)
+    assert steps[1].marker == steps[2].marker != stopped.marker
+    progress = poller.restore(progress.to_bytes())
+    last = poller.step("p", progress, reader, now, is_confirmed=True)
+    assert progress.is_over
+    assert len([message for _, message in last.messages if message.announced]) == SHARDS * PLAN.schedule.horizon
+
+
+def test_who_counted_what_arrived_after_a_stop_before_it_saw_the_stop_says_so() -> None:
+    """Clocks that differ by more than was declared, or a stop file that shows late: the operator must know."""
+    arrivals = tuple(Arrival((f"u{n}", "item", START * MICROS), (START + n) * MICROS) for n in range(10))
+    for second, seen_late in ((9, 0), (8, 1)):
+        reader, poller, stop = MemoryPartition("p", arrivals, 100).open(), poller_of("arrival"), START + second
+        progress = poller.start()
+        poller.step("p", progress, reader, START * MICROS)
+        step = poller.step("p", progress, reader, START * MICROS, find_stop=lambda stop=stop: stop * MICROS)
+        assert step.counts["stops_seen_late"] == seen_late
