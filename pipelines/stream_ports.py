@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 
+import click
+
 from pipelines.options import UserError
 from pipelines.stream_options import FLINK, PRISM
 from runners.flink import LOCAL
@@ -20,9 +22,13 @@ _REMEDIES = {
 def check_ports(engine: str, *, allow: bool) -> None:
     """Raises UserError if a process that this command started can be reached from outside this machine now.
 
-    engine: the name of what was started. allow: nothing is checked.
+    engine: the name of what was started. allow: say it instead, on stderr.
     """
-    found = [] if allow else open_ports()
+    found = open_ports()
+    if allow:
+        for port in found:
+            click.echo(f"--allow-open-ports: others than this machine may reach {port}.", err=True)
+        return
     if not found:
         return
     remedy = _REMEDIES.get(engine, "Leave out what follows --, or")

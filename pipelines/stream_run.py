@@ -213,7 +213,8 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: Flink
                 looked = time.monotonic()
                 ended = sink.look(_goes_on_words(request))
                 if looked >= next_metrics:
-                    check_ports(request.engine.name, allow=request.engine.allow_open_ports)
+                    if not request.engine.allow_open_ports:
+                        check_ports(request.engine.name, allow=False)
                     metrics = job.metrics() if flink is None else flink.metrics()
                     if metrics is not None:
                         status.show_operator_line(*metrics)
