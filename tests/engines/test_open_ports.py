@@ -10,12 +10,15 @@ import subprocess
 import sys
 import time
 
+import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.report_streams import ReportFolder
 from runners import flink
 from runners.engine_process import free_port, is_port_open
-from tests.engines import skip_reason
+from runners.flink_cluster import FlinkCluster
+from tests.engines import looping, skip_reason
 from tests.engines.listening import (
     ROOT,
     Socket,
@@ -98,6 +101,35 @@ def test_the_looks_find_a_socket_of_all_addresses(tmp_path: pathlib.Path) -> Non
     assert Socket("java", "::ffff:127.0.0.1", 1).is_of_loopback
     assert Socket("java", "::1", 1).is_of_loopback
     assert not Socket("java", "::ffff:10.0.0.1", 1).is_of_loopback
+
+
+@pytest.mark.long
+@pytest.mark.skipif(skip_reason("flink") is not None, reason=skip_reason("flink") or "")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_cluster_of_this_machine_listens_on_loopback_alone(tmp_path: pathlib.Path) -> None:
+    """Job manager, task manager, job server and pool; task managers get the class that does it with the job."""
+    seen: set[Socket] = set()
+    (tmp_path / "cluster").mkdir()
+    with (
+        FlinkCluster(tmp_path / "cluster") as cluster,
+        flink.JobServer(cluster.address) as server,
+        flink.WorkerPool(env={"PYTHONPATH": str(ROOT)}) as pool,
+    ):
+        flags = flink.options(server.endpoint, environment="EXTERNAL", worker_address=pool.address, job_name="ports")
+        pipeline = beam.Pipeline(options=PipelineOptions(flags))
+        looping.build(pipeline, tmp_path / "out.jsonl", 100)
+        pipeline.run()
+        job = cluster.rest.wait_for_job("ports").job_id
+        deadline = time.monotonic() + 240
+        while len({row[1] for row in looping.written(tmp_path / "out.jsonl")}) < 50:
+            assert time.monotonic() < deadline
+            seen |= listening(os.getpid())
+            time.sleep(0.05)
+        cluster.rest.cancel(job)
+        cluster.rest.wait_for_state(job, ["CANCELED"])
+    assert {one for one in seen if not one.is_of_loopback} == set()
+    print(f"a cluster, its job server and a pool: {len({one.port for one in seen})} ports")
+    assert len({one.port for one in seen}) >= 12
 
 
 @pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
