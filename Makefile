@@ -16,7 +16,9 @@ PRISM_VERSION := v2.77.0
 FLINK_JOB_SERVER := $(SHH_ENGINES)/flink-job-server.jar
 FLINK_LIBRARIES := $(SHH_ENGINES)/flink-$(FLINK_VERSION)/.made
 KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
-PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)
+PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
+PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
+PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
 .PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream
 
@@ -51,7 +53,7 @@ engines: $(INSTALLED)
 
 flink: $(FLINK_JOB_SERVER) $(FLINK_LIBRARIES)
 
-$(FLINK_JOB_SERVER): runners/engines/flink/pom.xml
+$(FLINK_JOB_SERVER): runners/engines/flink/pom.xml $(shell find runners/engines/flink/src -name '*.java')
 	@mkdir -p $(SHH_ENGINES)
 	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< -Dbuild.folder=$(SHH_ENGINES)/.build package
 	@mv $(SHH_ENGINES)/.build/flink-job-server.jar $@
@@ -79,9 +81,19 @@ $(KAFKA_LIBRARIES): runners/engines/kafka/pom.xml
 
 prism: $(PRISM_MADE)
 
+# Prism listens on all addresses, has no option for another, and runs any command that it is sent: one line is changed.
 $(PRISM_MADE):
-	@mkdir -p $(SHH_ENGINES)
-	GOBIN=$(SHH_ENGINES) $(GO) install github.com/apache/beam/sdks/v2/go/cmd/prism@$(PRISM_VERSION)
+	@rm -rf $(PRISM_SOURCE)
+	@mkdir -p $(PRISM_SOURCE)
+	@folder=$$($(GO) mod download -json github.com/apache/beam/sdks/v2@$(PRISM_VERSION) | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p') \
+	  && cp -R "$$folder/go" "$$folder/go.mod" "$$folder/go.sum" $(PRISM_SOURCE) && chmod -R u+w $(PRISM_SOURCE)
+	@sed 's/net.Listen("tcp", fmt.Sprintf(":%d", port))/net.Listen("tcp", fmt.Sprintf("localhost:%d", port))/' \
+	  $(PRISM_SERVER) > $(PRISM_SOURCE)/server.go
+	@if cmp -s $(PRISM_SOURCE)/server.go $(PRISM_SERVER); then \
+	  echo "Prism $(PRISM_VERSION) listens elsewhere than the line that is changed here says"; exit 1; fi
+	@mv $(PRISM_SOURCE)/server.go $(PRISM_SERVER)
+	cd $(PRISM_SOURCE) && $(GO) build -o $(SHH_ENGINES)/prism ./go/cmd/prism
+	@rm -rf $(PRISM_SOURCE)
 	@touch $@
 
 lint: $(INSTALLED)

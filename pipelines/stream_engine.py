@@ -10,11 +10,13 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipelines.options import UserError
 from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS, PRISM
+from pipelines.stream_ports import check_ports
 from pipelines.stream_request import EngineChoice
 from runners import dataflow, flink, job_service, prism
 from runners.direct import LOCAL_RUNNER
 from runners.engine_process import EngineError
 from runners.flink_rest import FlinkRest
+from runners.on_loopback import listen_on_loopback
 
 # Beam would stage a list of the packages of this machine, and a worker that starts later would need the job server.
 _STAGE_NOTHING = "--experiments=disable_logging_submission_environment"
@@ -33,8 +35,9 @@ class StartedEngine(NamedTuple):
 def started_engine(choice: EngineChoice, beam_words: Sequence[str], job_name: str) -> Iterator[StartedEngine]:
     """While the block runs, the engine is there (those of this machine are started and stopped).
 
-    beam_words: further options of Beam. Raises UserError.
+    beam_words: further options of Beam. Raises UserError, also if others than this machine can reach the engine.
     """
+    listen_on_loopback()
     with contextlib.ExitStack() as stack:
         try:
             words, flink_rest = _start(choice, stack, job_name)
@@ -43,6 +46,7 @@ def started_engine(choice: EngineChoice, beam_words: Sequence[str], job_name: st
             if choice.name == PRISM:
                 what += f" To read once what is there now, give --engine {IN_PROCESS}."
             raise UserError(what) from None
+        check_ports(choice.name, allow=choice.allow_open_ports)
         if choice.name not in (DATAFLOW, IN_PROCESS):
             words.append(_WATCH_FOR_EVER)
         options = PipelineOptions([*words, *beam_words])

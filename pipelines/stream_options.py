@@ -182,6 +182,13 @@ _RUN = (
         help="Beam's Python workers for Flink, as Flink sees them. Default: started here, with --flink-master [local].",
     ),
     click.option(
+        "--allow-open-ports",
+        is_flag=True,
+        default=False,
+        help="Run although others than this machine may reach a port that takes code without a password, of the engine "
+        "or of --worker-pool. Close it off by other means first (docs/deploy.md).",
+    ),
+    click.option(
         "--resume-from", metavar="SAVEPOINT", help="A savepoint or checkpoint of Flink to go on from; with --run-id."
     ),
     click.option("--detach", is_flag=True, help="Print the job's id and leave it running; on Flink and Dataflow."),

@@ -29,6 +29,7 @@ from pipelines.event_options import event_fields
 from pipelines.options import UserError
 from pipelines.plan_options import flag, plan_of_command
 from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS, JOB_SERVICE, PRISM
+from pipelines.stream_ports import check_worker_pool
 from pipelines.stream_pubsub import PubSubSubscription
 from runners.flink import LOCAL as LOCAL_FLINK
 
@@ -51,7 +52,10 @@ _LOCAL_PATHS = (
 
 @dataclasses.dataclass(frozen=True)
 class EngineChoice:
-    """What runs the pipeline, and the options of ``--engine flink``. checkpoint_seconds: between two checkpoints."""
+    """What runs the pipeline, and the options of ``--engine flink``. checkpoint_seconds: between two checkpoints.
+
+    allow_open_ports: run although others than this machine may reach a port that takes code.
+    """
 
     name: str
     flink_master: str = LOCAL_FLINK
@@ -60,6 +64,7 @@ class EngineChoice:
     parallelism: int = 1
     worker_pool: str | None = None
     resume_from: str | None = None
+    allow_open_ports: bool = False
 
     @property
     def is_local(self) -> bool:
@@ -166,11 +171,14 @@ def _engine(options: dict[str, Any]) -> EngineChoice:
         parallelism=options["parallelism"] or 1,
         worker_pool=options["worker_pool"],
         resume_from=options["resume_from"],
+        allow_open_ports=options["allow_open_ports"],
     )
     if engine.flink_master != LOCAL_FLINK and not re.fullmatch(r"[^\s:/]+:\d{1,5}", engine.flink_master):
         raise UserError(f"--flink-master must be HOST:PORT or [local], got {engine.flink_master!r}.")
     if engine.worker_pool is not None and not re.fullmatch(r"[^\s:/]+:\d{1,5}", engine.worker_pool):
         raise UserError(f"--worker-pool must be HOST:PORT, got {engine.worker_pool!r}.")
+    if engine.worker_pool is not None and not engine.allow_open_ports:
+        check_worker_pool(engine.worker_pool, engine.flink_master)
     if not engine.is_local and name == FLINK and engine.worker_pool is None:
         raise UserError(
             f"a Flink at {engine.flink_master} needs Python workers that it can reach. Start Beam's worker pool beside"

@@ -34,6 +34,7 @@ from pipelines.sink_look import SinkLook
 from pipelines.stop_signals import caught_stops
 from pipelines.stream_engine import started_engine
 from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS
+from pipelines.stream_ports import check_ports
 from pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
 from pipelines.stream_request import StreamRequest
 from pipelines.stream_status import StreamStatus
@@ -218,6 +219,8 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: Flink
                 looked = time.monotonic()
                 ended = sink.look(_goes_on_words(request))
                 if looked >= next_metrics:
+                    if not request.engine.allow_open_ports:
+                        check_ports(request.engine.name, allow=False)
                     metrics = job.metrics() if flink is None else flink.metrics()
                     if metrics is not None:
                         status.show_operator_line(*metrics)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import psutil
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
+from runners.on_loopback import listen_on_loopback
+
 LOCAL_RUNNER = "FnApiRunner"
 _NAMES_OF_LOCAL = (None, "DirectRunner", "direct", LOCAL_RUNNER)
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -18,8 +20,10 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 def pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
     """Beam's options from the command line; the local runner unless they name another.
 
+    Servers that Beam starts in this process, for workers in others, listen on the loopback address alone from now on.
     Raises ValueError for an option that the local runner does not know; others may know more.
     """
+    listen_on_loopback()
     options = PipelineOptions(list(arguments))
     standard = options.view_as(StandardOptions)
     if standard.runner == "BundleBasedDirectRunner":

@@ -23,12 +23,21 @@ from runners.portable import portable_options
 __all__ = ["JobServer", "WorkerPool", "options"]
 
 LOCAL = "[local]"
+ON_LOOPBACK: dict[str, str | int] = {
+    "jobmanager.rpc.address": "localhost",
+    "jobmanager.bind-host": "localhost",
+    "taskmanager.host": "localhost",
+    "taskmanager.bind-host": "localhost",
+    "rest.address": "localhost",
+    "rest.bind-address": "localhost",
+}
+"""Configuration of a Flink that is all on this machine."""
 JOB_SERVER_JAR = "flink-job-server.jar"
 FLINK_RELEASE = "1.19.3"
 _START_SECONDS = 120.0
 _REST_PORTS = 20
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/")
-_STARTED = re.compile(rb"JobService started on localhost:(\d+)")
+_STARTED = re.compile(rb"JobService started on (?:localhost|127\.0\.0\.1):(\d+)")
 
 # Flink reflects on these; a runtime of version 17 keeps them closed.
 JAVA_FLAGS = (
@@ -118,6 +127,9 @@ def _url(path: str) -> str:
 class JobServer(Engine):
     """Takes Beam jobs at `endpoint` and submits them to a Flink cluster, or runs them itself.
 
+    All its ports are of the loopback address, and so are those on which its jobs talk to Python workers, here or in
+    task managers: the jar has a class of its own for that (runners/engines/flink).
+
     master: "[local]" runs Flink inside this server; "host:port" names the REST address of a cluster.
     flink_config: configuration of Flink by its own keys, for all jobs of this server.
     folder: where log, configuration and staged files go; None for a temporary folder that is removed at the end.
@@ -142,7 +154,7 @@ class JobServer(Engine):
             # Jobs of one server do not share a port: the first takes the first of the range.
             port = free_port()
             rest_address = f"localhost:{port}"
-            config = {"rest.bind-port": f"{port}-{port + _REST_PORTS}", "rest.bind-address": "localhost"}
+            config = {"rest.bind-port": f"{port}-{port + _REST_PORTS}", **ON_LOOPBACK}
         config.update(flink_config or {})
         self._owned_folder = folder is None
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shh-flink-") if folder is None else folder)
@@ -173,9 +185,10 @@ class JobServer(Engine):
 
 
 class WorkerPool(Engine):
-    """Starts a Python worker whenever a task manager asks for one; for `environment="EXTERNAL"`.
+    """Starts a Python worker whenever a task manager of this machine asks for one; for `environment="EXTERNAL"`.
 
-    port: None for a free one. Beam binds it on all addresses and asks for no password: keep it behind a firewall.
+    port: of the loopback address; None for a free one. Beam asks for no password: every user of this machine can take
+        it, and have code run.
     env: additions to this process's environment, for the workers (PYTHONPATH, for example).
     Workers must write to standard error only: Beam never empties the pipe of their standard output.
     """
@@ -192,7 +205,8 @@ class WorkerPool(Engine):
         self.log_path = pathlib.Path(os.devnull if log_path is None else log_path)
         # Beam starts "python": it must be this one.
         path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        command = [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"]
+        command = [sys.executable, "-m", "runners.on_loopback", "apache_beam.runners.worker.worker_pool_main"]
+        command.append(f"--service_port={port}")
         self._start(command, self.log_path, lambda: is_port_open(port), _START_SECONDS, {"PATH": path, **(env or {})})
 
     def worker_pids(self) -> list[int]:

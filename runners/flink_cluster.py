@@ -16,12 +16,7 @@ FLINK_LIBRARIES = f"flink-{flink.FLINK_RELEASE}/.made"  # `make flink` puts it t
 _START_SECONDS = 120.0
 _ANSWER_SECONDS = 30.0
 _CONFIG: dict[str, str | int] = {
-    "jobmanager.rpc.address": "localhost",
-    "jobmanager.bind-host": "localhost",
-    "taskmanager.host": "localhost",
-    "taskmanager.bind-host": "localhost",
-    "rest.address": "localhost",
-    "rest.bind-address": "localhost",
+    **flink.ON_LOOPBACK,
     "state.backend.type": "hashmap",
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": 1000,

@@ -23,13 +23,17 @@ def options(endpoint: str, *, streaming: bool = False, job_name: str | None = No
 
 
 class JobService(Engine):
-    """Takes Beam jobs at `endpoint` and runs them. Raises EngineError if it does not start."""
+    """Takes Beam jobs at `endpoint` and runs them; all its ports are of the loopback address.
+
+    Raises EngineError if it does not start.
+    """
 
     def __init__(self, *, log_path: str | os.PathLike[str] | None = None) -> None:
         self.log_path = pathlib.Path(os.devnull if log_path is None else log_path)
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="shh-job-service-"))
         port_file = self._folder / "port"
-        command = [sys.executable, "-m", "apache_beam.runners.portability.local_job_service_main", "--port=0"]
+        command = [sys.executable, "-m", "runners.on_loopback"]
+        command += ["apache_beam.runners.portability.local_job_service_main", "--port=0"]
         command += [f"--port_file={port_file}", f"--staging_dir={self._folder / 'staging'}"]
         self._start(command, self.log_path, port_file.exists, _START_SECONDS)
         self.endpoint = f"localhost:{int(port_file.read_text())}"

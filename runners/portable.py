@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from runners.on_loopback import listen_on_loopback
+
 ENVIRONMENTS = ("LOOPBACK", "EXTERNAL")
 
 
@@ -15,7 +17,8 @@ def portable_options(
 ) -> list[str]:
     """Flags for a job service at `endpoint` ("host:port").
 
-    environment: where the Python code runs. "LOOPBACK": in the process that submits, which must then stay alive.
+    environment: where the Python code runs. "LOOPBACK": in the process that submits, which must then stay alive, and
+        whose servers listen on the loopback address alone from now on (`listen_on_loopback`).
         "EXTERNAL": in workers that the pool at `worker_address` ("host:port") starts.
     Raises ValueError.
     """
@@ -26,6 +29,8 @@ def portable_options(
             f"worker_address must be given for EXTERNAL and for nothing else, got {worker_address!r} for {environment}."
             " Use the address of a runners.flink.WorkerPool."
         )
+    if environment == "LOOPBACK":
+        listen_on_loopback()
     flags = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", f"--environment_type={environment}"]
     if worker_address is not None:
         flags.append(f"--environment_config={worker_address}")

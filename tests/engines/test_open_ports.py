@@ -1,0 +1,174 @@
+"""What each engine of this machine listens on while `shh stream` runs: the loopback address and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from dp_transforms.report_streams import ReportFolder
+from runners import flink
+from runners.engine_process import free_port, is_port_open
+from runners.flink_cluster import FlinkCluster
+from tests.engines import looping, skip_reason
+from tests.engines.listening import (
+    ROOT,
+    Socket,
+    end_all,
+    listening,
+    outer_addresses,
+    run_and_listen,
+    start_worker_reaches,
+    started,
+)
+from tests.pipeline_helpers import key_file
+
+START = 1_577_836_800  # 2020-01-01T00:00:00Z
+PLAN = ["--window", "1h", "--epsilon", "8", "--delta", "1e-6", "--time-unit", "s"]
+RANGE = ["--start", "2020-01-01", "--end", "2020-01-01T03:00:00Z"]
+# The log is older than its windows need, so that they close as soon as nothing new comes.
+HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
+# Fewer ports than these, and the looks have missed what they are there for.
+FEWEST_PORTS = {"in-process": 0, "job-service": 6, "prism": 2, "flink": 8}
+ENGINES = [
+    pytest.param(name, marks=pytest.mark.skipif(reason is not None, reason=reason or ""))
+    for name in FEWEST_PORTS
+    for reason in [skip_reason(name) if name in ("prism", "flink") else None]
+]
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A log of 300 users in logs/, and noise.key."""
+    (tmp_path / "logs").mkdir()
+    rows = [{"user": f"user-{n}", "item": "news", "timestamp": START + n} for n in range(300)]
+    (tmp_path / "logs" / "0.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    os.rename(key_file(tmp_path), tmp_path / "noise.key")
+    return tmp_path
+
+
+def stream(engine: str, *more: str) -> list[str]:
+    words = ["stream", "--folder", "logs", "--output", "reports", "--noise-key-file", "noise.key"]
+    return [*words, "--engine", engine, *PLAN, *(more or [*RANGE, *HISTORY])]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_stream_listens_on_loopback_alone(folder: pathlib.Path, engine: str) -> None:
+    run = run_and_listen(stream(engine), folder)
+    assert run.code == 0, run.err
+    _, reports, ended = ReportFolder(str(folder / "reports")).read()
+    assert [report.heavy_hitters[0].item for report in reports] == ["news"]
+    assert ended is not None
+    assert run.beyond_loopback == set()
+    assert len(run.ports) >= FEWEST_PORTS[engine], run
+    assert engine != "in-process" or run.ports == set()
+    print(f"{engine}: {len(run.ports)} ports, {run.looks} looks")
+
+
+@pytest.mark.parametrize("workers", [[], ["--", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]])
+def test_a_replay_listens_on_nothing_or_on_loopback_alone(folder: pathlib.Path, workers: list[str]) -> None:
+    words = ["replay", "logs", "--output", "report.jsonl", "--noise-key-file", "noise.key", *PLAN, *RANGE, *workers]
+    run = run_and_listen(words, folder)
+    assert run.code == 0, run.err
+    assert run.beyond_loopback == set()
+    assert (len(run.ports) >= 5) if workers else (run.ports == set())
+
+
+def test_the_looks_find_a_socket_of_all_addresses(tmp_path: pathlib.Path) -> None:
+    """The twin that must fail: a grandchild that listens for a moment is seen, in both families."""
+    code = "import socket, time; s = socket.create_server(('{}', 0), family=socket.{}); time.sleep(60)"
+    for host, family in (("0.0.0.0", "AF_INET"), ("::", "AF_INET6")):
+        if family == "AF_INET6" and not socket.has_ipv6:
+            continue
+        process = subprocess.Popen(["sh", "-c", f'"{sys.executable}" -c "{code.format(host, family)}" & wait'])
+        try:
+            deadline = time.monotonic() + 60
+            while not (found := listening(process.pid)) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            (one,) = found
+            assert one.host == host
+            assert not one.is_of_loopback
+        finally:
+            end_all(process)
+    assert Socket("java", "::ffff:127.0.0.1", 1).is_of_loopback
+    assert Socket("java", "::1", 1).is_of_loopback
+    assert not Socket("java", "::ffff:10.0.0.1", 1).is_of_loopback
+
+
+@pytest.mark.long
+@pytest.mark.skipif(skip_reason("flink") is not None, reason=skip_reason("flink") or "")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_cluster_of_this_machine_listens_on_loopback_alone(tmp_path: pathlib.Path) -> None:
+    """Job manager, task manager, job server and pool; task managers get the class that does it with the job."""
+    seen: set[Socket] = set()
+    (tmp_path / "cluster").mkdir()
+    with (
+        FlinkCluster(tmp_path / "cluster") as cluster,
+        flink.JobServer(cluster.address) as server,
+        flink.WorkerPool(env={"PYTHONPATH": str(ROOT)}) as pool,
+    ):
+        flags = flink.options(server.endpoint, environment="EXTERNAL", worker_address=pool.address, job_name="ports")
+        pipeline = beam.Pipeline(options=PipelineOptions(flags))
+        looping.build(pipeline, tmp_path / "out.jsonl", 100)
+        pipeline.run()
+        job = cluster.rest.wait_for_job("ports").job_id
+        deadline = time.monotonic() + 240
+        while len({row[1] for row in looping.written(tmp_path / "out.jsonl")}) < 50:
+            assert time.monotonic() < deadline
+            seen |= listening(os.getpid())
+            time.sleep(0.05)
+        cluster.rest.cancel(job)
+        cluster.rest.wait_for_state(job, ["CANCELED"])
+    assert {one for one in seen if not one.is_of_loopback} == set()
+    print(f"a cluster, its job server and a pool: {len({one.port for one in seen})} ports")
+    assert len({one.port for one in seen}) >= 12
+
+
+@pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
+@pytest.mark.skipif(skip_reason("prism") is not None, reason=skip_reason("prism") or "")
+def test_no_stranger_gives_the_process_with_the_key_a_worker(folder: pathlib.Path) -> None:
+    """Tried at every port of a stream that goes on. By the loopback address one obeys, or this would show nothing."""
+    words = stream("prism", "--start", "2020-01-01", "--end", "2020-02-01", "--clock", "event", "--idle-timeout", "1h")
+    with started(words, folder) as process:
+        deadline = time.monotonic() + 300
+        while len(pools := {one.port for one in listening(process.pid) if "prism" not in one.program}) < 1:
+            assert process.poll() is None, (folder / "err").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        ports = {one.port for one in listening(process.pid)}
+        for host in outer_addresses():
+            assert not any(start_worker_reaches(host, port, 5.0) for port in ports), host
+        assert all(start_worker_reaches("127.0.0.1", port, 60.0) for port in pools)
+
+
+@pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
+def test_no_stranger_gets_a_worker_of_the_pool_for_flink() -> None:
+    with flink.WorkerPool() as pool:
+        port = int(pool.address.rpartition(":")[2])
+        assert not any(start_worker_reaches(host, port, 5.0) for host in outer_addresses())
+        assert start_worker_reaches("127.0.0.1", port, 60.0)
+
+
+@pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
+def test_beams_own_pool_is_open_to_strangers(tmp_path: pathlib.Path) -> None:
+    """Why all this is done. Where Beam has mended it, `runners.on_loopback` can go."""
+    port = free_port()
+    command = [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"]
+    with open(tmp_path / "log", "wb") as log:
+        path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
+        process = subprocess.Popen(command, stderr=log, cwd=ROOT, env={**os.environ, "PATH": path})
+    try:
+        deadline = time.monotonic() + 120
+        while not is_port_open(port) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert start_worker_reaches(outer_addresses()[0], port, 60.0)
+    finally:
+        end_all(process)

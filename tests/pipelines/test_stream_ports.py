@@ -1,0 +1,169 @@
+"""`shh stream` refuses to run where others than this machine can reach a port that takes code."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from pipelines.options import UserError
+from pipelines.stream_engine import started_engine
+from pipelines.stream_ports import check_ports, check_worker_pool
+from pipelines.stream_request import EngineChoice
+from tests.pipeline_helpers import key_file
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+_PATIENCE_SECONDS = 300
+# An engine that listens on all addresses, as Beam's own builds do; nobody talks to it before it is refused.
+OPEN_ENGINE = """#!{python}
+import socket, sys, time
+(port,) = (int(word.partition("=")[2]) for word in sys.argv if word.startswith("--job_port="))
+server = socket.create_server(("0.0.0.0", port))
+while True:
+    server.accept()[0].close()
+"""
+# `shh`, in a process that begins to listen on all addresses once the pipeline runs.
+OPENS_LATE = """
+import socket, sys, threading, time
+import pipelines.cli
+opened = []
+def open_late():
+    while not any(thread.name == "pipeline" for thread in threading.enumerate()):
+        time.sleep(0.05)
+    opened.append(socket.create_server(("0.0.0.0", 0)))
+threading.Thread(target=open_late, daemon=True).start()
+pipelines.cli.main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "logs").mkdir()
+    os.rename(key_file(tmp_path), tmp_path / "noise.key")
+    (tmp_path / "engines").mkdir()
+    program = tmp_path / "engines" / "prism"
+    program.write_text(OPEN_ENGINE.format(python=sys.executable))
+    program.chmod(0o755)
+    return tmp_path
+
+
+def shh(folder: pathlib.Path, *words: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    begin = ["-c", code] if code else ["-m", "pipelines.cli"]
+    plan = ["--start", "2020-01-01", "--end", "2020-02-01", "--window", "1d", "--epsilon", "8", "--delta", "1e-6"]
+    return subprocess.run(
+        [sys.executable, *begin, "stream", "--folder", "logs", "--noise-key-file", "noise.key", *plan, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SHH_ENGINES": str(folder / "engines")},
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_SECONDS,
+        check=False,
+    )
+
+
+@pytest.fixture
+def open_port() -> Iterator[int]:
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+@pytest.fixture
+def own_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def test_an_engine_that_others_can_reach_is_refused(folder: pathlib.Path) -> None:
+    result = shh(folder, "--output", "reports", "--engine", "prism")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert re.search(r"--engine prism listens beyond this machine: \S+ on port \d+ of all addresses", last)
+    assert "make prism" in last
+    assert "--allow-open-ports" in last
+    assert not (folder / "reports").exists()
+
+
+def test_a_port_that_opens_later_ends_the_run(folder: pathlib.Path) -> None:
+    words = ["--output", "reports", "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h"]
+    result = shh(folder, *words, code=OPENS_LATE)
+    assert result.returncode == 1
+    assert "--engine in-process listens beyond this machine" in result.stderr.splitlines()[-1]
+    assert "Ctrl-C drains it" in result.stderr  # it had begun
+
+
+def test_who_allows_it_is_told(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHH_ENGINES", str(folder / "engines"))
+    with pytest.raises(UserError, match="listens beyond"), started_engine(EngineChoice("prism"), [], "job"):
+        pass
+    with started_engine(EngineChoice("prism", allow_open_ports=True), [], "job") as engine:
+        port = re.search(r"--job_endpoint=\S+:(\d+)|'job_endpoint': '\S+:(\d+)'", str(engine.options.get_all_options()))
+    told = capsys.readouterr().err
+    assert port is not None
+    assert re.search(rf"others than this machine may reach \S+ on port {port[1] or port[2]} of all addresses", told)
+
+
+def test_ports_of_this_process_are_checked(open_port: int, own_port: int) -> None:
+    with pytest.raises(UserError, match=rf"on port {open_port} of all addresses\. Beam asks for no password"):
+        check_ports("flink", allow=False)
+
+
+def test_loopback_is_no_open_port(own_port: int) -> None:
+    check_ports("flink", allow=False)
+
+
+@pytest.mark.parametrize("master", ["jobs.invalid:8081", "[local]"])
+def test_a_worker_pool_on_the_internet_is_refused(master: str) -> None:
+    with pytest.raises(UserError, match=r"--worker-pool 8\.8\.8\.8:50000 has an address of the internet"):
+        check_worker_pool("8.8.8.8:50000", master)
+
+
+def test_a_worker_pool_on_the_internet_is_refused_before_anything_starts(folder: pathlib.Path) -> None:
+    words = ["--output", "reports", "--engine", "flink", "--worker-pool", "8.8.8.8:50000"]
+    result = shh(folder, *words)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "an address of the internet" in result.stderr
+    allowed = shh(folder, *words, "--allow-open-ports")
+    assert "make flink" in allowed.stderr.splitlines()[-1]  # it went on to look for the engine
+
+
+@pytest.mark.parametrize("pool", ["10.1.2.3:50000", "192.168.0.9:50000", "pool.invalid:50000", "[fd00::2]:50000"])
+def test_a_worker_pool_of_a_private_network_is_the_operators(pool: str) -> None:
+    check_worker_pool(pool, "jobs.invalid:8081")
+
+
+def test_a_worker_pool_of_this_machine_must_not_listen_further(open_port: int, own_port: int) -> None:
+    for master in ("[local]", "localhost:8081"):
+        with pytest.raises(UserError, match=rf"--worker-pool localhost:{open_port} listens beyond this machine.*"):
+            check_worker_pool(f"localhost:{open_port}", master)
+        check_worker_pool(f"localhost:{own_port}", master)
+    # There it is a port of the task managers' own machine.
+    check_worker_pool(f"localhost:{open_port}", "jobs.invalid:8081")
+
+
+def test_what_deploy_says_for_kubernetes_fits_together() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL)
+    deployment, among, takes = yaml.safe_load_all(text)
+    template = deployment["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    assert labels == deployment["spec"]["selector"]["matchLabels"]
+    taskmanager, workers = template["spec"]["containers"]
+    assert (taskmanager["name"], workers["command"][:3]) == ("taskmanager", ["python", "-m", "runners.on_loopback"])
+    assert importlib.util.find_spec(workers["command"][3]) is not None
+    for policy in (among, takes):
+        assert (policy["kind"], policy["spec"]["policyTypes"]) == ("NetworkPolicy", ["Ingress"])
+    assert among["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    assert among["spec"]["ingress"] == [{"from": [{"podSelector": among["spec"]["podSelector"]}]}]
+    (rule,) = takes["spec"]["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": 8081}]
+    assert takes["spec"]["podSelector"]["matchLabels"]["part"] == "jobmanager"
