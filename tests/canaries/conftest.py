@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.canaries.search import Search
 from tests.canaries.tokens import Canaries
-from tests.canaries.traces import Home, Recorded
+from tests.canaries.traces import Home, Recorded, Shell
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +32,8 @@ def home(tmp_path: pathlib.Path) -> Home:
 def recorded() -> Iterator[Recorded]:
     with pytest.MonkeyPatch.context() as patch:
         yield Recorded(patch)
+
+
+@pytest.fixture
+def shell(home: Home, recorded: Recorded, search: Search, capfd: Any) -> Shell:
+    return Shell(home, recorded, search, capfd)

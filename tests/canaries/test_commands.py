@@ -3,53 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-from typing import Any
 
 import pytest
 
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, FORMATS, SHARED
-from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import Canaries
-from tests.canaries.traces import Home, Ran, Recorded, run_here
+from tests.canaries.traces import Shell
 
-HISTORY = ("--clock", "event", "--idle-timeout", "1s", "--engine", "in-process")
-
-
-class Shell:
-    """Runs commands in the folder of the test, and searches all that they leave and say."""
-
-    def __init__(self, home: Home, recorded: Recorded, search: Search, capfd: Any) -> None:
-        self.home, self.recorded = home, recorded
-        self._search, self._capfd = search, capfd
-
-    def run(self, *words: object) -> Ran:
-        return run_here(self.home, self.recorded, words, self._capfd)
-
-    def leaks(self, ran: Ran) -> list[tuple[str, str]]:
-        return list(found_in(self._search, ran.places))
-
-    def run_clean(self, *words: object) -> Ran:
-        """Runs, and finds nothing."""
-        ran = self.run(*words)
-        assert self.leaks(ran) == []
-        assert self.home.outside == [], "files outside of all folders that the command was given"
-        assert "Traceback" not in ran.err
-        return ran
-
-
-@pytest.fixture
-def shell(home: Home, recorded: Recorded, search: Search, capfd: Any) -> Shell:
-    return Shell(home, recorded, search, capfd)
+HISTORY = ("--clock", "event", "--out-of-order", "1h", "--idle-timeout", "1s", "--time-unit", "s")
 
 
 def replay(*sources: str, output: str = "report.avro", unit: str = "s", more: tuple[str, ...] = ()) -> list[str]:
     return ["replay", *sources, *BUDGET, "--time-unit", unit, "--output", output, "--dead-letter", "bad.jsonl", *more]
 
 
-@pytest.mark.parametrize("output", ["avro", "jsonl", "parquet"])
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(("form", "output"), zip(FORMATS, ("avro", "jsonl", "parquet", "avro"), strict=True))
 def test_a_report_names_what_all_hold_and_no_canary(shell: Shell, canaries: Canaries, form: str, output: str) -> None:
     shell.home.put(f"log.{form}", logs.file_of(form, logs.rows_of(canaries)))
     ran = shell.run_clean(*replay(f"log.{form}", output=f"report.{output}"))
@@ -86,7 +55,9 @@ def test_ids_that_are_numbers_do_not_show(shell: Shell, canaries: Canaries) -> N
     for form in FORMATS:
         ran = shell.run_clean(*replay(f"log.{form}", output=f"{form}.jsonl", more=("--dead-letter", f"{form}.bad")))
         assert ran.code == 0, ran.err
-        assert "7" in [item["item"] for item in json.loads(ran.places[f"file work/{form}.jsonl"].splitlines()[1])["heavy_hitters"]]
+        assert "7" in [
+            item["item"] for item in json.loads(ran.places[f"file work/{form}.jsonl"].splitlines()[1])["heavy_hitters"]
+        ]
 
 
 def test_no_error_about_a_log_shows_a_cell(shell: Shell, canaries: Canaries) -> None:
@@ -104,3 +75,90 @@ def test_no_error_about_a_log_shows_a_cell(shell: Shell, canaries: Canaries) -> 
     assert leaks == {}
     assert sum(code == 1 for code in outcomes.values()) >= len(outcomes) // 2
     assert set(outcomes.values()) <= {0, 1}
+
+
+def stream(*more: object, engine: str = "in-process") -> list[object]:
+    return ["stream", "--folder", "logs", *BUDGET, *HISTORY, "--engine", engine, "--dead-letter", "bad", *more]
+
+
+def test_a_stream_of_a_folder_shows_no_canary(shell: Shell, canaries: Canaries) -> None:
+    """Whole logs of each format; then the same place again, which is refused."""
+    for form in FORMATS:
+        shell.home.put(f"logs/log.{form}", logs.file_of(form, logs.rows_of(canaries)))
+    ran = shell.run_clean(*stream("--output", "reports"))
+    assert ran.code == 0, ran.err
+    assert SHARED in ran.out
+    assert any(name.startswith("file work/reports/") for name in ran.places)
+    again = shell.run_clean(*stream("--output", "reports"))
+    assert again.code == 1
+    assert "which has ended" in again.err
+    shown = shell.run_clean("show", "reports", "--all")
+    assert SHARED in shown.out
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_stream_of_hostile_logs_shows_no_canary(shell: Shell, canaries: Canaries, form: str) -> None:
+    """Whether they are rejected or end the run: nothing of them is told."""
+    shell.home.put(f"logs/0.{form}", logs.file_of(form, logs.rows_of(canaries)))
+    for number, (name, (ending, data)) in enumerate(logs.hostile_logs(canaries).items()):
+        if name.startswith(form):
+            shell.home.put(f"logs/{number + 1}.{ending}", data)
+    ran = shell.run_clean(*stream("--output", "reports"))
+    assert ran.code in (0, 1)
+    assert ran.err.count("shh: ") == ran.code
+    if ran.code == 0:
+        assert any(name.startswith("file work/bad/") for name in ran.places)
+
+
+# Options that take a file, given the log itself by mistake.
+MISTAKES = {
+    "a plan": ["replay", "LOG", "--plan", "LOG", "--output", "r.avro"],
+    "an audited plan": ["audit", "--plan", "LOG"],
+    "a domain": ["replay", "LOG", *BUDGET, "--domain-file", "LOG", "--time-unit", "s", "--output", "r.avro"],
+    "a key": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "r.avro", "--noise-key-file", "LOG"],
+    "a report": ["show", "LOG"],
+    "a chart": ["show", "LOG", "--chart", "LOG"],
+    "an output": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "LOG"],
+    "a dead letter": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--dead-letter", "LOG"],
+    "a simulated log": ["simulate", "--events", "10", "--output", "LOG"],
+    "a folder": ["stream", "--folder", "LOG", *BUDGET, "--output", "r", "--engine", "in-process"],
+    "a folder of reports": ["stream", "--folder", ".", *BUDGET, "--output", "LOG", "--engine", "in-process"],
+    "a schema": [
+        *("stream", "--kafka", "localhost:9", "--topic", "t", "--format", "avro", "--avro-schema", "LOG", *BUDGET),
+        *("--output", "r", "--noise-key-file", "noise.key", "--engine", "job-service"),
+    ],
+    "settings of Kafka": [
+        *("stream", "--kafka", "localhost:9", "--topic", "t", "--kafka-config", "LOG", *BUDGET),
+        *("--output", "r", "--noise-key-file", "noise.key", "--engine", "job-service"),
+    ],
+    "no unit": ["replay", "LOG", *BUDGET, "--output", "r.avro"],
+    "a wrong unit": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--time-unit", "us"],
+    "dates as a unit": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--time-unit", "iso"],
+    "another field": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--user-field", "nobody"],
+    "users as times": [
+        *("replay", "LOG", *BUDGET, "--output", "r.avro", "--time-field", "user", "--user-field", "timestamp"),
+        *("--time-unit", "s"),
+    ],
+    "labels as times": [
+        *("replay", "LOG", *BUDGET, "--output", "r.avro", "--time-field", "item", "--item-field", "timestamp"),
+    ],
+    "a folder that is not there": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "nowhere/r.avro"],
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_mistake_with_an_option_shows_a_cell(shell: Shell, canaries: Canaries, form: str) -> None:
+    leaks, codes = {}, {}
+    for name, words in MISTAKES.items():
+        shell.home.clear()
+        log = shell.home.put(f"log.{form}", logs.file_of(form, logs.rows_of(canaries)[:600]))
+        log.chmod(0o600)  # else it would be no key for another reason
+        shell.home.put("noise.key", bytes(range(32)), 0o600)
+        ran = shell.run(*[log.name if word == "LOG" else word for word in words])
+        if found := shell.leaks(ran):
+            leaks[name] = found
+        codes[name] = ran.code
+        assert "Traceback" not in ran.err, name
+    assert leaks == {}
+    # A log of 32 bytes is a key, and one of lines may be a list of items: these are for the operator to know.
+    assert {name for name, code in codes.items() if code == 0} <= {"a key", "a domain", "a wrong unit"}

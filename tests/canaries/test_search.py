@@ -99,7 +99,13 @@ def test_a_number_is_found_as_text_and_as_an_integer_of_any_format() -> None:
     fastavro.schemaless_writer(avro, schema, {"x": number})
     parquet = io.BytesIO()
     pq.write_table(pa.table({"x": [number]}), parquet, compression="gzip")
-    for data in (str(number).encode(), avro.getvalue(), pickle.dumps(number), parquet.getvalue(), *number_spellings(number)):
+    for data in (
+        str(number).encode(),
+        avro.getvalue(),
+        pickle.dumps(number),
+        parquet.getvalue(),
+        *number_spellings(number),
+    ):
         assert SEARCH.kinds_within(data) == {"user"}
 
 

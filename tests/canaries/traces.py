@@ -19,6 +19,7 @@ import apache_beam as beam
 import pytest
 
 from pipelines.cli import main
+from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import HASH_SEED
 from tests.leak_search import metrics_of
 
@@ -206,6 +207,28 @@ class Recorded:
         return places
 
 
+class Shell:
+    """Runs commands in the folder of the test, and searches all that they leave and say."""
+
+    def __init__(self, home: Home, recorded: Recorded, search: Search, capfd: Any) -> None:
+        self.home, self.recorded = home, recorded
+        self._search, self._capfd = search, capfd
+
+    def run(self, *words: object) -> Ran:
+        return run_here(self.home, self.recorded, words, self._capfd)
+
+    def leaks(self, ran: Ran) -> list[tuple[str, str]]:
+        return list(found_in(self._search, ran.places))
+
+    def run_clean(self, *words: object) -> Ran:
+        """Runs, and finds nothing."""
+        ran = self.run(*words)
+        assert self.leaks(ran) == []
+        assert self.home.outside == [], "files outside of all folders that the command was given"
+        assert "Traceback" not in ran.err
+        return ran
+
+
 def run_here(home: Home, recorded: Recorded, words: Sequence[object], capfd: Any) -> Ran:
     """Runs ``shh`` in this process."""
     before = signal.getsignal(signal.SIGTERM)
@@ -247,7 +270,7 @@ def run_apart(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                preexec_fn=preexec,  # noqa: PLW1509
+                preexec_fn=preexec,
             )
         )
         during(process)
