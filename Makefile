@@ -18,7 +18,7 @@ FLINK_LIBRARIES := $(SHH_ENGINES)/flink-$(FLINK_VERSION)/.made
 KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
 PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)
 
-.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream
+.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream audit sbom
 
 install: $(INSTALLED)
 
@@ -93,8 +93,16 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Known advisories about what is installed; says so where none can be had.
+audit: $(INSTALLED)
+	@$(BIN)/python -m supply_chain.audit
+
+# What the package is made of, as CycloneDX, in dist/.
+sbom: $(INSTALLED)
+	@$(BIN)/python -m supply_chain.sbom
+
 bench: $(INSTALLED) engines
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .engines build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .engines .supply-chain build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
