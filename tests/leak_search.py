@@ -27,7 +27,7 @@ _ENCODED = re.compile(rb"[A-Za-z0-9+/_-]{40,}={0,2}")
 
 
 def texts_within(data: bytes, depth: int = 3) -> Iterator[bytes]:
-    """The data, what it unpacks to if it is a compressed file, and whatever stands in it in base64, compressed or not."""
+    """The data, its content if it is a compressed file, and whatever stands in it in base64, compressed or not."""
     yield data
     if depth == 0:
         return

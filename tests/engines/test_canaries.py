@@ -10,7 +10,6 @@ import pytest
 
 from runners.kafka_server import KafkaServer
 from tests.canaries import logs
-from tests.canaries.conftest import canaries, home, recorded, search, shell  # noqa: F401  (fixtures)
 from tests.canaries.logs import BUDGET, FORMATS, SHARED
 from tests.canaries.places import BROKER, CHECKPOINTS, assert_as_documented
 from tests.canaries.search import Search, found_in
@@ -24,7 +23,7 @@ HISTORY = ("--clock", "event", "--out-of-order", "1h", "--idle-timeout", "5s")
 CLOUD = ("--", "--project=project", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=i")
 
 
-def run_stream(home: Home, *words: object, checkpoints: bool = False) -> Ran:  # noqa: F811
+def run_stream(home: Home, *words: object, checkpoints: bool = False) -> Ran:
     home.put("noise.key", bytes(range(32)), 0o600)
     more = ("--checkpoint-dir", "checkpoints", "--checkpoint-interval", "1s") if checkpoints else ()
     command = ("stream", *BUDGET, *HISTORY, "--noise-key-file", "noise.key", "--dead-letter", "bad", *words, *more)
@@ -42,7 +41,7 @@ def is_checkpoint(place: str) -> bool:
     return place.startswith("file work/checkpoints/")
 
 
-def assert_only_in_checkpoints(ran: Ran, search: Search) -> None:  # noqa: F811
+def assert_only_in_checkpoints(ran: Ran, search: Search) -> None:
     leaks = list(found_in(search, ran.places))
     assert [leak for leak in leaks if not is_checkpoint(leak[0])] == []
     if any(map(is_checkpoint, ran.places)):
@@ -50,7 +49,7 @@ def assert_only_in_checkpoints(ran: Ran, search: Search) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("engine", ["job-service", "prism", pytest.param("flink", marks=pytest.mark.long)])
-def test_a_stream_of_a_folder_on_an_engine(home: Home, canaries: Canaries, search: Search, engine: str) -> None:  # noqa: F811
+def test_a_stream_of_a_folder_on_an_engine(home: Home, canaries: Canaries, search: Search, engine: str) -> None:
     if engine != "job-service" and (reason := skip_reason(engine)) is not None:
         pytest.skip(reason)
     for form in FORMATS:
@@ -64,7 +63,7 @@ def test_a_stream_of_a_folder_on_an_engine(home: Home, canaries: Canaries, searc
     assert_only_in_checkpoints(ran, search)
 
 
-def records(canaries: Canaries, form: str) -> Iterator[bytes]:  # noqa: F811
+def records(canaries: Canaries, form: str) -> Iterator[bytes]:
     """Of all canaries, and some that cannot be read."""
     for user, item, seconds in logs.rows_of(canaries):
         row = Row(0, (str(user), str(item), int(str(seconds)) * 1_000_000))
@@ -83,7 +82,7 @@ def test_a_topic(
     canaries: Canaries,
     search: Search,
     form: str,
-    engine: str,  # noqa: F811
+    engine: str,
 ) -> None:
     """Read from Kafka and reported to Kafka: the broker's disk holds the log, and nothing else does."""
     if (reason := skip_reason(engine)) is not None:
@@ -108,7 +107,7 @@ def test_a_topic(
     assert_as_documented(BROKER, {kind for _, kind in found})
 
 
-def test_the_job_graph_for_dataflow(kafka: KafkaServer, shell: Shell, canaries: Canaries) -> None:  # noqa: F811
+def test_the_job_graph_for_dataflow(kafka: KafkaServer, shell: Shell, canaries: Canaries) -> None:
     """As far as a job can be made without Google's cloud: --dry_run."""
     pytest.importorskip("google.cloud.dataflow", reason="Google's client is missing: pip install -e '.[dev]'")
     topic = "canaries-dataflow"
