@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import pathlib
 
 import pytest
 
+from dp_transforms.event_files import EventFields, find_log_chunks, read_log_chunk
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, FORMATS, SHARED
 from tests.canaries.tokens import Canaries
@@ -26,7 +28,7 @@ def test_a_report_names_what_all_hold_and_no_canary(shell: Shell, canaries: Cana
     assert SHARED in ran.out
     assert {"job graph", "options", "metrics"} <= {name.rpartition(" ")[0] for name in ran.places}
     assert f"file work/report.{output}" in ran.places
-    for words in (["--all"], ["--json"], ["--chart", "report.svg"]):
+    for words in (["--all", "--chart", "report.svg"], ["--json"]):
         shown = shell.run_clean("show", f"report.{output}", *words)
         assert shown.code == 0
         assert SHARED in shown.out
@@ -52,29 +54,49 @@ def test_ids_that_are_numbers_do_not_show(shell: Shell, canaries: Canaries) -> N
     shell.home.put("log.parquet", logs.parquet({"user": user, "item": list(map(str, item)), "timestamp": time}))
     types = ("long", ["long", "string"], "long")
     shell.home.put("log.avro", logs.avro(logs.number_rows(canaries), types=types))
-    for form in FORMATS:
-        ran = shell.run_clean(*replay(f"log.{form}", output=f"{form}.jsonl", more=("--dead-letter", f"{form}.bad")))
-        assert ran.code == 0, ran.err
-        assert "7" in [
-            item["item"] for item in json.loads(ran.places[f"file work/{form}.jsonl"].splitlines()[1])["heavy_hitters"]
-        ]
+    ran = shell.run_clean(*replay(*(f"log.{form}" for form in FORMATS), output="report.jsonl"))
+    assert ran.code == 0, ran.err
+    report = json.loads(ran.places["file work/report.jsonl"].splitlines()[1])
+    assert [found["item"] for found in report["heavy_hitters"]] == ["7"]
+
+
+def is_readable(path: pathlib.Path) -> bool:
+    """Whether a reader gets through; what the command says about the others is of interest one by one."""
+    try:
+        for chunk in find_log_chunks([str(path)], EventFields(time_unit="s")):
+            for _ in read_log_chunk(chunk, EventFields(time_unit="s")):
+                pass
+    except ValueError:
+        return False
+    return True
 
 
 def test_no_error_about_a_log_shows_a_cell(shell: Shell, canaries: Canaries) -> None:
-    """Some eighty logs: damaged at several places, of wrong types, without a header, with hostile cells."""
-    leaks, outcomes = {}, {}
-    for name, (ending, data) in logs.hostile_logs(canaries).items():
+    """Some eighty logs: damaged at several places, of wrong types, without a header, with hostile cells.
+
+    Those that end a run are replayed one by one, all others together.
+    """
+    leaks, readable = {}, {}
+    hostile = logs.hostile_logs(canaries)
+    for number, (name, (ending, data)) in enumerate(hostile.items()):
         shell.home.clear()
-        shell.home.put(f"log.{ending}", data)
+        if is_readable(shell.home.put(f"log.{ending}", data)):
+            readable[f"{number}.{ending}"] = data
+            continue
         ran = shell.run(*replay(f"log.{ending}"))
         if found := shell.leaks(ran):
             leaks[name] = found
-        outcomes[name] = ran.code
+        assert ran.code == 1, name
         assert "Traceback" not in ran.err, name
         assert shell.home.outside == []
     assert leaks == {}
-    assert sum(code == 1 for code in outcomes.values()) >= len(outcomes) // 2
-    assert set(outcomes.values()) <= {0, 1}
+    assert 10 < len(readable) < len(hostile) - 10
+    shell.home.clear()
+    for name, data in readable.items():
+        shell.home.put(name, data)
+    ran = shell.run_clean(*replay(*readable, more=("--max-bad-fraction", "1")))
+    assert ran.code == 0, ran.err
+    assert len(ran.places["file work/bad.jsonl"].splitlines()) > 1000
 
 
 def stream(*more: object, engine: str = "in-process") -> list[object]:
@@ -96,12 +118,12 @@ def test_a_stream_of_a_folder_shows_no_canary(shell: Shell, canaries: Canaries) 
     assert SHARED in shown.out
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_stream_of_hostile_logs_shows_no_canary(shell: Shell, canaries: Canaries, form: str) -> None:
+@pytest.mark.parametrize("forms", [("csv", "jsonl"), ("parquet", "avro")])
+def test_a_stream_of_hostile_logs_shows_no_canary(shell: Shell, canaries: Canaries, forms: tuple[str, str]) -> None:
     """Whether they are rejected or end the run: nothing of them is told."""
-    shell.home.put(f"logs/0.{form}", logs.file_of(form, logs.rows_of(canaries)))
+    shell.home.put(f"logs/0.{forms[0]}", logs.file_of(forms[0], logs.rows_of(canaries)))
     for number, (name, (ending, data)) in enumerate(logs.hostile_logs(canaries).items()):
-        if name.startswith(form):
+        if name.startswith(forms):
             shell.home.put(f"logs/{number + 1}.{ending}", data)
     ran = shell.run_clean(*stream("--output", "reports"))
     assert ran.code in (0, 1)
@@ -146,11 +168,13 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_no_mistake_with_an_option_shows_a_cell(shell: Shell, canaries: Canaries, form: str) -> None:
+@pytest.mark.parametrize("shift", [0, 2])
+def test_no_mistake_with_an_option_shows_a_cell(shell: Shell, canaries: Canaries, shift: int) -> None:
+    """Each of them with logs of two formats."""
     leaks, codes = {}, {}
-    for name, words in MISTAKES.items():
+    for number, (name, words) in enumerate(MISTAKES.items()):
         shell.home.clear()
+        form = FORMATS[(number + shift) % len(FORMATS)]
         log = shell.home.put(f"log.{form}", logs.file_of(form, logs.rows_of(canaries)[:600]))
         log.chmod(0o600)  # else it would be no key for another reason
         shell.home.put("noise.key", bytes(range(32)), 0o600)

@@ -10,7 +10,7 @@ import secrets
 import string
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 _ALPHABET = string.ascii_letters + string.digits
 _LENGTH = 24
@@ -120,8 +120,8 @@ def _varint(number: int) -> bytes:
     return bytes([*out, number])
 
 
-def _python_hashes(texts: Iterable[str]) -> Iterator[bytes]:
-    """`hash` of each text in a process with PYTHONHASHSEED=0, as all that is searched has it."""
+def _python_hashes(texts: Sequence[str]) -> Iterator[bytes]:
+    """`hash` of each text: here, and in a process with PYTHONHASHSEED=0, as all others that are searched."""
     told = subprocess.run(
         [sys.executable, "-c", "import sys\nfor line in sys.stdin: print(hash(line.rstrip('\\n')))"],
         input="\n".join(texts),
@@ -130,7 +130,7 @@ def _python_hashes(texts: Iterable[str]) -> Iterator[bytes]:
         check=True,
         encoding="utf-8",
     )
-    for number in map(int, told.stdout.split()):
+    for number in (*map(int, told.stdout.split()), *map(hash, texts)):
         yield str(abs(number)).encode()
         yield number.to_bytes(8, "little", signed=True)
         yield f"{number & (2**64 - 1):016x}".encode()

@@ -74,7 +74,8 @@ def records(canaries: Canaries, form: str) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("form", "engine"), [("json", "prism"), ("avro", "prism"), pytest.param("avro", "flink", marks=pytest.mark.long)]
+    ("form", "engine"),
+    [("json", "prism"), *(pytest.param("avro", engine, marks=pytest.mark.long) for engine in ("prism", "flink"))],
 )
 def test_a_topic(
     kafka: KafkaServer,
