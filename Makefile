@@ -20,7 +20,7 @@ PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream
+.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream audit sbom
 
 install: $(INSTALLED)
 
@@ -105,8 +105,16 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Known advisories about what is installed; says so where none can be had.
+audit: $(INSTALLED)
+	@$(BIN)/python -m supply_chain.audit
+
+# What the package is made of, as CycloneDX, in dist/.
+sbom: $(INSTALLED)
+	@$(BIN)/python -m supply_chain.sbom
+
 bench: $(INSTALLED) engines
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .engines build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .engines .supply-chain build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

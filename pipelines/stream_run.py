@@ -59,7 +59,7 @@ def run_stream(request: StreamRequest, beam_words: Sequence[str], status: Stream
     with told_in_one_line("nothing was started"):
         _check_clock(request, status)
         _announce(request, status)
-    with started_engine(request.engine, beam_words, _job_name(request)) as (options, flink):
+    with _quiet_threads(), started_engine(request.engine, beam_words, _job_name(request)) as (options, flink):
         with told_in_one_line("nothing was started"):
             pipeline = beam.Pipeline(options=options)
             build_pipeline(pipeline, request)
@@ -183,7 +183,7 @@ class _Job:
 
 @contextlib.contextmanager
 def _quiet_threads() -> Iterator[None]:
-    """Beam's own threads end with a traceback when a job is cancelled; --verbose shows them."""
+    """Beam's own threads end with a traceback when a job is cancelled or its engine stops; --verbose shows them."""
     before = threading.excepthook
     if logging.getLogger().level >= logging.CRITICAL:
         threading.excepthook = _say_nothing
@@ -205,7 +205,7 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: Flink
     next_metrics = 0.0
     sink = SinkLook(request.sink, request.run_id, status)
     try:
-        with _quiet_threads(), caught_stops() as stops:
+        with caught_stops() as stops:
             if request.stop_file is not None:  # not before signals are caught
                 status.tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {request.stop_file}")
                 if is_draining:

@@ -1,30 +1,38 @@
 """Looks for secrets where a run leaves something: job graph, options, logs, metrics, files; also inside pickles that
-Beam compresses and encodes."""
+Beam compresses and encodes, and inside files that are compressed."""
 
 from __future__ import annotations
 
 import base64
 import bz2
+import gzip
+import io
 import logging
 import os
 import pathlib
 import re
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 _ENCODED = re.compile(rb"[A-Za-z0-9+/_-]{40,}={0,2}")
 
 
 def texts_within(data: bytes, depth: int = 3) -> Iterator[bytes]:
-    """The data, and whatever stands in it in base64, compressed or not."""
+    """The data, its content if it is a compressed file, and whatever stands in it in base64, compressed or not."""
     yield data
     if depth == 0:
         return
+    for unpacked in _unpacked(data):
+        yield from texts_within(unpacked, depth - 1)
     for encoded in _ENCODED.findall(data):
         try:
             decoded = base64.b64decode(encoded + b"=" * (-len(encoded) % 4), altchars=None)
@@ -35,6 +43,29 @@ def texts_within(data: bytes, depth: int = 3) -> Iterator[bytes]:
                 yield from texts_within(decompress(decoded), depth - 1)
             except (OSError, ValueError, zlib.error):
                 continue
+
+
+def _unpacked(data: bytes) -> Iterator[bytes]:
+    """The content of a gzip, zip, Parquet or Avro file; nothing for any other, or for one that is cut off."""
+    try:
+        if data.startswith(b"\x1f\x8b"):
+            yield gzip.decompress(data)
+        elif data.startswith(b"PK\x03\x04"):
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                for name in archive.namelist():
+                    yield name.encode()
+                    yield archive.read(name)
+        elif data.startswith(b"PAR1"):
+            yield _plain(pq.read_table(pa.BufferReader(data)).to_pylist())
+        elif data.startswith(b"Obj\x01"):
+            reader = fastavro.reader(io.BytesIO(data))
+            yield _plain([reader.metadata, *reader])
+    except Exception:  # whatever a library raises for a file that a run left half written
+        return
+
+
+def _plain(rows: object) -> bytes:
+    return repr(rows).encode(errors="surrogatepass")
 
 
 def forms_of(key: bytes) -> list[bytes]:

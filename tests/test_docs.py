@@ -13,6 +13,7 @@ import click
 import pytest
 
 from dp_transforms import ReleasePlan, WindowSchedule
+from tests.canaries.places import MEASURED_BY, documented
 from tests.pipeline_helpers import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -104,3 +105,23 @@ def test_every_command_is_documented_and_every_link_leads_somewhere() -> None:
     for document in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
             assert (document.parent / link).exists(), f"{document.name} links to {link}"
+
+
+def test_what_the_documents_on_security_name_exists() -> None:
+    """Targets of make, parts of documents, and what `.ci/run` runs; each row of the table of raw data has its test."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    texts = {name: (ROOT / name).read_text() for name in ("SECURITY.md", "docs/security.md")}
+    for text in texts.values():
+        assert set(re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE)) <= targets
+    assert set(re.findall(r"^make ([a-z-]+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)) >= {"audit", "sbom"}
+    for name, text in texts.items():
+        for link, part in re.findall(r"\]\(([^)#:]+)#([^)]+)\)", text):
+            headings = re.findall(r"^#+ (.+)$", ((ROOT / name).parent / link).read_text(), re.MULTILINE)
+            assert part in {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    version = re.search(r'^version = "(\d+\.\d+)\.', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version is not None
+    assert f"| the newest release, {version[1]}.x now | yes |" in texts["SECURITY.md"]
+    assert documented().keys() == MEASURED_BY.keys()
+    for test in MEASURED_BY.values():
+        path, _, function = test.partition("::")
+        assert f"def {function}(" in (ROOT / path).read_text()

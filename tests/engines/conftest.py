@@ -13,6 +13,7 @@ import pytest
 
 from dp_transforms.operator_counters import NAMESPACE, STREAM_GAUGES
 from runners import flink
+from tests.canaries.conftest import canaries, home, recorded, search, shell  # noqa: F401  (fixtures)
 from tests.engines import skip_reason
 from tests.engines.flink_cluster import FlinkCluster
 from tests.engines.kafka_server import KafkaServer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,11 @@ from runners.kafka_server import CALL_SECONDS
 
 class KafkaServer(kafka_server.KafkaServer):
     """Topics and records can be taken away again, and transactions given up."""
+
+    @property
+    def data(self) -> pathlib.Path:
+        """Where the broker keeps its records."""
+        return self._data
 
     def delete_topic(self, name: str) -> None:
         admin = self.admin()

@@ -1,0 +1,38 @@
+"""The table of docs/security.md that says where raw data may appear, and the tests that measure each of its rows."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Iterable
+
+from tests.canaries.traces import ROOT
+
+VERBOSE = "stderr with `--verbose`"
+FIELD_NAMES = "errors that name the fields of a Parquet or Avro file"
+CHECKPOINTS = "Flink: checkpoints and savepoints"
+BROKER = "Kafka: the disk of the broker"
+
+# Each row, and the test that finds raw data there; other tests find none anywhere else.
+MEASURED_BY = {
+    VERBOSE: "tests/canaries/test_failures.py::test_the_words_of_a_library_show_with_verbose_alone",
+    FIELD_NAMES: "tests/canaries/test_failures.py::test_names_of_fields_are_told",
+    CHECKPOINTS: "tests/engines/test_canaries.py::test_a_stream_of_a_folder_on_an_engine",
+    BROKER: "tests/engines/test_canaries.py::test_a_topic",
+}
+
+
+def documented(path: pathlib.Path = ROOT / "docs" / "security.md") -> dict[str, frozenset[str]]:
+    """The kinds of raw data, ``user`` and ``label``, of each row."""
+    (section,) = re.findall(r"^## Where raw data may appear$(.*?)^## ", path.read_text(), re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| (.+?) \| (yes|no) \| (yes|no) \|", section, re.MULTILINE)
+    assert len(rows) == len(re.findall(r"^\|", section, re.MULTILINE)) - 2, "a row that cannot be read"
+    return {
+        place: frozenset(kind for kind, said in (("user", user), ("label", label)) if said == "yes")
+        for place, user, label in rows
+    }
+
+
+def assert_as_documented(row: str, kinds: Iterable[str]) -> None:
+    """kinds: what was found in the places of this row."""
+    assert documented()[row] == frozenset(kinds), f"docs/security.md says other things about {row!r}"

@@ -1,0 +1,224 @@
+"""No token of a canary where a run fails on its way: damage, kills, a full disk, libraries that quote cells.
+
+Each kind of leak is planted as well, and found.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import pathlib
+import resource
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+from apache_beam.metrics import Metrics
+
+from dp_transforms import read_events
+from dp_transforms.event_files import EventFields, EventFileError, LogChunk, ReadBlock
+from tests.canaries import logs
+from tests.canaries.logs import BUDGET
+from tests.canaries.places import FIELD_NAMES, VERBOSE, assert_as_documented
+from tests.canaries.search import Search, found_in
+from tests.canaries.tokens import Canaries
+from tests.canaries.traces import Home, Shell, run_apart
+
+REPLAY = ("replay", "log.csv", *BUDGET, "--time-unit", "s", "--output", "report.avro", "--dead-letter", "bad.jsonl")
+read_chunk = read_events.read_log_chunk
+
+
+@pytest.mark.parametrize(
+    ("change", "form"),
+    [("cut", "parquet"), ("cut", "csv"), ("gone", "jsonl"), ("other", "parquet"), ("other", "avro")],
+)
+def test_a_log_that_changes_under_the_run(shell: Shell, canaries: Canaries, change: str, form: str) -> None:
+    log = shell.home.put(f"log.{form}", logs.file_of(form, logs.rows_of(canaries)))
+
+    def spoil() -> None:
+        if change == "gone":
+            log.rename(shell.home.path.parent / "elsewhere")
+        else:
+            size = log.stat().st_size
+            with open(log, "r+b") as file:
+                file.write(b"x" * 40 if change == "other" else b"")
+                file.truncate(size if change == "other" else size // 2)
+
+    shell.recorded.before_run = lambda: spoil() if log.exists() else None
+    ran = shell.run_clean(*[log.name if word == "log.csv" else word for word in REPLAY])
+    assert ran.code in (0, 1), ran.err
+    assert ran.code == 1 or form in ("csv", "jsonl"), "a text that is cut off may end in a whole line"
+
+
+@pytest.mark.parametrize("what", ["key", "folder", "report"])
+def test_other_files_that_change_under_the_run(shell: Shell, canaries: Canaries, what: str) -> None:
+    shell.home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
+    key = shell.home.put("noise.key", bytes(range(32)), 0o600)
+    (shell.home.work / "out").mkdir()
+
+    def spoil() -> None:
+        if what == "key":
+            key.unlink(missing_ok=True)
+        elif what == "folder":
+            (shell.home.work / "out").rmdir() if (shell.home.work / "out").exists() else None
+        else:
+            (shell.home.work / "out" / "report.avro").touch()
+
+    shell.recorded.before_run = spoil
+    words = ["out/report.avro" if word == "report.avro" else word for word in REPLAY]
+    ran = shell.run_clean(*words, "--noise-key-file", "noise.key")
+    assert ran.code == 1
+    assert ran.err.splitlines()[-1].startswith("shh: ")
+
+
+KILLING = """
+import os, sys
+from dp_transforms import {module} as module
+from pipelines.cli import main
+called = module.{function}
+def then_die(*arguments, **named):
+    result = called(*arguments, **named)
+    os.kill(os.getpid(), {signal})
+    return result
+module.{function} = then_die
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_is_left_of_a_run_that_is_killed(home: Home, canaries: Canaries, search: Search, number: int) -> None:
+    """In the middle of its writing: the file of the report is there, and has no name yet."""
+    home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
+    script = KILLING.format(module="write_reports", function="write_report_file", signal=int(number))
+    ran = run_apart(home, ("-c", script, *REPLAY))
+    assert ran.code == (-signal.SIGKILL if number == signal.SIGKILL else 143)
+    if number == signal.SIGKILL:
+        assert any(name.startswith("file work/.report.avro.") for name in ran.places)
+    assert list(found_in(search, ran.places)) == []
+
+
+def test_a_full_disk(home: Home, canaries: Canaries, search: Search) -> None:
+    home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
+
+    def little_space() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
+
+    ran = run_apart(home, ("-B", "-m", "pipelines.cli", *REPLAY), preexec=little_space)
+    assert ran.code == 1
+    assert "File too large" in ran.err
+    assert list(found_in(search, ran.places)) == []
+
+
+def first_user(block: ReadBlock) -> str:
+    return str(block.batch.user.dictionary[0].as_py())
+
+
+def careless(act: Callable[[str], object]) -> Callable[[LogChunk, EventFields], Iterator[ReadBlock]]:
+    """A reader that does something with a cell that it must not."""
+
+    def read(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
+        for block in read_chunk(chunk, fields):
+            if len(block.batch):
+                act(first_user(block))
+            yield block
+
+    return read
+
+
+def leave_and_remove(text: str) -> None:
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(text)
+        file.flush()
+
+
+LEAKS: dict[str, Callable[[str], object]] = {
+    "stderr": lambda user: logging.critical("odd row of %r", user),
+    "stdout": lambda user: print(hashlib.sha256(user.encode()).hexdigest()[:24]),
+    "metrics": lambda user: Metrics.counter("careless", f"of {user}").inc(),
+    "file work/debug.txt": lambda user: pathlib.Path("debug.txt").write_text(user.encode().hex()),
+    "name of work/": lambda user: pathlib.Path(hashlib.md5(user.encode()).hexdigest()).touch(),
+    "file tmp/": leave_and_remove,
+}
+
+
+def test_planted_leaks_are_found(shell: Shell, canaries: Canaries, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that writes down a user: in the log, hashed, as a counter, in files, one of them removed at once."""
+
+    def act(user: str) -> None:
+        for leak in LEAKS.values():
+            leak(user)
+
+    monkeypatch.setattr(read_events, "read_log_chunk", careless(act))
+    shell.home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
+    ran = shell.run(*REPLAY)
+    assert ran.code == 0
+    found = shell.leaks(ran)
+    assert {kind for _, kind in found} == {"user"}
+    for place in LEAKS:
+        assert any(name.startswith(place) for name, _ in found), place
+    assert all(name.startswith(tuple(LEAKS)) for name, _ in found)
+
+
+def test_a_planted_cell_in_an_error_is_found(shell: Shell, canaries: Canaries, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In base64, in the words of an error that is meant to be shown."""
+
+    def act(user: str) -> None:
+        raise EventFileError("log.csv", f"odd row of {base64.b64encode(user.encode()).decode()}")
+
+    monkeypatch.setattr(read_events, "read_log_chunk", careless(act))
+    shell.home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
+    assert shell.leaks(shell.run(*REPLAY)) == [("stderr", "user")]
+
+
+def test_a_canary_in_an_option_is_found_in_the_job_graph_and_the_report(shell: Shell, canaries: Canaries) -> None:
+    shell.home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
+    found = {name for name, _ in shell.leaks(shell.run(*REPLAY, "--stream", canaries.users[1]))}
+    assert "file work/report.avro" in found
+    assert any(name.startswith("job graph") for name in found)
+
+
+def test_a_file_outside_of_all_folders_is_found(
+    shell: Shell, canaries: Canaries, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "file"
+    monkeypatch.setattr(read_events, "read_log_chunk", careless(lambda user: elsewhere.write_text("x")))
+    shell.home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
+    shell.run(*REPLAY)
+    assert shell.home.outside == [str(elsewhere)]
+
+
+def quoting_library(user: str) -> None:
+    raise pa.ArrowInvalid(f"CSV conversion error to timestamp: invalid row '{user}'")
+
+
+def test_the_words_of_a_library_show_with_verbose_alone(
+    shell: Shell, canaries: Canaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library whose error quotes a cell, at a place where nobody expects it."""
+    act = careless(lambda user: quoting_library(f"{user},{canaries.labels[1]}"))
+    monkeypatch.setattr(read_events, "read_log_chunk", act)
+    shell.home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
+    ran = shell.run_clean(*REPLAY)
+    assert ran.code == 1
+    assert "the pipeline failed with" in ran.err
+    ran = shell.run(*REPLAY, "--verbose")
+    assert ran.code == 1
+    leaks = shell.leaks(ran)
+    assert {name for name, _ in leaks} == {"stderr"}
+    assert_as_documented(VERBOSE, {kind for _, kind in leaks})
+
+
+@pytest.mark.parametrize("form", ["parquet", "avro"])
+def test_names_of_fields_are_told(shell: Shell, canaries: Canaries, form: str) -> None:
+    """A table with a column for each user: its schema is no cell, and is shown."""
+    fields = (f"of_{canaries.users[1]}", f"of_{canaries.labels[1]}", "timestamp")
+    shell.home.put(f"log.{form}", logs.file_of(form, [("x", "y", logs.START)] * 3, fields))
+    ran = shell.run(*[f"log.{form}" if word == "log.csv" else word for word in REPLAY])
+    assert ran.code == 1
+    assert "no field 'user'; its fields are: " in ran.err
+    leaks = shell.leaks(ran)
+    assert {name for name, _ in leaks} == {"stderr"}
+    assert_as_documented(FIELD_NAMES, {kind for _, kind in leaks})

@@ -1,0 +1,288 @@
+"""Runs a command in a folder of its own, and gathers all that it left or said: places by name, with their bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import pytest
+
+from pipelines.cli import main
+from tests.canaries.search import Search, found_in
+from tests.canaries.tokens import HASH_SEED
+from tests.leak_search import metrics_of
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+_FOLDERS = {"HOME": "home", "TMPDIR": "tmp", "XDG_CACHE_HOME": "cache", "XDG_CONFIG_HOME": "config"}
+_NOT_FILES = ("/dev/", "/proc/", "/sys/")
+_SECONDS_BETWEEN_LOOKS = 0.02
+_PATIENCE_SECONDS = 600
+
+
+class Ran(NamedTuple):
+    """code: the exit code, negative for a signal. places: what is searched; what is said is among them."""
+
+    code: int
+    out: str
+    err: str
+    places: dict[str, bytes]
+
+
+class Home:
+    """A folder that holds all that a command may use: its current folder, home, temporary files.
+
+    Files that exist are kept for the search when the command removes them. What Python code opens for writing outside
+    of the folder is noted in ``outside``.
+    """
+
+    _watched: Home | None = None
+    _is_hooked = False
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path / "home"
+        self.work = self.path / "work"
+        self._kept = path / "kept"
+        for folder in (self._kept, self.work, *(self.path / name for name in _FOLDERS.values())):
+            folder.mkdir(parents=True)
+        self.environment = {name: str(self.path / folder) for name, folder in _FOLDERS.items()}
+        self.outside: list[str] = []
+        self._given: set[tuple[int, int]] = set()
+        self._links: set[tuple[int, int]] = set()
+
+    def put(self, name: str, data: bytes, mode: int = 0o644) -> pathlib.Path:
+        """Makes a file in the current folder, which the search passes over: the data itself."""
+        path = self.work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        path.chmod(mode)
+        self._given.add(_identity(path))
+        return path
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """This process works in the folder."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            patch.setattr(tempfile, "tempdir", None)
+            patch.chdir(self.work)
+            if not Home._is_hooked:
+                sys.addaudithook(_on_event)  # can never be taken away again: it does nothing where no home is watched
+                Home._is_hooked = True
+            Home._watched = self
+            try:
+                yield
+            finally:
+                Home._watched = None
+
+    def on_event(self, name: str, arguments: Any) -> None:
+        if name == "open":
+            path, mode, flags = arguments
+            writes = (flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) or set(mode or "") & set("wax+")
+            if writes and isinstance(path, str | bytes | os.PathLike):
+                place = os.path.abspath(os.fsdecode(path))
+                if not place.startswith((str(self.path.parent), *_NOT_FILES)) and "__pycache__" not in place:
+                    self.outside.append(place)
+        elif name in ("os.remove", "shutil.rmtree") and not isinstance(arguments[0], int):
+            self.keep(pathlib.Path(os.fsdecode(arguments[0])))
+
+    def keep(self, path: pathlib.Path) -> None:
+        """Holds on to the content of a file, or of those below a folder, though their names go away."""
+        path = path.absolute()
+        if not path.is_relative_to(self.path):
+            return
+        for file in path.rglob("*") if path.is_dir() else (path,):
+            with contextlib.suppress(OSError):
+                if file.is_file() and _identity(file) not in self._links | self._given:
+                    name = str(file.relative_to(self.path)).replace("/", "|")
+                    os.link(file, self._kept / f"{len(self._links):05d}|{name}"[:200])
+                    self._links.add(_identity(file))
+
+    @contextlib.contextmanager
+    def looked_after(self) -> Iterator[None]:
+        """Keeps whatever appears, of any process, while the block runs."""
+        is_over = threading.Event()
+
+        def look() -> None:
+            while not is_over.wait(_SECONDS_BETWEEN_LOOKS):
+                with contextlib.suppress(OSError):
+                    self.keep(self.path)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def files(self) -> dict[str, bytes]:
+        """All files that are or were there, but for those of `put`, and all names."""
+        places = {}
+        for path in sorted(self.path.rglob("*")):
+            name = str(path.relative_to(self.path))
+            places[f"name of {name}"] = os.fsencode(name)
+            if path.is_symlink():
+                places[f"link {name}"] = os.fsencode(os.readlink(path))
+            elif path.is_file() and _identity(path) not in self._given:
+                places[f"file {name}"] = path.read_bytes()
+        for path in sorted(self._kept.iterdir()):
+            name = path.name.partition("|")[2].replace("|", "/")
+            places[f"name of {name}"] = os.fsencode(name)
+            places[f"file {name} (kept, {path.name[:5]})"] = path.read_bytes()
+        return places
+
+    def clear(self) -> None:
+        """As at the beginning: what is there is searched once."""
+        for folder in (self.work, self._kept, *(self.path / name for name in _FOLDERS.values())):
+            for path in folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        self._links.clear()
+        self._given.clear()
+        self.outside.clear()
+
+
+def _identity(path: pathlib.Path) -> tuple[int, int]:
+    status = path.lstat()
+    return status.st_dev, status.st_ino
+
+
+def _on_event(name: str, arguments: Any) -> None:
+    if Home._watched is not None and name in ("open", "os.remove", "shutil.rmtree"):
+        Home._watched.on_event(name, arguments)
+
+
+class Recorded:
+    """Job graphs, options and metrics of all pipelines of this process."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.places: dict[str, bytes] = {}
+        self.before_run: Callable[[], None] = lambda: None
+        to_proto, run = beam.Pipeline.to_runner_api, beam.Pipeline.run
+        recorded = self
+
+        def to_runner_api(pipeline: beam.Pipeline, *arguments: Any, **named: Any) -> Any:
+            told = to_proto(pipeline, *arguments, **named)
+            proto = told[0] if isinstance(told, tuple) else told
+            recorded._add("job graph", proto.SerializeToString())
+            recorded._add("options", repr(pipeline.options.get_all_options()).encode())
+            return told
+
+        def run_and_see(pipeline: beam.Pipeline, *arguments: Any, **named: Any) -> Any:
+            recorded.before_run()
+            result = run(pipeline, *arguments, **named)
+            wait = result.wait_until_finish
+
+            def wait_and_see(*words: Any, **more: Any) -> Any:
+                try:
+                    return wait(*words, **more)
+                finally:
+                    with contextlib.suppress(Exception):  # an engine that has gone
+                        recorded._add("metrics", metrics_of(result))
+
+            result.wait_until_finish = wait_and_see
+            return result
+
+        patch.setattr(beam.Pipeline, "to_runner_api", to_runner_api)
+        patch.setattr(beam.Pipeline, "run", run_and_see)
+
+    def _add(self, what: str, data: bytes) -> None:
+        if data not in self.places.values():
+            self.places[f"{what} {len(self.places)}"] = data
+
+    def taken(self) -> dict[str, bytes]:
+        """What was recorded since the last time."""
+        places, self.places = self.places, {}
+        return places
+
+
+class Shell:
+    """Runs commands in the folder of the test, and searches all that they leave and say."""
+
+    def __init__(self, home: Home, recorded: Recorded, search: Search, capfd: Any) -> None:
+        self.home, self.recorded = home, recorded
+        self._search, self._capfd = search, capfd
+
+    def run(self, *words: object) -> Ran:
+        return run_here(self.home, self.recorded, words, self._capfd)
+
+    def leaks(self, ran: Ran) -> list[tuple[str, str]]:
+        return list(found_in(self._search, ran.places))
+
+    def run_clean(self, *words: object) -> Ran:
+        """Runs, and finds nothing."""
+        ran = self.run(*words)
+        assert self.leaks(ran) == []
+        assert self.home.outside == [], "files outside of all folders that the command was given"
+        assert "Traceback" not in ran.err
+        return ran
+
+
+def run_here(home: Home, recorded: Recorded, words: Sequence[object], capfd: Any) -> Ran:
+    """Runs ``shh`` in this process."""
+    before = signal.getsignal(signal.SIGTERM)
+    message = ""
+    capfd.readouterr()
+    try:
+        with home.used():
+            main([str(word) for word in words])
+        code = 0
+    except SystemExit as stopped:
+        code, message = int(stopped.code or 0), repr(stopped.code)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    out, err = capfd.readouterr()
+    places = {"stdout": out.encode(), "stderr": err.encode(), "exit message": message.encode()}
+    return Ran(code, out, err, {**places, **recorded.taken(), **home.files()})
+
+
+def run_apart(
+    home: Home,
+    command: Sequence[object],
+    *,
+    watched: bool = True,
+    preexec: Callable[[], None] | None = None,
+    during: Callable[[subprocess.Popen[str]], None] = lambda process: None,
+    environment: dict[str, str] | None = None,
+) -> Ran:
+    """Runs a command of this Python in a process of its own; ``during`` may do something to it."""
+    words = [sys.executable, *map(str, command)]
+    more = {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": HASH_SEED, **(environment or {})}
+    with contextlib.ExitStack() as stack:
+        if watched:
+            stack.enter_context(home.looked_after())
+        process = stack.enter_context(
+            subprocess.Popen(
+                words,
+                cwd=home.work,
+                env={**os.environ, **home.environment, **more},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                preexec_fn=preexec,
+            )
+        )
+        during(process)
+        out, err = process.communicate(timeout=_PATIENCE_SECONDS)
+    places = {"stdout": out.encode(), "stderr": err.encode(), "exit message": str(process.returncode).encode()}
+    return Ran(process.returncode, out, err, {**places, **home.files()})
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> None:
+    """Raises TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it did not come in {seconds:g} s.")
+        time.sleep(0.05)

@@ -1,0 +1,123 @@
+"""No token of a canary in what a stream leaves or says on an engine, but in the places that docs/security.md lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from runners.kafka_server import KafkaServer
+from tests.canaries import logs
+from tests.canaries.logs import BUDGET, FORMATS, SHARED
+from tests.canaries.places import BROKER, CHECKPOINTS, assert_as_documented
+from tests.canaries.search import Search, found_in
+from tests.canaries.tokens import Canaries
+from tests.canaries.traces import Home, Ran, Shell, run_apart
+from tests.engines import skip_reason
+from tests.engines.stream_case import AVRO_SCHEMA, Row
+from tests.leak_search import texts_within
+
+HISTORY = ("--clock", "event", "--out-of-order", "1h", "--idle-timeout", "5s")
+CLOUD = ("--", "--project=project", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=i")
+
+
+def run_stream(home: Home, *words: object, checkpoints: bool = False) -> Ran:
+    home.put("noise.key", bytes(range(32)), 0o600)
+    more = ("--checkpoint-dir", "checkpoints", "--checkpoint-interval", "1s") if checkpoints else ()
+    command = ("stream", *BUDGET, *HISTORY, "--noise-key-file", "noise.key", "--dead-letter", "bad", *words, *more)
+    ran = run_apart(home, ("-m", "tests.canaries.driver", *command))
+    assert "Traceback" not in ran.err
+    assert ran.code == 0, ran.err
+    for place in ("job graph", "options", "metrics"):
+        assert any(f"recorded/{place}" in name for name in ran.places)
+    assert any(name.startswith("file work/bad/") for name in ran.places)
+    return ran
+
+
+def is_checkpoint(place: str) -> bool:
+    """Its content; a token in its name would be a leak."""
+    return place.startswith("file work/checkpoints/")
+
+
+def assert_only_in_checkpoints(ran: Ran, search: Search) -> None:
+    leaks = list(found_in(search, ran.places))
+    assert [leak for leak in leaks if not is_checkpoint(leak[0])] == []
+    if any(map(is_checkpoint, ran.places)):
+        assert_as_documented(CHECKPOINTS, {kind for _, kind in leaks})
+
+
+@pytest.mark.parametrize("engine", ["job-service", "prism", pytest.param("flink", marks=pytest.mark.long)])
+def test_a_stream_of_a_folder_on_an_engine(home: Home, canaries: Canaries, search: Search, engine: str) -> None:
+    if engine != "job-service" and (reason := skip_reason(engine)) is not None:
+        pytest.skip(reason)
+    for form in FORMATS:
+        home.put(f"logs/log.{form}", logs.file_of(form, logs.rows_of(canaries)))
+    home.put("logs/odd.jsonl", logs.hostile_logs(canaries)["jsonl with odd types"][1])
+    words = ("--folder", "logs", "--time-unit", "s", "--output", "reports", "--engine", engine)
+    ran = run_stream(home, *words, checkpoints=engine == "flink")
+    assert SHARED in ran.out
+    assert engine != "flink" or any(map(is_checkpoint, ran.places))
+    assert engine != "flink" or any("job_server.log" in name for name in ran.places)
+    assert_only_in_checkpoints(ran, search)
+
+
+def records(canaries: Canaries, form: str) -> Iterator[bytes]:
+    """Of all canaries, and some that cannot be read."""
+    for user, item, seconds in logs.rows_of(canaries):
+        row = Row(0, (str(user), str(item), int(str(seconds)) * 1_000_000))
+        yield row.avro() if form == "avro" else row.json()
+    for user in canaries.users[:20]:
+        yield json.dumps({"user": [user], "item": {user: user}, "time": user}).encode()
+        yield user.encode()
+
+
+@pytest.mark.parametrize(
+    ("form", "engine"),
+    [("json", "prism"), *(pytest.param("avro", engine, marks=pytest.mark.long) for engine in ("prism", "flink"))],
+)
+def test_a_topic(
+    kafka: KafkaServer,
+    home: Home,
+    canaries: Canaries,
+    search: Search,
+    form: str,
+    engine: str,
+) -> None:
+    """Read from Kafka and reported to Kafka: the broker's disk holds the log, and nothing else does."""
+    if (reason := skip_reason(engine)) is not None:
+        pytest.skip(reason)
+    topic, output = f"canaries-{form}-{engine}", f"canaries-{form}-{engine}-out"
+    kafka.create_topic(topic)
+    kafka.create_topic(output)
+    kafka.produce(topic, records(canaries, form))
+    home.put("schema.avsc", AVRO_SCHEMA.encode())
+    words: tuple[object, ...] = ("--kafka", kafka.bootstrap, "--topic", topic, "--output-topic", output)
+    words += ("--time-field", "time", "--time-unit", "us", "--engine", engine)
+    if form == "avro":
+        words += ("--format", "avro", "--avro-schema", "schema.avsc", "--output-format", "avro")
+    ran = run_stream(home, *words, checkpoints=engine == "flink")
+    reports = {f"report {number}": record.value for number, record in enumerate(kafka.records(output))}
+    assert any(SHARED.encode() in value for value in reports.values())
+    assert list(found_in(search, reports)) == []
+    assert_only_in_checkpoints(ran, search)
+    disk = {str(path): path.read_bytes() for path in kafka.data.rglob("*.log")}
+    found = list(found_in(search, disk))
+    assert all("/canaries-" in name and "-out-" not in name for name, _ in found)
+    assert_as_documented(BROKER, {kind for _, kind in found})
+
+
+def test_the_job_graph_for_dataflow(kafka: KafkaServer, shell: Shell, canaries: Canaries) -> None:
+    """As far as a job can be made without Google's cloud: --dry_run."""
+    pytest.importorskip("google.cloud.dataflow", reason="Google's client is missing: pip install -e '.[dev]'")
+    topic = "canaries-dataflow"
+    kafka.create_topic(topic)
+    kafka.produce(topic, records(canaries, "json"))
+    words: tuple[Any, ...] = ("stream", "--kafka", kafka.bootstrap, "--topic", topic, "--output-topic", "r", *BUDGET)
+    words += ("--engine", "dataflow", "--noise-key-secret", "projects/p/secrets/s/versions/1", "--time-unit", "us")
+    ran = shell.run_clean(*words, *CLOUD, "--dry_run=true")
+    assert ran.code == 0, ran.err
+    assert "Nothing was sent" in ran.err
+    graphs = [data for name, data in ran.places.items() if name.startswith("job graph")]
+    assert any(topic.encode() in text for data in graphs for text in texts_within(data))
