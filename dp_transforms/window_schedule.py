@@ -17,6 +17,7 @@ import numpy.typing as npt
 from dp_transforms.arguments import shown
 
 MICROS_PER_SECOND = 1_000_000
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # what the calendar of datetime can tell
 _MOST_WINDOWS = 2**31  # packed pairs hold window numbers in 32 bits
 
 
@@ -70,6 +71,9 @@ class WindowSchedule:
             raise ValueError(
                 f"slide_seconds must divide window_seconds, got {self.slide_seconds} and {self.window_seconds}."
             )
+        first, last = self.start_seconds - self.window_seconds, self.end_seconds + self.window_seconds
+        if not _FIRST_SECOND <= first <= _LAST_SECOND or not _FIRST_SECOND <= last <= _LAST_SECOND:
+            raise ValueError("all windows must lie in the years 1 to 9999. Use other times, or shorter windows.")
         if not self.start_seconds < self.end_seconds:
             raise ValueError(
                 "the end of the range must lie after its start, got"
