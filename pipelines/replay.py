@@ -34,9 +34,12 @@ _ITEMS_PER_WINDOW = 12
 @click.option(
     "--noise-key-file",
     metavar="FILE",
-    help="Secret of at least 32 bytes, mode 0600. Default: a key drawn for this run and forgotten.",
+    help="Secret of at least 32 random bytes, mode 0600; not with --run-id. Default: a key drawn for this run and "
+    "forgotten.",
 )
-@click.option("--run-id", help="Name of the run. Default: a fresh one, as every new run must have.")
+@click.option(
+    "--run-id", help="Name of the run; not with --noise-key-file. Default: a fresh one, as every new run must have."
+)
 @click.option("--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in the report.")
 @click.option(
     "--dead-letter", metavar="FILE", help="Where rows that cannot be read are listed (JSON lines, mode 0600)."
