@@ -18,6 +18,7 @@ Public names, loaded when first used:
 Map of the package, from what knows nothing to what knows all:
 
 - noise_distribution, window_schedule, item_domain: the discrete Laplace distribution; the declared windows and items.
+  local_files: how files are opened, and how an output appears whole or not at all.
 - accounting: from a budget to plain numbers. Knows no mechanism and no Beam.
 - mechanisms: keyed randomness, exact noise, release rules. Knows no accounting and no Beam.
 - monitoring: the streaming core on numpy columns. Knows no Beam.

@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.arguments import shown
+
 MICROS_PER_SECOND = 1_000_000
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # what the calendar of datetime can tell
 _MOST_WINDOWS = 2**31  # packed pairs hold window numbers in 32 bits
 
 
@@ -59,7 +62,7 @@ class WindowSchedule:
         for name in ("start_seconds", "end_seconds", "window_seconds", "slide_seconds"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
-                raise ValueError(f"{name} must be a whole number of seconds, got {value!r}.")
+                raise ValueError(f"{name} must be a whole number of seconds, got {shown(value)}.")
         if self.window_seconds < 1:
             raise ValueError(f"window_seconds must be >= 1, got {self.window_seconds}. Use 3600 for hours.")
         if self.slide_seconds < 1:
@@ -68,6 +71,9 @@ class WindowSchedule:
             raise ValueError(
                 f"slide_seconds must divide window_seconds, got {self.slide_seconds} and {self.window_seconds}."
             )
+        first, last = self.start_seconds - self.window_seconds, self.end_seconds + self.window_seconds
+        if not _FIRST_SECOND <= first <= _LAST_SECOND or not _FIRST_SECOND <= last <= _LAST_SECOND:
+            raise ValueError("all windows must lie in the years 1 to 9999. Use other times, or shorter windows.")
         if not self.start_seconds < self.end_seconds:
             raise ValueError(
                 "the end of the range must lie after its start, got"

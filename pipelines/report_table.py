@@ -15,6 +15,10 @@ from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, 
 from dp_transforms.window_schedule import format_utc
 
 _MAX_LABEL = 80
+# Letters, marks and symbols that show as nothing: fillers, joiners, variation selectors, the empty pattern of Braille.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 _UNITS = (("w", 604_800), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 # Told apart by shape, so that colour is only a help.
 _SYMBOLS = {ABOVE: ("●", "*"), BETWEEN: ("○", "="), None: ("", "")}
@@ -87,14 +91,14 @@ def label_text(label: str, ascii_only: bool = False) -> str:
     """A label as one unmistakable word: quoted if it holds blanks, cut if it is very long, escaped."""
     if len(label) > _MAX_LABEL:
         label = label[:_MAX_LABEL] + ("..." if ascii_only else "…")
-    if not re.fullmatch(r'[^\s"\\~●○]+', label):
+    if not re.fullmatch(r'[^\s"\\~●○]+', label) or unicodedata.category(label[0]).startswith("M"):
         label = '"' + label.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return escape_text(label, ascii_only)
 
 
 def _is_plain(character: str) -> bool:
     category = unicodedata.category(character)
-    return character == " " or category[0] not in "CZ"
+    return character == " " or (category[0] not in "CZ" and not _INVISIBLE.match(character))
 
 
 def _escape(character: str) -> str:

@@ -57,7 +57,10 @@ def test_times_outside_the_range_are_in_no_window_however_far_they_are(time: int
         ((0, 60, 60, 7), "divide"),
         ((0.5, 60, 60, 60), "whole number"),
         ((0, 60, True, 1), "whole number"),
-        ((0, 2**40, 1, 1), "at most"),
+        ((0, 2**32, 1, 1), "at most"),
+        ((10**30, 10**30 + 60, 60, 60), "years 1 to 9999"),
+        ((0, 253_402_300_800, 86_400, 86_400), "years 1 to 9999"),
+        ((-62_135_596_800, 0, 86_400, 86_400), "years 1 to 9999"),
     ],
 )
 def test_what_is_no_schedule_is_refused(arguments: tuple, named: str) -> None:

@@ -1,0 +1,223 @@
+"""What people type and what plan files hold, at its worst: a clear line, no traceback, no waiting."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import pathlib
+import random
+import resource
+import time
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.window_schedule import WindowSchedule
+from pipelines import audit, plan
+from pipelines.options import UserError
+from pipelines.plan_options import read_plan
+from tests.unit.plan_files import changed_plan
+
+HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
+EXTREMES = [
+    *("nan", "inf", "-inf", "-0.0", "0", "5e-324", "1e-320", "2.2250738585072014e-308", "1e-300", "1e-160", "1e-100"),
+    *("1e-40", "1e-20", "1e-16", "1e-10", "1e-4", "0.999999", "0.9999999999999999", "1", "1.0000000000000002"),
+    *("39.99", "40", "41", "700", "1e16", "1e154", "1e308", "1.7976931348623157e308", "1e309", "-1e308", "-5e-324"),
+]
+PLAN = ReleasePlan.calibrate(
+    epsilon=8, delta=1e-6, schedule=WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600), max_users=10_000
+)
+
+
+def run_plan(*words: str) -> Result:
+    return CliRunner().invoke(plan.command, [*words])
+
+
+def assert_told(result: Result) -> None:
+    """Done, a wrong command line, or one line."""
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        assert isinstance(result.exception, UserError), repr(result.exception)
+        assert str(result.exception).isprintable()
+
+
+@pytest.mark.parametrize("release", ["labels", "counts", "kms21"])
+def test_no_budget_ends_in_a_traceback(release: str) -> None:
+    for epsilon, delta in [*((e, "1e-9") for e in EXTREMES), *(("2", d) for d in EXTREMES), ("5e-324", "5e-324")]:
+        assert_told(
+            run_plan(*HOURLY, "--release", release, "--epsilon", epsilon, "--delta", delta, "--hits-per-user", "1")
+        )
+
+
+@pytest.mark.parametrize("accountant", ["game", "exact_tail", "closed_form"])
+def test_a_tiny_epsilon_is_told_as_a_small_one_is(accountant: str) -> None:
+    told = set()
+    for epsilon in ("1e-10", "1e-16", "1e-300", "5e-324"):
+        result = run_plan(*HOURLY, "--delta", "1e-9", "--epsilon", epsilon, "--accountant", accountant)
+        assert isinstance(result.exception, UserError), repr(result.exception)
+        told.add(str(result.exception).replace(f"--epsilon = {float(epsilon):g} with", "--epsilon = E with"))
+    (words,) = told
+    assert words == (
+        "--epsilon = E with --hits-per-user = 3 needs noise of scale over 10000. Raise epsilon or delta, or lower"
+        " --hits-per-user."
+    )
+
+
+def test_no_whole_number_ends_in_a_traceback() -> None:
+    options = ("--threshold", "--hits-per-user", "--max-items-per-user", "--max-users", "--max-items")
+    numbers = ("0", "-1", str(2**31), str(2**62), str(2**62 + 1), str(2**63), str(2**64), "1" + "0" * 400)
+    for option, number in itertools.product(options, numbers):
+        assert_told(run_plan(*HOURLY, "--epsilon", "8", "--delta", "1e-6", option, number))
+    for name in ("--epsilon-per-query", "--delta"):
+        for value in EXTREMES:
+            words = {"--epsilon-per-query": "0.1", "--delta": "1e-8", name: value}
+            assert_told(run_plan("--hits-per-user", "2", *itertools.chain(*words.items())))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--window", "999999999w"],
+        ["--window", "1s", "--end", "9999-12-31"],
+        ["--slide", "1s", "--end", "9999-12-31"],
+        ["--start", "0001-01-01", "--end", "9999-12-31T23:59:59Z"],
+        ["--start", "0001-01-01T00:00:00+23:59"],
+        ["--end", "9999-12-31T23:59:59-23:59"],
+        ["--start", "\x1b[31m"],
+        ["--start", "2017-10-01T03:00:00.5"],
+    ],
+)
+def test_no_window_ends_in_a_traceback(words: list[str]) -> None:
+    assert_told(run_plan(*HOURLY, "--epsilon", "8", "--delta", "1e-6", *words))
+
+
+# A large delta.
+
+
+@pytest.mark.parametrize(
+    ("delta", "share"),
+    [
+        ("0.1", "1 in 10 users"),
+        ("1.1e-6", "1 in 909,091 users"),
+        ("0.001", "1 in 1,000 users"),
+        ("0.9", "90% of the users"),
+    ],
+)
+def test_a_large_delta_is_told_in_words(tmp_path: pathlib.Path, delta: str, share: str) -> None:
+    output = str(tmp_path / "plan.json")
+    mechanism = "A mechanism with this delta may publish everything about"
+    told = f"shh: warning: delta = {float(delta):g} is large. {mechanism} {share}"
+    assert told in run_plan(*HOURLY, "--epsilon", "2", "--delta", delta, "--output", output).stderr
+    assert told in run_plan("--epsilon-per-query", "0.1", "--delta", delta).stderr
+    result = CliRunner().invoke(audit.command, ["--plan", output, "--runs", "0", "--rounds", "1"])
+    assert told in result.stderr
+
+
+def test_a_usual_delta_is_not_spoken_of(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "delta" not in run_plan(*HOURLY, "--epsilon", "2", "--delta", "1e-6").stderr
+    (tmp_path / "plan.json").write_text(PLAN.to_json())
+    assert read_plan(str(tmp_path / "plan.json")) == PLAN
+    assert capsys.readouterr().err == ""
+
+
+# Plan files.
+
+
+def refusal(path: pathlib.Path) -> str:
+    with pytest.raises(UserError) as caught:
+        read_plan(str(path))
+    told = str(caught.value)
+    assert told.startswith(f"--plan {path}")
+    assert told.isprintable()
+    assert len(told) < 1000
+    return told
+
+
+def outcome(path: pathlib.Path) -> tuple[ReleasePlan | None, str]:
+    """The plan, or the error."""
+    try:
+        return read_plan(str(path)), ""
+    except UserError as error:
+        return None, str(error)
+
+
+def test_every_cut_of_a_plan_is_refused(tmp_path: pathlib.Path) -> None:
+    path, text = tmp_path / "plan.json", PLAN.to_json().encode()
+    for size in range(len(text)):
+        path.write_bytes(text[:size])
+        refusal(path)
+
+
+def test_a_plan_with_flipped_bits_is_refused_or_the_same(tmp_path: pathlib.Path) -> None:
+    path, text, generator = tmp_path / "plan.json", PLAN.to_json().encode(), random.Random(5)
+    refused = 0
+    for _ in range(2000):
+        damaged = bytearray(text)
+        for _ in range(generator.choice([1, 1, 2, 20])):
+            damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
+        path.write_bytes(damaged)
+        read, told = outcome(path)
+        assert read in (None, PLAN)  # a blank became another one, or a digit beyond the last
+        assert told.isprintable()
+        refused += read is None
+    assert refused > 1500
+
+
+ODD: list[Any] = [None, True, [], {}, "2", "", -1, 0, 1.5, 10**30, -0.0, 5e-324, 1.7e308, 2**53 + 1, [[[]]], {"a": 1}]
+
+
+@pytest.mark.parametrize("name", [*json.loads(PLAN.to_json()), "start_seconds", "window_seconds", "slide_seconds"])
+def test_a_field_of_another_type_is_refused_even_with_the_right_fingerprint(tmp_path: pathlib.Path, name: str) -> None:
+    path, fields = tmp_path / "plan.json", json.loads(PLAN.to_json())
+    for value in ODD:
+        if name in fields["schedule"]:
+            changes = {"schedule": {**fields["schedule"], name: value}}
+        else:
+            changes = {name: value}
+        text = changed_plan(PLAN, **changes) if name != "fingerprint" else json.dumps({**fields, **changes})
+        path.write_text(text)
+        read, told = outcome(path)
+        assert told.isprintable()
+        assert read in (None, PLAN) or name in ("epsilon", "delta", "max_users", "threshold", "start_seconds"), value
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity", "1" * 5000, "1e-999", "0x10", "1_000"])
+def test_odd_numbers_are_refused(tmp_path: pathlib.Path, number: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(PLAN.to_json().replace('"epsilon": 8.0', f'"epsilon": {number}'))
+    refusal(path)
+
+
+@pytest.mark.parametrize("kind", ["large", "deep", "deep in a field", "many fields", "zeros"])
+def test_a_plan_of_any_size_takes_neither_time_nor_memory(tmp_path: pathlib.Path, kind: str) -> None:
+    path = tmp_path / "plan.json"
+    with path.open("wb") as file:
+        if kind == "large":
+            file.write(PLAN.to_json().encode() + b" " * 100_000_000)
+        elif kind == "zeros":
+            file.truncate(10**12)
+        elif kind == "deep":
+            file.write(b"[" * 1_000_000)
+        elif kind == "deep in a field":
+            file.write(PLAN.to_json().replace("8.0", "[" * 500_000 + "]" * 500_000, 1).encode())
+        else:
+            file.write(json.dumps({str(number): number for number in range(60_000)}).encode())
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    refusal(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+    assert time.process_time() - begin < 30
+
+
+def test_a_plan_of_a_release_before_is_refused_and_says_what_to_do(tmp_path: pathlib.Path) -> None:
+    fields = {**json.loads(PLAN.to_json()), "format_version": 2}
+    del fields["fingerprint"]
+    (tmp_path / "plan.json").write_text(json.dumps(fields))
+    assert "must have format_version 3. Write one with `shh plan --output`." in refusal(tmp_path / "plan.json")
+
+
+def test_the_extremes_are_what_they_should_be() -> None:
+    values = [float(text) for text in EXTREMES]
+    assert math.inf in values
+    assert any(0 < value < 2.3e-308 for value in values), "subnormal"
