@@ -49,9 +49,13 @@ class Transcript(NamedTuple):
 
 
 def oracle_reports(
-    log: Iterable[Event], settings: MonitorSettings, secret: bytes, domain: Collection[str] = ()
+    log: Iterable[Event],
+    settings: MonitorSettings,
+    secret: bytes,
+    domain: Collection[str] = (),
+    keys: StreamKeys | None = None,
 ) -> list[WindowReport]:
-    return oracle_transcript(log, settings, secret, domain).reports
+    return oracle_transcript(log, settings, secret, domain, keys=keys).reports
 
 
 def oracle_transcript(
@@ -60,14 +64,16 @@ def oracle_transcript(
     secret: bytes,
     domain: Collection[str] = (),
     charged_times: Mapping[int, int] | None = None,
+    keys: StreamKeys | None = None,
 ) -> Transcript:
     """domain: all items, where they are known; then settings.domain_size says how many.
 
     charged_times: how often the charges of a window are counted, where a fault loses (0) or doubles (2) them.
+    keys: in the place of those that the settings make of the secret.
     """
     faults = charged_times or {}
     assert settings.domain_size == len(set(domain))
-    keys = settings.stream_keys(secret)
+    keys = keys or settings.stream_keys(secret)
     items_of = _items_by_window_and_user(log, settings)
     if domain:
         for users in items_of.values():
