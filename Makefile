@@ -18,7 +18,7 @@ FLINK_LIBRARIES := $(SHH_ENGINES)/flink-$(FLINK_VERSION)/.made
 KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
 PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)
 
-.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream
+.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream mutants
 
 install: $(INSTALLED)
 
@@ -39,6 +39,12 @@ test: $(INSTALLED) engines
 # The long tests on real engines; `make test` has the short ones.
 test-engines: $(INSTALLED) flink kafka prism
 	$(BIN)/python -m pytest -m long tests/engines
+
+# Mutants of the code that the tests should notice (hours): SCOPE=mechanisms or accounting/composition for a part,
+# SAMPLE=200 for so many at random. Goes on where it stopped; what it found before stays in mutants/.
+mutants: $(INSTALLED)
+	$(BIN)/python -m tests.mutants run $(SCOPE) $(if $(SAMPLE),--sample $(SAMPLE)) --jobs $(JOBS)
+	$(BIN)/python -m tests.mutants report $(SCOPE) $(if $(SAMPLE),--sample $(SAMPLE))
 
 # What this machine's tools allow; tests of the others are skipped with a reason.
 engines: $(INSTALLED)
@@ -97,4 +103,4 @@ bench: $(INSTALLED) engines
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .engines build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .engines build dist demo mutants *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,11 +1,11 @@
-"""Mutation testing by mutmut, of a folder, a module or a random sample: ``make mutants``. docs/mutants.md has the results.
+"""Mutation testing by mutmut, of a folder, a module or a random sample: ``make mutants``. Results: docs/mutants.md.
 
-    python -m tests.mutants run [SCOPE ...] [--sample N] [--seed N] [--jobs N] [--again] [--tests PATH ...]
+    python -m tests.mutants run [SCOPE ...] [--sample N] [--seed N] [--jobs N] [--again]
     python -m tests.mutants report [SCOPE ...] [--sample N] [--seed N] [--survivors]
 
-A scope is a folder or a module, such as ``mechanisms`` or ``accounting/composition``. ``run`` goes on where the last one
-stopped; results are in ``mutants/``, which nothing else needs: remove it to begin anew. ``--again`` runs once more what
-survived or took too long, after tests were added. A sample is the same for the same seed and code.
+A scope is a folder or a module, such as ``mechanisms`` or ``accounting/composition``. ``run`` goes on where the last
+one stopped; results are in ``mutants/``, which nothing else needs: remove it to begin anew. ``--again`` runs once more
+what survived or took too long, after tests were added. A sample is the same for the same seed and code.
 
 Mutants of words are left out (`left_out`), and so are, by the settings in pyproject.toml, those of ``raise``.
 """
@@ -23,7 +23,6 @@ import random
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -31,7 +30,7 @@ from scipy.special import betaincinv
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORK = ROOT / "mutants"
-SURVIVORS = ROOT / "tests" / "surviving_mutants.toml"
+SURVIVORS = ROOT / "tests" / "surviving_mutants.json"
 FOLDERS = ("accounting", "event_streams", "mechanisms", "monitoring", "report_streams")
 _SMALL = "dp_transforms.mechanisms.between_thresholds.*"  # run first: with it mutmut writes down all mutants there are
 _TOO_LONG = {-24, 24, 36, 152, 255}
@@ -160,20 +159,21 @@ def chosen_mutants(scopes: list[str], sample: int | None, seed: int) -> list[Mut
 
 
 def run(scopes: list[str], sample: int | None, seed: int, jobs: int, again: bool) -> int:
+    mutmut = [str(pathlib.Path(sys.executable).with_name("mutmut")), "run", f"--max-children={jobs}"]
     if not WORK.exists():
-        subprocess.run([sys.executable, "-m", "mutmut", "run", f"--max-children={jobs}", _SMALL], cwd=ROOT, check=True)
+        subprocess.run([*mutmut, _SMALL], cwd=ROOT, check=True)
     chosen = chosen_mutants(scopes, sample, seed)
     wanted = {"not run", *(["survived", "took too long"] if again else [])}
     names = [mutant.name for mutant in chosen if mutant.outcome in wanted]
     print(f"{len(chosen)} mutants, {len(names)} of them to run", flush=True)
     if not names:
         return 0
-    return subprocess.run(["mutmut", "run", f"--max-children={jobs}", *names], cwd=ROOT, check=False).returncode
+    return subprocess.run([*mutmut, *names], cwd=ROOT, check=False).returncode
 
 
 def known_survivors() -> dict[tuple[str, str, str], tuple[str, str]]:
     """``(module, function, lines)`` to ``(kind, reason)``, of `SURVIVORS`. kind: equivalent, or open."""
-    entries = tomllib.loads(SURVIVORS.read_text())["mutant"] if SURVIVORS.exists() else []
+    entries = json.loads(SURVIVORS.read_text()) if SURVIVORS.exists() else []
     return {
         (entry["module"], entry["function"], "\n".join(entry["lines"])): (entry["kind"], entry["reason"])
         for entry in entries
@@ -229,10 +229,8 @@ def print_survivors(scopes: list[str], sample: int | None, seed: int) -> None:
     known = known_survivors()
     for mutant in chosen_mutants(scopes, sample, seed):
         if mutant.outcome in ("survived", "took too long") and mutant.key not in known:
-            print(f"[[mutant]]  # {mutant.outcome}")
-            print(f'module = "{mutant.module}"\nfunction = "{mutant.function}"')
-            print("lines = [\n" + "".join(f"  {json.dumps(line)},\n" for line in mutant.lines) + "]")
-            print('kind = "open"\nreason = ""\n')
+            entry = {"module": mutant.module, "function": mutant.function, "lines": mutant.lines}
+            print(json.dumps({**entry, "kind": "open", "reason": mutant.outcome}, ensure_ascii=False))
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ ENDED = RunEnded("news", 4)
 
 
 class LoggedSink:
-    """A real folder, whose writers say what is done to them; a report of `fails` is written, and then there is an error."""
+    """A real folder, whose writers say what is done to them. fails: windows whose writing ends in an error."""
 
     def __init__(self, folder: ReportFolder) -> None:
         self.folder = folder

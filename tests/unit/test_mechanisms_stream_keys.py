@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hmac
+import itertools
+import math
 import struct
 from collections.abc import Callable
 
@@ -11,6 +14,7 @@ import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from dp_transforms.mechanisms.noise_source import SecretNoise
 from dp_transforms.mechanisms.randomness import StreamKeys, Words
 
 SECRET = bytes(range(32))
@@ -82,3 +86,37 @@ def test_users_are_widened_row_by_row() -> None:
     widened = [tuple(row) for row in stream_keys().widen_users(users).tolist()]
     assert widened == [chained("holders", blocks=(user << 64,)) for user in users.tolist()]
     assert stream_keys().widen_users(users[:0]).shape == (0, 2)
+
+
+@pytest.mark.parametrize("key", [SECRET, bytes(32), b"\xff" * 48])
+def test_draws_of_a_source_are_aes_in_counter_mode_under_its_key(key: bytes) -> None:
+    """Block number n, whoever asked for those before it: none comes twice, and none without the key."""
+    source, found = SecretNoise(key), []
+    for count in (3, 0, 1, 260):
+        found += [tuple(row) for row in source.uniforms(count).tolist()]
+    assert found == [chained("draws in order", blocks=(number << 64,), secret=key) for number in range(264)]
+
+
+def test_every_whole_number_below_a_limit_is_drawn() -> None:
+    """A value that never comes would be an item that is never chosen. False alarms: below 17 * 17 e^-40 = 1e-15."""
+    source = SecretNoise()
+    for limit in (*range(1, 18), 255, 256, 257):
+        drawn = [source._uniform_below(limit) for _ in range(40 * limit)]
+        assert set(drawn) == set(range(limit))
+    for weights in ([1, 1], [1, 1, 1], [0, 3, 2], [1, 0, 0, 0, 1]):
+        chosen = [source.choose(weights) for _ in range(40 * sum(weights))]
+        assert set(chosen) == {place for place, weight in enumerate(weights) if weight}
+
+
+@pytest.mark.parametrize("limit", [2**128, 2**128 + 1, 3 * 2**127, 2**300 - 1])
+def test_whole_numbers_below_a_large_limit_are_the_first_bits_of_their_blocks(limit: int) -> None:
+    """Each try takes as many blocks as hold the bits of ``limit - 1``, and is thrown away where it is not below."""
+    bits = len(bin(limit - 1)) - 2
+    each = math.ceil(bits / 128)
+    words = (int(high) << 64 | int(low) for high, low in SecretNoise(SECRET).uniforms(2000).tolist())
+    drawn, source = [], SecretNoise(SECRET)
+    while len(drawn) < 50:
+        tried = functools.reduce(lambda value, word: value << 128 | word, itertools.islice(words, each), 0)
+        if (value := tried >> (128 * each - bits)) < limit:
+            drawn.append(value)
+    assert [source._uniform_below(limit) for _ in range(50)] == drawn
