@@ -1,11 +1,12 @@
 """Mutation testing by mutmut, of a folder, a module or a random sample: ``make mutants``. Results: docs/mutants.md.
 
-    python -m tests.mutants run [SCOPE ...] [--sample N] [--seed N] [--jobs N] [--again]
+    python -m tests.mutants run [SCOPE ...] [--sample N] [--seed N] [--jobs N] [--again | --tests PATH]
     python -m tests.mutants report [SCOPE ...] [--sample N] [--seed N] [--survivors]
 
 A scope is a folder or a module, such as ``mechanisms`` or ``accounting/composition``. ``run`` goes on where the last
 one stopped; results are in ``mutants/``, which nothing else needs: remove it to begin anew. ``--again`` runs once more
-what survived or took too long, after tests were added. A sample is the same for the same seed and code.
+what survived or took too long, after tests were added; ``--tests`` does so with these tests alone, which may be any,
+such as tests/privacy. A sample is the same for the same seed and code.
 
 Mutants of words are left out (`left_out`), and so are, by the settings in pyproject.toml, those of ``raise``.
 """
@@ -18,9 +19,11 @@ import collections
 import difflib
 import json
 import math
+import os
 import pathlib
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -171,6 +174,34 @@ def run(scopes: list[str], sample: int | None, seed: int, jobs: int, again: bool
     return subprocess.run([*mutmut, *names], cwd=ROOT, check=False).returncode
 
 
+def run_with_tests(scopes: list[str], sample: int | None, seed: int, tests: list[str]) -> int:
+    """Runs what survived with these tests alone, and notes what they kill."""
+    shutil.copytree(ROOT / "tests", WORK / "tests", dirs_exist_ok=True)
+    clean = _run_tests("", tests)
+    if clean:
+        print(f"{' '.join(tests)} end with {clean} without any mutant")
+        return clean
+    for mutant in chosen_mutants(scopes, sample, seed):
+        if mutant.outcome == "survived":
+            code = _run_tests(mutant.name, tests)
+            print(f"{'killed  ' if code else 'survived'} {mutant.name}", flush=True)
+            if code:
+                meta = WORK / "dp_transforms" / f"{mutant.module}.py.meta"
+                noted = json.loads(meta.read_text())
+                noted["exit_code_by_key"][mutant.name] = 1
+                meta.write_text(json.dumps(noted, indent=4))
+    return 0
+
+
+def _run_tests(name: str, tests: list[str]) -> int:
+    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--rootdir=.", *tests]
+    environment = {**os.environ, "MUTANT_UNDER_TEST": name, "PYTHONPATH": str(WORK)}
+    done = subprocess.run(words, cwd=WORK, env=environment, capture_output=True, check=False)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"pytest ended with {done.returncode} at {name or 'no mutant'}: {done.stdout[-300:]!r}")
+    return done.returncode
+
+
 def known_survivors() -> dict[tuple[str, str, str], tuple[str, str]]:
     """``(module, function, lines)`` to ``(kind, reason)``, of `SURVIVORS`. kind: equivalent, or open."""
     entries = json.loads(SURVIVORS.read_text()) if SURVIVORS.exists() else []
@@ -241,9 +272,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=9)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--tests", nargs="+")
     parser.add_argument("--survivors", action="store_true")
     given = parser.parse_args()
     scopes = [scope.removeprefix("dp_transforms/").removesuffix(".py").strip("/") for scope in given.scopes]
+    if given.action == "run" and given.tests:
+        return run_with_tests(scopes, given.sample, given.seed, given.tests)
     if given.action == "run":
         return run(scopes, given.sample, given.seed, given.jobs, given.again)
     (print_survivors if given.survivors else report)(scopes, given.sample, given.seed)
