@@ -86,7 +86,7 @@ def _of_module(module: str, meta: pathlib.Path) -> Iterator[Mutant]:
         mutated = name.rpartition(".")[2]
         mangled = mutated.rpartition("__mutmut_")[0]
         before, after = functions[f"{mangled}__mutmut_orig"], functions[mutated]
-        function = mangled.removeprefix("x").strip("_ǁ").replace("ǁ", ".") if "ǁ" in mangled else mangled[2:]
+        function = mangled[2:].replace("ǁ", ".")  # x_name or xǁClassǁname
         yield Mutant(name, module, function, code, _changed_lines(before, after), left_out(before, after))
 
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dp_transforms.mechanisms.individual_charging import IndividualCharging
 from dp_transforms.mechanisms.multiplicative_weights import OnlineMultiplicativeWeights
 from dp_transforms.mechanisms.noise_source import SecretNoise
 from dp_transforms.mechanisms.private_computation import NoisyAnswer
 from dp_transforms.mechanisms.query import LinearQuery
 from dp_transforms.mechanisms.selection import OneShotTopK
-from dp_transforms.mechanisms.small_database import SmallDatabase
+from dp_transforms.mechanisms.small_database import (
+    SmallDatabase,
+    small_database_records_needed,
+    small_database_size,
+)
+from dp_transforms.mechanisms.synthetic_data import LARGEST_COUNT
 from dp_transforms.mechanisms.target_charging import HitLimit, TargetCharging
 
 
@@ -38,6 +44,32 @@ def test_a_small_database_whose_scores_could_overflow_is_refused(records: int, i
         scores = make()._scores()
         assert len(scores) == 5
         assert min(scores) == -(4 * grid * records - 4 * 3 * grid)
+
+
+def test_records_that_a_small_database_of_a_given_size_needs() -> None:
+    """The best size is the one with the fewest; one that cannot be accurate enough is refused."""
+    asked = {"accuracy": 0.5, "beta": 0.1, "epsilon": 1.0, "universe": 3, "queries": 4}
+    records, best = small_database_records_needed(**asked)
+    assert small_database_records_needed(**asked, size=best) == (records, best)
+    smallest = small_database_size(4, 0.5)
+    needed = [small_database_records_needed(**asked, size=size)[0] for size in range(smallest + 1, 60)]
+    assert min(needed) == records
+    for size in (smallest, 0, LARGEST_COUNT + 1):
+        with pytest.raises(ValueError, match=rf"size must be a whole number in {smallest + 1} \.\. {LARGEST_COUNT}"):
+            small_database_records_needed(**asked, size=size)
+
+
+def test_limits_of_whole_numbers_are_the_last_that_are_taken() -> None:
+    """Beyond them sums would not be exact any more; one less must still do."""
+    charging = {"users": 3, "hits": 1, "epsilon_per_query": 0.5}
+    assert IndividualCharging(**charging, zone_width=2**40).target_probability > 0.37
+    with pytest.raises(ValueError, match=r"zone_width must be a whole number in 1 \.\. 1099511627776"):
+        IndividualCharging(**charging, zone_width=2**40 + 1)
+    learning = {"accuracy": 0.4, "epsilon": 50.0, "delta": 1e-6, "records": 1000}
+    OnlineMultiplicativeWeights([1000, 0], **learning, updates=1)
+    for updates in (0, LARGEST_COUNT + 1):
+        with pytest.raises(ValueError, match=rf"updates must be a whole number in 1 \.\. {LARGEST_COUNT}"):
+            OnlineMultiplicativeWeights([1000, 0], **learning, updates=updates)
 
 
 class NoNoise:
