@@ -20,7 +20,7 @@ PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream audit sbom
+.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream audit sbom mutants
 
 install: $(INSTALLED)
 
@@ -41,6 +41,12 @@ test: $(INSTALLED) engines
 # The long tests on real engines; `make test` has the short ones.
 test-engines: $(INSTALLED) flink kafka prism
 	$(BIN)/python -m pytest -m long tests/engines
+
+# Mutants of the code that the tests should notice (hours): SCOPE=mechanisms or accounting/composition for a part,
+# SAMPLE=200 for so many at random. Goes on where it stopped; what it found before stays in mutants/.
+mutants: $(INSTALLED)
+	$(BIN)/python -m tests.mutants run $(SCOPE) $(if $(SAMPLE),--sample $(SAMPLE)) --jobs $(JOBS)
+	$(BIN)/python -m tests.mutants report $(SCOPE) $(if $(SAMPLE),--sample $(SAMPLE))
 
 # What this machine's tools allow; tests of the others are skipped with a reason.
 engines: $(INSTALLED)
@@ -117,4 +123,4 @@ bench: $(INSTALLED) engines
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .engines .supply-chain build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .engines .supply-chain build dist demo mutants *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

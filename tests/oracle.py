@@ -49,9 +49,13 @@ class Transcript(NamedTuple):
 
 
 def oracle_reports(
-    log: Iterable[Event], settings: MonitorSettings, secret: bytes, domain: Collection[str] = ()
+    log: Iterable[Event],
+    settings: MonitorSettings,
+    secret: bytes,
+    domain: Collection[str] = (),
+    keys: StreamKeys | None = None,
 ) -> list[WindowReport]:
-    return oracle_transcript(log, settings, secret, domain).reports
+    return oracle_transcript(log, settings, secret, domain, keys=keys).reports
 
 
 def oracle_transcript(
@@ -60,14 +64,16 @@ def oracle_transcript(
     secret: bytes,
     domain: Collection[str] = (),
     charged_times: Mapping[int, int] | None = None,
+    keys: StreamKeys | None = None,
 ) -> Transcript:
     """domain: all items, where they are known; then settings.domain_size says how many.
 
     charged_times: how often the charges of a window are counted, where a fault loses (0) or doubles (2) them.
+    keys: in the place of those that the settings make of the secret.
     """
     faults = charged_times or {}
     assert settings.domain_size == len(set(domain))
-    keys = settings.stream_keys(secret)
+    keys = keys or settings.stream_keys(secret)
     items_of = _items_by_window_and_user(log, settings)
     if domain:
         for users in items_of.values():
@@ -170,9 +176,13 @@ class _Geometric:
     def __init__(self, epsilon: float) -> None:
         self._context = decimal.Context(prec=200, Emin=-100_000_000, Emax=100_000_000)
         self.a = self._context.exp(-decimal.Decimal(epsilon))
+        self.one_plus_a = self._context.add(1, self.a)  # an operator would round to 28 digits
 
     def power(self, exponent: int) -> decimal.Decimal:
         return self._context.power(self.a, exponent)
+
+    def difference(self, one: decimal.Decimal, other: decimal.Decimal) -> decimal.Decimal:
+        return self._context.subtract(one, other)
 
     def integer(self, share: decimal.Decimal, of: decimal.Decimal) -> int:
         """``floor(2^128 share / of)``."""
@@ -192,7 +202,7 @@ class _SingleNoise:
         if margin < 1:
             return _ONE - self.tail(1 - margin)
         if margin not in self._tails:
-            self._tails[margin] = self._geometric.integer(self._geometric.power(margin), 1 + self._geometric.a)
+            self._tails[margin] = self._geometric.integer(self._geometric.power(margin), self._geometric.one_plus_a)
         return self._tails[margin]
 
     def invert(self, uniform: int) -> int:
@@ -252,7 +262,7 @@ def _invert_wide(epsilon: float, uniforms: list[int]) -> int:
     """A sign, and a magnitude ``1 + stride coarse + fine`` whose two digits are independent."""
     geometric = _Geometric(epsilon)
     one = decimal.Decimal(1)
-    nonzero = geometric.integer(geometric.a, 1 + geometric.a)
+    nonzero = geometric.integer(geometric.a, geometric.one_plus_a)
     if nonzero <= uniforms[0] < _ONE - nonzero:
         return 0
     stride = math.ceil(math.sqrt(89 / epsilon))
@@ -260,7 +270,9 @@ def _invert_wide(epsilon: float, uniforms: list[int]) -> int:
     while uniforms[1] < geometric.integer(geometric.power(stride * (coarse + 1)), one):
         coarse += 1
     rest = geometric.power(stride)
-    while uniforms[2] < geometric.integer(geometric.power(fine + 1) - rest, one - rest):
+    while uniforms[2] < geometric.integer(
+        geometric.difference(geometric.power(fine + 1), rest), geometric.difference(one, rest)
+    ):
         fine += 1
     magnitude = 1 + stride * coarse + fine
     return magnitude if uniforms[0] < nonzero else -magnitude

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
+from scipy.optimize import brentq
 
+from dp_transforms.accounting import composition
 from dp_transforms.accounting.composition import (
     advanced_composition_epsilon,
     optimal_composition_delta,
@@ -16,6 +19,7 @@ from dp_transforms.accounting.composition import (
     smallest_safe_argument,
 )
 from dp_transforms.accounting.target_charging import (
+    _chernoff_tail,
     between_probability,
     calls_exceed_probability,
     closed_form_delta,
@@ -62,27 +66,39 @@ def test_optimal_is_below_advanced_composition() -> None:
         assert optimal_composition_delta(0.1, calls, optimal) <= 1e-7
 
 
-def test_solver_returns_the_safe_side() -> None:
-    for delta in (0.3, 1e-3, 1e-9, 1e-15):
-        for guess in (1e-3, 1.0, 100.0):
+def unsafe_answers() -> list[float]:
+    """Those of the solver at which delta is larger than it may be, of 80 problems."""
+    unsafe = []
+    for delta in np.geomspace(0.5, 1e-15, 40).tolist():
+        for guess in (1e-3, 100.0):
             found = smallest_safe_argument(lambda x: math.exp(-x), delta, guess=guess, lowest=0.0, highest=1e6)
-            assert math.exp(-found) <= delta
             assert found == pytest.approx(-math.log(delta), rel=1e-5)
+            unsafe += [found] * (math.exp(-found) > delta)
+    return unsafe
+
+
+def test_solver_returns_the_safe_side() -> None:
+    assert unsafe_answers() == []
     assert smallest_safe_argument(lambda x: 0.0, 0.1, guess=5.0, lowest=2.0, highest=9.0) == 2.0
     with pytest.raises(ValueError, match="no argument up to 9"):
         smallest_safe_argument(lambda x: 0.5, 0.1, guess=5.0, lowest=2.0, highest=9.0)
+
+
+@pytest.mark.parametrize("rounding", [0.0, -1e-7])
+def test_a_planted_solver_that_keeps_the_root_itself_is_seen(monkeypatch: pytest.MonkeyPatch, rounding: float) -> None:
+    """The twin of the test above: a root to the nearest digit is not safe in half of the problems, or in all."""
+
+    def nearest(excess: Callable[[float], float], safe: object, below: float, above: float, tolerance: float) -> float:
+        return float(brentq(excess, below, above, xtol=tolerance * above, rtol=4 * tolerance)) * (1 + rounding)
+
+    monkeypatch.setattr(composition, "_polish", nearest)
+    assert len(unsafe_answers()) >= 10
 
 
 def test_solver_survives_jumps() -> None:
     """The zone of labels has whole numbers, so its delta jumps."""
     found = smallest_safe_argument(lambda x: 0.5 if x < 3.0 else 1e-12, 1e-6, guess=1.0, lowest=0.0, highest=50.0)
     assert 3.0 <= found <= 3.0 * (1 + 1e-5)
-
-
-def test_solver_rejects_a_planted_unsafe_side() -> None:
-    """The twin of the tests above: the value just below is not safe, so rounding down would be seen."""
-    found = smallest_safe_argument(lambda x: math.exp(-x), 1e-9, guess=1.0, lowest=0.0, highest=1e6)
-    assert math.exp(-found * (1 - 1e-5)) > 1e-9
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0, 2.5])
@@ -133,9 +149,19 @@ def test_chernoff_tail_holds_with_the_floor_of_the_calls() -> None:
     for q in (0.499, 0.3, 0.05):
         for hits in (1, 2, 10, 100):
             alpha = np.linspace(0.0, 30.0, 500)
-            calls = np.floor((1 + alpha) * hits / q).astype(np.int64)
-            bound = np.exp(-(alpha**2) * hits / (2 * (1 + alpha)))
-            assert (calls_exceed_probability(calls, hits, q) <= bound * (1 + 1e-9)).all()
+            calls = (1 + alpha) * hits / q
+            bound = _chernoff_tail(calls, hits, q)
+            assert bound == pytest.approx(np.exp(-(alpha**2) * hits / (2 * (1 + alpha))), rel=1e-9)
+            whole = calls_exceed_probability(np.floor(calls).astype(np.int64), hits, q)
+            assert (whole <= bound * (1 + 1e-9)).all()
+            assert (_chernoff_tail(np.array([0.0, hits / q / 2]), hits, q) == 1.0).all(), "nothing below the mean"
+
+
+def test_a_planted_chernoff_tail_is_seen() -> None:
+    """The twin of the test above: far from the mean, 2.5 times the exponent is more than the tail allows."""
+    calls = np.linspace(10.0, 200.0, 200) / 0.3
+    whole = calls_exceed_probability(np.floor(calls).astype(np.int64), 10, 0.3)
+    assert (whole > _chernoff_tail(calls, 10, 0.3) ** 2.5).any()
 
 
 def test_epsilon_and_delta_of_each_bound_are_inverse() -> None:

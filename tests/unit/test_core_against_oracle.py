@@ -195,13 +195,24 @@ def test_busy_logs_exercise_what_they_are_for(release, domain, sliding):
         assert sum(found.idle for found in transcripts) >= 3 or release == "labels"
 
 
+def differences(settings, domain=(), keys=None):
+    """In how many of five busy logs an oracle of other numbers, or of other keys, releases other items or counts."""
+    differs = 0
+    for seed in range(5):
+        log = busy_log(seed)
+        found = [report.heavy_hitters for report in run_core(log, monitor_settings())]
+        other = oracle_reports(log, settings, SECRET, domain, keys)
+        differs += found != [report.heavy_hitters for report in other]
+    return differs
+
+
 @pytest.mark.parametrize(
     "changed",
     [
-        {"run_id": "run-2"},
-        {"stream": "others"},
         {"threshold": 5},
+        {"threshold": 3},
         {"hits": 1},
+        {"hits": 3},
         {"limit": 2},
         {"epsilon": 1.5},
         {"sliding": 3},
@@ -209,17 +220,18 @@ def test_busy_logs_exercise_what_they_are_for(release, domain, sliding):
         {"release": "kms21"},
         {"domain": ("i0", "i1", "other")},
     ],
-    ids=lambda changed: next(iter(changed)),
+    ids=lambda changed: "-".join(map(str, *changed.items())),
 )
-def test_the_comparison_can_fail(changed):
-    """Each number that the core runs on changes the transcript: an oracle of other numbers disagrees."""
-    differs = 0
-    for seed in range(3):
-        log = busy_log(seed)
-        found = [report.heavy_hitters for report in run_core(log, monitor_settings())]
-        other = oracle_reports(log, monitor_settings(**changed), SECRET, changed.get("domain", ()))
-        differs += found != [report.heavy_hitters for report in other]
-    assert differs >= 2
+def test_each_number_changes_the_transcript_under_the_same_keys(changed):
+    """The comparison can fail. Keys are made from some of these numbers, and another key alone would trip it."""
+    same_keys = monitor_settings().stream_keys(SECRET)
+    assert differences(monitor_settings(), keys=same_keys) == 0
+    assert differences(monitor_settings(**changed), changed.get("domain", ()), same_keys) >= 2
+
+
+@pytest.mark.parametrize("changed", [{"run_id": "run-2"}, {"stream": "others"}, {"threshold": 5}], ids=str)
+def test_what_keys_are_bound_to_changes_the_noise_of_the_same_numbers(changed):
+    assert differences(monitor_settings(), keys=monitor_settings(**changed).stream_keys(SECRET)) >= 2
 
 
 def test_another_key_is_another_transcript():

@@ -1,0 +1,62 @@
+"""The margin of a plan: another machine's last digits must not refuse what was calibrated here."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dp_transforms.accounting.calibration import sampling_delta, solve_target_charging
+from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
+from dp_transforms.accounting.threshold_monitor import ThresholdMonitorAccountant, _round_noise
+from dp_transforms.noise_distribution import zero_items_total_variation
+
+MARGIN = 1e-9
+DELTA = 1e-7
+
+
+@pytest.mark.parametrize(("below", "found"), [(0.5 * MARGIN, 0.1), (2 * MARGIN, 0.2)])
+def test_noise_that_is_safe_by_less_than_the_margin_is_not_taken(below: float, found: float) -> None:
+    """Between 0.1 and 0.2 delta is below what is allowed by so small a part; up to 0.1 by half."""
+
+    def delta_at(epsilon_per_query: float) -> float:
+        if epsilon_per_query <= 0.1:
+            return DELTA / 2
+        return DELTA * (1 - below) if epsilon_per_query <= 0.2 else 1.0
+
+    assert solve_target_charging(delta_at, 3, 1.0, DELTA) == pytest.approx(found, rel=2e-5)
+
+
+@pytest.mark.parametrize("epochs", [1, 4])
+@pytest.mark.parametrize("scale", [2000.0, 3000.0])
+def test_noise_of_a_monitor_is_not_taken_within_the_margin_either(scale: float, epochs: int) -> None:
+    hits, epsilon, grid = 20, 1.0, 3
+    first = _round_noise(scale, epochs, epsilon, 1.0 - 1e-6, hits, grid)
+    exact = ThresholdMonitorAccountant(first.wide_epsilon, first.narrow_epsilon, first.cap, hits, grid).delta(epsilon)
+    assert 0 < exact < 1e-6
+    for above, is_taken in ((0.5 * MARGIN, False), (2 * MARGIN, True)):
+        taken = _round_noise(scale, epochs, epsilon, exact * (1 + above), hits, grid)
+        assert (taken.narrow_epsilon == first.narrow_epsilon) is is_taken
+        assert taken.narrow_epsilon <= first.narrow_epsilon
+
+
+@pytest.mark.parametrize("share", [1.0, 1 + 1e-12, 1 - 1e-12])
+def test_the_smallest_safe_threshold_is_safe_and_the_smallest(share: float) -> None:
+    """At the exact tail of a margin, and one digit beside it."""
+    noise, queries = NoiseParameters(0.3), 240
+    for margin in (1, 2, 17, 90):
+        delta_open = queries * noise.upper_tail(margin) * share
+        found = smallest_safe_threshold(noise, queries, delta_open)
+        assert queries * noise.upper_tail(found - 1) <= delta_open
+        assert queries * noise.upper_tail(found - 2) > delta_open
+    assert smallest_safe_threshold(noise, queries, queries * 0.6) == 1
+    assert smallest_safe_threshold(noise, 1, noise.upper_tail(0)) == 1
+
+
+def test_the_share_of_sampling_counts_both_draws_of_a_query_and_one_of_a_window() -> None:
+    open_domain = sampling_delta(1.5, 240, 1e-30, 24, 0)
+    assert open_domain == pytest.approx((1 + math.exp(1.5)) * 480e-30, rel=1e-12, abs=0)
+    known = sampling_delta(1.5, 240, 1e-30, 24, 1000)
+    assert known == pytest.approx(
+        open_domain + (1 + math.exp(1.5)) * 24 * zero_items_total_variation(1000), rel=1e-12, abs=0
+    )

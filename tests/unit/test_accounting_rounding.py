@@ -1,0 +1,145 @@
+"""Every rounding of the accountants goes toward more noise: against sums of many digits, and at the edge of a promise.
+
+The digits that are at stake are the last ones: without them no other test would notice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import functools
+import math
+import random
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from dp_transforms.accounting.calibration import hash_delta
+from dp_transforms.accounting.composition import optimal_composition_delta
+from dp_transforms.accounting.mixed_charging import MixedChargingAccountant
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.window_schedule import WindowSchedule
+
+DIGITS = decimal.Context(prec=60, Emin=-(10**8), Emax=10**8)
+
+
+def composition_delta(epsilon_per_query: float, calls: int, epsilon: float) -> decimal.Decimal:
+    """``E[(1 - exp(epsilon - loss))_+]`` with 60 digits: each mass of the binomial from the one beside it.
+
+    Masses below e^-400 of the largest are left out; so what is found is at most the truth.
+    """
+    e = DIGITS.exp(decimal.Decimal(epsilon_per_query))
+    mode = round(calls * float(e / (1 + e)))
+    reach = math.ceil(30 * math.sqrt(calls) / 2)
+    masses = {mode: decimal.Decimal(1)}
+    with decimal.localcontext(DIGITS):
+        for k in range(mode, min(calls, mode + reach)):
+            masses[k + 1] = masses[k] * (calls - k) / (k + 1) * e
+        for k in range(mode, max(0, mode - reach), -1):
+            masses[k - 1] = masses[k] * k / (calls - k + 1) / e
+        total = sum(masses.values())
+        gained = decimal.Decimal(0)
+        for k, mass in masses.items():
+            exponent = decimal.Decimal(epsilon) - decimal.Decimal(epsilon_per_query) * (2 * k - calls)
+            if exponent < 0:
+                gained += mass * (1 - exponent.exp())
+        return gained / total
+
+
+@pytest.mark.parametrize(
+    ("epsilon_per_query", "calls", "share"),
+    [
+        *[(0.0001 * number, 1_000_000, 0.3 * number) for number in range(1, 12, 2)],
+        *[(0.01, calls, share) for calls in (3, 1000, 30_000) for share in (0.5, 2.0)],
+    ],
+)
+def test_composition_of_many_calls_is_never_below_the_truth(epsilon_per_query: float, calls: int, share: float) -> None:
+    """The logarithms of a million calls are large, and their rounding with them."""
+    epsilon = share * epsilon_per_query * math.sqrt(calls)
+    found, truth = (
+        optimal_composition_delta(epsilon_per_query, calls, epsilon),
+        composition_delta(epsilon_per_query, calls, epsilon),
+    )
+    assert truth <= decimal.Decimal(found) <= truth * decimal.Decimal(1 + 1e-7)
+
+
+def test_a_mixed_budget_never_exceeds_its_promise() -> None:
+    """The conversion back rounds up. Of 300 budgets that were not checked again, about one in twelve would be over."""
+    source = random.Random(9)
+    tried = 0
+    while tried < 300:
+        epsilon, delta = math.exp(source.uniform(-3, 3)), math.exp(source.uniform(-35, -3))
+        order = 1.02 + math.exp(source.uniform(-3, 4))
+        try:
+            found = MixedChargingAccountant.calibrate(epsilon, delta, order)
+        except ValueError as error:
+            assert "too small" in str(error)  # noqa: PT017
+            continue
+        tried += 1
+        assert found.epsilon(delta) <= epsilon
+        assert found.epsilon(delta) >= epsilon * (1 - 1e-6), "and hardly less is promised than paid for"
+
+
+@pytest.mark.parametrize(
+    ("queries", "max_users", "max_items"),
+    [(1, 1, 1), (24, 10**6, 10**9), (2**40, 3, 2**40), (10**9, 7, 10**12), (2**30, 2**40, 2**60)],
+)
+def test_the_share_of_hash_collisions_counts_users_and_items(queries: int, max_users: int, max_items: int) -> None:
+    """One other user of so many has the same 64 bits; a query meets one of so many foreign items with all 128."""
+    truth = Fraction(max_users, 2**64) + Fraction(queries * max_items, 2**128)
+    assert hash_delta(queries, max_users, max_items) == pytest.approx(float(truth), rel=1e-15, abs=0)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "labels": {},
+    "counts": {"accountant": "exact_tail", "hits_per_user": 2},
+    "kms21": {"hits_per_user": 2},
+}
+
+
+@functools.cache
+def plan_of(release: str) -> ReleasePlan:
+    schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
+    return ReleasePlan.calibrate(epsilon=1.0, delta=1e-8, schedule=schedule, release=release, **OPTIONS[release])
+
+
+@pytest.mark.parametrize("release", OPTIONS)
+def test_a_plan_with_one_digit_too_little_for_its_noise_is_refused(release: str) -> None:
+    plan = plan_of(release)
+    proved = plan._mode.accountant(plan.accountant, plan.noise, plan.hits_per_user).delta(plan.epsilon)
+    assert 0 < proved <= plan.delta_accounting
+    assert dataclasses.replace(plan, delta_accounting=proved).delta_accounting == proved
+    with pytest.raises(ValueError, match="is too little noise"):
+        dataclasses.replace(plan, delta_accounting=math.nextafter(proved, 0))
+
+
+@pytest.mark.parametrize("release", OPTIONS)
+def test_a_plan_whose_shares_exceed_delta_by_one_digit_is_refused(release: str) -> None:
+    plan = plan_of(release)
+    total = math.fsum((plan.delta_accounting, plan.delta_open, plan.delta_sampling, plan.delta_hash))
+    assert dataclasses.replace(plan, delta=total).delta == total
+    with pytest.raises(ValueError, match="must add up to at most"):
+        dataclasses.replace(plan, delta=math.nextafter(total, 0))
+
+
+@pytest.mark.parametrize("share", ["delta_hash", "delta_sampling"])
+def test_a_plan_with_one_digit_too_little_for_a_small_share_is_refused(share: str) -> None:
+    plan = plan_of("labels")
+    dataclasses.replace(plan, **{share: getattr(plan, share)})
+    low, high = 0.0, getattr(plan, share)
+    while math.nextafter(low, 1) < high:  # the least that is accepted
+        middle = (low + high) / 2
+        try:
+            dataclasses.replace(plan, **{share: middle})
+            high = middle
+        except ValueError:
+            low = middle
+    wanted = {
+        "delta_hash": Fraction(plan.max_users, 2**64) + Fraction(plan.queries_per_user * plan.max_items, 2**128),
+        "delta_sampling": Fraction(1 + math.exp(plan.epsilon))
+        * 2
+        * plan.queries_per_user
+        * Fraction(plan.noise.total_variation),
+    }[share]
+    assert high == pytest.approx(float(wanted), rel=1e-14, abs=0)

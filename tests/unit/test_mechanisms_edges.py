@@ -1,0 +1,106 @@
+"""Where a mechanism's checks begin and end, and that it is given the data: each line here was once free to change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dp_transforms.mechanisms.individual_charging import IndividualCharging
+from dp_transforms.mechanisms.multiplicative_weights import OnlineMultiplicativeWeights
+from dp_transforms.mechanisms.noise_source import SecretNoise
+from dp_transforms.mechanisms.private_computation import NoisyAnswer
+from dp_transforms.mechanisms.query import LinearQuery
+from dp_transforms.mechanisms.selection import OneShotTopK
+from dp_transforms.mechanisms.small_database import (
+    SmallDatabase,
+    small_database_records_needed,
+    small_database_size,
+)
+from dp_transforms.mechanisms.synthetic_data import LARGEST_COUNT
+from dp_transforms.mechanisms.target_charging import HitLimit, TargetCharging
+
+
+def test_a_selection_asks_its_candidates_about_the_data() -> None:
+    """Margins so wide that it fails with a probability below e^-250."""
+    charging = TargetCharging([9000, 10, 8500, 400], HitLimit(3, epsilon=1.0))
+    candidates = [NoisyAnswer(LinearQuery([i == j for j in range(4)]), epsilon=1.0) for i in range(4)]
+    best = OneShotTopK(charging, k=3, gap=1000).ask(candidates)
+    assert [one.position for one in best] == [0, 2]
+    assert 8000 < best[0].result < 10000
+
+
+@pytest.mark.parametrize(("records", "is_refused"), [(2**40, True), (2**40 - 1, False)])
+def test_a_small_database_whose_scores_could_overflow_is_refused(records: int, is_refused: bool) -> None:
+    """At ``records * size * grid = 2^62`` a difference of two scores no longer fits 64 bits."""
+    grid = 2**20
+
+    def make() -> SmallDatabase:
+        return SmallDatabase([3, 0], [LinearQuery([grid, 0], grid=grid)], records=records, size=4, epsilon=1.0)
+
+    if is_refused:
+        with pytest.raises(ValueError, match=r"below 2\^62"):
+            make()
+    else:
+        scores = make()._scores()
+        assert len(scores) == 5
+        assert min(scores) == -(4 * grid * records - 4 * 3 * grid)
+
+
+def test_records_that_a_small_database_of_a_given_size_needs() -> None:
+    """The best size is the one with the fewest; one that cannot be accurate enough is refused."""
+    asked = {"accuracy": 0.5, "beta": 0.1, "epsilon": 1.0, "universe": 3, "queries": 4}
+    records, best = small_database_records_needed(**asked)
+    assert small_database_records_needed(**asked, size=best) == (records, best)
+    smallest = small_database_size(4, 0.5)
+    needed = [small_database_records_needed(**asked, size=size)[0] for size in range(smallest + 1, 60)]
+    assert min(needed) == records
+    for size in (smallest, 0, LARGEST_COUNT + 1):
+        with pytest.raises(ValueError, match=rf"size must be a whole number in {smallest + 1} \.\. {LARGEST_COUNT}"):
+            small_database_records_needed(**asked, size=size)
+
+
+def test_limits_of_whole_numbers_are_the_last_that_are_taken() -> None:
+    """Beyond them sums would not be exact any more; one less must still do."""
+    charging = {"users": 3, "hits": 1, "epsilon_per_query": 0.5}
+    assert IndividualCharging(**charging, zone_width=2**40).target_probability > 0.37
+    with pytest.raises(ValueError, match=r"zone_width must be a whole number in 1 \.\. 1099511627776"):
+        IndividualCharging(**charging, zone_width=2**40 + 1)
+    learning = {"accuracy": 0.4, "epsilon": 50.0, "delta": 1e-6, "records": 1000}
+    OnlineMultiplicativeWeights([1000, 0], **learning, updates=1)
+    for updates in (0, LARGEST_COUNT + 1):
+        with pytest.raises(ValueError, match=rf"updates must be a whole number in 1 \.\. {LARGEST_COUNT}"):
+            OnlineMultiplicativeWeights([1000, 0], **learning, updates=updates)
+
+
+class NoNoise:
+    """As a source draws it when it draws the most likely value."""
+
+    def discrete_laplace(self, epsilon: float) -> int:
+        return 0
+
+    def discrete_laplace_array(self, epsilon: float, count: int) -> np.ndarray:
+        return np.zeros(count, dtype=np.int64)
+
+
+def test_an_online_learner_moves_by_the_least_error_that_is_left() -> None:
+    """A value may be off by 3 a/4, and an error that leads to an update is above a/2: it moves by the larger rest."""
+    accuracy = 0.4
+    learner = OnlineMultiplicativeWeights(
+        [1000, 0, 0, 0], accuracy=accuracy, epsilon=50.0, delta=1e-6, records=1000, noise=NoNoise()
+    )
+    moved = []
+    learner._learner.move = lambda query, goal: moved.append(goal)  # type: ignore[method-assign]
+    for noisy_error in (0.95, 0.7, 0.45):
+        learner._learn(LinearQuery([1, 0, 0, 0]), 0.25, 1, noisy_error)
+        learner._learn(LinearQuery([1, 0, 0, 0]), 0.25, -1, noisy_error)
+    wanted = [0.25 + sign * rest for rest in (0.65, 0.4, 0.2) for sign in (1, -1)]
+    assert moved == pytest.approx(wanted)
+
+
+def test_the_noise_of_a_source_is_that_of_the_wide_table_below_its_narrow_one() -> None:
+    """At the smallest epsilon of the narrow table and at the next float below it: scales that a draw can tell."""
+    for epsilon in (1e-4, float(np.nextafter(1e-4, 0)), 2e-4, 0.9e-4, 1e-8):
+        draws = SecretNoise().discrete_laplace_array(epsilon, 400)
+        assert draws.dtype == np.int64
+        # The mean size is 1 / epsilon; of 400 it is off by half with a probability below 1e-20 (Chernoff).
+        assert 0.5 / epsilon < np.abs(draws).mean() < 1.6 / epsilon

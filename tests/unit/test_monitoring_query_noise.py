@@ -1,0 +1,143 @@
+"""What a release mode adds to a count, cell by cell, against the oracle's draws: any mix of holders, active or not."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.monitoring.query_noise import SingleNoise, digests_of_groups
+from dp_transforms.monitoring.user_budgets import UserBudgets
+from dp_transforms.monitoring.window_queries import WindowQueries
+from tests.oracle import _integer, _SingleNoise
+from tests.unit.test_core_against_oracle import SECRET, monitor_settings
+
+ONE = 1 << 128
+
+
+@pytest.mark.parametrize("epsilon", [32.0, 8.0, 1.0])
+def test_an_item_that_nobody_holds_is_published_with_the_exact_tail_at_any_threshold(epsilon: float) -> None:
+    """Also at the last entry of the table, and behind it, where the tail is below 2^-128."""
+    chosen = monitor_settings(epsilon=epsilon)
+    keys = chosen.stream_keys(SECRET)
+    oracle = _SingleNoise(chosen, keys)
+    tails = []
+    for threshold in range(1, int(100 / epsilon) + 4):
+        tails.append(SingleNoise(epsilon, threshold, keys).zero_item_tail())
+        assert tails[-1] == oracle.tail(threshold)
+    assert tails[0] > 0
+    assert tails[-1] == 0
+
+
+ITEMS = [f"item {number}" for number in range(60)]
+
+
+@functools.cache
+def cells() -> ItemHolders:
+    """60 items in window 2, held by 0 to 9 of 40 users; beside them a window that is not asked about."""
+    source = np.random.default_rng(4)
+    keys = monitor_settings().stream_keys(SECRET)
+    users = np.sort(keys.user_ids(pa.array([f"u{number}" for number in range(40)]))[:, 0])
+    table, positions = ItemTable.of_labels(pa.array(ITEMS, pa.string()), keys.item_ids)
+    groups = [np.sort(source.choice(users, size=number % 10, replace=False)) for number in range(60)]
+    return ItemHolders(
+        np.repeat(np.array([2, 5]), [50, 10]),
+        np.concatenate([np.sort(positions)[:50], np.sort(positions)[50:]]),
+        np.cumsum([0, *map(len, groups)]),
+        np.concatenate(groups),
+        table,
+    )
+
+
+def groups_of(held: ItemHolders) -> list[list[int]]:
+    return [held.holders[low:high].tolist() for low, high in zip(held.splits[:-1], held.splits[1:], strict=True)]
+
+
+def test_the_first_stage_asks_every_cell_for_its_own_window_item_and_holders() -> None:
+    chosen = monitor_settings(threshold=6)
+    keys, held = chosen.stream_keys(SECRET), cells()
+    oracle = _SingleNoise(chosen, keys)
+    passed = SingleNoise(chosen.epsilon_per_query, chosen.threshold, keys).may_pass(held)
+    wanted = [
+        not users or oracle.may_pass(window, tuple(held.table.hashes[item].tolist()), widened(keys, users))
+        for window, item, users in zip(held.windows.tolist(), held.items.tolist(), groups_of(held), strict=True)
+    ]
+    assert passed.tolist() == wanted
+    assert 10 < sum(wanted) < 50
+
+
+def widened(keys: Any, users: list[int]) -> list[int]:
+    return [_integer(row) for row in keys.widen_users(np.array(users, dtype=np.uint64))]
+
+
+@pytest.mark.parametrize("domain", [(), tuple(ITEMS)])
+def test_the_second_stage_counts_and_digests_active_holders_alone(domain: tuple[str, ...]) -> None:
+    """Users that have paid all their hits give nothing: neither to the count, nor to the key of the noise."""
+    chosen = monitor_settings(threshold=4, hits=2, domain=domain)
+    keys = chosen.stream_keys(SECRET)
+    held = cells().select_range(slice(0, 50))
+    users = np.unique(held.holders)
+    paid = {int(user): number % 4 for number, user in enumerate(users)}  # half of them have paid two or more
+    budgets = UserBudgets()
+    budgets.charge(users, np.array(list(paid.values()), dtype=np.uint32))
+    oracle = _SingleNoise(chosen, keys)
+    noise = SingleNoise(chosen.epsilon_per_query, chosen.threshold, keys)
+    queries = WindowQueries(2, held, budgets, chosen, keys, noise)
+    for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
+        active = [user for user in holders if paid[user] < chosen.hits_per_user]
+        drawn = oracle.draw(2, tuple(held.table.hashes[item].tolist()), widened(keys, active), len(holders))
+        wanted = len(active) + drawn if active or domain else chosen.threshold - 1
+        assert queries.noisy_count(cell) == wanted
+    assert len(queries.charges().users) == 0, "nothing is charged before an item is published"
+
+
+def test_a_charge_goes_to_each_active_holder_once_and_no_further() -> None:
+    """Cell by cell, against counters in a dict: what is outdated is asked anew with those that are left."""
+    chosen = monitor_settings(threshold=3, hits=2, epsilon=2.0)
+    keys = chosen.stream_keys(SECRET)
+    held = cells().select_range(slice(0, 50))
+    users = np.unique(held.holders)
+    paid = {int(user): number % 3 for number, user in enumerate(users)}
+    before = dict(paid)
+    budgets = UserBudgets()
+    budgets.charge(users, np.array(list(paid.values()), dtype=np.uint32))
+    oracle = _SingleNoise(chosen, keys)
+    noise = SingleNoise(chosen.epsilon_per_query, chosen.threshold, keys)
+    queries = WindowQueries(2, held, budgets, chosen, keys, noise)
+    published, kept_out = [], 0
+    for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
+        active = [user for user in holders if paid[user] < chosen.hits_per_user]
+        kept_out += len([user for user in holders if before[user] < chosen.hits_per_user]) - len(active)
+        if not active:
+            continue
+        drawn = oracle.draw(2, tuple(held.table.hashes[item].tolist()), widened(keys, active), len(holders))
+        if len(active) + drawn >= chosen.threshold:
+            published.append((cell, len(active) + drawn))
+            for user in active:
+                paid[user] += 1
+    found, cell = [], queries.next_heavy(0)
+    while cell is not None:
+        found.append((cell, queries.noisy_count(cell)))
+        queries.charge(cell)
+        cell = queries.next_heavy(cell + 1)
+    assert found == published
+    assert len(published) >= 5
+    assert kept_out >= 5, "some were excluded by what this window itself charged"
+    charges = queries.charges()
+    assert dict(zip(charges.users.tolist(), charges.hits.tolist(), strict=True)) == {
+        user: paid[user] - before[user] for user in sorted(paid) if paid[user] != before[user]
+    }
+    assert charges.users.tolist() == sorted(charges.users.tolist())
+    assert charges.hits.dtype == np.uint32
+
+
+def test_digests_are_sums_and_an_empty_group_has_none() -> None:
+    members = np.array([[1, 5], [2**64 - 1, 2**64 - 1], [7, 7]], dtype=np.uint64)
+    found = digests_of_groups(members, np.array([0, 0, 2, 2, 3, 3]))
+    assert [_integer(row) for row in found] == [0, ((1 << 64) + 5 + ONE - 1) % ONE, 0, (7 << 64) + 7, 0]
+    assert digests_of_groups(members[:0], np.array([0, 0])).tolist() == [[0, 0]]
