@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from typing import Any
 
 import click
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from rich.console import Console
 
 from dp_transforms.event_files import find_log_chunks, hint_of_log
 from dp_transforms.read_events import ReadProgress
 from dp_transforms.report_files import read_report_file, report_format
 from pipelines.event_options import event_fields
+from pipelines.exit_signals import Unwinding
 from pipelines.options import UserError, field_options
 from pipelines.output_file import check_output
 from pipelines.plan_options import flag, plan_of_command, plan_options
@@ -76,10 +79,17 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     if request.hint and console.is_terminal:  # else the error, if there is one, says it
         console.print(request.hint, style="bold", markup=False)
     progress = ReadProgress()
-    with show_progress(progress, sum(chunk.bytes for chunk in request.chunks)):
+    # Beam ends workers of its own in order; within this process nothing outlives it.
+    stopping = contextlib.nullcontext() if _in_this_process(beam_options) else Unwinding()
+    with stopping, show_progress(progress, sum(chunk.bytes for chunk in request.chunks)):
         summary = run_replay(request, beam_options, progress)
     _print_summary(summary, options["time_unit"], request.domain_file is not None)
     _print_report(request)
+
+
+def _in_this_process(beam_options: PipelineOptions) -> bool:
+    mode = beam_options.view_as(DirectOptions).direct_running_mode
+    return is_local(beam_options) and mode in (None, "in_memory", "multi_threading")
 
 
 def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:

@@ -9,6 +9,7 @@
 - `threshold_monitor`: the explicit constants of ThresholdMonitor [KMS21]: its noise for a budget, and its price.
 - `renyi`: Renyi target charging: the flat charge of a hit at each order, and the conversion by dp_accounting.
 - `mixed_charging`: target charging with calls of different epsilon and q, chosen as one goes.
+- `plan_json`: what a plan file holds, read as hostile input.
 - `composition`: basic, advanced and optimal composition, and the solver.
 
 The proofs are in docs/guarantee.md, those of `mixed_charging` in docs/mixed_charging.md. [CL23] is Cohen, Lyu, "The

@@ -13,7 +13,6 @@ collisions of keyed hashes.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import hashlib
@@ -31,6 +30,7 @@ from dp_transforms.accounting.calibration import (
 )
 from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
+from dp_transforms.accounting.plan_json import WRITE_ONE, parse_plan
 from dp_transforms.accounting.release_modes import RELEASE_MODES, ReleaseMode
 from dp_transforms.arguments import check_whole, shown
 from dp_transforms.window_schedule import WindowSchedule
@@ -315,20 +315,17 @@ class ReleasePlan:
         The fingerprint finds what was changed without a thought, in an editor or on the way. It is no signature: who
         computes it anew can change anything that the other checks let pass.
         """
-        fields = _parse(text)
+        fields = parse_plan(text)
         if fields.get("format_version") != FORMAT_VERSION:
-            raise ValueError(f"the plan must have format_version {FORMAT_VERSION}. {_WRITE_ONE}")
+            raise ValueError(f"the plan must have format_version {FORMAT_VERSION}. {WRITE_ONE}")
         expected = {field.name for field in dataclasses.fields(cls)}
         wrong = set(fields) ^ {"format_version", "fingerprint", *expected}
         if wrong:
             names = shown(", ".join(sorted(wrong)))[1:-1]
-            raise ValueError(f"the plan has missing or unknown fields: {names}. {_WRITE_ONE}")
+            raise ValueError(f"the plan has missing or unknown fields: {names}. {WRITE_ONE}")
         stated = fields.pop("fingerprint")
         if stated != _fingerprint(fields):
-            raise ValueError(
-                "the plan is not as `shh plan` wrote it: its fingerprint does not fit. Its numbers belong together, so"
-                " it cannot be changed by hand. Write a new one with `shh plan --output`."
-            )
+            raise ValueError(f"the plan is not as `shh plan` wrote it: its fingerprint does not fit. {WRITE_ONE}")
         del fields["format_version"]
         try:
             schedule = WindowSchedule.from_dict(fields.pop("schedule"))
@@ -337,38 +334,8 @@ class ReleasePlan:
         return cls(schedule=schedule, **fields)
 
 
-_WRITE_ONE = "Write one with `shh plan --output`."
 _DELTA_SHARES = ("delta_accounting", "delta_open", "delta_sampling", "delta_hash")
 _FLOATS = ("epsilon", "delta", "epsilon_per_query", "wide_epsilon_per_query", *_DELTA_SHARES)
-
-
-def _parse(text: str | bytes) -> dict[str, Any]:
-    """A JSON object, without what the standard parser lets pass: fields named twice, NaN, infinities."""
-    try:
-        fields = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
-    except _RefusedJsonError as error:
-        raise ValueError(f"the plan {error}. {_WRITE_ONE}") from None
-    except (ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict):
-        raise ValueError(f"the plan is no JSON text of a plan. {_WRITE_ONE}")
-    return fields
-
-
-class _RefusedJsonError(Exception):
-    pass
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        twice = next(name for name, count in collections.Counter(name for name, _ in pairs).items() if count > 1)
-        raise _RefusedJsonError(f"names {shown(twice)} twice")
-    return fields
-
-
-def _refuse(name: str) -> Any:
-    raise _RefusedJsonError("holds NaN or an infinity")
 
 
 def _fingerprint(fields: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
+from pipelines.cli import main
 from tests.pipelines.test_replay_command import BUDGET, ROOT, write_log
 
 MOMENTS = 42
@@ -95,3 +96,70 @@ def test_a_signal_at_any_moment_is_one_line(tmp_path: pathlib.Path, command: str
     wrong = [ended for ended in ours if (ended.code, ended.told, ended.left) != (code, "shh: stopped.\n", set())]
     assert not wrong, f"{len(wrong)} of {len(ours)}: {wrong[0]}"
     assert len([ended for ended in everything if came_before_the_first_line(ended)]) <= 2
+
+
+PROGRAM = """
+import signal, sys, time
+from pipelines import exit_signals
+{before}
+exit_signals.install()
+with exit_signals.Unwinding():
+    try:
+        print("started", flush=True)
+        {body}
+    except KeyboardInterrupt:
+        print("unwound", flush=True)
+        sys.exit(exit_signals.stopped_with)
+"""
+SWALLOWING = """
+        while True:
+            try:
+                time.sleep(0.01)
+            except BaseException:
+                print("swallowed", flush=True)
+"""
+
+
+def signalled(program: str, *stops: signal.Signals) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a program that gets these signals, each once it has said something."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    said = ""
+    for stop in stops:
+        said += process.stdout.readline()
+        process.send_signal(stop)
+    rest, told = process.communicate(timeout=PATIENCE_SECONDS)
+    return process.returncode, said + rest, told
+
+
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_was_started_is_stopped_in_order(stop: signal.Signals, code: int) -> None:
+    program = PROGRAM.format(before="", body="time.sleep(600)")
+    assert signalled(program, stop) == (code, "started\nunwound\n", "")
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_what_swallowed_the_first(stop: signal.Signals) -> None:
+    program = PROGRAM.format(before="", body=SWALLOWING.strip())
+    assert signalled(program, stop, signal.SIGINT) == (128 + stop, "started\nswallowed\n", "shh: stopped.\n")
+
+
+def test_what_swallows_a_signal_is_ended_after_a_while() -> None:
+    program = PROGRAM.format(before="exit_signals._SECONDS_TO_UNWIND = 1", body=SWALLOWING.strip())
+    assert signalled(program, signal.SIGINT) == (130, "started\nswallowed\n", "shh: stopped.\n")
+
+
+def test_a_signal_that_the_parent_switched_off_stays_so() -> None:
+    """As nohup and jobs in the background of a shell have it."""
+    body = "time.sleep(0.5); print('went on')"
+    program = PROGRAM.format(before="signal.signal(signal.SIGINT, signal.SIG_IGN)", body=body)
+    assert signalled(program, signal.SIGINT) == (0, "started\nwent on\n", "")
+
+
+def test_handlers_come_back_after_a_command_within_another_program() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(SystemExit):
+        main(["plan", "--epsilon", "nan"])
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

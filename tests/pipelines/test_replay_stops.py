@@ -7,11 +7,14 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 
 from pipelines.options import UserError
 from pipelines.pipeline_errors import told_in_one_line
+from tests.pipeline_helpers import key_file
 from tests.pipelines.test_replay_command import BUDGET, ROOT, shh, write_log
 
 
@@ -100,3 +103,26 @@ def test_what_workers_say_is_told_without_their_words(error: Exception, told: st
     assert told in str(caught.value)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_workers_in_processes_of_their_own_end_with_the_replay(tmp_path: pathlib.Path) -> None:
+    assert shh("simulate", "--events", 1_000_000, "--output", "log.parquet", cwd=tmp_path).returncode == 0
+    words = ["replay", "log.parquet", *BUDGET, "--noise-key-file", key_file(tmp_path), "--output", "report.avro"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipelines.cli", *words, "--", "--direct_running_mode=multi_processing"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while not (workers := psutil.Process(process.pid).children(recursive=True)):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 143
+    _, alive = psutil.wait_procs(workers, timeout=120)
+    for worker in alive:
+        worker.kill()
+    assert not alive
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.parquet", "noise.key"]
