@@ -26,6 +26,7 @@ from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.write_reports import WriteRejected, WriteReports
 from pipelines.options import UserError
 from pipelines.pipeline_errors import told_in_one_line
+from pipelines.quiet_workers import quiet_workers
 from runners.direct import free_memory_bytes
 
 # Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
@@ -98,7 +99,7 @@ def run_replay(request: ReplayRequest, options: PipelineOptions, progress: ReadP
     partial_dead_letter = partial_path(request.dead_letter, request.run_id) if request.dead_letter else None
     started = time.monotonic()
     try:
-        with told_in_one_line("nothing was published"):
+        with quiet_workers(), told_in_one_line("nothing was published"):
             pipeline = beam.Pipeline(options=options)
             _build(pipeline, request, partial, partial_dead_letter, progress)
             result = pipeline.run()

@@ -10,13 +10,15 @@ from tests.canaries.traces import ROOT
 
 VERBOSE = "stderr with `--verbose`"
 FIELD_NAMES = "errors that name the fields of a Parquet or Avro file"
-CHECKPOINTS = "Flink: checkpoints and savepoints"
+ENGINE_LOGS = "Flink: its own logs, where a library fails"
+CHECKPOINTS = "Flink: checkpoints"
 BROKER = "Kafka: the disk of the broker"
 
 # Each row, and the test that finds raw data there; other tests find none anywhere else.
 MEASURED_BY = {
     VERBOSE: "tests/canaries/test_failures.py::test_the_words_of_a_library_show_with_verbose_alone",
     FIELD_NAMES: "tests/canaries/test_failures.py::test_names_of_fields_are_told",
+    ENGINE_LOGS: "tests/engines/test_canaries.py::test_a_library_that_quotes_cells_on_an_engine",
     CHECKPOINTS: "tests/engines/test_canaries.py::test_a_stream_of_a_folder_on_an_engine",
     BROKER: "tests/engines/test_canaries.py::test_a_topic",
 }
