@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import pathlib
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
 
@@ -75,6 +77,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         click.echo(f"shh: cannot write to standard output: {error.strerror}.", err=True)
         sys.exit(1)
+    except Exception as error:  # a fault of ours, or of a library: its words may hold a cell of the data
+        if "--verbose" in words:
+            raise
+        click.echo(f"shh: {_unexpected(error)}", err=True)
+        sys.exit(1)
+
+
+def _unexpected(error: Exception) -> str:
+    places = [
+        f"{pathlib.PurePath(frame.filename).parent.name}/{pathlib.PurePath(frame.filename).name}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if {"dp_transforms", "pipelines", "runners"} & set(pathlib.PurePath(frame.filename).parts)
+    ]
+    return (
+        f"failed with {type(error).__name__} at {places[-1]}. This should not happen, please report it; --verbose of"
+        " replay and stream shows the whole story, which may hold cells of the log."
+    )
 
 
 def _stop(signal_number: int, frame: object) -> None:

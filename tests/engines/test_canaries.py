@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +15,7 @@ from tests.canaries.logs import BUDGET, FORMATS, SHARED
 from tests.canaries.places import BROKER, CHECKPOINTS, ENGINE_LOGS, assert_as_documented
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import Canaries
-from tests.canaries.traces import ROOT, Home, Ran, Shell, run_apart
+from tests.canaries.traces import Home, Ran, Shell, quoting_library, run_apart
 from tests.engines import skip_reason
 from tests.engines.stream_case import AVRO_SCHEMA, Row
 from tests.leak_search import texts_within
@@ -65,18 +64,6 @@ def test_a_stream_of_a_folder_on_an_engine(home: Home, canaries: Canaries, searc
     assert_only_in_checkpoints(ran, search)
 
 
-# A library that fails where nobody expects it, with two cells in its error, in every process that Python starts.
-QUOTING = """
-from dp_transforms.monitoring.event_batch import EventBatch
-check = EventBatch.__post_init__
-def quote(batch):
-    check(batch)
-    if len(batch):
-        raise LookupError(f"odd row {batch.user[0]},{batch.item[0]}")
-EventBatch.__post_init__ = quote
-"""
-
-
 @pytest.mark.parametrize("engine", ["job-service", "prism", pytest.param("flink", marks=pytest.mark.long)])
 def test_a_library_that_quotes_cells_on_an_engine(
     home: Home, canaries: Canaries, search: Search, engine: str, tmp_path: pathlib.Path
@@ -87,13 +74,10 @@ def test_a_library_that_quotes_cells_on_an_engine(
     rows = [row for row in logs.rows_of(canaries) if row[1] != SHARED]
     home.put("logs/log.parquet", logs.file_of("parquet", rows))
     home.put("noise.key", bytes(range(32)), 0o600)
-    (tmp_path / "plant").mkdir()
-    (tmp_path / "plant" / "sitecustomize.py").write_text(QUOTING)
     command = ("stream", *BUDGET, *HISTORY, "--noise-key-file", "noise.key", "--folder", "logs", "--time-unit", "s")
     command += ("--output", "reports", "--engine", engine)
     command += ("--", "--number_of_execution_retries=0") if engine == "flink" else ()
-    path = os.pathsep.join(map(str, (tmp_path / "plant", ROOT)))
-    ran = run_apart(home, ("-m", "pipelines.cli", *command), environment={"PYTHONPATH": path})
+    ran = run_apart(home, ("-m", "pipelines.cli", *command), environment=quoting_library(tmp_path))
     assert ran.code == 1, ran.err
     assert "Traceback" not in ran.err
     assert "the pipeline failed with" in ran.err
