@@ -29,6 +29,7 @@ from dp_transforms.write_reports import WriteRejected, WriteReports
 from pipelines.options import UserError
 from pipelines.output_file import output_draft, publish_output
 from pipelines.pipeline_errors import told_in_one_line
+from pipelines.quiet_workers import quiet_workers
 from runners.direct import free_memory_bytes
 
 # Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
@@ -105,7 +106,7 @@ def run_replay(request: ReplayRequest, options: PipelineOptions, progress: ReadP
     with contextlib.ExitStack() as drafts:
         report = _draft(request.output, drafts)
         rejected = _draft(request.dead_letter, drafts) if request.dead_letter else None
-        with told_in_one_line("nothing was published"):
+        with quiet_workers(), told_in_one_line("nothing was published"):
             pipeline = beam.Pipeline(options=options)
             _build(pipeline, request, report, rejected, progress)
             result = pipeline.run()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import math
 import os
 import pathlib
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, TestOptions
@@ -30,6 +29,7 @@ from dp_transforms.write_report_stream import WriteRejectedFolder, WriteReportSt
 from pipelines.flink_watch import FlinkWatch
 from pipelines.options import UserError
 from pipelines.pipeline_errors import told_in_one_line
+from pipelines.quiet_workers import quiet_workers
 from pipelines.sink_look import SinkLook
 from pipelines.stop_signals import caught_stops
 from pipelines.stream_engine import started_engine
@@ -59,7 +59,7 @@ def run_stream(request: StreamRequest, beam_words: Sequence[str], status: Stream
     with told_in_one_line("nothing was started"):
         _check_clock(request, status)
         _announce(request, status)
-    with _quiet_threads(), started_engine(request.engine, beam_words, _job_name(request)) as (options, flink):
+    with quiet_workers(), started_engine(request.engine, beam_words, _job_name(request)) as (options, flink):
         with told_in_one_line("nothing was started"):
             pipeline = beam.Pipeline(options=options)
             build_pipeline(pipeline, request)
@@ -184,22 +184,6 @@ class _Job:
             with contextlib.suppress(Exception):  # it may end at this moment
                 self._result.cancel()
         self._thread.join(_SECONDS_TO_CANCEL)
-
-
-@contextlib.contextmanager
-def _quiet_threads() -> Iterator[None]:
-    """Beam's own threads end with a traceback when a job is cancelled or its engine stops; --verbose shows them."""
-    before = threading.excepthook
-    if logging.getLogger().level >= logging.CRITICAL:
-        threading.excepthook = _say_nothing
-    try:
-        yield
-    finally:
-        threading.excepthook = before
-
-
-def _say_nothing(arguments: threading.ExceptHookArgs) -> None:
-    return
 
 
 def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: FlinkWatch | None) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import pathlib
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
 
@@ -73,6 +75,24 @@ def run(words: Sequence[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         click.echo(f"shh: cannot write to standard output: {error.strerror}.", err=True)
         sys.exit(1)
+    except Exception as error:  # a fault of ours, or of a library: its words may hold a cell of the data
+        if "--verbose" in words:
+            raise
+        click.echo(f"shh: {_unexpected(error)}", err=True)
+        sys.exit(1)
+
+
+def _unexpected(error: Exception) -> str:
+    paths = [(pathlib.PurePath(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    ours = [
+        f"{path.parent.name}/{path.name}:{line}"
+        for path, line in paths
+        if {"dp_transforms", "pipelines", "runners"} & set(path.parts)
+    ]
+    return (
+        f"failed with {type(error).__name__} at {ours[-1]}. This should not happen, please report it; --verbose of"
+        " replay and stream shows the whole story, which may hold cells of the log."
+    )
 
 
 def _quiet_logs(verbose: bool) -> None:

@@ -31,7 +31,8 @@ def tool(name: str) -> str:
     folder = tools_folder()
     made = folder / ".made"
     if not made.exists() or made.read_bytes() != REQUIREMENTS.read_bytes():
-        run([sys.executable, "-m", "venv", str(folder)])
+        if not (folder / "bin" / "python").exists():
+            run([sys.executable, "-m", "venv", str(folder)])
         install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         run([*install, "--retries=1", "--timeout=20", "--requirement", str(REQUIREMENTS)])
         made.write_bytes(REQUIREMENTS.read_bytes())

@@ -21,13 +21,14 @@ from apache_beam.metrics import Metrics
 from dp_transforms import read_events
 from dp_transforms.event_files import EventFields, EventFileError, LogChunk, ReadBlock
 from tests.canaries import logs
-from tests.canaries.logs import BUDGET
-from tests.canaries.places import FIELD_NAMES, VERBOSE, assert_as_documented
+from tests.canaries.logs import BUDGET, SHARED
+from tests.canaries.places import FIELD_NAMES, PROCESSES, VERBOSE, assert_as_documented
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import Canaries
-from tests.canaries.traces import Home, Shell, run_apart
+from tests.canaries.traces import Home, Shell, quoting_library, run_apart
 
 REPLAY = ("replay", "log.csv", *BUDGET, "--time-unit", "s", "--output", "report.avro", "--dead-letter", "bad.jsonl")
+PROCESSES_OF_BEAM = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=2")
 read_chunk = read_events.read_log_chunk
 
 
@@ -190,7 +191,7 @@ def test_a_file_outside_of_all_folders_is_found(
     assert shell.home.outside == [str(elsewhere)]
 
 
-def quoting_library(user: str) -> None:
+def raise_quoting(user: str) -> None:
     raise pa.ArrowInvalid(f"CSV conversion error to timestamp: invalid row '{user}'")
 
 
@@ -198,7 +199,7 @@ def test_the_words_of_a_library_show_with_verbose_alone(
     shell: Shell, canaries: Canaries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A library whose error quotes a cell, at a place where nobody expects it."""
-    act = careless(lambda user: quoting_library(f"{user},{canaries.labels[1]}"))
+    act = careless(lambda user: raise_quoting(f"{user},{canaries.labels[1]}"))
     monkeypatch.setattr(read_events, "read_log_chunk", act)
     shell.home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
     ran = shell.run_clean(*REPLAY)
@@ -209,6 +210,39 @@ def test_the_words_of_a_library_show_with_verbose_alone(
     leaks = shell.leaks(ran)
     assert {name for name, _ in leaks} == {"stderr"}
     assert_as_documented(VERBOSE, {kind for _, kind in leaks})
+
+
+@pytest.mark.parametrize(
+    ("more", "told", "shows"),
+    [
+        ((), "failed with LookupError at event_files/", False),
+        (("--allow-large-log",), "the pipeline failed with LookupError", False),
+        (("--allow-large-log", *PROCESSES_OF_BEAM), "the pipeline failed with LookupError", True),
+    ],
+    ids=["before the pipeline", "in the pipeline", "in its processes"],
+)
+def test_processes_of_beam_print_the_words_of_a_library(
+    home: Home,
+    canaries: Canaries,
+    search: Search,
+    tmp_path: pathlib.Path,
+    more: tuple[str, ...],
+    told: str,
+    shows: bool,
+) -> None:
+    """Past all that the command can do about it. In the one process of other runs nothing is printed."""
+    rows = [row for row in logs.rows_of(canaries) if row[1] != SHARED]
+    home.put("log.csv", logs.file_of("csv", rows))
+    home.put("noise.key", bytes(range(32)), 0o600)
+    command = ("-m", "pipelines.cli", *REPLAY, "--noise-key-file", "noise.key", *more)
+    ran = run_apart(home, command, environment=quoting_library(tmp_path))
+    assert ran.code == 1
+    assert told in ran.err.splitlines()[-1]
+    assert shows or ran.err.count("\n") == 1
+    leaks = list(found_in(search, ran.places))
+    assert {name for name, _ in leaks} == ({"stderr"} if shows else set())
+    if shows:
+        assert_as_documented(PROCESSES, {kind for _, kind in leaks})
 
 
 @pytest.mark.parametrize("form", ["parquet", "avro"])

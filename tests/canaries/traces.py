@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -279,10 +278,20 @@ def run_apart(
     return Ran(process.returncode, out, err, {**places, **home.files()})
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> None:
-    """Raises TimeoutError."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"it did not come in {seconds:g} s.")
-        time.sleep(0.05)
+# A library that fails where nobody expects it, with two cells in its error, in every process that Python starts.
+_QUOTING = """
+from dp_transforms.monitoring.event_batch import EventBatch
+check = EventBatch.__post_init__
+def quote(batch):
+    check(batch)
+    if len(batch):
+        raise LookupError(f"odd row {batch.user[0]},{batch.item[0]}")
+EventBatch.__post_init__ = quote
+"""
+
+
+def quoting_library(folder: pathlib.Path) -> dict[str, str]:
+    """The environment in which it does so."""
+    (folder / "plant").mkdir()
+    (folder / "plant" / "sitecustomize.py").write_text(_QUOTING)
+    return {"PYTHONPATH": os.pathsep.join(map(str, (folder / "plant", ROOT)))}

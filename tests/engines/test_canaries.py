@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 from runners.kafka_server import KafkaServer
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, FORMATS, SHARED
-from tests.canaries.places import BROKER, CHECKPOINTS, assert_as_documented
+from tests.canaries.places import BROKER, CHECKPOINTS, ENGINE_LOGS, assert_as_documented
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import Canaries
-from tests.canaries.traces import Home, Ran, Shell, run_apart
+from tests.canaries.traces import Home, Ran, Shell, quoting_library, run_apart
 from tests.engines import skip_reason
 from tests.engines.stream_case import AVRO_SCHEMA, Row
 from tests.leak_search import texts_within
@@ -61,6 +62,30 @@ def test_a_stream_of_a_folder_on_an_engine(home: Home, canaries: Canaries, searc
     assert engine != "flink" or any(map(is_checkpoint, ran.places))
     assert engine != "flink" or any("job_server.log" in name for name in ran.places)
     assert_only_in_checkpoints(ran, search)
+
+
+@pytest.mark.parametrize("engine", ["job-service", "prism", pytest.param("flink", marks=pytest.mark.long)])
+def test_a_library_that_quotes_cells_on_an_engine(
+    home: Home, canaries: Canaries, search: Search, engine: str, tmp_path: pathlib.Path
+) -> None:
+    """The command tells nothing of it, though Beam prints it past its log; the log of Flink does."""
+    if engine != "job-service" and (reason := skip_reason(engine)) is not None:
+        pytest.skip(reason)
+    rows = [row for row in logs.rows_of(canaries) if row[1] != SHARED]
+    home.put("logs/log.parquet", logs.file_of("parquet", rows))
+    home.put("noise.key", bytes(range(32)), 0o600)
+    command = ("stream", *BUDGET, *HISTORY, "--noise-key-file", "noise.key", "--folder", "logs", "--time-unit", "s")
+    command += ("--output", "reports", "--engine", engine)
+    command += ("--", "--number_of_execution_retries=0") if engine == "flink" else ()
+    ran = run_apart(home, ("-m", "pipelines.cli", *command), environment=quoting_library(tmp_path))
+    assert ran.code == 1, ran.err
+    assert "Traceback" not in ran.err
+    assert "the pipeline failed with" in ran.err
+    leaks = list(found_in(search, ran.places))
+    in_logs = {kind for place, kind in leaks if place.startswith("file tmp/shh-flink-") and ".log" in place}
+    assert all(place.startswith("file tmp/shh-flink-") and ".log" in place for place, _ in leaks)
+    if engine == "flink":
+        assert_as_documented(ENGINE_LOGS, in_logs)
 
 
 def records(canaries: Canaries, form: str) -> Iterator[bytes]:

@@ -1,0 +1,36 @@
+"""What Beam prints of its own accord, past every log: kept from the terminal unless --verbose asks for it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+
+from apache_beam.runners.worker import log_handler, sdk_worker
+
+_PRINTING = (sdk_worker, log_handler)
+
+
+@contextlib.contextmanager
+def quiet_workers() -> Iterator[None]:
+    """While the block runs, workers in this process print nothing at default verbosity.
+
+    A worker that fails prints its whole traceback, in which the message of other code may hold a cell of the data.
+    Threads of Beam end with a traceback when a job is cancelled or its engine stops.
+    """
+    before = threading.excepthook
+    if logging.getLogger().level >= logging.CRITICAL:
+        threading.excepthook = _say_nothing
+        for module in _PRINTING:
+            module.print = _say_nothing  # found before the one that is built in
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+        for module in _PRINTING:
+            vars(module).pop("print", None)
+
+
+def _say_nothing(*_: object, **__: object) -> None:
+    return
