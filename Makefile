@@ -113,11 +113,11 @@ format: $(INSTALLED)
 
 # Known advisories about what is installed; says so where none can be had.
 audit: $(INSTALLED)
-	@$(BIN)/python -m supply_chain.audit
+	@PYTHONPATH=.ci $(BIN)/python -m supply_chain.audit
 
 # What the package is made of, as CycloneDX, in dist/.
 sbom: $(INSTALLED)
-	@$(BIN)/python -m supply_chain.sbom
+	@PYTHONPATH=.ci $(BIN)/python -m supply_chain.sbom
 
 bench: $(INSTALLED) engines
 	$(BIN)/python -m benchmarks

@@ -79,14 +79,14 @@ def judge(
     for finding in findings:
         entry = next((one for one in accepted if one.id in finding.ids and one.package == finding.package), None)
         if entry is None:
-            wrong.append(f"{finding}. Raise its bound, or accept it with a reason in supply_chain/accepted.toml.")
+            wrong.append(f"{finding}. Raise its bound, or accept it with a reason in .ci/supply_chain/accepted.toml.")
         elif entry.until <= today:
             wrong.append(f"{finding}. It was accepted until {entry.until}: decide anew.")
         else:
             told.append(f"{finding}. Accepted until {entry.until}: {entry.reason}")
     found = {(name, finding.package) for finding in findings for name in finding.ids}
     told += [
-        f"{entry.package}: {entry.id} is not found any more. Take it out of supply_chain/accepted.toml."
+        f"{entry.package}: {entry.id} is not found any more. Take it out of .ci/supply_chain/accepted.toml."
         for entry in accepted
         if (entry.id, entry.package) not in found
     ]

@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 REQUIREMENTS = pathlib.Path(__file__).with_name("requirements.txt")
 # What pip and requests say where nobody answers. Any other failure is one.
 _NO_ANSWER = ("after connection broken by", "ConnectionError", "Max retries exceeded", "NameResolutionError", "Timeout")
