@@ -121,6 +121,20 @@ def test_broken_lines_cost_nothing_but_themselves(tmp_path: pathlib.Path, monkey
         assert events == [("u", "i", MICROS)] * count
 
 
+def test_lines_of_very_many_values(tmp_path: pathlib.Path) -> None:
+    """Each of their values would become hundreds of bytes of Python's memory."""
+    for items, is_broken in (
+        (b"0," * 499_996 + b"0", False),
+        (b"0," * 499_999 + b"0", True),
+        (b'"0,0",' * 300_000, True),
+    ):
+        odd = GOOD[:-1].encode() + b',"x":[' + items + b"]}"
+        broken = {"broken line": [2]} if is_broken else {}
+        for mark in (b"", b"\xef\xbb\xbf"):  # by both ways of reading
+            found = read_all(_write(tmp_path / "log.jsonl", GOOD, mark + odd, GOOD))
+            assert found == ([("u", "i", MICROS)] * (3 - is_broken), broken)
+
+
 def test_a_line_of_100_mb_is_passed_over_in_little_memory(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "log.jsonl"
     with open(path, "wb") as file:
@@ -311,6 +325,11 @@ def test_each_line_is_what_it_is_alone(block: bytes, hostile: bytes, at: int, un
 def test_a_mark_is_passed_over_at_the_front_of_every_line_and_nowhere_else(tmp_path: pathlib.Path) -> None:
     good = GOOD.encode()
     lines = [MARK + good, good, MARK + good, MARK + MARK + good, good + MARK, b" " + MARK + b" " + good, MARK]
+    inside = good.replace(b'"u"', b'"u' + MARK + b'"')
+    assert read_all(_write(tmp_path / "log.jsonl", MARK + good, inside))[0] == [
+        ("u", "i", MICROS),
+        ("u\ufeff", "i", MICROS),
+    ]
     wanted = ([("u", "i", MICROS)] * 4, {"broken line": [4, 5, 7]})
     assert read_all(_write(tmp_path / "log.jsonl", *lines)) == wanted
     rotated = ([("u", "i", MICROS)] * 4, {"broken line": [1, 5, 6]})
