@@ -69,6 +69,13 @@ def test_divergences_whose_digits_would_be_lost_count_as_larger_ones(divergence:
     for order, epsilon in ((1.5, 0.0), (3.0, 1e-12), (50.0, 0.1)):
         found = delta_from_divergences([order], [divergence], epsilon)
         assert found == delta_from_divergences([order], [1e-15], epsilon)
-        assert math.sqrt(1e-15) * (1 - 1e-9) <= found < 4e-8
-        assert found >= math.sqrt(-math.expm1(-divergence))
+        assert math.sqrt(1e-15) < found < 4e-8
         assert epsilon_from_divergences([order], [divergence], 1e-9) >= 0
+
+
+def test_small_divergences_are_not_rounded_down_by_the_conversion() -> None:
+    """At epsilon 0 a divergence d gives ``sqrt(1 - e^-d)``, or less where the order is worth more: here it is not."""
+    for exponent in range(-1500, -300):
+        divergence = 10 ** (exponent / 100)
+        found = delta_from_divergences([1.02], [divergence], 0.0)
+        assert math.sqrt(-math.expm1(-divergence)) <= found <= math.sqrt(divergence + 1e-15) * (1 + 1e-3)
