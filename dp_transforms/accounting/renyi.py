@@ -35,6 +35,7 @@ from dp_transforms.arguments import check_whole, is_number
 
 _ORDERS = 400  # tried where the caller names none, dense at either end: within one part in 10^4 of the best order
 SMALLEST_DIVERGENCE = 1e-15  # smaller ones are rounded up to it: dp_accounting takes ln(1 - e^-divergence)
+_LOST_DIGITS = 2.0**-52  # of that difference: four times what the float next to 1 may be off by
 
 
 def target_charge(epsilon_per_query: float, target_probability: float, lam: float) -> float:
@@ -130,4 +131,5 @@ def epsilon_from_divergences(orders: Sequence[float], divergences: Sequence[floa
 
 
 def _convertible(divergences: Sequence[float]) -> list[float]:
-    return [max(divergence, SMALLEST_DIVERGENCE) for divergence in divergences]
+    """Rounded up, so that what dp_accounting makes of them is no lower than their own."""
+    return [max(divergence, SMALLEST_DIVERGENCE) + _LOST_DIGITS for divergence in divergences]

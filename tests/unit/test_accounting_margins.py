@@ -8,6 +8,7 @@ import pytest
 
 from dp_transforms.accounting.calibration import sampling_delta, solve_target_charging
 from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
+from dp_transforms.accounting.renyi import delta_from_divergences, epsilon_from_divergences
 from dp_transforms.accounting.threshold_monitor import ThresholdMonitorAccountant, _round_noise
 from dp_transforms.noise_distribution import zero_items_total_variation
 
@@ -60,3 +61,21 @@ def test_the_share_of_sampling_counts_both_draws_of_a_query_and_one_of_a_window(
     assert known == pytest.approx(
         open_domain + (1 + math.exp(1.5)) * 24 * zero_items_total_variation(1000), rel=1e-12, abs=0
     )
+
+
+@pytest.mark.parametrize("divergence", [1e-40, 1e-18, 1e-16, 9e-16, 1e-15])
+def test_divergences_whose_digits_would_be_lost_count_as_larger_ones(divergence: float) -> None:
+    """``1 - e^-d`` has no digit left below 1e-16, and a logarithm of 0 would end the conversion."""
+    for order, epsilon in ((1.5, 0.0), (3.0, 1e-12), (50.0, 0.1)):
+        found = delta_from_divergences([order], [divergence], epsilon)
+        assert found == delta_from_divergences([order], [1e-15], epsilon)
+        assert math.sqrt(1e-15) < found < 4e-8
+        assert epsilon_from_divergences([order], [divergence], 1e-9) >= 0
+
+
+def test_small_divergences_are_not_rounded_down_by_the_conversion() -> None:
+    """At epsilon 0 a divergence d gives ``sqrt(1 - e^-d)``, or less where the order is worth more: here it is not."""
+    for exponent in range(-1500, -300):
+        divergence = 10 ** (exponent / 100)
+        found = delta_from_divergences([1.02], [divergence], 0.0)
+        assert math.sqrt(-math.expm1(-divergence)) <= found <= math.sqrt(divergence + 1e-15) * (1 + 1e-3)

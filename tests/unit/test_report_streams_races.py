@@ -128,3 +128,14 @@ def test_a_window_of_another_stream_under_its_own_name_is_refused(sink, tmp_path
     pathlib.Path(sink.path, name).write_bytes(window_of(sink, HEADER, [report(3, 40, stream="olds")]))
     with pytest.raises(StreamError, match=r"is no window of this run|cannot be used"):
         sink.read("run-1")
+
+
+def test_a_header_as_long_as_it_may_be_is_read_and_a_longer_one_is_not(sink) -> None:
+    sink.open(HEADER)
+    path = pathlib.Path(sink.path, "header.json")
+    shortest = path.read_bytes()
+    path.write_bytes(shortest + b" " * (report_folder._MAX_FIELDS_BYTES - len(shortest)))
+    assert sink.read("run-1") == (HEADER, [], None)
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(StreamError, match="was not written by shh"):
+        sink.read("run-1")

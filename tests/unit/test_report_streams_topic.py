@@ -201,6 +201,12 @@ def test_what_a_topic_holds_of_a_run() -> None:
     assert taken(Message(REPORTS[0]), Message(olds), stream=None).reports == [REPORTS[0], olds]
 
 
+def test_records_are_short_and_readable_whatever_the_letters() -> None:
+    """UTF-8, not escapes of six bytes for each letter."""
+    for record in (header(stream="Ünï ☃"), report(0, HeavyHitter("Ünï ☃", None, 3)), RunEnded("Ünï ☃", 3)):
+        assert "Ünï ☃".encode() in encode_record(record, "run-1", "json")
+
+
 def test_a_topic_that_contradicts_itself_is_not_read() -> None:
     for messages, said in (
         ((Message(REPORTS[1]), Message(report(2, HeavyHitter("", None, -4)))), "two answers"),
@@ -228,6 +234,7 @@ def test_a_topic_that_cannot_be_used_is_told_in_one_line(sink: ReportTopic) -> N
         ({"client_config": {"transactional.id": "mine"}}, "transactional.id"),
         ({"client_config": {"isolation.level": "read_uncommitted"}}, "isolation.level"),
         ({"client_config": {"acks": "0"}}, "acks"),
+        ({"client_config": {"bootstrap.servers": "other:1"}}, "bootstrap.servers"),
     ):
         with pytest.raises(ValueError, match=said):
             ReportTopic(**{"bootstrap_servers": "localhost:1", "topic": "reports", **arguments})
