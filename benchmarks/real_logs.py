@@ -37,7 +37,7 @@ class RealLog:
 
     def replay_arguments(self, output: Path, *more: str) -> list[str]:
         start, end = (
-            datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat()
+            datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat()
             for seconds in (self.start_seconds, self.end_seconds)
         )
         return [

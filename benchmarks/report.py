@@ -66,7 +66,7 @@ def write_results(name: str, figures: Sequence[Figure], **details: Any) -> Path:
     path = RESULTS / f"{name}.json"
     document = {
         "benchmark": name,
-        "measured_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "cpus": os.cpu_count(),
         "figures": [figure.to_dict() for figure in figures],

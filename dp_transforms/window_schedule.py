@@ -23,7 +23,7 @@ _MOST_WINDOWS = 2**31  # packed pairs hold window numbers in 32 bits
 
 def format_utc(micros: int) -> str:
     """ISO 8601 in UTC of microseconds since 1970, e.g. ``2017-10-01T03:00:00Z``."""
-    moment = datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(microseconds=micros)
+    moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=micros)
     return moment.isoformat().replace("+00:00", "Z")
 
 
@@ -34,8 +34,8 @@ def parse_utc(text: str) -> int:
     except ValueError:
         raise ValueError(f"{text!r} is no ISO 8601 time. Use one such as 2017-10-01T03:00:00Z.") from None
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.timezone.utc)
-    seconds = (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)) / datetime.timedelta(seconds=1)
+        moment = moment.replace(tzinfo=datetime.UTC)
+    seconds = (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) / datetime.timedelta(seconds=1)
     if seconds != int(seconds):
         raise ValueError(f"{text!r} must be a whole second.")
     return int(seconds)

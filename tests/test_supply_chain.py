@@ -8,13 +8,12 @@ import importlib.metadata
 import json
 import pathlib
 import threading
+import tomllib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import tomllib
 from packaging.requirements import Requirement
-
 from supply_chain import audit, sbom, tools
 from supply_chain.audit import Accepted, Finding
 

@@ -13,10 +13,9 @@ import pathlib
 import sys
 import sysconfig
 import tempfile
+import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-
-import tomllib
 
 from supply_chain.tools import NoAnswerError, run, tool
 

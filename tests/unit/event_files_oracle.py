@@ -105,8 +105,8 @@ def _id_fault(role: str, value: Any) -> str | None:
 
 def oracle_micros(time: Any, unit: str | None) -> int | None:
     if isinstance(time, datetime.datetime):
-        moment = time if time.tzinfo else time.replace(tzinfo=datetime.timezone.utc)
-        micros = (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)) // datetime.timedelta(0, 0, 1)
+        moment = time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
+        micros = (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(0, 0, 1)
     elif isinstance(time, str) and unit in (None, "iso"):
         if "\0" in time:  # Python passes over one at the end
             return None

@@ -14,7 +14,7 @@ import pytest
 from dp_transforms.event_files import EventFields, EventFileError, estimate_log, find_log_chunks, parquet
 from tests.unit.event_files_oracle import SECRET, expected, read_all, read_chunks, write_parquet
 
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 MOMENT = datetime.datetime(2017, 10, 1, 3, 0, 0, 123_456, UTC)
 MICROS = pa.timestamp("us", "UTC")
 

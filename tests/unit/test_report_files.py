@@ -65,8 +65,8 @@ def test_avro_as_fastavro_reads_it(tmp_path):
     assert json.loads(reader.metadata[HEADER_KEY])["plan"] == HEADER.plan
     assert records[1] == {
         "stream": "news",
-        "window_start": datetime.datetime(2017, 10, 1, 3, tzinfo=datetime.timezone.utc),
-        "window_end": datetime.datetime(2017, 10, 1, 4, tzinfo=datetime.timezone.utc),
+        "window_start": datetime.datetime(2017, 10, 1, 3, tzinfo=datetime.UTC),
+        "window_end": datetime.datetime(2017, 10, 1, 4, tzinfo=datetime.UTC),
         "heavy_hitters": [
             {"item": 'Ünï\u2028code "[b]"', "zone": "above", "noisy_count": None},
             {"item": "b", "zone": "between", "noisy_count": 812},
@@ -117,7 +117,7 @@ def test_parquet_as_pyarrow_reads_it(tmp_path):
     assert all(schema.field(name).metadata[b"doc"] for name in WindowReport._fields)
     assert json.loads(schema.metadata[HEADER_KEY.encode()])["guarantee"] == HEADER.guarantee
     row = table.to_pylist()[1]
-    assert row["window_end"] == datetime.datetime(2017, 10, 1, 4, tzinfo=datetime.timezone.utc)
+    assert row["window_end"] == datetime.datetime(2017, 10, 1, 4, tzinfo=datetime.UTC)
     assert row["heavy_hitters"][1] == {"item": "b", "zone": "between", "noisy_count": 812}
     assert row["heavy_hitters"][0]["noisy_count"] is None
 
