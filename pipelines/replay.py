@@ -51,9 +51,10 @@ _ITEMS_PER_WINDOW = 12
 @click.option(
     "--max-bad-fraction",
     type=click.FloatRange(0, 1),
-    default=0.01,
+    default=0.5,
     show_default=True,
-    help="Publish nothing when more of the rows than this cannot be read.",
+    help="Publish nothing when more of the rows than this cannot be read. Keep it high: one user can write rows that "
+    "cannot be read, and a report that does not come tells of them.",
 )
 @click.option("--allow-large-log", is_flag=True, help="Try a log that may not fit into memory.")
 @click.option("--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data.")
