@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tests.oracle import Event
@@ -44,6 +44,11 @@ def crowd(seed: int, events: int = 120, users: int = len(USERS)) -> list[Event]:
         item = "A" if source.random() < 0.6 else f"item-{(user + source.randrange(2)) % 9}"
         log.append((USERS[user], item, (START + second) * MICROS + source.randrange(MICROS)))
     return log
+
+
+def expected_pairs(events: Iterable[Event]) -> frozenset[tuple[int, str, str]]:
+    """(window, user, item) of those events."""
+    return frozenset(((time // MICROS - START) // 60, user, item) for user, item, time in events)
 
 
 def iso(micros: int) -> str:
@@ -150,7 +155,3 @@ _ODD_JSON_ITEMS = (
     *(b'"7"', b'"\\u0041"', b'"\\u0000"', b'"\\ud800"', b'"\\ud83d\\ude00"', b'"\xff"', b'"\xe2\x80\xa8"', b'"\x00"'),
     *(b"null", b"true", b"{}", b'["A"]', b'""', b'" "', b'"' + b"l" * 16_385 + b'"', b"NaN", b"'A'", b'"\\x"'),
 )
-
-
-def numbered(events: Iterable[Event], spell: Callable[[Event], bytes]) -> Iterator[bytes]:
-    return (spell(event) for event in events)

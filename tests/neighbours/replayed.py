@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import apache_beam as beam
@@ -17,11 +18,12 @@ from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.noise_key import KeyFile
 from dp_transforms.read_events import ReadEvents
 from tests.beam.test_monitor_do_fn import HeldSecret
-from tests.neighbours.logs import PLAN, USERS
+from tests.neighbours.logs import PLAN, USERS, Log, without_him
 from tests.pipeline_helpers import SECRET, Collected, local_pipeline, settings_of
 
 SETTINGS = settings_of(PLAN)
 SHARDING = Sharding(1, 2)
+FIELDS = EventFields()
 Pair = tuple[int, str, str]  # window, user, item
 
 
@@ -87,3 +89,31 @@ def replayed_by_pipeline(logs: dict[str, Sequence[str]], fields: EventFields, ke
         _ = cells | f"See {name}" >> seen[name].sink()
     pipeline.run().wait_until_finish()
     return {name: pairs_of_cells(blob for _, blob in cells.values) for name, cells in seen.items()}
+
+
+class Neighbours:
+    """A folder for the files of D, and one for those of D without x'."""
+
+    def __init__(self, tmp_path: pathlib.Path) -> None:
+        self.folders = tmp_path / "with", tmp_path / "without"
+        for folder in self.folders:
+            folder.mkdir(exist_ok=True)
+
+    def write(self, write: Callable[[pathlib.Path, Log], object], log: Log) -> Neighbours:
+        """write: a log to a folder, under the same names for both."""
+        for folder, rows in zip(self.folders, (log, without_him(log)), strict=True):
+            write(folder, rows)
+        return self
+
+    def same(self, fields: EventFields = FIELDS, users: tuple[str, ...] = USERS) -> Given:
+        """What the two give, which must be the same: what the others hold, and whether the run ends in an error."""
+        with_him, without = (replayed([str(folder)], fields, users) for folder in self.folders)
+        assert with_him.error == without.error
+        assert_same_pairs(with_him.pairs, without.pairs)
+        return without
+
+
+def assert_same_pairs(with_him: frozenset[Pair], without: frozenset[Pair]) -> None:
+    lost, gained = without - with_him, with_him - without
+    told = f"{len(lost)} pairs of others lost, {len(gained)} gained, as {sorted(lost or gained)[:3]}"
+    assert (len(lost), len(gained)) == (0, 0), told

@@ -9,36 +9,18 @@ import random
 import pytest
 
 from dp_transforms.event_files import EventFields
-from tests.neighbours.logs import HIM, NOW, PLACES, Log, Row, crowd, place, without_him
-from tests.neighbours.replayed import Given, replayed
+from tests.neighbours.logs import HIM, NOW, PLACES, Log, Row, crowd, expected_pairs, place, without_him
+from tests.neighbours.replayed import FIELDS, Given, Neighbours
 from tests.neighbours.text_files import FORMATS, TextFormat, write, write_members
-from tests.pipeline_helpers import MICROS, START
+from tests.pipeline_helpers import START
 
-FIELDS = EventFields()
 EVENTS = crowd(1)
-EXPECTED = frozenset(((time // MICROS - START) // 60, user, item) for user, item, time in EVENTS)
+EXPECTED = expected_pairs(EVENTS)
 
 
-class Pair:
-    """A folder for D and one for D without x'."""
-
-    def __init__(self, tmp_path: pathlib.Path) -> None:
-        self.folders = tmp_path / "with", tmp_path / "without"
-        for folder in self.folders:
-            folder.mkdir(exist_ok=True)
-
-    def same(self, form: TextFormat, log: Log, fields: EventFields = FIELDS, **layout: object) -> Given:
-        """What both give, which must be the same."""
-        for folder, rows in zip(self.folders, (log, without_him(log)), strict=True):
-            write(folder, form, rows, **layout)  # type: ignore[arg-type]
-        return self.read(fields)
-
-    def read(self, fields: EventFields = FIELDS) -> Given:
-        with_him, without = (replayed([str(folder)], fields) for folder in self.folders)
-        assert with_him.error == without.error
-        lost, gained = without.pairs - with_him.pairs, with_him.pairs - without.pairs
-        assert not lost and not gained, f"{len(lost)} pairs of others lost, {len(gained)} gained: {sorted(lost)[:5]}"
-        return without
+def same(pair: Neighbours, form: TextFormat, log: Log, fields: EventFields = FIELDS, **layout: object) -> Given:
+    """Writes both and reads both."""
+    return pair.write(lambda folder, rows: write(folder, form, rows, **layout), log).same(fields)  # type: ignore[arg-type]
 
 
 def lines_of(form: TextFormat) -> list[bytes]:
@@ -57,36 +39,36 @@ def cases(kind: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("name", "case"), cases("hostile"))
 def test_small_rows(tmp_path: pathlib.Path, name: str, case: str) -> None:
     form = FORMATS[name]
-    pair, others = Pair(tmp_path), lines_of(form)
+    pair, others = Neighbours(tmp_path), lines_of(form)
     assert not any(b"\n" in line for line in form.hostile[case])
     for where in PLACES:
-        given = pair.same(form, place(others, form.hostile[case], where))
+        given = same(pair, form, place(others, form.hostile[case], where))
         assert given.pairs >= EXPECTED, where
-    pair.same(form, place(others, form.hostile[case], "last"), is_ended=False)
-    pair.same(form, place(others, form.hostile[case], "around"), line_end=b"\r\n")
+    same(pair, form, place(others, form.hostile[case], "last"), is_ended=False)
+    same(pair, form, place(others, form.hostile[case], "around"), line_end=b"\r\n")
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_all_of_them_at_once_in_any_order(tmp_path: pathlib.Path, name: str) -> None:
-    form, pair = FORMATS[name], Pair(tmp_path)
+    form, pair = FORMATS[name], Neighbours(tmp_path)
     others = lines_of(form)
     for seed in range(4):
         source = random.Random(seed)
         his = [line for lines in form.hostile.values() for line in lines if len(line) < 100_000]
         source.shuffle(his)
         layout = {"is_ended": seed % 2 == 0, "mark": b"\xef\xbb\xbf" if seed == 3 else b""}
-        given = pair.same(form, place(others, his, "spread", seed), **layout)
+        given = same(pair, form, place(others, his, "spread", seed), **layout)
         assert given.pairs >= EXPECTED
 
 
 @pytest.mark.parametrize(("name", "case"), [case for case in cases("large") if case[0] in ("csv", "jsonl")])
 def test_large_rows_and_many(tmp_path: pathlib.Path, name: str, case: str) -> None:
-    form, pair = FORMATS[name], Pair(tmp_path)
-    given = pair.same(form, place(lines_of(form), form.large[case], "spread", 5))
+    form, pair = FORMATS[name], Neighbours(tmp_path)
+    given = same(pair, form, place(lines_of(form), form.large[case], "spread", 5))
     assert given.pairs >= EXPECTED
     if sum(map(len, form.large[case])) < 12 << 20:
-        pair.same(form, place(lines_of(form), form.large[case], "first"))
-        pair.same(form, place(lines_of(form), form.large[case], "last"), is_ended=False)
+        same(pair, form, place(lines_of(form), form.large[case], "first"))
+        same(pair, form, place(lines_of(form), form.large[case], "last"), is_ended=False)
 
 
 # What the first lines of a file hold, all of it written by others, and what x' writes at its begin.
@@ -120,12 +102,12 @@ HIS_FIRST = {
 
 @pytest.mark.parametrize(("name", "head"), [(name, head) for name, heads in HEADS.items() for head in heads])
 def test_what_the_first_rows_hold_judges_no_other_row(tmp_path: pathlib.Path, name: str, head: str) -> None:
-    form, pair = FORMATS[name], Pair(tmp_path)
+    form, pair = FORMATS[name], Neighbours(tmp_path)
     others = [*HEADS[name][head], *(form.spell(event) for event in EVENTS)]
     for his in HIS_FIRST[name]:
         for where in ("first", "last"):
-            pair.same(form, place(others, [his] * 120, where, 3))
-            given = pair.same(form, place(others, [his], where, 3))
+            same(pair, form, place(others, [his] * 120, where, 3))
+            given = same(pair, form, place(others, [his], where, 3))
             assert given.error or given.pairs >= EXPECTED
 
 
@@ -133,7 +115,7 @@ def test_what_the_first_rows_hold_judges_no_other_row(tmp_path: pathlib.Path, na
 @pytest.mark.parametrize("name", ["csv", "jsonl"])
 def test_times_as_numbers(tmp_path: pathlib.Path, name: str, unit: str) -> None:
     """Whole ones, floating ones and texts of numbers are read alike whatever other kinds stand beside them."""
-    form, pair, fields = FORMATS[name], Pair(tmp_path), EventFields(time_unit=unit)
+    form, pair, fields = FORMATS[name], Neighbours(tmp_path), EventFields(time_unit=unit)
     factor = {"s": 1, "ms": 1000}[unit]
     moments = [(START + 10) * factor, (START + 10) * factor + 0.75, f"{(START + 70) * factor}", "1.70000004e9", "+17e8"]
     odd = [*moments, None, True, -0.0, 1e300, "9" * 30, 2**53 + 1, 2**63 - 1, -(2**63), "0x10", "1_0", "", "iso"]
@@ -149,14 +131,14 @@ def test_times_as_numbers(tmp_path: pathlib.Path, name: str, unit: str) -> None:
     others = [line(f"u{number % 9}", f"time {number}", time) for number, time in enumerate([*moments, *odd])]
     many = [line(f"u{n % 40}", "A", (START + n) * factor) for n in range(300)]
     for time, where in itertools.product(odd, PLACES):
-        given = pair.same(form, place([*many, *others, *many], [line(HIM, "A", time)] * 2, where), fields)
+        given = same(pair, form, place([*many, *others, *many], [line(HIM, "A", time)] * 2, where), fields)
         assert len({user for _, user, item in given.pairs if item == "A"}) == 40
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_several_files(tmp_path: pathlib.Path, name: str) -> None:
     """x' alone in a file, which is then empty, or not there; x' in the middle; others in each."""
-    form, pair = FORMATS[name], Pair(tmp_path)
+    form, pair = FORMATS[name], Neighbours(tmp_path)
     others = lines_of(form)
     third = len(others) // 3
     for case, is_there in itertools.product(form.hostile, (True, False)):
@@ -174,13 +156,13 @@ def test_several_files(tmp_path: pathlib.Path, name: str) -> None:
                 rows = without_him(log) if number else log
                 if rows or not number or is_there:
                     write(folder, form, rows, name=file)
-        assert pair.read().pairs >= EXPECTED, case
+        assert pair.same().pairs >= EXPECTED, case
 
 
 @pytest.mark.parametrize("name", ["csv.gz", "jsonl.gz"])
 def test_members_of_gzip(tmp_path: pathlib.Path, name: str) -> None:
     """x' in a member of its own, empty members, and one member for each row."""
-    form, pair = FORMATS[name], Pair(tmp_path)
+    form, pair = FORMATS[name], Neighbours(tmp_path)
     others = [Row(line) for line in lines_of(form)]
     for case, hostile in form.hostile.items():
         his = [Row(line, True) for line in hostile]
@@ -198,7 +180,7 @@ def test_members_of_gzip(tmp_path: pathlib.Path, name: str) -> None:
             # A member of x' alone is empty without him, or not there.
             for kept in (without, [member for member in without if member]):
                 write_members(pair.folders[1], form, kept)
-                assert pair.read().pairs >= EXPECTED, case
+                assert pair.same().pairs >= EXPECTED, case
 
 
 @pytest.mark.parametrize(
@@ -213,8 +195,8 @@ def test_members_of_gzip(tmp_path: pathlib.Path, name: str) -> None:
 )
 def test_headers_judge_alike(tmp_path: pathlib.Path, header: bytes) -> None:
     """The header is the writer's. What it leads to must not depend on who is in the log."""
-    form, pair = FORMATS["csv"]._replace(header=header), Pair(tmp_path)
+    form, pair = FORMATS["csv"]._replace(header=header), Neighbours(tmp_path)
     others = [b",".join([line, b"more"] if header.count(b",") > 2 else [line]) for line in map(form.spell, EVENTS)]
     for hostile in form.hostile.values():
         for where in ("first", "spread"):
-            pair.same(form, place(others, hostile, where))
+            same(pair, form, place(others, hostile, where))
