@@ -67,7 +67,7 @@ def cells_of(events: Iterable[Event], kind: str) -> list[Cells]:
 def odd_cells(kind: str) -> list[Cells]:
     """Of others, each judged by itself."""
     return [
-        (b"odd", cells[1], cells[2])
+        (b"o1", cells[1], cells[2])
         for lines in ("odd items", "odd times", "long ids")
         for cells in hostile_cells(kind)[lines]
     ]

@@ -19,6 +19,7 @@ HIM = "x'"
 WINDOWS = 6
 PLAN = small_plan(WINDOWS, max_items_per_user=50)  # of a minute each, from START on; nobody but x' holds so many items
 USERS = tuple(f"u{number}" for number in range(40))
+ODD_USERS = tuple(f"o{number}" for number in range(1, 15))  # others, whose rows are odd
 PLACES = ("first", "last", "around", "spread")
 
 
@@ -108,24 +109,24 @@ _ODD_TIMES = (
 def odd_csv_lines() -> list[bytes]:
     t = NOW.encode()
     return [
-        *(f"u1,time {number},{time}".encode() for number, time in enumerate(_ODD_TIMES)),
-        b'"u2","quoted, ""twice""",' + t,
-        b"u3,\xc3\xa4\xe2\x80\xa8\xf0\x9f\x98\x80," + t,
-        b"u4,\xff\xfe," + t,
-        b"u5,too few",
-        b"u6,too many," + t + b",more",
-        b"u7,007," + t,
-        b"u7,7," + t,
-        b"u7,1e5," + t,
-        b"u8, blanks ," + t,
-        b"u8,null," + t,
-        b"u9,a tab\tin it," + t,
-        b"u10,," + t,
-        b"u11,a back\\slash," + t,
-        b"u12," + b"l" * 16_384 + b"," + t,
-        b"u12," + b"m" * 16_385 + b"," + t,
-        b"u13,'single'," + t,
-        b"u14,NaN," + t,
+        *(f"o1,time {number},{time}".encode() for number, time in enumerate(_ODD_TIMES)),
+        b'"o2","quoted, ""twice""",' + t,
+        b"o3,\xc3\xa4\xe2\x80\xa8\xf0\x9f\x98\x80," + t,
+        b"o4,\xff\xfe," + t,
+        b"o5,too few",
+        b"o6,too many," + t + b",more",
+        b"o7,007," + t,
+        b"o7,7," + t,
+        b"o7,1e5," + t,
+        b"o8, blanks ," + t,
+        b"o8,null," + t,
+        b"o9,a tab\tin it," + t,
+        b"o10,," + t,
+        b"o11,a back\\slash," + t,
+        b"o12," + b"l" * 16_384 + b"," + t,
+        b"o12," + b"m" * 16_385 + b"," + t,
+        b"o13,'single'," + t,
+        b"o14,NaN," + t,
     ]
 
 
@@ -133,20 +134,20 @@ def odd_json_lines() -> list[bytes]:
     t = f'"timestamp": "{NOW}"'.encode()
     return [
         *(
-            json.dumps({"user": "u1", "item": f"time {number}", "timestamp": time}).encode()
+            json.dumps({"user": "o1", "item": f"time {number}", "timestamp": time}).encode()
             for number, time in enumerate([*_ODD_TIMES, None, True, [1], {"a": 1}])
         ),
-        *(b'{"user": "u2", "item": %s, ' % item + t + b"}" for item in _ODD_JSON_ITEMS),
-        b'{"user": "u3", "item": "first", "item": "second", ' + t + b"}",
-        b'{"user": "u4", "item": "other", "more": {"more": [[1e999, "x"], {}]}, ' + t + b"}",
-        b'{"user": "u5", "item": "no time"}',
-        b'{"user": "u6", ' + t + b"}",
-        b'{"item":"u7 is last","timestamp":"' + NOW.encode() + b'","user":"u7"}',
-        b' \t{"user": "u8", "item": "blanks", ' + t + b"} \r",
-        b'{"user": "u9", "item": "NaN beside", "more": NaN, ' + t + b"}",
-        b'{"user": "u10", "item": "-Inf in text: -Infinity", ' + t + b"}",
-        b'{"user": "u11", "item": "deep", "more": ' + b"[" * 150 + b"]" * 150 + b", " + t + b"}",
-        b'{"user": "u12", "item": "cut off"',
+        *(b'{"user": "o2", "item": %s, ' % item + t + b"}" for item in _ODD_JSON_ITEMS),
+        b'{"user": "o3", "item": "first", "item": "second", ' + t + b"}",
+        b'{"user": "o4", "item": "other", "more": {"more": [[1e999, "x"], {}]}, ' + t + b"}",
+        b'{"user": "o5", "item": "no time"}',
+        b'{"user": "o6", ' + t + b"}",
+        b'{"item":"o7 is last","timestamp":"' + NOW.encode() + b'","user":"o7"}',
+        b' \t{"user": "o8", "item": "blanks", ' + t + b"} \r",
+        b'{"user": "o9", "item": "NaN beside", "more": NaN, ' + t + b"}",
+        b'{"user": "o10", "item": "-Inf in text: -Infinity", ' + t + b"}",
+        b'{"user": "o11", "item": "deep", "more": ' + b"[" * 150 + b"]" * 150 + b", " + t + b"}",
+        b'{"user": "o12", "item": "cut off"',
     ]
 
 

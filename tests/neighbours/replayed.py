@@ -18,12 +18,13 @@ from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.noise_key import KeyFile
 from dp_transforms.read_events import ReadEvents
 from tests.beam.test_monitor_do_fn import HeldSecret
-from tests.neighbours.logs import PLAN, USERS, Log, without_him
+from tests.neighbours.logs import ODD_USERS, PLAN, USERS, Log, without_him
 from tests.pipeline_helpers import SECRET, Collected, local_pipeline, settings_of
 
 SETTINGS = settings_of(PLAN)
 SHARDING = Sharding(1, 2)
 FIELDS = EventFields()
+OTHERS = (*USERS, *ODD_USERS)
 Pair = tuple[int, str, str]  # window, user, item
 
 
@@ -35,12 +36,12 @@ class Given(NamedTuple):
 
 
 @functools.lru_cache
-def names_by_hash(users: tuple[str, ...] = USERS) -> dict[int, str]:
+def names_by_hash(users: tuple[str, ...] = OTHERS) -> dict[int, str]:
     hashes = SETTINGS.stream_keys(SECRET).user_ids(pa.array(users, pa.string()))
     return dict(zip(hashes[:, 0].tolist(), users, strict=True))
 
 
-def pairs_of_cells(blobs: Iterable[bytes], users: tuple[str, ...] = USERS) -> frozenset[Pair]:
+def pairs_of_cells(blobs: Iterable[bytes], users: tuple[str, ...] = OTHERS) -> frozenset[Pair]:
     """Packed `ItemHolders` -> the pairs of those users."""
     names, pairs = names_by_hash(users), set()
     for blob in blobs:
@@ -53,7 +54,7 @@ def pairs_of_cells(blobs: Iterable[bytes], users: tuple[str, ...] = USERS) -> fr
     return frozenset(pairs)
 
 
-def replayed(sources: Sequence[str], fields: EventFields, users: tuple[str, ...] = USERS) -> Given:
+def replayed(sources: Sequence[str], fields: EventFields, users: tuple[str, ...] = OTHERS) -> Given:
     """By the stages of a replay, called one after the other without a pipeline around them."""
     pack = PackPairsDoFn(SETTINGS, HeldSecret(), SHARDING, stamp=False)
     bound = BoundContributionsDoFn(SETTINGS, HeldSecret(), SHARDING)
@@ -105,7 +106,7 @@ class Neighbours:
             write(folder, rows)
         return self
 
-    def same(self, fields: EventFields = FIELDS, users: tuple[str, ...] = USERS) -> Given:
+    def same(self, fields: EventFields = FIELDS, users: tuple[str, ...] = OTHERS) -> Given:
         """What the two give, which must be the same: what the others hold, and whether the run ends in an error."""
         with_him, without = (replayed([str(folder)], fields, users) for folder in self.folders)
         assert with_him.error == without.error
