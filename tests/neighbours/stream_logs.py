@@ -43,9 +43,11 @@ def others(clock: StreamClock, spell: Spell, seed: int, count: int = 300, odd: S
     source = random.Random(seed)
     behind = int((clock.allowed_lateness_seconds + clock.out_of_order_seconds) * MICROS)
     disorder = int(clock.out_of_order_seconds * MICROS)
-    arrival, records = START * MICROS, []
-    while len(records) < count or arrival < (START + RANGE_SECONDS) * MICROS:
-        arrival += source.choice([0, 0, 0, 1, 300, 2_000, 9_000, 40_000 if source.random() < 0.1 else 5]) * MILLI
+    arrival, number, records = START * MICROS, 0, []
+    while number < count or arrival < (START + RANGE_SECONDS) * MICROS:
+        pause = 70_000 if number in (count // 3, count // 2) else 0  # the partition is idle, a window ends in it
+        arrival += (pause or source.choice([0, 0, 0, 1, 5, 300, 2_000, 5_000])) * MILLI
+        number += 1
         stamp = arrival - source.randrange(disorder // MILLI + 1) * MILLI
         if clock.kind == ARRIVAL:
             early = source.choice([0, 1, 5, 30, 90, 200, -1, -4, -19, -25]) * MICROS

@@ -80,7 +80,8 @@ class Case:
         spell, _, odd, self._format = FORMATS[kind]
         self._brokers, self._clock, self._settings = Brokers(monkeypatch), CLOCKS[clock], settings_of(PLANS[plan])
         self._seed, self._begin, self._lag = seed, (START + begin) * MICROS, lag_millis
-        self.without = others(self._clock, spell, seed, count, odd())
+        # Where events set the clock, their times must be in the order that guarantee.md wants: those are not.
+        self.without = others(self._clock, spell, seed, count, odd() if clock != "event" else ())
         # Where events set the clock, none of his may be ahead of it: those that can be read have this time.
         his_time = (START + 90 + HISTORY_SECONDS) * MICROS if clock == "event" else 0
         told = (number for number, record in enumerate(self.without) if record.micros >= his_time)
@@ -136,7 +137,7 @@ def test_a_live_stream_with_pauses(monkeypatch: pytest.MonkeyPatch, kind: str, c
         for begin in (-5, 100):
             case = Case(monkeypatch, kind, clock, some(kind, seed), seed=seed, begin=begin, lag_millis=900)
             case.check(jump_seconds=5)
-            assert case.run.intents > 0
+            assert case.run.intents > 0, "windows closed by the wall clock"
             case.check(jump_seconds=5, confirm=False)
 
 
