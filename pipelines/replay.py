@@ -68,8 +68,9 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
             check_memory(request.chunks, request.fields, request.plan, request.domain_file)
     except ValueError as error:  # of a file, the plan, or an option
         raise UserError(str(error)) from None
-    if request.hint:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(request.hint, style="bold", markup=False)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if request.hint and console.is_terminal:  # else the error, if there is one, says it
+        console.print(request.hint, style="bold", markup=False)
     progress = ReadProgress()
     with show_progress(progress, sum(chunk.bytes for chunk in request.chunks)):
         summary = run_replay(request, beam_options, progress)

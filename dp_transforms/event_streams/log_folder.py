@@ -153,6 +153,7 @@ class FolderReader:
     def __init__(self, folder: LogFolder, since_micros: int = 0) -> None:
         self._folder = folder
         self._since_ns = since_micros * 1_000
+        self._asked_from = _Position()
         self._begin_at(_Position())
 
     def _begin_at(self, position: _Position) -> None:
@@ -168,7 +169,7 @@ class FolderReader:
 
     def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
         """See `PartitionReader`. A file comes in blocks of up to about a million records."""
-        at = _Position.of_text(position)
+        at = self._asked_from = _Position.of_text(position)
         if at != self._position:
             self._begin_at(at)
         deadline = time.monotonic() + max_seconds
@@ -283,7 +284,8 @@ class FolderReader:
                 self._check_unchanged(path)
                 _check_not_of_the_system(path, error)
                 problem = error.problem if isinstance(error, EventFileError) else "its name is no UTF-8. Rename it."
-                raise _unreadable_error(path, problem, is_begun=at.blocks > 0) from None
+                is_begun = self._asked_from.file == at.file and self._asked_from.blocks > 0
+                raise _unreadable_error(path, problem, is_begun=is_begun) from None
             raise
         self._check_unchanged(path)
         if block is None:
@@ -387,7 +389,7 @@ def _folder_error(path: str) -> StreamError:
 
 def _unreadable_error(path: str, problem: str, *, is_begun: bool) -> StreamError:
     remedy = (
-        "Events before that place were given on: begin a new run with files that are whole."
+        "Its first events were counted before: begin a new run with files that are whole."
         if is_begun
         else "Move it out of the folder, and a mended one in, and start the job again."
     )
