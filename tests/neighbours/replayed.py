@@ -49,7 +49,7 @@ def pairs_of_cells(blobs: Iterable[bytes], users: tuple[str, ...] = OTHERS) -> f
         labels = cells.table.labels.to_pylist()
         for cell, (window, item) in enumerate(zip(cells.windows.tolist(), cells.items.tolist(), strict=True)):
             holders = cells.holders[cells.splits[cell] : cells.splits[cell + 1]]
-            assert len(np.unique(holders)) == len(holders)
+            assert len(np.unique(holders)) == len(holders), "a user is there twice"
             pairs |= {(window, names[user], labels[item]) for user in holders.tolist() if user in names}
     return frozenset(pairs)
 
@@ -98,7 +98,7 @@ class Neighbours:
     def __init__(self, tmp_path: pathlib.Path) -> None:
         self.folders = tmp_path / "with", tmp_path / "without"
         for folder in self.folders:
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, write: Callable[[pathlib.Path, Log], object], log: Log) -> Neighbours:
         """write: a log to a folder, under the same names for both."""
@@ -109,7 +109,7 @@ class Neighbours:
     def same(self, fields: EventFields = FIELDS, users: tuple[str, ...] = OTHERS) -> Given:
         """What the two give, which must be the same: what the others hold, and whether the run ends in an error."""
         with_him, without = (replayed([str(folder)], fields, users) for folder in self.folders)
-        assert with_him.error == without.error
+        assert with_him.error == without.error, "one of the runs ends in an error, and the other does not"
         assert_same_pairs(with_him.pairs, without.pairs)
         return without
 

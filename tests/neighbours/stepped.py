@@ -159,7 +159,7 @@ class Stepped:
             content, count = content | self._content(message.blob), count + 1
             self._sent[key] = content, count
             if message.announced:
-                assert message.announced == count
+                assert message.announced == count, "another number of messages than announced"
                 assert self._announced.setdefault(key, content) == content, "two contents for one window"
 
     @staticmethod

@@ -17,7 +17,7 @@ from tests.pipeline_helpers import MICROS, START
 
 MILLI = 1000
 CLOCKS = {
-    "arrival": StreamClock("arrival", 7, 3, 20, 15),
+    "arrival": StreamClock("arrival", 7, 10, 20, 15),
     "arrival, in order": StreamClock("arrival", 0, 0, 5, 4),
     # Times step back by at most 30 s in each partition, x' included: so docs/guarantee.md wants it of this clock.
     "event": StreamClock("event", 10, 20, 20, 15),
@@ -39,24 +39,25 @@ Spell = Callable[[Event], bytes]
 
 
 def others(clock: StreamClock, spell: Spell, seed: int, count: int = 300, odd: Sequence[bytes] = ()) -> list[Stamped]:
-    """In bursts, with pauses in which a partition is idle; some too late, some from the future, some unreadable."""
+    """All over the declared range, with pauses in which a partition is idle; some too late, some hardly in time, some
+    from the future, some unreadable."""
     source = random.Random(seed)
     behind = int((clock.allowed_lateness_seconds + clock.out_of_order_seconds) * MICROS)
     disorder = int(clock.out_of_order_seconds * MICROS)
     arrival, number, records = START * MICROS, 0, []
     while number < count or arrival < (START + RANGE_SECONDS) * MICROS:
         pause = 70_000 if number in (count // 3, count // 2) else 0  # the partition is idle, a window ends in it
-        arrival += (pause or source.choice([0, 0, 0, 1, 5, 300, 2_000, 5_000])) * MILLI
+        arrival += (pause or int(source.expovariate(count / (260 * MILLI)))) * MILLI
         number += 1
         stamp = arrival - source.randrange(disorder // MILLI + 1) * MILLI
         if clock.kind == ARRIVAL:
-            early = source.choice([0, 1, 5, 30, 90, 200, -1, -4, -19, -25]) * MICROS
-            time = stamp - early
+            early = source.choice([0, 1, 5, 90, 200, -1, -4, -19, -25, *(source.uniform(0, 70) for _ in range(9))])
+            time = stamp - int(early * MICROS)
         else:  # as its producers wrote it, in some disorder; it may arrive much later
             time, stamp = arrival - source.randrange(behind), arrival + HISTORY_SECONDS * MICROS
             if source.random() < 0.05:
                 time = stamp + int(clock.max_ahead_seconds * MICROS) + MILLI
-        item = "A" if source.random() < 0.5 else f"item-{source.randrange(7)}"
+        item = "A" if source.random() < 0.2 else f"item-{number // 20}"  # hardly one pair twice: each record matters
         event = (source.choice(USERS), item, time)
         records.append(Stamped(stamp, spell(event), event))
         if odd and source.random() < 0.1:

@@ -83,9 +83,19 @@ FORMS = {
 
 
 class Case:
-    """Files of others, with rows of x' in all of them, in one alone, or in a file of his own."""
+    """Three files of others, with rows of x' in two of them, and one of his own. head: rows that they begin with."""
 
-    def __init__(self, folder: pathlib.Path, form: Form, clock: str, his: Sequence[Any], seed: int = 0) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        form: Form,
+        clock: str,
+        his: Sequence[Any],
+        seed: int = 0,
+        *,
+        head: Sequence[Any] = (),
+        where: str = "spread",
+    ) -> None:
         self._folder, self._form, self._clock, self._seed = folder, form, CLOCKS[clock], seed
         source = random.Random(seed)
         now = int(time.time())
@@ -99,8 +109,8 @@ class Case:
                 ages = (HOUR * (3 - number) + source.randrange(HOUR) for _ in range(40))
             events = [(source.choice(USERS), f"item-{source.randrange(5)}", (now - age) * MICROS) for age in ages]
             self._events.append(events)
-            rows = [form.spell(event) for event in events]
-            self._files.append((f"{number}-others", place(rows, his if number != 1 else [], "spread", seed)))
+            rows = [*head, *(form.spell(event) for event in events)]
+            self._files.append((f"{number}-others", place(rows, his if number != 1 else [], where, seed)))
             if number == 1:
                 self._files.append((f"{number}-his", place([], his, "first")))
         self._fill()
@@ -167,6 +177,15 @@ def test_files_come_and_the_windows_close(tmp_path: pathlib.Path, name: str, clo
     for source in rounds(name, clock):
         case = Case(tmp_path, FORMS[name], clock, some(FORMS[name], source), source.getrandbits(32))
         case.check(confirm=source.random() < 0.7, deaths=0.03)
+
+
+HEAD = [b'{"user": "u1", "timestamp": "2023-11-14T22:14:05Z"}'] * 120
+
+
+def test_what_a_file_begins_with_judges_no_other_row(tmp_path: pathlib.Path) -> None:
+    """As in the issue: 120 lines without an item, and one line of x' before them that has one."""
+    his = [FORMS["jsonl"].spell(("x'", "A", 0))]
+    Case(tmp_path, FORMS["jsonl"], "arrival", his, head=HEAD, where="first").check(confirm=False)
 
 
 @pytest.mark.parametrize("clock", CLOCKS)

@@ -137,7 +137,7 @@ def test_a_live_stream_with_pauses(monkeypatch: pytest.MonkeyPatch, kind: str, c
         for begin, confirm in ((-5, True), (100, False)):
             seed = source.getrandbits(32)
             case = Case(monkeypatch, kind, clock, some(kind, source), seed=seed, begin=begin, lag_millis=900)
-            case.check(jump_seconds=5, confirm=confirm)
+            case.check(jump_seconds=5, confirm=confirm, deaths=0.01)
             assert case.run.intents > 0 or not confirm, "windows closed by the wall clock"
 
 
