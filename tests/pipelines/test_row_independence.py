@@ -203,7 +203,8 @@ def test_damage_and_wrong_quotes_publish_nothing(
             code, err = _run(
                 ["stream", "--folder", "logs", *PLAN, *KEY, *HISTORY, *options, "--output", f"out-{name}"], capsys
             )
-            words = [*words, "Move it out of the folder"]
+            # Depending on whether its first rows were given in a poll of their own.
+            assert "Move it out of the folder" in err or "begin a new run" in err
             assert not any('"item"' in report.read_text() for report in (folder / f"out-{name}").rglob("*.json*"))
         assert code == 1, err
         for word in words:

@@ -14,13 +14,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.event_files import EventFields, find_log_chunks, hint_of_log, json_lines, line_blocks
+from dp_transforms.event_files import EventFields, columns, find_log_chunks, hint_of_log, json_lines, line_blocks
 from tests.unit.event_files_oracle import SECRET, expected, read_all, write_json
 
 TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000
 GOOD = '{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}'
 BIG = 10**40 + 7
+MARK = line_blocks.UTF8_MARK
 ROWS: list[tuple[Any, Any, Any]] = [
     ("7", "a", TIME),
     (7, 7, TIME),
@@ -213,7 +214,9 @@ def _blocks(draw: st.DrawFn) -> bytes:
         if draw(st.integers(0, 9)) == 0:
             at = draw(st.integers(0, len(line)))
             put = draw(
-                st.sampled_from([b"", b"\xff", b"}", b"{", b"\n", b"\0", b'"', b"\\", b'"user":1,', b" ", b"\r"])
+                st.sampled_from(
+                    [b"", b"\xff", b"}", b"{", b"\n", b"\0", b'"', b"\\", b'"user":1,', b" ", b"\r", b"\xef\xbb\xbf"]
+                )
             )
             line = line[:at] + put + line[at + draw(st.integers(0, 2)) :]
         lines.append(line)
@@ -261,6 +264,57 @@ def test_the_fast_way_agrees_with_the_slow_one(block: bytes, unit: str | None) -
         == len(in_block.numbers())
         == sum(1 for line in block.split(b"\n") if line.strip(b" \t\r"))
     )
+
+
+def _events(block: line_blocks.LineBlock, fields: EventFields) -> dict[int, tuple[str, str, int]]:
+    """Events by the number of their line."""
+    read = json_lines.decode_lines(block, fields)
+    batch = columns.assemble_block("log", read.columns, lambda rows: read.numbers()[rows], 0).batch
+    numbers = read.numbers()[columns.good_rows(read.columns)].tolist()
+    cells = zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
+    return dict(zip(numbers, cells, strict=True))
+
+
+_HOSTILE = [
+    b"\xef\xbb\xbf" + GOOD.encode(),
+    b"\xef\xbb\xbf",
+    b"\xff\xfe{\0}\0",
+    GOOD.encode() + GOOD.encode(),
+    GOOD.encode()[:-1] + b',"x":1e400,"y":NaN}',
+    GOOD.encode()[:-1] + b',"user":"x"}',
+    GOOD.encode()[:-1] + b"\r,\r" + b'"y":1}\r',
+    b'{"user":18446744073709551616,"item":-0,"timestamp":1e3}',
+    b'{"user":"\\ud800","item":"i\\u0000","timestamp":9007199254740993}',
+    b'{"user":"x","item":"i","timestamp":0.5}',
+    b"{" * 300 + b"}" * 300,
+    b"\0",
+    b'{"',
+    b"{}",
+    b"[",
+]
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    block=_blocks(), hostile=st.sampled_from(_HOSTILE), at=st.integers(0, 9), unit=st.sampled_from([None, "s", "us"])
+)
+def test_each_line_is_what_it_is_alone(block: bytes, hostile: bytes, at: int, unit: str | None) -> None:
+    fields = EventFields(time_unit=unit)
+    lines = block.split(b"\n")
+    for others in (lines, [*lines[:at], hostile, *lines[at:]]):
+        alone: dict[int, tuple[str, str, int]] = {}
+        for number, line in enumerate(others, 1):
+            alone.update(_events(line_blocks.LineBlock(line, number), fields))
+        assert _events(line_blocks.LineBlock(b"\n".join(others)), fields) == alone
+
+
+def test_a_mark_is_passed_over_at_the_front_of_every_line_and_nowhere_else(tmp_path: pathlib.Path) -> None:
+    good = GOOD.encode()
+    lines = [MARK + good, good, MARK + good, MARK + MARK + good, good + MARK, b" " + MARK + b" " + good, MARK]
+    wanted = ([("u", "i", MICROS)] * 4, {"broken line": [4, 5, 7]})
+    assert read_all(_write(tmp_path / "log.jsonl", *lines)) == wanted
+    rotated = ([("u", "i", MICROS)] * 4, {"broken line": [1, 5, 6]})
+    assert read_all(_write(tmp_path / "log.jsonl", *lines[-1:], *lines[:-1])) == rotated
 
 
 @settings(
