@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
@@ -175,17 +176,22 @@ def test_a_known_domain_and_windows_without_events(tmp_path, release, threshold)
     assert ran.counts["events_outside_domain"] > 0
 
 
-def test_a_stop_file_ends_the_run_with_what_was_read(tmp_path):
-    """The schedule goes on for a thousand years: nothing but the file ends this run."""
+def test_a_stop_file_ends_the_run_with_what_arrived_before_it(tmp_path):
+    """Half of the records are stamped with a moment after it. Nothing but the file ends this run."""
     plan = small_plan(4)
     log = [(f"u{user}", "news", (START + 1) * MICROS) for user in range(30)]
     stop = tmp_path / "stop"
     stop.touch()
-    never = StreamClock(idle_timeout_seconds=366 * 86_400)
-    source = MemoryStream.of([arrivals_of(log)])
+    never = StreamClock("event", 20, 0, idle_timeout_seconds=366 * 86_400, shown_within_seconds=0.1)
+    later = [(f"u{user}", "sport", (START + 2) * MICROS) for user in range(30)]
+    far = (int(time.time()) + 10**6) * MICROS
+    source = MemoryStream.of([[*arrivals_of(log), *(Arrival(event, far) for event in later)]], 7)
     ran = Ran(tmp_path, {"stream": (source, plan, {"clock": never, "stop_file": str(stop)})})
-    assert ran.ended["stream"] == [RunEnded("events", 4)]
-    assert ran.reports["stream"] == []
+    expected = oracle_reports(log, settings_of(plan), SECRET)
+    assert expected
+    assert ran.reports["stream"] == expected
+    assert ran.ended["stream"] == [RunEnded("events", 4, reports=len(expected))]
+    assert (ran.counts["events_after_stop"], "stops_seen_late" in ran.counts) == (30, False)
 
 
 def test_arguments_that_cannot_be_used_are_refused(tmp_path):

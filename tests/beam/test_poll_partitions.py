@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import apache_beam as beam
 import pytest
 
 from dp_transforms import poll_partitions
 from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.poll_partitions import PollInTimersDoFn, PollPartitions
 from tests.beam.test_monitor_do_fn import Cell, HeldSecret, Timer
-from tests.memory_stream import BROKEN, Arrival, MemoryStream
+from tests.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, MemoryStream
 from tests.pipeline_helpers import MICROS, SECRET, START, settings_of, small_plan
 
 SHARDS = 2
@@ -103,43 +107,89 @@ def test_a_source_with_other_partitions_is_refused():
         other.fire()
 
 
-def test_a_drain_first_reads_what_an_attempt_that_died_may_have_read(tmp_path, monkeypatch):
-    """Another process has closed a window at a later position. Its messages are out, its state is lost."""
-    now = [(START + 300) * MICROS]
-    monkeypatch.setattr(poll_partitions, "_now_micros", lambda: now[0])
-    arrivals = [Arrival((f"u{row}", "news", at), at) for row in range(40) for at in [(START + 4 * row) * MICROS]]
+def users_of(loop):
+    """How many users each item has, in what was sent."""
+    users = {}
+    for _, message in loop.messages:
+        if message.blob:
+            pairs = UserPairs.from_bytes(message.blob)
+            codes, names = pairs.user_codes(), pairs.table.labels.to_pylist()
+            for item, code in zip(pairs.items.tolist(), codes.tolist(), strict=True):
+                users.setdefault(names[item], set()).add(int(pairs.users[code]))
+    return {item: len(found) for item, found in users.items()}
+
+
+def test_earlier_records_of_one_user_push_nobody_out_of_a_drain(tmp_path, monkeypatch):
+    """A backlog of more than a poll, without confirmation: all that arrived before the stop counts, wherever the poll
+    was that came first."""
+    others = [Arrival((f"u{user}", "news", START * MICROS), START * MICROS) for user in range(50_300)]
+    seen, seconds = [], [time.time()]
+    monkeypatch.setattr(poll_partitions.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(poll_partitions, "_now_micros", lambda: round(seconds[0] * MICROS))
+    for rows_of_x in (0, 1000):
+        x = [Arrival(("x'", f"other {row}", START * MICROS), START * MICROS) for row in range(rows_of_x)]
+        stop = tmp_path / f"stop {rows_of_x}"
+        loop = Loop(MemoryStream.of([[*x, *others]], 10**6), confirm=False, stop_file=str(stop)).fire()
+        assert loop.progress.position == "50000"
+        stop.touch()
+        for _ in range(10):
+            seconds[0] += 10
+            if loop.state["poll"].at is not None:
+                loop.fire()
+        assert loop.progress.is_over
+        seen.append(users_of(loop)["news"])
+    assert seen == [50_300, 50_300]
+
+
+def test_the_stop_is_when_the_file_came_and_stays_what_it_was(tmp_path, monkeypatch):
+    """By the change time, which nobody can set: neither a copied file's time of writing nor a second touch counts."""
+    arrivals = [Arrival((f"u{row}", "news", at), at) for row in range(40) for at in [(START + row) * MICROS]]
     stop = tmp_path / "stop"
+    loop = Loop(MemoryStream.of([arrivals], 10), stop_file=str(stop), confirm=False)
+    assert loop.do_fn._find_stop() is None
     stop.touch()
-    for reads_on, positions in ((False, ["10", "20", "30", "40"]), (True, ["10", "10"])):
-        loop = Loop(MemoryStream.of([arrivals], 10), stop_file=str(stop), max_records=10)
-        if reads_on:  # the reader was open when the last record came, long ago
-            loop.do_fn._stop_is_asked = lambda: False
-            now[0] = (START - 100) * MICROS
-            loop.fire()
-            del loop.do_fn._stop_is_asked
-            now[0] = (START + 300) * MICROS
-        seen = [loop.progress.position] if reads_on else []
-        while not loop.intents:
-            loop.fire()
-            seen.append(loop.progress.position)
-        assert seen == positions
-        loop.do_fn.teardown()
+    os.utime(stop, (0, 0))
+    came = os.stat(stop).st_ctime_ns // 1000
+    assert loop.do_fn._find_stop() == CLOCK.stop_micros(came)
+    while os.stat(stop).st_ctime_ns // 1000 == came:
+        time.sleep(0.01)
+        stop.touch()
+    assert loop.do_fn._find_stop() == CLOCK.stop_micros(came)
+    stop.unlink()
+    loop.fire()
+    assert loop.progress.stop_micros == CLOCK.stop_micros(came)
 
 
-def test_a_reader_that_was_open_before_the_state_went_back_counts_as_new(tmp_path, monkeypatch):
-    now = [(START - 100) * MICROS]
-    monkeypatch.setattr(poll_partitions, "_now_micros", lambda: now[0])
-    arrivals = [Arrival((f"u{row}", "news", at), at) for row in range(40) for at in [(START + 4 * row) * MICROS]]
+def test_a_stop_is_looked_for_behind_each_poll_and_not_before_it(tmp_path, monkeypatch):
+    """The file comes while a poll runs: nothing of that poll is taken before the stop is known."""
+    arrivals = [Arrival((f"u{row}", "news", START * MICROS), START * MICROS) for row in range(40)]
     stop = tmp_path / "stop"
-    loop = Loop(MemoryStream.of([arrivals], 10), stop_file=str(stop), max_records=10).fire()
+    poll = MemoryReader.poll
+
+    def poll_and_stop(self, position, **limits):
+        polled = poll(self, position, **limits)
+        if position == "10":
+            stop.touch()
+        return polled
+
+    monkeypatch.setattr(MemoryReader, "poll", poll_and_stop)
+    loop = Loop(MemoryStream.of([arrivals], 10), stop_file=str(stop)).fire(2)
+    assert (loop.progress.position, loop.progress.stop_micros) == ("10", None)
+    assert loop.progress.intent.kind == "stop"
+
+
+def test_a_reader_is_opened_anew_when_the_state_went_back(monkeypatch):
+    """It may have seen an end that lies before what another attempt has read."""
+    opened = []
+    open_partition = MemoryPartition.open
+    monkeypatch.setattr(MemoryPartition, "open", lambda self, since: opened.append(0) or open_partition(self, since))
+    loop = Loop(MemoryStream.of([events()], 10)).fire()
     stored = loop.state["progress"].content
     loop.fire(2)
+    assert len(opened) == 1
     loop.state["progress"].content = stored
-    now[0] = (START + 300) * MICROS
-    loop.do_fn._is_draining = True
     loop.fire()
-    assert loop.intents == [], "it goes on to where it had been"
-    assert loop.progress.position == "20"
+    assert (len(opened), loop.progress.position) == (2, "20")
 
 
 def test_the_state_of_a_run_with_another_key_or_clock_is_refused(monkeypatch):
@@ -175,12 +225,3 @@ def test_what_cannot_be_read_is_told_and_a_second_beginning_changes_nothing():
     assert [(told.source, list(told.positions)) for told in loop.intents] == [("partition-0", [0])]
     loop.do_fn.process(("partition-0", 0), **loop.state)
     assert loop.progress.position == "40"
-
-
-def test_only_the_clock_of_arrival_says_that_a_moment_has_passed():
-    for kind, seconds, expected in (("arrival", 14, False), ("arrival", 15, True), ("event", 99, False)):
-        clock = StreamClock(kind, out_of_order_seconds=5, idle_timeout_seconds=10)
-        progress = PartitionProgress(PLAN.schedule, clock, SHARDS)
-        progress.intend((START + seconds) * MICROS)
-        progress.act()
-        assert progress.has_passed(START * MICROS) == expected

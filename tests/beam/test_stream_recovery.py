@@ -51,16 +51,24 @@ class Log:
         self.now_seconds, self.most = START, 100
 
     def open(self, since_micros):
-        self.since_micros = since_micros
+        self.since_micros, self.asked = since_micros, None
         return self
 
+    def shown(self):
+        return sum(shows <= self.now_seconds for shows in self.shown_at)
+
     def poll(self, position, **limits):
-        shown = sum(shows <= self.now_seconds for shows in self.shown_at)
-        partition = MemoryPartition(self.name, tuple(self.arrivals[:shown]), self.most)
-        return partition.open(self.since_micros).poll(position, **limits)
+        partition = MemoryPartition(self.name, tuple(self.arrivals[: self.shown()]), self.most)
+        polled = partition.open(self.since_micros).poll(position, **limits)
+        self.position = int(polled.position)
+        return polled
 
     def confirm_end(self):
         return True  # it is asked within the step that has polled, and shows nothing more meanwhile
+
+    def confirm_passed(self):
+        self.asked = self.shown() if self.asked is None else self.asked
+        return self.position >= self.asked
 
     def close(self):
         pass
@@ -84,7 +92,7 @@ class Engine:
         monkeypatch.setattr(poll_partitions.time, "monotonic", lambda: self.now)
         self.monkeypatch = monkeypatch
         self.stops_at = self.source.choice((None, None, START + 60, START + 100))
-        self.is_stopping = False
+        self.stop_micros = None
         self.held = Stored({}, [("poll", (name, number)) for number, name in enumerate(PARTITIONS)])
         self.complete, self.taken = copy.deepcopy(self.held), None
         self.finalizers, self.contents, self.answers, self.ends, self.deaths = [], {}, {}, set(), 0
@@ -99,7 +107,7 @@ class Engine:
         self.poll = PollPartitions(
             list(self.logs.values()), settings, key, CLOCK, SHARDS, poll_seconds=1, **arguments
         )._do_fn
-        self.poll._stop_is_asked = lambda: self.is_stopping
+        self.poll._find_stop = lambda: self.stop_micros
         self.stages = {
             "users": (
                 GatherCountedDoFn(len(PARTITIONS)),
@@ -202,7 +210,9 @@ class Engine:
     def wait(self):
         self.now += self.source.choice((1, 5, 20))
         if self.stops_at is not None and self.now > self.stops_at:
-            self.is_stopping = self.source.random() < 0.6  # also a file that goes away again
+            # Also a file that goes away again, and comes at another time.
+            came = self.stop_micros or CLOCK.stop_micros(round(self.now * MICROS))
+            self.stop_micros = came if self.source.random() < 0.6 else None
 
 
 def is_contradicted(seeds, monkeypatch, confirm=True):

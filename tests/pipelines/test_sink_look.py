@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pathlib
+import re
 import signal
 import types
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from pipelines import stream_run
@@ -145,7 +148,9 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def request_of(sink: Sink, engine: EngineChoice, stop_file: str | None = None) -> Any:
-    return types.SimpleNamespace(sink=sink, engine=engine, run_id="run-1", stream="events", stop_file=stop_file)
+    clock = StreamClock(out_of_order_seconds=10, idle_timeout_seconds=60)
+    told = {"run_id": "run-1", "stream": "events", "stop_file": stop_file, "clock": clock}
+    return types.SimpleNamespace(sink=sink, engine=engine, **told)
 
 
 def watch(sink: Sink, job: Job, status: Status, engine: EngineChoice, stop_file: str | None = None) -> None:
@@ -189,6 +194,37 @@ def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path: path
     status = Impatient()
     watch(sink, Job(sink, 99), status, EngineChoice("prism"), str(stop_file))
     assert [words.split(":")[0] for words in status.told] == ["Ctrl-C drains it", "Draining", "A stop was asked for"]
+    assert re.match(
+        r"Draining: what arrives by \d\d:\d\d:\d\d UTC counts; all windows .*in about 7[01] s", status.told[1]
+    )
+    assert not stop_file.exists()
+
+
+def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its partitions must all find the same moment: the file goes away with the end of the run, and not before."""
+
+    class Stopped(Status):
+        def tell(self, text: str) -> None:
+            super().tell(text)
+            if text.startswith(("Ctrl-C drains it", "Draining")):
+                signal.raise_signal(signal.SIGINT)
+
+    for engine, stays in ((EngineChoice("prism"), False), (EngineChoice("flink", checkpoint_dir="/c"), True)):
+        stop_file, status, sink = tmp_path / engine.name, Stopped(), Sink(([], None))
+        with pytest.raises(SystemExit):
+            watch(sink, Job(sink, 99), status, engine, str(stop_file))
+        assert stop_file.exists() == stays
+        assert (f"leave {stop_file} there" in status.told[-1]) == stays
+    came = stop_file.stat().st_ctime_ns
+    again = EngineChoice("flink", checkpoint_dir="/c", resume_from="/c/chk-1")
+    for answers, error in ((([], None), StreamError("broken")), ((REPORTS, END), None)):
+        sink, status = Sink(answers), Status()
+        assert stop_file.stat().st_ctime_ns == came
+        with contextlib.nullcontext() if error is None else pytest.raises(UserError, match="broken"):
+            watch(sink, Job(sink, 2, error), status, again, str(stop_file))
+        assert status.told[1].startswith("Draining: what arrives by ")
     assert not stop_file.exists()
 
 

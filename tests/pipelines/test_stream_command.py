@@ -123,6 +123,7 @@ PUBSUB = ["--pubsub-subscription", SUBSCRIPTION, "--output-topic", "r", "--outpu
         ([*FOLDER, *OUT, *KEY, "--run-id", ""], ["--run-id"]),
         ([*FOLDER, *OUT, *KEY, "--user-field", "item"], ["--user-field"]),
         ([*FOLDER, *OUT, *KEY, "--allowed-lateness", "9999d"], ["--allowed-lateness"]),
+        ([*FOLDER, *OUT, *KEY, "--shown-within", "2m"], ["--shown-within must be at most --idle-timeout (60)"]),
         ([*FOLDER, *OUT, *KEY, "--parallelism", "2"], ["--parallelism", "--engine flink"]),
         ([*FOLDER, *OUT, *KEY, *FLINK, "--resume-from", "/sp"], ["--resume-from", "--run-id"]),
         ([*FOLDER, *OUT, *KEY, *FLINK, "--flink-master", "jobs"], ["--flink-master", "HOST:PORT"]),
@@ -135,6 +136,7 @@ PUBSUB = ["--pubsub-subscription", SUBSCRIPTION, "--output-topic", "r", "--outpu
         ([*PUBSUB, "--allowed-lateness", "1m"], ["--allowed-lateness", "watermark"]),
         ([*PUBSUB, "--out-of-order", "1s", "--max-ahead", "5m"], ["--out-of-order, --max-ahead", "Leave"]),
         ([*PUBSUB, "--idle-timeout", "1m"], ["--idle-timeout", "Leave"]),
+        ([*PUBSUB, "--shown-within", "1m"], ["--shown-within", "Leave"]),
         ([*PUBSUB, "--stop-file", "other"], ["--stop-file", "cancel the job"]),
         ([*FOLDER, *OUT, *KEY, "--stop-file", "gs://bucket/stop"], ["--stop-file", "got a URL"]),
         ([*FOLDER, "--output", "s3://bucket/out", *KEY], ["--output", "got a URL"]),
@@ -159,7 +161,8 @@ def test_a_run_goes_on_with_its_own_plan_and_stream(
     folder: pathlib.Path, plan: dict[str, int], stream: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ReportFolder("reports").open(ReportHeader("run-1", stream, "guarantee", plan))
-    resumed = [*FLINK, "--resume-from", "/savepoint", "--run-id", "run-1"]
+    # Also with the stop file of a drain that was broken off.
+    resumed = [*FLINK, "--resume-from", "/savepoint", "--run-id", "run-1", "--stop-file", "stop"]
     code, _, err = run([*FOLDER, *OUT, *KEY, *PLAN, *resumed], capsys)
     assert code == 1
     assert ("another plan" if plan else "its stream is 'other'") in err
@@ -238,10 +241,12 @@ def started(folder: pathlib.Path, *words: str) -> subprocess.Popen[str]:
 
 
 def test_a_signal_drains_the_run(folder: pathlib.Path) -> None:
-    with started(folder, "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h") as process:
+    clock = ["--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s", "--shown-within", "1s"]
+    with started(folder, "--engine", "in-process", *clock) as process:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=_PATIENCE_SECONDS)
     assert process.returncode == 0, err
+    assert re.search(r"Draining: what arrives by \S+ UTC counts; all windows then close, in about [12] s", err)
     assert "A stop was asked for: all 8 windows are closed; nothing more is answered." in err
     assert "declared range is over" not in err
     _, _, ended = ReportFolder(str(folder / "reports")).read()

@@ -120,7 +120,7 @@ def test_what_is_sent_does_not_tell_whether_a_drain_or_an_event_after_the_end_cl
         steps = [poller.step("p", progress, reader, now)]
         assert progress.is_over == (len(log) > len(arrivals)), "the event after the end leaves nothing to drain"
         for told in (False, True, False, True):
-            steps.append(poller.step("p", progress, reader, now, find_stop=lambda: now, is_confirmed=told))
+            steps.append(poller.step("p", progress, reader, now, find_stop=lambda now=now: now, is_confirmed=told))
             now += CLOCK.shown_within_micros
         assert progress.is_over
         sent.append([message for step in steps for message in step.messages])
