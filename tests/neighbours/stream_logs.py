@@ -46,7 +46,7 @@ def others(clock: StreamClock, spell: Spell, seed: int, count: int = 300, odd: S
     disorder = int(clock.out_of_order_seconds * MICROS)
     arrival, number, records = START * MICROS, 0, []
     while number < count or arrival < (START + RANGE_SECONDS) * MICROS:
-        pause = 70_000 if number in (count // 3, count // 2) else 0  # the partition is idle, a window ends in it
+        pause = 95_000 if number in (count // 3, count // 2) else 0  # the partition is idle, a window ends in it
         arrival += (pause or int(source.expovariate(count / (260 * MILLI)))) * MILLI
         number += 1
         stamp = arrival - source.randrange(disorder // MILLI + 1) * MILLI
