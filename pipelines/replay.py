@@ -129,7 +129,9 @@ def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bo
         f"{f' {summary.outside_domain:,} of other items than --domain-file skipped,' if has_domain else ''}"
         f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)[/]"
     )
-    if summary.events == summary.outside_range:
+    if not summary.events + summary.rejected:
+        console.print("[bold]The log has no rows.[/]")
+    elif summary.events == summary.outside_range:
         unit = f"--time-unit {time_unit}" if time_unit else "--time-unit"
         console.print(f"[bold]No event lies inside --start .. --end.[/] Check them, and {unit}.")
     elif summary.events == summary.outside_range + summary.outside_domain:

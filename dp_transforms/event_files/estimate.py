@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from dp_transforms.event_files.log_chunk import EventFields, LogChunk, ReadBlock
 
 _SHORT_LABEL = 32  # bytes; such labels are in what an event costs anyway
 _GROUPS_OF_WINDOWS = 128
+_LOOKED_AT_BLOCKS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +42,9 @@ def estimate_log(chunks: Sequence[LogChunk], fields: EventFields) -> LogEstimate
 
 
 def _first_rows(chunk: LogChunk, fields: EventFields) -> ReadBlock | None:
-    return next((block for block in read_log_chunk(chunk, fields) if block.rows), None)
+    # Not for long: a file may begin with gigabytes of blank lines.
+    blocks = itertools.islice(read_log_chunk(chunk, fields), _LOOKED_AT_BLOCKS)
+    return next((block for block in blocks if block.rows), None)
 
 
 def _long_label_bytes(block: ReadBlock) -> float:

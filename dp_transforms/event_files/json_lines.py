@@ -2,7 +2,7 @@
 
 Both ways give the same events and the same rejected lines (tests/unit/test_event_files_json.py compares them), so what
 is accepted does not depend on where a block begins or on what else is in it. A line is broken if it is no JSON object,
-holds NaN or an infinity, repeats one of the three fields, nests deeper than MAX_DEPTH or is longer than MAX_LINE_BYTES.
+holds NaN or an infinity, repeats one of the three fields, nests deeper than MAX_DEPTH or holds more than MAX_VALUES.
 A byte order mark at the front of a line is passed over, of every line: a file may be several that were joined, and
 which one of its lines comes first must not matter. Blank lines are no events. Positions are numbers of lines.
 """
@@ -36,6 +36,7 @@ from dp_transforms.monitoring.event_batch import one_chunk
 from dp_transforms.rejected_events import RejectedEvents
 
 MAX_DEPTH = 200  # far below what Python's parser can recurse
+MAX_VALUES = 500_000  # commas outside of texts, to be precise: each value can become hundreds of bytes of Python's
 _BLOCK_BYTES = 16 << 20
 _ARROW_BLOCK_BYTES = 1 << 20
 _LOOKED_AT_LINES = 100
@@ -180,16 +181,21 @@ class _Lines:
         if not (text.startswith(b"{") and text.endswith((b"}\n", b"}\r\n"))):
             return False
         codes = np.frombuffer(text, np.uint8)
-        lines = int(np.count_nonzero(codes == ord("\n")))
+        feeds = np.flatnonzero(codes == ord("\n"))
+        lines = len(feeds)
         if text.count(b"}\n{") + text.count(b"}\r\n{") != lines - 1:
             return False
         self.count = lines
         if (b"NaN" in text or b"Inf" in text) and _NOT_JSON_NUMBER.search(text):
             return False
+        sizes = np.diff(feeds, prepend=-1)
+        for line in np.flatnonzero(sizes > MAX_VALUES).tolist():
+            if text.count(b",", feeds[line] - sizes[line] + 1, feeds[line]) > MAX_VALUES:
+                return False
         is_opening = (codes | 0x20) == ord("{")
         if np.count_nonzero(is_opening) - lines < MAX_DEPTH:
             return True
-        opened = np.searchsorted(np.flatnonzero(is_opening), np.flatnonzero(codes == ord("\n")))
+        opened = np.searchsorted(np.flatnonzero(is_opening), feeds)
         return bool(np.diff(opened, prepend=0).max() <= MAX_DEPTH)
 
 
@@ -319,6 +325,9 @@ class _LineParser:
 
     def parse(self, line: bytes) -> dict[str, Any] | None:
         """The object of a line; None if the line is broken."""
+        commas = line.count(b",")
+        if commas > MAX_VALUES and commas - sum(text[0].count(b",") for text in _STRING.finditer(line)) > MAX_VALUES:
+            return None
         if line.count(b"{") + line.count(b"[") > MAX_DEPTH and _depth(line) > MAX_DEPTH:
             return None
         try:

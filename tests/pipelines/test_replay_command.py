@@ -297,8 +297,6 @@ def test_windows_are_aligned_to_the_start_and_may_slide(parquet_log: pathlib.Pat
         (["log.parquet", "--noise-key-file", "short.key"], "32"),
         (["log.parquet", "--noise-key-file", "open.key"], "chmod"),
         (["log.parquet", "--plan", "missing.json"], "--plan"),
-        (["empty.csv"], "empty.csv"),
-        (["empty.parquet"], "empty.parquet"),
         (["numbers.parquet"], "--time-unit"),
     ],
 )
@@ -306,8 +304,6 @@ def test_errors_are_one_line_that_names_the_remedy(
     parquet_log: pathlib.Path, tmp_path: pathlib.Path, words: list[str], named: str
 ) -> None:
     (tmp_path / "taken.avro").write_text("")
-    (tmp_path / "empty.csv").write_text("user,item,timestamp\n")
-    pq.write_table(pq.read_table(parquet_log).slice(0, 0), tmp_path / "empty.parquet")
     numbers = pa.table({"user": ["a"], "item": ["b"], "timestamp": [START]})
     pq.write_table(numbers, tmp_path / "numbers.parquet")
     for name, size, mode in (("short.key", 31, 0o600), ("open.key", 32, 0o644)):

@@ -259,5 +259,6 @@ def test_a_log_without_rows_gives_an_empty_report(
     (folder / "logs" / name).write_bytes(_avro(folder / "scratch", []) if content is None else content)
     code, err = _replay("report.jsonl", capsys)
     assert code == 0, err
+    assert "The log has no rows." in err
     assert _items(folder / "report.jsonl") == []
     assert len((folder / "report.jsonl").read_text().splitlines()) == 1  # the header

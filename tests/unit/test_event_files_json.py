@@ -121,6 +121,20 @@ def test_broken_lines_cost_nothing_but_themselves(tmp_path: pathlib.Path, monkey
         assert events == [("u", "i", MICROS)] * count
 
 
+def test_lines_of_very_many_values(tmp_path: pathlib.Path) -> None:
+    """Each of their values would become hundreds of bytes of Python's memory."""
+    for items, is_broken in (
+        (b"0," * 499_996 + b"0", False),
+        (b"0," * 499_999 + b"0", True),
+        (b'"0,0",' * 300_000, True),
+    ):
+        odd = GOOD[:-1].encode() + b',"x":[' + items + b"]}"
+        broken = {"broken line": [2]} if is_broken else {}
+        for mark in (b"", b"\xef\xbb\xbf"):  # by both ways of reading
+            found = read_all(_write(tmp_path / "log.jsonl", GOOD, mark + odd, GOOD))
+            assert found == ([("u", "i", MICROS)] * (3 - is_broken), broken)
+
+
 def test_a_line_of_100_mb_is_passed_over_in_little_memory(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "log.jsonl"
     with open(path, "wb") as file:

@@ -118,6 +118,9 @@ def test_damage_behind_the_first_block_stops_the_stream_for_good(
     reader = open_reader(tmp_path)
     polled = poll(reader, max_records=1)
     assert users_of(polled)[0] == "0"
+    with pytest.raises(StreamError, match="it is damaged"):
+        while True:  # up to the block that fails, of which nothing was given
+            polled = poll(reader, polled.position, max_records=1)
     for again in (reader, reader, open_reader(tmp_path)):
         with pytest.raises(StreamError, match=r"log\.jsonl\.gz: it is damaged .* begin a new run"):
             poll(again, polled.position)
@@ -207,4 +210,4 @@ def test_a_file_that_changes_while_a_block_is_read_stops_the_stream(
 
     monkeypatch.setattr(log_folder, "read_log_chunk", change_and_read)
     with pytest.raises(StreamError, match="changed or went away"):
-        poll(open_reader(tmp_path))
+        poll(open_reader(tmp_path), max_records=1)
