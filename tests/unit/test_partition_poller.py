@@ -7,6 +7,7 @@ import pathlib
 import time
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dp_transforms.event_files import EventFields
@@ -15,6 +16,8 @@ from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.event_streams.partition_poller import PartitionPoller
 from dp_transforms.event_streams.partition_progress import CLOCK_END, StreamClock
 from dp_transforms.event_streams.stream_source import Polled, StreamError
+from dp_transforms.monitoring.domain_table import DomainTable
+from dp_transforms.monitoring.user_pairs import UserPairs
 from tests.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader
 from tests.pipeline_helpers import SECRET, settings_of, small_plan
 
@@ -164,3 +167,59 @@ def test_events_from_the_future_are_told_by_their_place_where_there_is_one() -> 
         (rows,) = step.rejected
         assert list(rows.positions) == expected
         assert ("time in microseconds" in rows.reason) is (places is None)
+
+
+def test_a_partition_is_not_idle_before_its_reader_was_open_for_so_long() -> None:
+    """Long after the last window, a process begins: what came while nobody looked may be under way."""
+    reader, stepped = MemoryPartition("p", (), 100).open(), poller(confirm=True)
+    progress, late = stepped.start(), 10**6
+    for since, is_idle in ((late, False), (late - 14, False), (late - 15, True)):
+        stepped.step("p", progress, reader, at(late), open_since_micros=at(since))
+        assert (progress.intent is not None) == is_idle
+
+
+def test_a_partition_is_not_idle_in_a_poll_that_brings_something() -> None:
+    """Records without any clock value; behind them, in the same poll, the end."""
+    reader = MemoryPartition("p", (Arrival(BROKEN, at(0)),), 100).open()
+    stepped = poller(confirm=True)
+    progress = stepped.start()
+    assert stepped.step("p", progress, Unstamped(reader), at(10**6)).counts["records_read"] == 1
+    assert progress.intent is None
+    stepped.step("p", progress, Unstamped(reader), at(10**6))
+    assert progress.intent is not None
+
+
+def test_items_outside_the_domain_do_not_shift_who_is_late() -> None:
+    """x' holds an item of no domain, in time. Behind it come events of others, some in time and some late."""
+    held = settings_of(PLAN)
+    keys = held.stream_keys(SECRET)
+    domain = DomainTable.of_labels(pa.array(["known"]), keys.item_ids)
+    end = PLAN.schedule.window_end_micros(0)
+    late = end + 7 * MICROS + 1
+    others = [Arrival((f"u{n}", "known", at(1)), late if n % 3 else at(2)) for n in range(9)]
+    rows_of_x = [Arrival(("x'", "unknown", at(1)), at(2)), Arrival(("x'", "unknown", at(1)), late)]
+    sent = []
+    for log in (others, [*rows_of_x, *others], [rows_of_x[1], *others, rows_of_x[0]]):
+        # A clock of arrivals that may step back, so that each record alone decides.
+        clock = dataclasses.replace(CLOCK, out_of_order_seconds=300)
+        stepped = PartitionPoller(held, keys, clock, 1, domain=domain, confirm=False)
+        step = stepped.step("p", stepped.start(), MemoryPartition("p", tuple(log), 100).open(), at(2))
+        users = {int(user) for _, message in step.messages for user in UserPairs.from_bytes(message.blob).users}
+        sent.append(users)
+        assert step.counts["events_outside_domain"] == len(log) - len(others)
+    in_time = keys.user_ids(pa.array([f"u{n}" for n in range(0, 9, 3)]))[:, 0].tolist()
+    assert sent == [set(in_time)] * 3
+
+
+@pytest.mark.parametrize("other", [{"run_id": "run-2"}, {"stream": "others"}, {"plan_fingerprint": "another"}])
+def test_the_state_of_another_run_stream_or_plan_is_refused(other: dict[str, str]) -> None:
+    """Each by itself: the keys are those of the run that the state belongs to."""
+    held = settings_of(PLAN)
+    keys = held.stream_keys(SECRET)
+    arguments = (keys, CLOCK, 2)
+    stored = PartitionPoller(held, *arguments, domain=None, confirm=False).start().to_bytes()
+    same = PartitionPoller(dataclasses.replace(held), *arguments, domain=None, confirm=False)
+    assert same.restore(stored).next_window == 0
+    changed = PartitionPoller(dataclasses.replace(held, **other), *arguments, domain=None, confirm=False)
+    with pytest.raises(StreamError, match="a run with another plan, clock, stream, run id"):
+        changed.restore(stored)
