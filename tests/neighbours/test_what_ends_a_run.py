@@ -27,7 +27,14 @@ CELLS = (
     *("user,item,timestamp\n", "\n" * 5_000, '"' * 5_001, "A" * MB, f"{'A' * 70_000}\n" * 20, "\ufeff", "ä", "'\n'"),
 )
 # What x' cannot write where the log's writer quotes and doubles quotes, as it must: an odd number of quotes in a row.
-UNCLOSED = [b'"', b"\"x',A," + NOW.encode(), b"x',\"A," + NOW.encode(), b"x',A,\"" + NOW.encode(), b'",A']
+UNCLOSED = [
+    b'"',
+    b"\"x',A," + NOW.encode(),
+    b"x',\"A," + NOW.encode(),
+    b"x',A,\"" + NOW.encode(),
+    b'",A',
+    b"x',A\"B," + NOW.encode(),
+]
 
 
 def written(cells: list[str], delimiter: str) -> bytes:
@@ -107,3 +114,34 @@ def test_a_damaged_file_ends_the_run_whoever_is_in_it(tmp_path: pathlib.Path, na
     assert replayed([str(folder)], FIELDS).pairs == expected_pairs(events)
     path.write_bytes(damaged(path.read_bytes(), kind))
     assert replayed([str(folder)], FIELDS) == Given(frozenset(), "EventFileError")
+
+
+def test_a_block_of_avro_over_16_mb_ends_the_run(tmp_path: pathlib.Path) -> None:
+    """Where a writer makes such blocks, one user's many rows can be what fills them. Writers make ones of some kB."""
+    his = [(HIM.encode(), b"A" * 16_000, 0)] * 1_100
+    log = place(cells_of(crowd(1), "whole"), his, "spread")
+    errors = []
+    for block_bytes in (1 << 30, 64_000):
+        pair = Neighbours(tmp_path / str(block_bytes))
+        pair.write(
+            lambda folder, rows, size=block_bytes: write_avro(folder / "log.avro", "whole", rows, "null", size), log
+        )  # type: ignore[misc]
+        errors.append([replayed([str(folder)], FIELDS).error for folder in pair.folders])
+    assert errors == [["EventFileError", None], [None, None]]
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "parquet", "avro"])
+def test_a_log_of_him_alone_is_no_other_end_than_one_of_nobody(tmp_path: pathlib.Path, name: str) -> None:
+    pair = Neighbours(tmp_path)
+    if name in FORMATS:
+        for case, his in FORMATS[name].hostile.items():
+            pair.write(lambda folder, rows: write(folder, FORMATS[name], rows), place([], his, "first"))
+            assert pair.same() == Given(frozenset()), case
+        return
+    log = place([], hostile_cells("whole")["odd items"], "first")
+    for rows, folder in zip((log, []), pair.folders, strict=True):
+        if name == "parquet":
+            write_parquet(folder / "log.parquet", PARQUET["binary"], rows)
+        else:
+            write_avro(folder / "log.avro", "whole", rows, "null")
+    assert pair.same() == Given(frozenset())
