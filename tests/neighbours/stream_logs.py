@@ -22,7 +22,6 @@ CLOCKS = {
     # Times step back by at most 30 s in each partition, x' included: so docs/guarantee.md wants it of this clock.
     "event": StreamClock("event", 10, 20, 20, 15),
 }
-RANGE_SECONDS = 360
 HISTORY_SECONDS = 10**9  # so much later than it happened it arrives, where events set the clock
 
 
@@ -45,9 +44,12 @@ def others(clock: StreamClock, spell: Spell, seed: int, count: int = 300, odd: S
     behind = int((clock.allowed_lateness_seconds + clock.out_of_order_seconds) * MICROS)
     disorder = int(clock.out_of_order_seconds * MICROS)
     arrival, number, records = START * MICROS, 0, []
-    while number < count or arrival < (START + RANGE_SECONDS) * MICROS:
+    span = (
+        150 if count > 1_000 else source.choice([150, 300])
+    )  # seconds, pauses apart: to the end of the range, or beyond
+    while number < count:
         pause = 95_000 if number in (count // 3, count // 2) else 0  # the partition is idle, a window ends in it
-        arrival += (pause or int(source.expovariate(count / (260 * MILLI)))) * MILLI
+        arrival += (pause or int(source.expovariate(count / (span * MILLI)))) * MILLI
         number += 1
         stamp = arrival - source.randrange(disorder // MILLI + 1) * MILLI
         if clock.kind == ARRIVAL:

@@ -137,7 +137,7 @@ def test_a_live_stream_with_pauses(monkeypatch: pytest.MonkeyPatch, kind: str, c
     for source in rounds(kind, clock):
         for begin, confirm in ((-5, True), (100, False)):
             seed = source.getrandbits(32)
-            case = Case(monkeypatch, kind, clock, some(kind, source), seed=seed, begin=begin, lag_millis=900)
+            case = Case(monkeypatch, kind, clock, some(kind, source), seed=seed, begin=begin, lag_millis=3_500)
             case.check(jump_seconds=5, confirm=confirm, deaths=0.01)
             intents += case.run.intents
     assert intents > 0, "windows closed by the wall clock"
@@ -156,7 +156,7 @@ def test_a_drain_at_any_moment_in_a_backlog(monkeypatch: pytest.MonkeyPatch, kin
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_drain_of_a_live_stream(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     for source in rounds(kind):
-        case = Case(monkeypatch, kind, "arrival", some(kind, source), seed=source.getrandbits(32), lag_millis=900)
+        case = Case(monkeypatch, kind, "arrival", some(kind, source), seed=source.getrandbits(32), lag_millis=3_500)
         for record in source.choices(case.mixed, k=2):
             case.check(record.micros, jump_seconds=5)
             case.check(record.micros, jump_seconds=5, confirm=False)
