@@ -108,6 +108,8 @@ def oracle_micros(time: Any, unit: str | None) -> int | None:
         moment = time if time.tzinfo else time.replace(tzinfo=datetime.timezone.utc)
         micros = (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)) // datetime.timedelta(0, 0, 1)
     elif isinstance(time, str) and unit in (None, "iso"):
+        if "\0" in time:  # Python passes over one at the end
+            return None
         try:
             return oracle_micros(datetime.datetime.fromisoformat(time.replace("Z", "+00:00")), None)
         except ValueError:

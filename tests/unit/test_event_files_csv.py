@@ -171,6 +171,16 @@ def test_a_quote_that_is_left_open_costs_its_line_alone(
             assert read_all(str(tmp_path / "log.csv")) == (wanted, {"quote that is not closed in its line": [502]})
 
 
+def test_carriage_returns_belong_to_the_end_of_a_line_and_to_no_other_place(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "log.csv"
+    for quoted in ("", '"q",i,2017-10-01\n'):
+        lines = f"{HEADER}u,i,{TIME}\r\r\nu,i,{TIME}\r\n\r\nu\r,i,{TIME}\r\nu,i,\r\r{TIME}\nu,i,{TIME}\r{quoted}"
+        path.write_bytes(lines.encode())
+        wanted = [5, 6, 7] if quoted else [5, 6]
+        good = [("u", "i", MICROS)] * (2 if quoted else 3)
+        assert read_all(str(path)) == (good, {"carriage return inside a line": wanted})
+
+
 def test_two_lines_with_a_quote_leave_those_between_them_alone(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text(f'{HEADER}x,"{SECRET},{TIME}\n{GOOD * 900}x,{SECRET}",{TIME}\n{GOOD}')

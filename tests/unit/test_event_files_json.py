@@ -325,6 +325,11 @@ def test_each_line_is_what_it_is_alone(block: bytes, hostile: bytes, at: int, un
 def test_a_mark_is_passed_over_at_the_front_of_every_line_and_nowhere_else(tmp_path: pathlib.Path) -> None:
     good = GOOD.encode()
     lines = [MARK + good, good, MARK + good, MARK + MARK + good, good + MARK, b" " + MARK + b" " + good, MARK]
+    inside = good.replace(b'"u"', b'"u' + MARK + b'"')
+    assert read_all(_write(tmp_path / "log.jsonl", MARK + good, inside))[0] == [
+        ("u", "i", MICROS),
+        ("u\ufeff", "i", MICROS),
+    ]
     wanted = ([("u", "i", MICROS)] * 4, {"broken line": [4, 5, 7]})
     assert read_all(_write(tmp_path / "log.jsonl", *lines)) == wanted
     rotated = ([("u", "i", MICROS)] * 4, {"broken line": [1, 5, 6]})

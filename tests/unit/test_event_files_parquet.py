@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import pathlib
 from typing import Any
@@ -11,7 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.event_files import EventFields, EventFileError, estimate_log, find_log_chunks, parquet
+from dp_transforms.event_files import (
+    EventFields,
+    EventFileError,
+    estimate_log,
+    find_log_chunks,
+    parquet,
+    read_log_chunk,
+)
 from tests.unit.event_files_oracle import SECRET, expected, read_all, read_chunks, write_parquet
 
 UTC = datetime.timezone.utc
@@ -222,6 +230,15 @@ def test_changed_data_pages_are_damage_or_all_rows(tmp_path: pathlib.Path, kind:
             assert len(events) + sum(map(len, rejected.values())) == count
     assert damaged > 50
     assert whole > 50
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_other_rows_than_the_footer_says(tmp_path: pathlib.Path, more: int) -> None:
+    path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS))
+    (chunk,) = find_log_chunks([path], EventFields())
+    told = dataclasses.replace(chunk, events=len(ROWS) + more)
+    with pytest.raises(EventFileError, match=f"damaged or no Parquet file after row {len(ROWS)}"):
+        list(read_log_chunk(told, EventFields()))
 
 
 @pytest.mark.parametrize("index", [2, -1, 127, -128])

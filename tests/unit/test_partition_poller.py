@@ -119,15 +119,15 @@ class Unstamped:
         return dataclasses.replace(polled, passed_micros=None)
 
 
-def test_files_that_cannot_be_read_move_the_clock_too(tmp_path: pathlib.Path) -> None:
+def test_files_of_which_no_row_can_be_read_move_the_clock_too(tmp_path: pathlib.Path) -> None:
     """The declared range is long past: whatever arrives now is behind its end."""
     (reader,) = [partition.open() for partition in LogFolder(str(tmp_path), EventFields(), 0.1).partitions()]
     stepped = poller()
     progress = stepped.start()
-    for name in ("a.jsonl", "b.csv", "c.parquet"):
+    for name, content in (("a.jsonl", "broken"), ("b.csv", "user,item,timestamp\nbroken\n")):
         assert stepped.step("p", progress, reader, at(0)).counts["records_read"] == 0
         assert progress.next_window == 0
-        (tmp_path / ".being-written").write_text("broken")
+        (tmp_path / ".being-written").write_text(content)
         (tmp_path / ".being-written").rename(tmp_path / name)
         time.sleep(0.2)
         restored = stepped.restore(progress.to_bytes())
