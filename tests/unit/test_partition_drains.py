@@ -219,15 +219,13 @@ def counted_by_run(
 
 def moment_to_stop(source: random.Random, log: list[list[Told]], clock: StreamClock) -> int:
     """Any moment; or one when a record is just there; or such that the last that counts is a record's own."""
-    record = source.choice([one for told in log for one in told])
-    margin = clock.stop_micros(0)
-    return source.choice(
-        (
-            source.randrange((START - 40) * MICROS, (START + 340) * MICROS),
-            record.shown_at + source.randrange(2 * MICROS),
-            record.arrival.micros - margin + source.choice((-1, 0, 0)),
-        )
-    )
+    any_moment = source.randrange((START - 40) * MICROS, (START + 340) * MICROS)
+    of_others = [one for told in log for one in told if not one.is_of_x]
+    if not of_others:
+        return any_moment
+    record, margin = source.choice(of_others), clock.stop_micros(0)
+    own = record.arrival.micros - margin + source.choice((-1, 0, 0))
+    return source.choice((any_moment, record.shown_at + source.randrange(2 * MICROS), own))
 
 
 def case_of(seed: int, kind: str, is_stopped: bool) -> tuple[list[list[Told]], int | None, list[set[tuple[int, int]]]]:
