@@ -1,0 +1,120 @@
+"""What the monitor is given by a replay of files: the pairs of the others, and whether the run ends in an error."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+
+from dp_transforms.assign_windows import AssignWindows, PackPairsDoFn, Sharding
+from dp_transforms.bound_contributions import BoundContributions, BoundContributionsDoFn
+from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks, read_log_chunk
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.noise_key import KeyFile
+from dp_transforms.read_events import ReadEvents
+from tests.beam.test_monitor_do_fn import HeldSecret
+from tests.neighbours.logs import ODD_USERS, PLAN, USERS, Log, without_him
+from tests.pipeline_helpers import SECRET, Collected, local_pipeline, settings_of
+
+SETTINGS = settings_of(PLAN)
+SHARDING = Sharding(1, 2)
+FIELDS = EventFields()
+OTHERS = (*USERS, *ODD_USERS)
+Pair = tuple[int, str, str]  # window, user, item
+
+
+class Given(NamedTuple):
+    """pairs: of others. error: kind of the error that the run ended with, if it did; then there are no pairs."""
+
+    pairs: frozenset[Pair]
+    error: str | None = None
+
+
+@functools.lru_cache
+def names_by_hash(users: tuple[str, ...] = OTHERS) -> dict[int, str]:
+    hashes = SETTINGS.stream_keys(SECRET).user_ids(pa.array(users, pa.string()))
+    return dict(zip(hashes[:, 0].tolist(), users, strict=True))
+
+
+def pairs_of_cells(blobs: Iterable[bytes], users: tuple[str, ...] = OTHERS) -> frozenset[Pair]:
+    """Packed `ItemHolders` -> the pairs of those users."""
+    names, pairs = names_by_hash(users), set()
+    for blob in blobs:
+        cells = ItemHolders.from_bytes(blob)
+        labels = cells.table.labels.to_pylist()
+        for cell, (window, item) in enumerate(zip(cells.windows.tolist(), cells.items.tolist(), strict=True)):
+            holders = cells.holders[cells.splits[cell] : cells.splits[cell + 1]]
+            assert len(np.unique(holders)) == len(holders), "a user is there twice"
+            pairs |= {(window, names[user], labels[item]) for user in holders.tolist() if user in names}
+    return frozenset(pairs)
+
+
+def replayed(sources: Sequence[str], fields: EventFields, users: tuple[str, ...] = OTHERS) -> Given:
+    """By the stages of a replay, called one after the other without a pipeline around them."""
+    pack = PackPairsDoFn(SETTINGS, HeldSecret(), SHARDING, stamp=False)
+    bound = BoundContributionsDoFn(SETTINGS, HeldSecret(), SHARDING)
+    groups: dict[tuple[int, int], list[bytes]] = {}
+    try:
+        for do_fn in (pack, bound):
+            do_fn.setup()
+        for chunk in find_log_chunks(sources, fields):
+            for block in read_log_chunk(chunk, fields):
+                for key, packed in pack.process(block.batch):  # type: ignore[misc]
+                    groups.setdefault(key, []).append(packed)
+    except EventFileError as error:
+        return Given(frozenset(), type(error).__name__)
+    cells = [
+        blob
+        for group in groups.items()
+        for _, blob in bound.process(group, beam.utils.windowed_value.PANE_INFO_UNKNOWN)
+    ]
+    return Given(pairs_of_cells(cells, users))
+
+
+def replayed_by_pipeline(logs: dict[str, Sequence[str]], fields: EventFields, key: str) -> dict[str, frozenset[Pair]]:
+    """The same in a real pipeline, with a branch for each of several logs."""
+    pipeline, seen = local_pipeline(), {}
+    for name, sources in logs.items():
+        seen[name] = Collected()
+        batches, _ = pipeline | f"Read {name}" >> ReadEvents(find_log_chunks(sources, fields), fields)
+        cells = (
+            batches
+            | f"Assign {name}" >> AssignWindows(SETTINGS, KeyFile(key), SHARDING, True)
+            | f"Bound {name}" >> BoundContributions(SETTINGS, KeyFile(key), SHARDING)
+        )
+        _ = cells | f"See {name}" >> seen[name].sink()
+    pipeline.run().wait_until_finish()
+    return {name: pairs_of_cells(blob for _, blob in cells.values) for name, cells in seen.items()}
+
+
+class Neighbours:
+    """A folder for the files of D, and one for those of D without x'."""
+
+    def __init__(self, tmp_path: pathlib.Path) -> None:
+        self.folders = tmp_path / "with", tmp_path / "without"
+        for folder in self.folders:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, write: Callable[[pathlib.Path, Log], object], log: Log) -> Neighbours:
+        """write: a log to a folder, under the same names for both."""
+        for folder, rows in zip(self.folders, (log, without_him(log)), strict=True):
+            write(folder, rows)
+        return self
+
+    def same(self, fields: EventFields = FIELDS, users: tuple[str, ...] = OTHERS) -> Given:
+        """What the two give, which must be the same: what the others hold, and whether the run ends in an error."""
+        with_him, without = (replayed([str(folder)], fields, users) for folder in self.folders)
+        assert with_him.error == without.error, "one of the runs ends in an error, and the other does not"
+        assert_same_pairs(with_him.pairs, without.pairs)
+        return without
+
+
+def assert_same_pairs(with_him: frozenset[Pair], without: frozenset[Pair]) -> None:
+    lost, gained = without - with_him, with_him - without
+    told = f"{len(lost)} pairs of others lost, {len(gained)} gained, as {sorted(lost or gained)[:3]}"
+    assert (len(lost), len(gained)) == (0, 0), told

@@ -1,0 +1,220 @@
+"""The faults that were found once, put back one by one: each must be found by the tests beside, which pass without."""
+
+from __future__ import annotations
+
+import csv
+import io
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dp_transforms.event_files import avro, columns, csv_lines, json_lines, times
+from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
+from dp_transforms.event_files.text_files import TextStream
+from dp_transforms.event_streams import log_folder
+from dp_transforms.event_streams.kafka_reader import KafkaReader
+from dp_transforms.event_streams.partition_poller import PartitionPoller
+from dp_transforms.event_streams.partition_progress import CLOCK_END, PartitionProgress, StreamClock
+from dp_transforms.event_streams.record_formats import DecodedRecords, JsonRecordDecoder
+from tests.neighbours import (
+    test_folder_stream,
+    test_kafka_stream,
+    test_replay_by_other_ways,
+    test_replay_of_binary_files,
+    test_replay_of_text,
+)
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def judge_files_by_their_first_lines(patch: pytest.MonkeyPatch) -> None:
+    """1, of replays: no item in the first 100 lines, so no field of that name in the file."""
+
+    def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
+        with TextStream(path) as text:
+            lines = bytes(text.stream.read(1 << 20)).split(b"\n")[:100]
+        if not any(f'"{fields.item}"'.encode() in line for line in lines):
+            raise EventFileError(path, f"no field {fields.item!r}.")
+        return found(path, fields)
+
+    found = json_lines.find_chunks
+    patch.setattr(json_lines, "find_chunks", find_chunks)
+
+
+def reject_the_rest_and_go_on(patch: pytest.MonkeyPatch) -> None:
+    """1, of streams: a file that cannot be read, by the rule above, is passed over."""
+
+    def blocks(path: str, fields: EventFields) -> Iterator[ReadBlock]:
+        try:
+            yield from read(path, fields)
+        except EventFileError:
+            return
+
+    judge_files_by_their_first_lines(patch)
+    read = log_folder._blocks
+    patch.setattr(log_folder, "_blocks", blocks)
+
+
+def cut_at_the_boundary_of_a_poll(patch: pytest.MonkeyPatch) -> None:
+    """2: a drain closes all windows with what was read so far."""
+
+    def read(self: Any, name: str, progress: Any, reader: Any, now: int, since: int, find_stop: Any, step: Any) -> None:
+        if find_stop() is not None and progress.position is not None:
+            progress.intend_clock(CLOCK_END)
+        else:
+            go_on(self, name, progress, reader, now, since, lambda: None, step)
+
+    go_on = PartitionPoller._read
+    patch.setattr(PartitionPoller, "_read", read)
+
+
+def drain_when_a_poll_is_not_full(patch: pytest.MonkeyPatch) -> None:
+    """2, less crude: what was read by the step that saw the stop counts, whenever it arrived."""
+
+    def take(self: Any, polled: Any, now: int) -> Any:
+        stop, self.stop_micros = self.stop_micros, None
+        try:
+            return taken(self, polled, now)
+        finally:
+            self.stop_micros = stop
+
+    taken = PartitionProgress.take
+    patch.setattr(PartitionProgress, "take", take)
+
+
+def let_quotes_run_over_lines(patch: pytest.MonkeyPatch) -> None:
+    """3: a quote that one user opens ends where another one stands, and the rows between are in a cell."""
+
+    def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
+        with TextStream(chunk.path) as text:
+            lines = io.StringIO(bytes(text.stream.read()).decode("latin1").replace("\0", "?"), newline="")
+        names, *rows = csv.reader(lines, delimiter="\t" if ".tsv" in chunk.path else ",")
+        yield block_of([row for row in rows if len(row) == len(names)], chunk, fields)
+
+    csv.field_size_limit(1 << 30)
+    patch.setattr(csv_lines, "read_chunk", read_chunk)
+
+
+def block_of(rows: list[list[str]], chunk: LogChunk, fields: EventFields) -> ReadBlock:
+    user, item, time = (pa.array([row[at].encode("latin1") for row in rows], pa.binary()) for at in range(3))
+    read = (columns.encode_ids(user), columns.encode_ids(item), times.parse_times(time, fields.time_unit))
+    return columns.assemble_block(chunk.path, read, lambda found: found, chunk.bytes)
+
+
+def give_up_at_a_long_row(patch: pytest.MonkeyPatch) -> None:
+    """4: a row over 4 MB, or a block over 16, ends the reading of its file, with an error."""
+
+    def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
+        with TextStream(chunk.path) as text:
+            if max(map(len, bytes(text.stream.read()).split(b"\n"))) > 4 << 20:
+                raise EventFileError(chunk.path, "a row over 4 MB.")
+        yield from read_csv(chunk, fields)
+
+    read_csv = csv_lines.read_chunk
+    patch.setattr(csv_lines, "read_chunk", read_chunk)
+    patch.setattr(avro, "decode_one_by_one", lambda *_: 1 / 0)
+
+
+def lose_what_is_read_with_a_broken_record(patch: pytest.MonkeyPatch) -> None:
+    """Of Kafka: one broken value, and nothing of its poll is decoded."""
+
+    def decode(self: Any, source: str, values: Any, positions: Any) -> DecodedRecords:
+        decoded = whole(self, source, values, positions)
+        if not decoded.rejected:
+            return decoded
+        none = np.zeros(0, np.int64)
+        return DecodedRecords(columns.empty_batch(), none, decoded.rejected)
+
+    whole = JsonRecordDecoder.decode
+    patch.setattr(JsonRecordDecoder, "decode", decode)
+
+
+def let_the_latest_clock_value_decide(patch: pytest.MonkeyPatch) -> None:
+    """A record is late by the largest arrival before it, not by its own."""
+    patch.setattr(StreamClock, "out_of_order_micros", property(lambda clock: 0))
+
+
+def close_what_is_idle_without_asking_the_log(patch: pytest.MonkeyPatch) -> None:
+    """The wall clock closes windows, whatever the log still holds."""
+
+    def idle(self: Any, now: int, since: int) -> int:
+        return now
+
+    patch.setattr(PartitionProgress, "idle_clock_micros", idle)
+    patch.setattr(KafkaReader, "confirm_end", lambda reader: True)
+
+
+def read_numbers_as_ids_in_the_fast_way_alone(patch: pytest.MonkeyPatch) -> None:
+    """Where a line is odd, whole numbers are no ids any more."""
+
+    def id_column(values: list[Any]) -> columns.IdColumn:
+        read = slow(values)
+        read.faults[[isinstance(value, json_lines._Integer) for value in values]] = columns.WRONG_TYPE
+        return read
+
+    slow = json_lines._id_column
+    patch.setattr(json_lines, "_id_column", id_column)
+
+
+def leave_out_a_block_with_an_odd_time(patch: pytest.MonkeyPatch) -> None:
+    """A column of times with one that is far outside the range is no column of times."""
+
+    def assemble(source: str, read: Any, *more: Any) -> ReadBlock:
+        block = whole(source, read, *more)
+        is_odd = bool((read[2].faults != 0).any() or (np.abs(block.batch.time_micros) > 10**17).any())
+        none = np.zeros(len(block.batch), np.bool_)
+        return ReadBlock(block.batch.where(none), block.rejected, block.rows, block.bytes) if is_odd else block
+
+    whole = columns.assemble_block
+    patch.setattr(columns, "assemble_block", assemble)
+
+
+# Each with the tests that must find it, and what they are called with behind the folder or the patches.
+FOUND: list[tuple[Plant, Callable[..., None], tuple[Any, ...]]] = [
+    (
+        judge_files_by_their_first_lines,
+        test_replay_of_text.test_what_the_first_rows_hold_judges_no_other_row,
+        ("jsonl", "no item"),
+    ),
+    (reject_the_rest_and_go_on, test_folder_stream.test_what_a_file_begins_with_judges_no_other_row, ()),
+    (cut_at_the_boundary_of_a_poll, test_kafka_stream.test_a_drain_in_a_backlog_of_50_000, ("arrival",)),
+    (cut_at_the_boundary_of_a_poll, test_kafka_stream.test_a_drain_in_a_backlog_of_50_000, ("event",)),
+    (cut_at_the_boundary_of_a_poll, test_kafka_stream.test_a_drain_whatever_the_size_of_a_poll, (1_000,)),
+    (cut_at_the_boundary_of_a_poll, test_folder_stream.test_a_drain_behind_any_file, ("csv", "arrival")),
+    (drain_when_a_poll_is_not_full, test_kafka_stream.test_a_drain_at_any_moment_in_a_backlog, ("json", "arrival")),
+    (let_quotes_run_over_lines, test_replay_of_text.test_small_rows, ("csv", "a quote opens, later one closes")),
+    (let_quotes_run_over_lines, test_replay_of_text.test_all_of_them_at_once_in_any_order, ("csv",)),
+    (give_up_at_a_long_row, test_replay_of_text.test_large_rows_and_many, ("csv", "a cell of 9 MB")),
+    (give_up_at_a_long_row, test_replay_of_binary_files.test_large_cells_and_many_rows, ("null", "17 MB")),
+    (lose_what_is_read_with_a_broken_record, test_kafka_stream.test_a_backlog, ("json", "arrival", "fixed")),
+    (let_the_latest_clock_value_decide, test_kafka_stream.test_a_backlog, ("json", "arrival", "fixed")),
+    (
+        close_what_is_idle_without_asking_the_log,
+        test_kafka_stream.test_a_live_stream_with_pauses,
+        ("json", "arrival, in order"),
+    ),
+    (read_numbers_as_ids_in_the_fast_way_alone, test_replay_by_other_ways.test_items_of_one_kind, ("7",)),
+    (leave_out_a_block_with_an_odd_time, test_replay_by_other_ways.test_plain_rows_of_others, ("csv",)),
+    (leave_out_a_block_with_an_odd_time, test_replay_of_binary_files.test_parquet, ("binary",)),
+]
+
+
+@pytest.mark.parametrize(
+    ("plant", "test", "case"), FOUND, ids=[f"{plant.__name__}-{test.__name__}-{case}" for plant, test, case in FOUND]
+)
+def test_each_is_found(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plant: Plant,
+    test: Callable[..., None],
+    case: tuple[Any, ...],
+) -> None:
+    plant(monkeypatch)
+    monkeypatch.setattr("dp_transforms.event_streams.partition_poller.MAX_SECONDS", 0.005)
+    needs = monkeypatch if test.__module__ == test_kafka_stream.__name__ else tmp_path
+    with pytest.raises(AssertionError):
+        test(needs, *case)

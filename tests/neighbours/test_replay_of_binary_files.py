@@ -1,0 +1,103 @@
+"""Parquet and Avro: no record of x' changes what is read of the others, nor whether the run ends in an error."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from dp_transforms.event_files import EventFields
+from tests.neighbours.binary_files import (
+    AVRO_CODECS,
+    PARQUET,
+    Cells,
+    cells_of,
+    hostile_cells,
+    large_cells,
+    odd_cells,
+    write_avro,
+    write_parquet,
+)
+from tests.neighbours.logs import PLACES, Log, crowd, expected_pairs, place
+from tests.neighbours.replayed import FIELDS, Neighbours
+from tests.neighbours.rounds import rounds
+
+EVENTS = crowd(1)
+EXPECTED = expected_pairs(EVENTS)
+SECONDS = EventFields(time_unit="s")
+
+
+def fields_of(kind: str) -> EventFields:
+    return SECONDS if kind == "float" else FIELDS
+
+
+def others_of(kind: str) -> list[Cells]:
+    cells = cells_of(EVENTS, kind) + odd_cells(kind)
+    random.Random(3).shuffle(cells)
+    return cells
+
+
+def logs(name: str, kind: str) -> Iterator[Log]:
+    """Each case of rows of x' in turn, somewhere among the others."""
+    for case, his in hostile_cells(kind).items():
+        for source in rounds(name, kind, case):
+            yield place(others_of(kind), his, source.choice(PLACES), source.getrandbits(32))
+
+
+@pytest.mark.parametrize("name", PARQUET)
+def test_parquet(tmp_path: pathlib.Path, name: str) -> None:
+    layout, pair = PARQUET[name], Neighbours(tmp_path)
+    kind = "whole" if layout.kind == "ns" else layout.kind
+    for log in logs(name, kind):
+        pair.write(lambda folder, rows: write_parquet(folder / "log.parquet", layout, rows), log)
+        assert pair.same(fields_of(kind)).pairs >= EXPECTED
+
+
+@pytest.mark.parametrize("codec", AVRO_CODECS)
+@pytest.mark.parametrize("kind", ["whole", "float", "text"])
+def test_avro(tmp_path: pathlib.Path, kind: str, codec: str) -> None:
+    pair = Neighbours(tmp_path)
+    block_bytes = {"whole": 16_000, "float": 2_000, "text": 100}[kind]
+    for log in logs(codec, kind):
+        pair.write(lambda folder, rows: write_avro(folder / "log.avro", kind, rows, codec, block_bytes), log)
+        assert pair.same(fields_of(kind)).pairs >= EXPECTED
+
+
+def write_large(folder: pathlib.Path, form: str, log: Log) -> None:
+    if form == "parquet":
+        write_parquet(folder / "log.parquet", PARQUET["binary"]._replace(group=1 << 20), log)
+    else:
+        write_avro(folder / "log.avro", "whole", log, form)
+
+
+@pytest.mark.parametrize("case", large_cells())
+@pytest.mark.parametrize("form", ["parquet", *AVRO_CODECS])
+def test_large_cells_and_many_rows(tmp_path: pathlib.Path, form: str, case: str) -> None:
+    """Avro writers put what follows a large record into the block behind it, and what came before it into its own."""
+    pair = Neighbours(tmp_path)
+    for source in rounds(form, case):
+        log = place(others_of("whole"), large_cells()[case], source.choice(PLACES), source.getrandbits(32))
+        pair.write(lambda folder, rows: write_large(folder, form, rows), log)
+        assert pair.same().pairs >= EXPECTED
+
+
+@pytest.mark.parametrize("form", ["parquet", "avro"])
+def test_several_files(tmp_path: pathlib.Path, form: str) -> None:
+    """x' alone in a file, and in each of two."""
+
+    def write(folder: pathlib.Path, log: Log) -> None:
+        part = len(others) // 2
+        split = next(number for number, row in enumerate(log) if row.body == others[part])
+        his = [row for row in log if row.is_his]
+        for number, rows in enumerate([log[:split], his, log[split:]]):
+            if form == "parquet":
+                write_parquet(folder / f"{number}.parquet", PARQUET["small dictionary"], rows)
+            else:
+                write_avro(folder / f"{number}.avro", "whole", rows, "deflate")
+
+    pair = Neighbours(tmp_path)
+    others = others_of("whole")
+    for seed, (case, his) in enumerate(hostile_cells("whole").items()):
+        assert pair.write(write, place(others, his, "spread", seed)).same().pairs >= EXPECTED, case

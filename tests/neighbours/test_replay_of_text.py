@@ -1,0 +1,208 @@
+"""CSV, TSV and JSON lines: no row of x' changes what is read of the others, nor whether the run ends in an error."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from dp_transforms.event_files import EventFields
+from tests.neighbours.logs import HIM, NOW, PLACES, Log, Row, crowd, expected_pairs, place, without_him
+from tests.neighbours.replayed import FIELDS, Given, Neighbours
+from tests.neighbours.rounds import rounds
+from tests.neighbours.text_files import FORMATS, TextFormat, write, write_members
+from tests.pipeline_helpers import START
+
+EVENTS = crowd(1)
+EXPECTED = expected_pairs(EVENTS)
+
+
+def same(pair: Neighbours, form: TextFormat, log: Log, fields: EventFields = FIELDS, **layout: object) -> Given:
+    """Writes both and reads both."""
+    return pair.write(lambda folder, rows: write(folder, form, rows, **layout), log).same(fields)  # type: ignore[arg-type]
+
+
+def lines_of(form: TextFormat) -> list[bytes]:
+    """Plain lines of the others with the odd ones in between."""
+    lines = [form.spell(event) for event in EVENTS]
+    random.Random(2).shuffle(odd := form.odd())
+    for number, line in enumerate(odd):
+        lines.insert(3 * number, line)
+    return lines
+
+
+def cases(kind: str) -> list[tuple[str, str]]:
+    return [(name, case) for name, form in FORMATS.items() for case in getattr(form, kind)]
+
+
+@pytest.mark.parametrize(("name", "case"), cases("hostile"))
+def test_small_rows(tmp_path: pathlib.Path, name: str, case: str) -> None:
+    form, pair = FORMATS[name], Neighbours(tmp_path)
+    others = lines_of(form)
+    assert not any(b"\n" in line for line in form.hostile[case])
+    for source in rounds(name, case):
+        for where in source.sample(PLACES, 2):
+            log = place(others, form.hostile[case], where, source.getrandbits(32))
+            given = same(pair, form, log, line_end=source.choice([b"\n", b"\r\n"]), is_ended=source.random() < 0.7)
+            assert given.pairs >= EXPECTED, where
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_all_of_them_at_once_in_any_order(tmp_path: pathlib.Path, name: str) -> None:
+    form, pair = FORMATS[name], Neighbours(tmp_path)
+    others = lines_of(form)
+    his = [line for lines in form.hostile.values() for line in lines[:50] if len(line) < 100_000]
+    for source in rounds(name):
+        for mark in (b"", b"\xef\xbb\xbf"):
+            chosen = source.choices(his, k=source.choice([3, 30, 300]))
+            log = place(others, chosen, "spread", source.getrandbits(32))
+            given = same(pair, form, log, is_ended=source.random() < 0.5, mark=mark)
+            assert given.pairs >= EXPECTED
+
+
+@pytest.mark.parametrize(("name", "case"), [case for case in cases("large") if case[0] in ("csv", "jsonl")])
+def test_large_rows_and_many(tmp_path: pathlib.Path, name: str, case: str) -> None:
+    form, pair = FORMATS[name], Neighbours(tmp_path)
+    for source in rounds(name, case):
+        log = place(lines_of(form), form.large[case], source.choice(PLACES), source.getrandbits(32))
+        assert same(pair, form, log, is_ended=source.random() < 0.5).pairs >= EXPECTED
+
+
+def sampled(form: TextFormat) -> Iterator[tuple[str, list[bytes], random.Random]]:
+    """Some cases of each round."""
+    for source in rounds(form.ending):
+        for case in source.sample(sorted(form.hostile), 12):
+            yield case, form.hostile[case], source
+
+
+# What the first lines of a file hold, all of it written by others, and what x' writes at its begin.
+HEADS = {
+    "csv": {
+        "numbers for times": [b"u1,A,1700000000"] * 120,
+        "too few cells": [b"u1,A"] * 120,
+        "blank lines": [b""] * 2_000,
+        "other separators": [b"u1;A;" + NOW.encode()] * 120,
+    },
+    "jsonl": {
+        "no item": [b'{"user": "u1", "timestamp": "%s"}' % NOW.encode()] * 120,
+        "numbers for times": [b'{"user": "u1", "item": "A", "timestamp": 1700000000}'] * 120,
+        "broken lines": [b'{"user": "u1", '] * 120,
+        "no objects": [b"[]"] * 120,
+        "blank lines": [b""] * 2_000,
+        "numbers for users": [b'{"user": 7, "item": "A", "timestamp": "%s"}' % NOW.encode()] * 120,
+    },
+}
+HIS_FIRST = {
+    "csv": [b"x',A," + NOW.encode(), b"x',A,1700000000", b"x'", b"x',\""],
+    "jsonl": [
+        b'{"user": "x\'", "item": "A", "timestamp": "%s"}' % NOW.encode(),
+        b'{"user": "x\'", "item": "A", "timestamp": 1.5}',
+        b'{"user": "x\'", "item": null, "timestamp": null}',
+        b"{",
+        b"\xff\xfe{\0}\0",
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "head"), [(name, head) for name, heads in HEADS.items() for head in heads])
+def test_what_the_first_rows_hold_judges_no_other_row(tmp_path: pathlib.Path, name: str, head: str) -> None:
+    form, pair = FORMATS[name], Neighbours(tmp_path)
+    others = [*HEADS[name][head], *(form.spell(event) for event in EVENTS)]
+    for his, count, where in itertools.product(HIS_FIRST[name], (1, 120), ("first", "last")):
+        assert same(pair, form, place(others, [his] * count, where)).pairs >= EXPECTED
+
+
+@pytest.mark.parametrize("unit", ["s", "ms"])
+@pytest.mark.parametrize("name", ["csv", "jsonl"])
+def test_times_as_numbers(tmp_path: pathlib.Path, name: str, unit: str) -> None:
+    """Whole ones, floating ones and texts of numbers are read alike whatever other kinds stand beside them."""
+    form, pair, fields = FORMATS[name], Neighbours(tmp_path), EventFields(time_unit=unit)
+    factor = {"s": 1, "ms": 1000}[unit]
+    moments = [(START + 10) * factor, (START + 10) * factor + 0.75, f"{(START + 70) * factor}", "1.70000004e9", "+17e8"]
+    odd = [*moments, None, True, -0.0, 1e300, "9" * 30, 2**53 + 1, 2**63 - 1, -(2**63), "0x10", "1_0", "", "iso"]
+    quote = '"' if name == "jsonl" else ""
+
+    def line(user: str, item: str, time: object) -> bytes:
+        if name == "csv":
+            return f"{user},{item},{'' if time is None else time}".encode()
+        told = "null" if time is None else "true" if time is True else f'"{time}"' if isinstance(time, str) else time
+        return f'{{"user": "{user}", "item": "{item}", "timestamp": {told}}}'.encode()
+
+    assert quote in line("u", "i", "1").decode()
+    others = [line(f"u{number % 9}", f"time {number}", time) for number, time in enumerate([*moments, *odd])]
+    many = [line(f"u{n % 40}", "A", (START + n) * factor) for n in range(300)]
+    for time in odd:
+        for source in rounds(name, unit, time):
+            log = place([*many, *others, *many], [line(HIM, "A", time)] * 2, source.choice(PLACES))
+            given = same(pair, form, log, fields)
+            assert len({user for _, user, item in given.pairs if item == "A"}) == 40
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_several_files(tmp_path: pathlib.Path, name: str) -> None:
+    """x' alone in a file, which is then empty, or not there; x' in the middle; others in each."""
+    form, pair = FORMATS[name], Neighbours(tmp_path)
+    others = lines_of(form)
+    third = len(others) // 3
+    for case, his, source in sampled(form):
+        is_there = source.random() < 0.5
+        logs = {
+            "a": place(others[:third], [], "first"),
+            "b": [Row(body, True) for body in his],
+            "c": place(others[third : 2 * third], his, "spread"),
+            "d": place(others[2 * third :], [], "first"),
+        }
+        for number, folder in enumerate(pair.folders):
+            for old in folder.iterdir():
+                old.unlink()
+            for file, log in logs.items():
+                rows = without_him(log) if number else log
+                if rows or not number or is_there:
+                    write(folder, form, rows, name=file)
+        assert pair.same().pairs >= EXPECTED, case
+
+
+@pytest.mark.parametrize("name", ["csv.gz", "jsonl.gz"])
+def test_members_of_gzip(tmp_path: pathlib.Path, name: str) -> None:
+    """x' in a member of its own, empty members, and one member for each row."""
+    form, pair = FORMATS[name], Neighbours(tmp_path)
+    others = [Row(line) for line in lines_of(form)]
+    for case, hostile, source in sampled(form):
+        his = [Row(line, True) for line in hostile]
+        layouts = [
+            [others[:50], his, others[50:]],
+            [his, [], others, []],
+            [others, [], his],
+            [[], [*others, *his]],
+        ]
+        if case in ("open texts", "quotes of all sorts"):
+            layouts.append([[row] for row in [*his[:1], *others, *his[1:]]])
+        for members in source.sample(layouts, 2):
+            without = [without_him(member) for member in members]
+            write_members(pair.folders[0], form, members)
+            # A member of x' alone is empty without him, or not there.
+            kept = source.choice([without, [member for member in without if member]])
+            write_members(pair.folders[1], form, kept)
+            assert pair.same().pairs >= EXPECTED, case
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"user,item,timestamp,item",
+        b"user,user,item,timestamp",
+        b"user,item",
+        b'user,"item",timestamp',
+        b"\xff,user,item,timestamp",
+    ],
+)
+def test_headers_judge_alike(tmp_path: pathlib.Path, header: bytes) -> None:
+    """The header is the writer's. What it leads to must not depend on who is in the log."""
+    form, pair = FORMATS["csv"]._replace(header=header), Neighbours(tmp_path)
+    others = [b",".join([line, b"more"] if header.count(b",") > 2 else [line]) for line in map(form.spell, EVENTS)]
+    for case, hostile in form.hostile.items():
+        for source in rounds(header, case):
+            same(pair, form, place(others, hostile, source.choice(PLACES)))

@@ -1,0 +1,208 @@
+"""Whole runs over D and over D without x', with one noise key and run id: reports may differ in x' alone."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import time
+import types
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.event_files import EventFields
+from dp_transforms.event_streams.kafka_topic import KafkaTopic
+from dp_transforms.event_streams.log_folder import LogFolder
+from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.poll_partitions import PollPartitions
+from dp_transforms.report_files import read_report_file
+from dp_transforms.window_schedule import WindowSchedule
+from pipelines.cli import main
+from tests.beam.test_monitor_stream import Ran
+from tests.neighbours.binary_files import PARQUET, cells_of, hostile_cells, odd_cells, write_avro, write_parquet
+from tests.neighbours.broker import Brokers, Message, Partition
+from tests.neighbours.logs import WINDOWS, Log, Row, as_json, crowd, expected_pairs, iso, place, without_him
+from tests.neighbours.replayed import FIELDS, assert_same_pairs, replayed_by_pipeline
+from tests.neighbours.stepped import WallClock
+from tests.neighbours.text_files import FORMATS, write, write_members
+from tests.oracle import Event
+from tests.pipeline_helpers import MICROS, START, key_file, small_plan
+
+SOURCE = random.Random(7)
+
+
+def mine(body: Any, number: int) -> Any:
+    """The same row of x', of an item that nobody else holds, and no other row of his."""
+    item = f"mine {number}".encode()
+    if isinstance(body, tuple):
+        return tuple(item if cell == b"A" else cell for cell in body)
+    return body.replace(b"A", item) if len(body) < 100_000 else body
+
+
+def hostile(cases: dict[str, Sequence[Any]], count: int = 150) -> list[Any]:
+    chosen = SOURCE.choices(list(cases.values()), k=count)
+    return [mine(SOURCE.choice(rows), number) for number, rows in enumerate(chosen)]
+
+
+def logs_of(events: Sequence[Event]) -> dict[str, Log]:
+    """A part of the events in each format, with rows of x' all over."""
+    logs = {}
+    names = [*FORMATS, "members", "parquet", "avro deflate", "avro zstandard"]
+    for number, name in enumerate(names):
+        own = list(events[number :: len(names)])
+        if name in FORMATS or name == "members":
+            form = FORMATS[name if name in FORMATS else "jsonl.gz"]
+            others, his = [*map(form.spell, own), *form.odd()], hostile(form.hostile)
+        else:
+            others, his = cells_of(own, "whole") + odd_cells("whole"), hostile(hostile_cells("whole"))
+        logs[name] = place(others, his, "spread", number)
+    return logs
+
+
+def write_all(folder: pathlib.Path, logs: dict[str, Log], *, with_him: bool) -> dict[str, list[str]]:
+    """Files of all formats, by their names."""
+    folder.mkdir()
+    for name, log in logs.items():
+        rows = log if with_him else without_him(log)
+        own = folder / name.replace(" ", "-")
+        own.mkdir()
+        if name in FORMATS:
+            write(own, FORMATS[name], rows)
+        elif name == "members":
+            half = len(rows) // 2
+            write_members(own, FORMATS["jsonl.gz"], [rows[:half], [], rows[half:]])
+        elif name == "parquet":
+            write_parquet(own / "log.parquet", PARQUET["small dictionary"], rows)
+        else:
+            write_avro(own / "log.avro", "whole", rows, name.split()[1], 2_000)
+    return {name: [str(folder / name.replace(" ", "-"))] for name in logs}
+
+
+def test_a_real_pipeline_gives_the_monitor_the_same(tmp_path: pathlib.Path) -> None:
+    events = crowd(3, 900)
+    logs = logs_of(events)
+    sources = {
+        f"{name} {kind}": paths
+        for kind, with_him in (("with", True), ("without", False))
+        for name, paths in write_all(tmp_path / kind, logs, with_him=with_him).items()
+    }
+    given = replayed_by_pipeline(sources, FIELDS, key_file(tmp_path))
+    for name in logs:
+        assert_same_pairs(given[f"{name} with"], given[f"{name} without"])
+    assert frozenset().union(*given.values()) >= expected_pairs(events)
+
+
+BUDGET = [
+    *("--start", iso(START * MICROS), "--end", iso((START + WINDOWS * 60) * MICROS), "--window", "1m"),
+    *("--epsilon", "8", "--delta", "1e-6", "--release", "counts", "--max-items-per-user", "50"),
+]
+
+
+def replay(folder: pathlib.Path, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[Any]]:
+    """Exit code and reports of `shh replay` in this process. The key is kept, and the id of the run is the same: no
+    user may choose both, so the test takes the place of what draws ids."""
+    monkeypatch.setattr("pipelines.replay.uuid", types.SimpleNamespace(uuid4=lambda: uuid.UUID(int=7)))
+    output = folder.parent / f"{folder.name}.jsonl"
+    try:
+        main(["replay", str(folder), *BUDGET, *words, "--output", str(output)])
+        code = 0
+    except SystemExit as stopped:
+        code = int(stopped.code or 0)
+    reports = list(read_report_file(str(output))[1]) if code == 0 else []
+    return code, reports
+
+
+def test_the_replay_command_publishes_the_same(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Noisy counts tell by the digest of an item's holders whether a single one of them was lost."""
+    events = [
+        (f"u{user}", f"item {user % 3}", (START + second) * MICROS + user)
+        for user in range(900)
+        for second in (user % 60, 60 + user % 60, 180 + user % 60)
+    ]
+    logs = logs_of(events)
+    key = ["--noise-key-file", key_file(tmp_path), "--max-bad-fraction", "1"]
+    found = {}
+    for kind in ("with", "without"):
+        write_all(tmp_path / kind, logs, with_him=kind == "with")
+        found[kind] = replay(tmp_path / kind, key, monkeypatch)
+    capsys.readouterr()
+    assert found["with"] == found["without"]
+    code, reports = found["with"]
+    assert (code, [len(report.heavy_hitters) for report in reports]) == (0, [3, 3, 3])
+
+
+PLAN = small_plan(WINDOWS, max_items_per_user=4, hits_per_user=24)
+HISTORY = StreamClock("event", 400, 400, 300, 0.3)
+ARRIVAL = StreamClock("arrival", 60, 0, 300, 0.3)
+
+
+def kafka_log(schedule: WindowSchedule) -> list[tuple[int, Row]]:
+    """(arrival in milliseconds, record), one each 40 ms, and 3 in 10 of x'."""
+    span = (schedule.end_seconds - schedule.start_seconds) * MICROS
+    count = 9_000
+    log = []
+    his = hostile(FORMATS["jsonl"].hostile, count)
+    for number in range(count):
+        micros = schedule.start_seconds * MICROS + span * number // count
+        own = Row(his[number], True) if SOURCE.random() < 0.3 else None
+        event = (f"u{SOURCE.randrange(40)}", SOURCE.choice(["A", "B", f"C {number // 1_000}"]), micros)
+        log.append((micros // 1_000, own or Row(as_json(event))))
+    return log
+
+
+def serve(brokers: Brokers, name: str, log: Sequence[tuple[int, Row]]) -> KafkaTopic:
+    messages = [Message(at, millis, row.body) for at, (millis, row) in enumerate(log)]
+    brokers.partitions[name] = Partition(messages, WallClock(2**60))
+    return KafkaTopic("b:1", name, EventFields())
+
+
+def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka by both clocks, a folder by that of events, and a stop in the middle of a backlog, in one pipeline."""
+    # Each poll brings 500 records: so where a poll ends, x' decides.
+    monkeypatch.setitem(PollPartitions.__init__.__kwdefaults__, "max_records", 500)
+    brokers = Brokers(monkeypatch)
+    streams: dict[str, Any] = {}
+    now = int(time.time())
+    stop = tmp_path / "stop"
+    around_now = WindowSchedule.fixed(now - 180, now + 180, 60)
+    # Its stop is asked for now, so the second half of the log arrives behind it.
+    stopped_plan = ReleasePlan.calibrate(
+        epsilon=40,
+        delta=0.1,
+        schedule=around_now,
+        release="counts",
+        max_items_per_user=4,
+        hits_per_user=24,
+        max_users=1000,
+        max_items=1000,
+    )
+    past, present = kafka_log(PLAN.schedule), kafka_log(around_now)
+    logs = logs_of(crowd(4, 900))
+    for kind in ("with", "without"):
+        seen = [entry for entry in past if kind == "with" or not entry[1].is_his]
+        seen_now = [entry for entry in present if kind == "with" or not entry[1].is_his]
+        topic = serve(brokers, f"past {kind}", seen)
+        folder = tmp_path / kind
+        folder.mkdir()
+        for number, paths in enumerate(write_all(tmp_path / f"{kind} files", logs, with_him=kind == "with").values()):
+            (written,) = pathlib.Path(paths[0]).iterdir()
+            os.rename(written, folder / f"{number}-{written.name}")
+        streams[f"kafka, arrival, {kind}"] = topic, PLAN, {"clock": ARRIVAL}
+        streams[f"folder, event, {kind}"] = LogFolder(str(folder), FIELDS, 0.1), PLAN, {"clock": HISTORY}
+        streams[f"kafka, stop, {kind}"] = (
+            serve(brokers, f"now {kind}", seen_now),
+            stopped_plan,
+            {"clock": ARRIVAL, "stop_file": str(stop)},
+        )
+    stop.touch()
+    ran = Ran(tmp_path, streams, shards=2)
+    for name in ("kafka, arrival", "folder, event", "kafka, stop"):
+        assert ran.reports[f"{name}, with"] == ran.reports[f"{name}, without"], name
+        assert ran.ended[f"{name}, with"] == ran.ended[f"{name}, without"] != []
+        assert len(ran.reports[f"{name}, with"]) == (WINDOWS if "stop" not in name else 4), name

@@ -1,0 +1,75 @@
+"""Writers of text logs: lines to files, plain or as members of gzip."""
+
+from __future__ import annotations
+
+import gzip
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tests.neighbours import hostile_lines
+from tests.neighbours.logs import Log, as_csv, as_json, odd_csv_lines, odd_json_lines, tabs
+from tests.oracle import Event
+
+CSV_HEADER = b"user,item,timestamp"
+
+
+class TextFormat(NamedTuple):
+    """How a format spells a row, and what is odd in it. header: without its line end."""
+
+    ending: str
+    header: bytes | None
+    spell: Callable[[Event], bytes]
+    odd: Callable[[], list[bytes]]
+    hostile: dict[str, list[bytes]]
+    large: dict[str, list[bytes]]
+
+
+def _in_tabs(cases: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
+    return {name: [tabs(line) for line in lines] for name, lines in cases.items()}
+
+
+_CSV = TextFormat(".csv", CSV_HEADER, as_csv, odd_csv_lines, hostile_lines.CSV, hostile_lines.CSV_LARGE)
+_TSV = TextFormat(
+    ".tsv",
+    tabs(CSV_HEADER),
+    lambda event: tabs(as_csv(event)),
+    lambda: [tabs(line.replace(b"\t", b" ")) for line in odd_csv_lines()],
+    _in_tabs(hostile_lines.CSV),
+    _in_tabs(hostile_lines.CSV_LARGE),
+)
+_JSON = TextFormat(".jsonl", None, as_json, odd_json_lines, hostile_lines.JSON, hostile_lines.JSON_LARGE)
+
+FORMATS = {
+    "csv": _CSV,
+    "csv.gz": _CSV._replace(ending=".csv.gz"),
+    "tsv": _TSV,
+    "jsonl": _JSON,
+    "jsonl.gz": _JSON._replace(ending=".jsonl.gz"),
+}
+
+
+def text_of(form: TextFormat, log: Log, *, line_end: bytes = b"\n", is_ended: bool = True, mark: bytes = b"") -> bytes:
+    """A whole file. is_ended: whether its last line has an end. mark: before everything."""
+    lines = [] if form.header is None else [form.header]
+    lines += [row.body for row in log]
+    text = line_end.join(lines) + (line_end if lines else b"")
+    return mark + (text if is_ended else text.removesuffix(line_end))
+
+
+def write(folder: pathlib.Path, form: TextFormat, log: Log, name: str = "log", **layout: object) -> str:
+    path = folder / f"{name}{form.ending}"
+    text = text_of(form, log, **layout)  # type: ignore[arg-type]
+    path.write_bytes(gzip.compress(text, 1) if form.ending.endswith(".gz") else text)
+    return str(path)
+
+
+def write_members(folder: pathlib.Path, form: TextFormat, members: Sequence[Log]) -> str:
+    """Each log as a gzip member of its own, one behind the other; the header stands in the first one, with nothing
+    else."""
+    path = folder / f"log{form.ending}"
+    headless = form._replace(header=None)
+    parts = [b"" if form.header is None else form.header + b"\n"]
+    parts += [text_of(headless, member) for member in members]
+    path.write_bytes(b"".join(gzip.compress(part, 1) for part in parts))
+    return str(path)
