@@ -1,0 +1,188 @@
+"""A topic as a source: its settings, its file of secrets, its schema; and the real client on a simulated cluster."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pathlib
+import time
+
+import pytest
+
+from dp_transforms.event_files import EventFields
+from dp_transforms.event_streams import kafka_client, kafka_topic
+from dp_transforms.event_streams.kafka_client import (
+    check_client_config,
+    client_settings,
+    error_name,
+    read_client_config_file,
+    silent_logger,
+)
+from dp_transforms.event_streams.kafka_topic import KafkaPartition, KafkaTopic
+from dp_transforms.event_streams.stream_source import StreamError
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+FIELDS = EventFields("user", "item", "time", "s")
+SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "Event",
+        "fields": [{"name": name, "type": kind} for name, kind in (("user", "string"), ("item", "string"))]
+        + [{"name": "time", "type": "long"}],
+    }
+)
+
+
+def test_a_file_of_settings_is_read_line_by_line(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(
+        "# note\n! note\n\n  sasl.password = a=b #c \nssl.ca.location=/ca.pem\nempty=\nsasl.password=last\n"
+    )
+    assert read_client_config_file(str(path)) == {
+        "sasl.password": "last",
+        "ssl.ca.location": "/ca.pem",
+        "empty": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a=1\nhunter2\n", "line 2 is no setting. Write key=value."),
+        (b"#\n\n = hunter2\n", "line 3 is no setting. Write key=value."),
+        (b"a=\xff\n", "cannot be read. Put it there on every worker."),
+        (b"a=" + b"x" * kafka_client._MAX_FILE_BYTES, "has more than 1 MB"),
+        (None, "cannot be read. Put it there on every worker."),
+    ],
+)
+def test_a_file_of_settings_that_cannot_be_used_is_told_without_its_values(
+    tmp_path: pathlib.Path, content: bytes | None, said: str
+) -> None:
+    path = tmp_path / "client.properties"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(StreamError) as told:
+        read_client_config_file(str(path))
+    assert str(path) in str(told.value)
+    assert said in str(told.value)
+    assert "hunter2" not in str(told.value)
+    assert len(str(told.value)) < 400
+
+
+def test_a_file_of_settings_as_long_as_it_may_be_is_read(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("a=" + "x" * (kafka_client._MAX_FILE_BYTES - 2))
+    assert len(read_client_config_file(str(path))["a"]) == kafka_client._MAX_FILE_BYTES - 2
+
+
+def test_what_the_command_sets_wins_and_cannot_be_set_in_the_file(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("sasl.username=file\nretries=1\nbootstrap.servers=elsewhere:1\n")
+    given = {"sasl.username": "given"}
+    own = {"enable.auto.commit": False}
+    assert client_settings("here:1", given, str(path), own) == {
+        "sasl.username": "given",
+        "retries": "1",
+        "bootstrap.servers": "here:1",
+        "enable.auto.commit": False,
+    }
+    assert client_settings("here:1", given, None, own) == {**given, "bootstrap.servers": "here:1", **own}
+    path.write_text("enable.auto.commit=true\nacks=0\n")
+    with pytest.raises(StreamError, match=r"the settings acks, enable.auto.commit are set by the command"):
+        client_settings("here:1", given, str(path), {**own, "acks": "all"})
+    config = {"a": "1"}
+    assert check_client_config(config, {"b"}) == config
+    assert check_client_config(config, {"b"}) is not config
+    with pytest.raises(ValueError, match="settings a, b are set by the command"):
+        check_client_config({"b": "1", "a": "1", "c": "1"}, ["a", "b"])
+    with pytest.raises(ValueError, match="must be texts by name"):
+        check_client_config({"a": 1}, [])  # type: ignore[dict-item]
+
+
+def test_the_log_of_the_client_goes_nowhere() -> None:
+    """Pytest may add handlers of its own."""
+    for _ in range(2):
+        logger = silent_logger()
+        assert not logger.propagate
+        assert len([handler for handler in logger.handlers if isinstance(handler, logging.NullHandler)]) == 1
+
+
+def test_errors_are_named_by_words_of_the_library() -> None:
+    error = confluent_kafka.KafkaError(confluent_kafka.KafkaError._ALL_BROKERS_DOWN, "host secret:9092")
+    assert error_name(error) == error_name(confluent_kafka.KafkaException(error)) == "_ALL_BROKERS_DOWN"
+    assert error_name(None) == error_name(ValueError()) == "unknown error"
+
+
+def test_a_schema_is_text_or_a_file_that_is_read_at_once(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "event.avsc"
+    path.write_text(SCHEMA)
+    from_text = KafkaTopic("b:1", "t", FIELDS, record_format="avro", avro_schema="\n " + SCHEMA)
+    from_file = KafkaTopic("b:1", "t", FIELDS, record_format="avro", avro_schema=str(path))
+    assert from_text.avro_schema == "\n " + SCHEMA
+    assert from_file.avro_schema == SCHEMA
+    path.unlink()
+    assert from_file.decoder()
+    with pytest.raises(ValueError, match="the Avro schema cannot be read"):
+        KafkaTopic("b:1", "t", FIELDS, record_format="avro", avro_schema=str(path))
+    path.write_text(SCHEMA + " " * (kafka_topic._MAX_SCHEMA_BYTES - len(SCHEMA)))
+    assert KafkaTopic("b:1", "t", FIELDS, record_format="avro", avro_schema=str(path)).decoder()
+    path.write_text(path.read_text() + " ")
+    with pytest.raises(ValueError, match="more than 1 MB"):
+        KafkaTopic("b:1", "t", FIELDS, record_format="avro", avro_schema=str(path))
+
+
+def test_a_source_names_what_is_read_and_not_where(tmp_path: pathlib.Path) -> None:
+    """The fingerprint tells whether a run may go on with what it had."""
+    base = {"bootstrap_servers": "b:1", "topic": "t", "fields": FIELDS}
+    same = [{"bootstrap_servers": "c:2"}, {"client_config": {"retries": "3"}}, {"unreachable_seconds": 5.0}]
+    avro = {"record_format": "avro", "avro_schema": SCHEMA}
+    others = [
+        {"topic": "u"},
+        {"fields": EventFields("user", "item", "time", "ms")},
+        {"append_times_only": True},
+        avro,
+        {**avro, "avro_schema": SCHEMA.replace("Event", "Other")},
+        {**avro, "avro_framing": "confluent"},
+        {**avro, "avro_framing": "confluent", "avro_schema_id": 7},
+    ]
+    fingerprint = KafkaTopic(**base).fingerprint()
+    assert {KafkaTopic(**{**base, **change}).fingerprint() for change in same} == {fingerprint}
+    assert len({fingerprint, *(KafkaTopic(**{**base, **change}).fingerprint() for change in others)}) == 8
+    for change, said in (
+        ({"topic": ""}, "needs bootstrap servers"),
+        ({"bootstrap_servers": ""}, "needs bootstrap servers"),
+        ({"unreachable_seconds": 0.9}, "1 to 86400, got 0.9"),
+        ({"unreachable_seconds": 86_401}, "1 to 86400, got 86401"),
+        ({"client_config": {"debug": "all"}}, "settings debug are set"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            KafkaTopic(**{**base, **change})
+    for seconds in (1, 86_400):
+        assert KafkaTopic(**base, unreachable_seconds=seconds).unreachable_seconds == seconds
+
+
+def test_partitions_are_those_of_the_broker_and_read_from_where_they_are_told() -> None:
+    cluster = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    broker = next(iter(cluster.list_topics("clicks", timeout=60).brokers.values()))
+    topic = KafkaTopic(f"{broker.host}:{broker.port}", "clicks", FIELDS)
+    assert topic.partitions() == [KafkaPartition(topic, number) for number in range(4)]
+    assert [partition.name for partition in topic.partitions()] == [f"clicks:{number}" for number in range(4)]
+    with pytest.raises(StreamError, match="there is no Kafka topic 'not one' that can be read"):
+        KafkaTopic(topic.bootstrap_servers, "not one", FIELDS).partitions()
+    for since, millis in ((5_000_999, 5_000), (0, 0)):
+        reader = topic.partitions()[2].open(since_micros=since)
+        assert reader._since_millis == millis
+        reader.close()
+    del cluster
+
+
+def test_a_broker_that_is_not_there_is_told_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_topic, "_ASK_SECONDS", 0.5)
+    topic = KafkaTopic("127.0.0.1:1", "clicks", FIELDS)
+    for ask in (topic.partitions, topic.settings):
+        begin = time.monotonic()
+        with pytest.raises(StreamError, match=r"no Kafka broker answers at 127.0.0.1:1 \(_[A-Z_]+\)"):
+            ask()
+        assert time.monotonic() - begin < 60
+    with pytest.raises(StreamError, match=r"refuses its settings: check no\.such\.setting"):
+        KafkaTopic("127.0.0.1:1", "clicks", FIELDS, client_config={"no.such.setting": "hunter2"}).partitions()
