@@ -1,0 +1,155 @@
+"""The process that tries mutants: it may hang or die, and whoever watches it knows at which one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tests.fuzz.readers import all_readers
+from tests.fuzz.reader import Fault, Mutant, Reader, mutant, outcome
+from tests.fuzz.tally import SharedTally, Tally
+
+MOST_BYTES = 512 << 20  # that a case may take
+MOST_SECONDS = 10.0  # of CPU
+_READ_TWICE_EVERY = 4
+_BATCH = 32
+_GUARD_BYTES = 6 << 30  # protects the machine; far above what is a fault
+_PAGE = resource.getpagesize()
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """The cases begin .. end - 1 of one reader."""
+
+    reader: str
+    seed: int
+    begin: int
+    end: int
+
+
+def run(task: Task, tally_path: str, findings_path: str) -> None:
+    """Tries all cases of the task; appends what must not be to the findings, a JSON object a line."""
+    faulthandler.enable()
+    reader = all_readers()[task.reader]
+    samples = reader.samples()
+    shared, tally = SharedTally(tally_path), SharedTally(tally_path).read()
+    base = _Memory()
+    with _folder() as folder, open(findings_path, "a", encoding="utf-8") as findings:
+        _warm_up(reader, samples, folder)
+        base = _Memory()
+        for first in range(task.begin, task.end, _BATCH):
+            mutants = [mutant(reader, samples, task.seed, n) for n in range(first, min(first + _BATCH, task.end))]
+            placed = [reader.place(folder, f"m{one.number}", one.sample, one.data) for one in mutants]
+            time.sleep(reader.settle_seconds)
+            for one, place in zip(mutants, placed, strict=True):
+                _try(reader, one, place, tally, shared, base, findings)
+                if isinstance(place, str):
+                    with contextlib.suppress(OSError):
+                        os.unlink(place)
+    tally.number = -1
+    shared.write(tally)
+
+
+def _warm_up(reader: Reader, samples: Any, folder: str) -> None:
+    """Libraries take memory when they are first used; and a sample that is refused would make a campaign of nothing."""
+    for index, sample in enumerate(samples):
+        place = reader.place(folder, f"s{index}", sample, sample.data)
+        time.sleep(reader.settle_seconds)
+        if outcome(reader, sample, place)[0] != "accepted":
+            raise AssertionError(f"the sample {sample.name!r} of {reader.name} is refused")
+
+
+def _try(
+    reader: Reader, one: Mutant, place: Any, tally: Tally, shared: SharedTally, base: _Memory, findings: Any
+) -> None:
+    tally.number, tally.began = one.number, time.process_time()
+    shared.write(tally)
+    fault = None
+    try:
+        verdict, told = outcome(reader, one.sample, place)
+        if one.number % _READ_TWICE_EVERY == 0 and (not isinstance(place, str) or os.path.isfile(place)):
+            again = outcome(reader, one.sample, place)
+            if again != (verdict, told):
+                raise Fault("again", f"{verdict}, and at the second reading {again[0]} or something else")
+        tally.accepted += verdict == "accepted"
+        tally.refused += verdict == "refused"
+    except Fault as error:
+        fault = error
+    seconds, memory = time.process_time() - tally.began, base.grown()
+    if fault is None and memory > MOST_BYTES:
+        fault = Fault("memory", f"{memory >> 20} MB")
+    if fault is None and seconds > MOST_SECONDS:
+        fault = Fault("slow", f"{seconds:.1f} s of CPU")
+    if seconds > tally.slowest:
+        tally.slowest, tally.slowest_number = seconds, one.number
+    tally.memory = max(tally.memory, memory)
+    tally.cases += 1
+    if fault is not None:
+        tally.faults += 1
+        findings.write(finding(reader.name, one, fault.kind, str(fault)) + "\n")
+        findings.flush()
+    tally.number = -1
+    shared.write(tally)
+
+
+def finding(reader: str, one: Mutant, kind: str, what: str) -> str:
+    return json.dumps({"reader": reader, "number": one.number, "sample": one.sample.name, "kind": kind, "what": what})
+
+
+class _Memory:
+    """What this process takes beyond what it had when this was made, at its peak since the last question."""
+
+    def __init__(self) -> None:
+        self._before = _resident()
+        self._forget()
+
+    def grown(self) -> int:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        grown = peak - self._before
+        if grown > 32 << 20:
+            self._forget()
+        return max(0, grown)
+
+    def _forget(self) -> None:
+        """Linux can start the peak anew; elsewhere it only grows, and the first case that reaches it is to blame."""
+        with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+
+
+def _resident() -> int:
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[str]:
+    """In memory where the system has such a place: nothing here has to outlive the machine."""
+    with tempfile.TemporaryDirectory(prefix="shh-fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as path:
+        yield path
+
+
+def main() -> None:
+    """Tasks as JSON lines on standard input, one after the other; each answered by a line when it is done."""
+    tally_path, findings_path = sys.argv[1:]
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (_GUARD_BYTES, hard))
+    for line in sys.stdin:
+        run(Task(**json.loads(line)), tally_path, findings_path)
+        print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main()
