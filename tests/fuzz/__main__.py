@@ -15,7 +15,7 @@ import time
 import traceback
 
 from tests.fuzz.campaign import Result, alike, run
-from tests.fuzz.reader import Fault, mutant, outcome
+from tests.fuzz.reader import FaultError, mutant, outcome
 from tests.fuzz.readers import all_readers, cases_by_reader
 
 _MILLION = 1_000_000
@@ -33,7 +33,7 @@ def main() -> int:
         return _again(options.case, options.write)
     counts = cases_by_reader(options.cases)
     if options.reader:
-        counts = {name: options.cases for name in options.reader}
+        counts = dict.fromkeys(options.reader, options.cases)
     began, result = time.monotonic(), Result()
     for name, count in counts.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +78,7 @@ def _again(case: str, write: pathlib.Path | None) -> int:
         began = time.process_time()
         try:
             print(*outcome(reader, one.sample, place))
-        except Fault:
+        except FaultError:
             traceback.print_exc()
             return 1
         finally:

@@ -154,7 +154,7 @@ class _Watched:
 
     def _last_words(self) -> str:
         lines = (self._folder / "stderr").read_text(errors="replace").splitlines()
-        return " | ".join(line.strip() for line in lines[-12:])[:1000]
+        return " | ".join(line.strip() for line in lines[-12:])[-1000:]
 
 
 def alike(found: Iterable[Found]) -> list[tuple[int, Found]]:

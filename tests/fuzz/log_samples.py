@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dp_transforms.event_files import EventFields
-from tests.fuzz import format_mutators
-from tests.fuzz.format_mutators import PACK, avro_container
+from tests.fuzz import avro_mutators, format_mutators, parquet_mutators
+from tests.fuzz.avro_mutators import PACK, avro_container
 from tests.fuzz.reader import Sample
 
 NAMES = ("user", "item", "timestamp")
@@ -43,7 +43,7 @@ def _parquet(name: str, columns: dict[str, pa.Array], fields: EventFields = TEXT
     sink = io.BytesIO()
     options = {"row_group_size": 10, "compression": "NONE", **options}
     pq.write_table(pa.table(columns), sink, **options)
-    return Sample(name, sink.getvalue(), ".parquet", format_mutators.PARQUET, fields)
+    return Sample(name, sink.getvalue(), ".parquet", parquet_mutators.PARQUET, fields)
 
 
 def _table(**other: Any) -> dict[str, pa.Array]:
@@ -62,7 +62,9 @@ def parquet_samples() -> list[Sample]:
         _parquet("dictionary", _table()),
         _parquet("dictionary, no Arrow schema", _table(), store_schema=False),
         _parquet("dictionary, one group", _table(), row_group_size=ROWS, write_statistics=False),
-        _parquet("dictionary, small pages", _table(), row_group_size=ROWS, data_page_size=16, dictionary_pagesize_limit=64),
+        _parquet(
+            "dictionary, small pages", _table(), row_group_size=ROWS, data_page_size=16, dictionary_pagesize_limit=64
+        ),
         _parquet("dictionary, version 2", _table(), data_page_version="2.0", compression="zstd"),
         _parquet("dictionary, checksums", _table(), write_page_checksum=True, write_page_index=True),
         _parquet("snappy", _table(), compression="snappy"),
@@ -72,17 +74,34 @@ def parquet_samples() -> list[Sample]:
         _parquet("plain", _table(), **plain),
         _parquet("plain, version 2, nulls", _table(user=some), data_page_version="2.0", **plain),
         _parquet("nulls", _table(user=some, item=some)),
-        _parquet("deltas", _table(user=NUMBERS), column_encoding={
-            "user": "DELTA_BINARY_PACKED", "item": "DELTA_BYTE_ARRAY", "timestamp": "DELTA_BINARY_PACKED"}, **plain),
+        _parquet(
+            "deltas",
+            _table(user=NUMBERS),
+            column_encoding={
+                "user": "DELTA_BINARY_PACKED",
+                "item": "DELTA_BYTE_ARRAY",
+                "timestamp": "DELTA_BINARY_PACKED",
+            },
+            **plain,
+        ),
         _parquet("delta lengths", _table(), column_encoding={"user": "DELTA_LENGTH_BYTE_ARRAY"}, **plain),
-        _parquet("split floats", _table(timestamp=[float(tick) for tick in TICKS]), SECONDS, column_encoding={
-            "timestamp": "BYTE_STREAM_SPLIT"}, **plain),
+        _parquet(
+            "split floats",
+            _table(timestamp=[float(tick) for tick in TICKS]),
+            SECONDS,
+            column_encoding={"timestamp": "BYTE_STREAM_SPLIT"},
+            **plain,
+        ),
         _parquet("int96", _table(), use_deprecated_int96_timestamps=True),
         _parquet("small integers", _table(user=pa.array(small, pa.int8()), item=big, timestamp=TICKS), SECONDS),
         _parquet("text times", _table(timestamp=TIMES, item=pa.array(ITEMS, pa.large_string()))),
-        _parquet("dates", _table(timestamp=[moment.date() for moment in MOMENTS], user=pa.array(USERS, pa.string_view()))),
-        _parquet("binary, dictionary type", _table(
-            user=pa.array([user.encode() for user in USERS]), item=pa.array(ITEMS).dictionary_encode())),
+        _parquet(
+            "dates", _table(timestamp=[moment.date() for moment in MOMENTS], user=pa.array(USERS, pa.string_view()))
+        ),
+        _parquet(
+            "binary, dictionary type",
+            _table(user=pa.array([user.encode() for user in USERS]), item=pa.array(ITEMS).dictionary_encode()),
+        ),
         _parquet("nested beside", {"nested": pa.array(nested), **_table(user=ODD_USERS)}),
     ]
 
@@ -119,32 +138,44 @@ _BESIDE = [
     {"name": "map", "type": {"type": "map", "values": ["null", "double"]}},
     {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
     {"name": "id", "type": {"type": "fixed", "name": "Id", "size": 4}},
-    {"name": "inner", "type": {"type": "record", "name": "Inner", "fields": [{"name": "again", "type": ["null", "Id"]}]}},
+    {"name": "in", "type": {"type": "record", "name": "In", "fields": [{"name": "id", "type": ["null", "Id"]}]}},
 ]
-_BESIDE_VALUES = {"list": ["QZX", "b"], "map": {"QZX": 1.5}, "kind": "B", "id": b"QZX!", "inner": {"again": b"QZX?"}}
+_BESIDE_VALUES = {"list": ["QZX", "b"], "map": {"QZX": 1.5}, "kind": "B", "id": b"QZX!", "in": {"id": b"QZX?"}}
 
 # (name, schema, records, fields)
 AVRO_KINDS: list[tuple[str, dict[str, Any], list[dict[str, Any]], EventFields]] = [
     ("text", avro_schema("string", "string", "string"), records_of(USERS, ITEMS, TIMES), TEXT_TIMES),
-    ("micros", avro_schema("string", "bytes", MICROS),
-     records_of(ODD_USERS, [item.encode() for item in ITEMS], MOMENTS), TEXT_TIMES),
+    (
+        "micros",
+        avro_schema("string", "bytes", MICROS),
+        records_of(ODD_USERS, [item.encode() for item in ITEMS], MOMENTS),
+        TEXT_TIMES,
+    ),
     ("numbers", avro_schema("long", "int", "long"), records_of(NUMBERS, [7] * ROWS, TICKS), SECONDS),
-    ("unions", avro_schema(["null", "string"], ["string", "long", "null"], ["null", "double"]),
-     records_of([None, *USERS[1:]], [*NUMBERS[:9], None, *ITEMS[10:]], [None, *map(float, TICKS[1:])]), SECONDS),
-    ("beside", avro_schema("string", "string", MICROS, beside=_BESIDE, namespace="a.b"),
-     records_of(USERS, ITEMS, MOMENTS, **_BESIDE_VALUES), TEXT_TIMES),
+    (
+        "unions",
+        avro_schema(["null", "string"], ["string", "long", "null"], ["null", "double"]),
+        records_of([None, *USERS[1:]], [*NUMBERS[:9], None, *ITEMS[10:]], [None, *map(float, TICKS[1:])]),
+        SECONDS,
+    ),
+    (
+        "beside",
+        avro_schema("string", "string", MICROS, beside=_BESIDE, namespace="a.b"),
+        records_of(USERS, ITEMS, MOMENTS, **_BESIDE_VALUES),
+        TEXT_TIMES,
+    ),
 ]
 
 
 @functools.cache
 def avro_samples() -> list[Sample]:
     samples = [
-        Sample(f"{name}, {codec}", avro_log(schema, records, codec), ".avro", format_mutators.AVRO, fields)
+        Sample(f"{name}, {codec}", avro_log(schema, records, codec), ".avro", avro_mutators.CONTAINER, fields)
         for name, schema, records, fields in AVRO_KINDS
         for codec in (PACK if name == "text" else ["null", "deflate"])
     ]
     whole = avro_log(AVRO_KINDS[0][1], AVRO_KINDS[0][2], step=ROWS)
-    return [*samples, Sample("one block", whole, ".avro", format_mutators.AVRO, TEXT_TIMES)]
+    return [*samples, Sample("one block", whole, ".avro", avro_mutators.CONTAINER, TEXT_TIMES)]
 
 
 # CSV and JSON lines

@@ -15,8 +15,27 @@ BOUNDARIES += [2**62, 2**63 - 1, 2**63, 2**64 - 1]
 BOUNDARIES += [-number for number in BOUNDARIES if 0 < number <= 2**63]
 
 _PIECES = [b"\0", b"\xff", b'"', b'""', b"\n", b"\r", b"\r\n", b",", b"\t", b"{", b"}", b"[", b"]", b"\\", b"\\u0000"]
-_PIECES += [b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\x80", b"\x1b[31m", b"\x1f\x8b\x08", b"PAR1", b"Obj\x01"]
-_PIECES += ["\u2028".encode(), "\u202e".encode(), b"NaN", b"Infinity", b"1e400", b"null", b"-0", b" " * 50]
+_PIECES += [
+    b"\xef\xbb\xbf",
+    b"\xff\xfe",
+    b"\xed\xa0\x80",
+    b"\xc0\x80",
+    b"\x1b[31m",
+    b"\x1f\x8b\x08",
+    b"PAR1",
+    b"Obj\x01",
+]
+_PIECES += [
+    b"\x1f\x8b\x08",
+    "\u2028".encode(),
+    "\u202e".encode(),
+    b"NaN",
+    b"Infinity",
+    b"1e400",
+    b"null",
+    b"-0",
+    b" " * 50,
+]
 
 
 def varint(number: int) -> bytes:

@@ -18,7 +18,7 @@ from tests.fuzz.mutators import Mutator, mutate
 CELL_MARKS = ("QZX", "471100", "41:27")
 
 
-class Fault(Exception):
+class FaultError(Exception):
     """Something that must not be. kind: in one word."""
 
     def __init__(self, kind: str, what: str) -> None:
@@ -45,7 +45,7 @@ class Reader:
     place: puts the bytes where they are read from, (folder, a name no other case has, sample, bytes); gives what
         ``read`` takes.
     read: reads all of it. Returns something to compare with what the second reading returns. Raises the refusals, or
-        Fault.
+        FaultError.
     settle_seconds: between placing and reading.
     batch: how many mutants are placed before they are read, so that only one wait is needed.
     cost: about how many times the time of a JSON file each takes; a campaign gives each reader cases by it.
@@ -88,16 +88,16 @@ def place_bytes(_folder: str, _name: str, _sample: Sample, data: bytes) -> bytes
 
 
 def outcome(reader: Reader, sample: Sample, placed: Any) -> tuple[str, Any]:
-    """("accepted", what was read) or ("refused", the words). Raises Fault for everything that must not be."""
+    """("accepted", what was read) or ("refused", the words). Raises FaultError for everything that must not be."""
     try:
         return "accepted", reader.read(sample, placed)
-    except Fault:
+    except FaultError:
         raise
     except RecursionError as error:
-        raise Fault("uncaught", f"RecursionError at {_place(error)}") from None
+        raise FaultError("uncaught", f"RecursionError at {_place(error)}") from None
     except Exception as error:
         if type(error) not in reader.refusals:
-            raise Fault("uncaught", f"{type(error).__name__} at {_place(error)}") from error
+            raise FaultError("uncaught", f"{type(error).__name__} at {_place(error)}") from error
         check_words(str(error), reader.marks)
         return "refused", str(error)
 
@@ -105,15 +105,15 @@ def outcome(reader: Reader, sample: Sample, placed: Any) -> tuple[str, Any]:
 def check_words(text: str, marks: Sequence[str]) -> None:
     """One printable line without a cell."""
     if not text.strip() or not text.isprintable():
-        raise Fault("words", f"not one printable line: {text[:200]!r}")
+        raise FaultError("words", f"not one printable line: {text[:200]!r}")
     if len(text) > 4000:
-        raise Fault("words", f"{len(text)} characters: {text[:200]!r}")
+        raise FaultError("words", f"{len(text)} characters: {text[:200]!r}")
     # Fields are named by the schema, where it is the schema that is mended; they are no cells.
     before, _, rest = text.partition("its fields are: ")
     told = before + rest.partition(". Name one with")[2]
     for mark in marks:
         if mark in told:
-            raise Fault("cell", f"the error holds {mark}: {text[:200]!r}")
+            raise FaultError("cell", f"the error holds {mark}: {text[:200]!r}")
 
 
 def _place(error: BaseException) -> str:

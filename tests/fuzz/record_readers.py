@@ -13,9 +13,9 @@ from dp_transforms.event_streams.record_formats import record_decoder, schema_fi
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.report_files import ReportFileError
 from dp_transforms.report_streams.topic_records import RECORD_FORMATS, decode_record, encode_record
-from tests.fuzz import format_mutators, log_samples
+from tests.fuzz import avro_mutators, format_mutators, log_samples
 from tests.fuzz.log_readers import check_batch, check_rejected, check_times, events_of
-from tests.fuzz.reader import Fault, Reader, Sample, place_bytes
+from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes
 from tests.unit.report_samples import COUNTS, HEADER, LABELS
 
 _FIRST = 1000  # the position of the first value
@@ -29,12 +29,12 @@ def _check_decoded(decoder: Any, values: list[bytes | None], good: list[int]) ->
     check_times(decoded.batch)
     rejected = check_rejected(decoded.rejected, _FIRST, _FIRST + len(values) - 1)
     if len(decoded.rows) != len(decoded.batch) or len(decoded.batch) + rejected != len(values):
-        raise Fault("rows", f"{len(decoded.batch)} events and {rejected} rejected of {len(values)} values")
+        raise FaultError("rows", f"{len(decoded.batch)} events and {rejected} rejected of {len(values)} values")
     if (np.diff(decoded.rows) <= 0).any():
-        raise Fault("rows", "not rising")
+        raise FaultError("rows", "not rising")
     missing = set(good) - set(decoded.rows.tolist())
     if missing:
-        raise Fault("others", f"{len(missing)} values of others are gone")
+        raise FaultError("others", f"{len(missing)} values of others are gone")
     return [events_of(decoded.batch), decoded.rows.tolist()]
 
 
@@ -48,7 +48,7 @@ def _read_record(sample: Sample, data: bytes) -> Any:
     events, rows = _check_decoded(decoder, values, good)
     found = [event for event, row in zip(events, rows, strict=True) if row == _COPIES]
     if found != alone:
-        raise Fault("others", f"{len(alone)} events alone, {len(found)} among others")
+        raise FaultError("others", f"{len(alone)} events alone, {len(found)} among others")
     return alone
 
 
@@ -58,7 +58,10 @@ def _json_records() -> list[Sample]:
     rows = [
         (log_samples.json_line("user-QZX", "item-QZX", log_samples.TIMES[0]), log_samples.TEXT_TIMES),
         (log_samples.json_line("Ünï QZX", 4711000123, 4711000000.25, **beside), log_samples.SECONDS),
-        (json.dumps({"user": 4711000000, "item": "QZX", "timestamp": 4711000000}, indent=2).encode(), log_samples.MILLIS),
+        (
+            json.dumps({"user": 4711000000, "item": "QZX", "timestamp": 4711000000}, indent=2).encode(),
+            log_samples.MILLIS,
+        ),
     ]
     return [
         Sample(f"json {index}", data, "", format_mutators.JSON, {"record_format": "json", "fields": fields})
@@ -95,7 +98,7 @@ def _read_schema(sample: Sample, data: bytes) -> Any:
 
 @functools.cache
 def _schemas() -> list[Sample]:
-    mutators = (*format_mutators.JSON, *format_mutators.AVRO_SCHEMA_TEXT)
+    mutators = (*format_mutators.JSON, *avro_mutators.SCHEMA_TEXT)
     return [
         Sample(name, json.dumps(schema).encode(), "", mutators, (fields, log_samples.avro_record(schema, records[1])))
         for name, schema, records, fields in log_samples.AVRO_KINDS
@@ -107,7 +110,7 @@ def _read_topic_record(_sample: Sample, data: bytes) -> Any:
     run_id, record = decode_record(data)
     for record_format in RECORD_FORMATS:
         if decode_record(encode_record(record, run_id, record_format)) != (run_id, record):
-            raise Fault("again", f"a record that is another one when written as {record_format}")
+            raise FaultError("again", f"a record that is another one when written as {record_format}")
     return repr(record)
 
 

@@ -18,7 +18,7 @@ from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from tests.fuzz import format_mutators
 from tests.fuzz.log_readers import check_batch
-from tests.fuzz.reader import Fault, Reader, Sample, place_bytes
+from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes
 from tests.memory_stream import Arrival, MemoryPartition
 from tests.pipeline_helpers import MICROS, SECRET, START, batch_of, random_log, settings_of, small_plan
 
@@ -47,7 +47,9 @@ def _progress_samples() -> list[Sample]:
     progress = poller.start()
     for step in range(8):
         samples.append(Sample(f"step {step}", progress.to_bytes(), "", format_mutators.JSON))
-        poller.step("p", progress, _reader().open(), (START + 10**6) * MICROS, is_draining=step == 5, is_confirmed=step == 6)
+        poller.step(
+            "p", progress, _reader().open(), (START + 10**6) * MICROS, is_draining=step == 5, is_confirmed=step == 6
+        )
     return [*samples, Sample("end", progress.to_bytes(), "", format_mutators.JSON)]
 
 
@@ -57,15 +59,15 @@ def _read_progress(_sample: Sample, data: bytes) -> Any:
     progress = poller.restore(data)
     stored = progress.to_bytes()
     if poller.restore(stored).to_bytes() != stored:
-        raise Fault("again", "a state that is another one when stored")
+        raise FaultError("again", "a state that is another one when stored")
     horizon = small_plan().schedule.horizon
     if not 0 <= progress.next_window <= horizon or not CLOCK_BEGIN <= progress.clock_micros <= CLOCK_END:
-        raise Fault("state", f"window {progress.next_window}, clock {progress.clock_micros}")
+        raise FaultError("state", f"window {progress.next_window}, clock {progress.clock_micros}")
     if progress.position is not None and not isinstance(progress.position, str):
-        raise Fault("state", f"a position of type {type(progress.position).__name__}")
+        raise FaultError("state", f"a position of type {type(progress.position).__name__}")
     closed = progress.close_windows(1000)
     if any(len(sent) != _SHARDS or min(sent) < 0 for _, sent in closed):
-        raise Fault("state", "counts of messages of no shard")
+        raise FaultError("state", "counts of messages of no shard")
     return [stored, repr(closed), progress.is_over]
 
 
@@ -84,7 +86,7 @@ def _read_batch(_sample: Sample, data: bytes) -> Any:
 def _check_table(table: ItemTable, items: np.ndarray) -> None:
     table.labels.validate(full=True)
     if len(table.labels) != len(table.hashes) or (len(items) and not 0 <= items.min() <= items.max() < len(table)):
-        raise Fault("packed", "items that no label has")
+        raise FaultError("packed", "items that no label has")
 
 
 def _pairs() -> list[UserPairs]:
@@ -96,7 +98,9 @@ def _pairs() -> list[UserPairs]:
 @functools.cache
 def _packed_samples() -> list[Sample]:
     pairs = _pairs()
-    samples = [Sample(f"pairs {index}", blob, "", (), "pairs") for index, blob in enumerate(pair_messages(pairs[0], 400))]
+    samples = [
+        Sample(f"pairs {index}", blob, "", (), "pairs") for index, blob in enumerate(pair_messages(pairs[0], 400))
+    ]
     holders = ItemHolders.of_pairs(pairs[0])
     samples += [Sample(f"holders {n}", blob, "", (), "holders") for n, blob in enumerate(holder_messages(holders, 400))]
     users, hits = np.arange(20, dtype=np.uint64) * 77, np.ones(20, np.uint32)
@@ -111,12 +115,14 @@ def _read_packed(sample: Sample, data: bytes) -> Any:
     if sample.context == "pairs":
         pairs = UserPairs.from_bytes(data)
         _check_table(pairs.table, pairs.items)
-        merged = UserPairs.merge([pairs, UserPairs.from_bytes(sample.data)])
-        return ItemHolders.of_pairs(merged).to_bytes()
+        return ItemHolders.of_pairs(UserPairs.merge([pairs, UserPairs.from_bytes(sample.data)])).to_bytes()
     holders = ItemHolders.from_bytes(data)
     _check_table(holders.table, holders.items)
     merged_holders = ItemHolders.merge([holders, ItemHolders.from_bytes(sample.data)])
-    return [merged_holders.to_bytes(), [merged_holders.select_range(part).counts.tolist() for _, part in merged_holders.by_window()]]
+    return [
+        merged_holders.to_bytes(),
+        [merged_holders.select_range(part).counts.tolist() for _, part in merged_holders.by_window()],
+    ]
 
 
 def state_readers() -> list[Reader]:

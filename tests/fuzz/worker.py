@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from tests.fuzz.reader import FaultError, Mutant, Reader, mutant, outcome
 from tests.fuzz.readers import all_readers
-from tests.fuzz.reader import Fault, Mutant, Reader, mutant, outcome
 from tests.fuzz.tally import SharedTally, Tally
 
 MOST_BYTES = 512 << 20  # that a case may take
@@ -79,16 +79,16 @@ def _try(
         if one.number % _READ_TWICE_EVERY == 0 and (not isinstance(place, str) or os.path.isfile(place)):
             again = outcome(reader, one.sample, place)
             if again != (verdict, told):
-                raise Fault("again", f"{verdict}, and at the second reading {again[0]} or something else")
+                raise FaultError("again", f"{verdict}, and at the second reading {again[0]} or something else")
         tally.accepted += verdict == "accepted"
         tally.refused += verdict == "refused"
-    except Fault as error:
+    except FaultError as error:
         fault = error
     seconds, memory = time.process_time() - tally.began, base.grown()
     if fault is None and memory > MOST_BYTES:
-        fault = Fault("memory", f"{memory >> 20} MB")
+        fault = FaultError("memory", f"{memory >> 20} MB")
     if fault is None and seconds > MOST_SECONDS:
-        fault = Fault("slow", f"{seconds:.1f} s of CPU")
+        fault = FaultError("slow", f"{seconds:.1f} s of CPU")
     if seconds > tally.slowest:
         tally.slowest, tally.slowest_number = seconds, one.number
     tally.memory = max(tally.memory, memory)
@@ -136,7 +136,9 @@ def _resident() -> int:
 @contextlib.contextmanager
 def _folder() -> Iterator[str]:
     """In memory where the system has such a place: nothing here has to outlive the machine."""
-    with tempfile.TemporaryDirectory(prefix="shh-fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as path:
+    with tempfile.TemporaryDirectory(
+        prefix="shh-fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    ) as path:
         yield path
 
 
