@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 MICROS_PER_SECOND = 1_000_000
-_MOST_WINDOWS = 2**31  # packed pairs hold window numbers in 32 bits
+MOST_WINDOWS = 2**31  # packed pairs hold window numbers in 32 bits
 
 
 def format_utc(micros: int) -> str:
@@ -75,8 +75,8 @@ class WindowSchedule:
                 f" {format_utc(self.end_seconds * MICROS_PER_SECOND)}."
             )
 
-        if self.horizon > _MOST_WINDOWS:
-            raise ValueError(f"a run has at most {_MOST_WINDOWS:,} windows, got {self.horizon:,}. Use longer ones.")
+        if self.horizon > MOST_WINDOWS:
+            raise ValueError(f"a run has at most {MOST_WINDOWS:,} windows, got {self.horizon:,}. Use longer ones.")
 
     @classmethod
     def fixed(cls, start: int | str, end: int | str, window_seconds: int) -> WindowSchedule:

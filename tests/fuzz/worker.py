@@ -42,10 +42,10 @@ def run(task: Task, tally_path: str, findings_path: str) -> None:
     reader = all_readers()[task.reader]
     samples = reader.samples()
     shared, tally = SharedTally(tally_path), SharedTally(tally_path).read()
-    base = _Memory()
+    base = Memory()
     with _folder() as folder, open(findings_path, "a", encoding="utf-8") as findings:
         _warm_up(reader, samples, folder)
-        base = _Memory()
+        base = Memory()
         for first in range(task.begin, task.end, _BATCH):
             mutants = [mutant(reader, samples, task.seed, n) for n in range(first, min(first + _BATCH, task.end))]
             placed = [reader.place(folder, f"m{one.number}", one.sample, one.data) for one in mutants]
@@ -69,7 +69,7 @@ def _warm_up(reader: Reader, samples: Any, folder: str) -> None:
 
 
 def _try(
-    reader: Reader, one: Mutant, place: Any, tally: Tally, shared: SharedTally, base: _Memory, findings: Any
+    reader: Reader, one: Mutant, place: Any, tally: Tally, shared: SharedTally, base: Memory, findings: Any
 ) -> None:
     tally.number, tally.began = one.number, time.process_time()
     shared.write(tally)
@@ -105,7 +105,7 @@ def finding(reader: str, one: Mutant, kind: str, what: str) -> str:
     return json.dumps({"reader": reader, "number": one.number, "sample": one.sample.name, "kind": kind, "what": what})
 
 
-class _Memory:
+class Memory:
     """What this process takes beyond what it had when this was made, at its peak since the last question."""
 
     def __init__(self) -> None:
