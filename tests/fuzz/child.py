@@ -19,11 +19,11 @@ import tempfile
 import time
 from typing import Any
 
-from tests.fuzz.reader import FaultError, outcome
+from tests.fuzz.reader import FaultError, outcome, place_bytes
 
 _ROOT = pathlib.Path(__file__).parents[2]
 # Only for what waits without CPU: no machine takes so long for what is ended after some seconds of CPU.
-_MOST_WAITING_SECONDS = 300
+_MOST_WAITING_SECONDS = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +80,9 @@ def main() -> None:
     memory, began = Memory(), time.process_time()
     limit = math.ceil(began + float(most_seconds))
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
+    placed = pathlib.Path(path).read_bytes() if reader.place is place_bytes else path
     try:
-        verdict, told = outcome(reader, sample, path)
+        verdict, told = outcome(reader, sample, placed)
     except FaultError as error:
         verdict, told = "fault", str(error)
     words = told if verdict != "accepted" else ""

@@ -23,7 +23,6 @@ MOST_SECONDS = 10.0  # of CPU
 _READ_TWICE_EVERY = 4
 _BATCH = 32
 _GUARD_BYTES = 6 << 30  # protects the machine; far above what is a fault
-_PAGE = resource.getpagesize()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,12 +108,11 @@ class Memory:
     """What this process takes beyond what it had when this was made, at its peak since the last question."""
 
     def __init__(self) -> None:
-        self._before = _resident()
         self._forget()
+        self._before = _peak()
 
     def grown(self) -> int:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        grown = peak - self._before
+        grown = _peak() - self._before
         if grown > 32 << 20:
             self._forget()
         return max(0, grown)
@@ -125,12 +123,13 @@ class Memory:
             file.write("5")
 
 
-def _resident() -> int:
+def _peak() -> int:
+    """Bytes. The system's account of a process begins with what its parent had; Linux tells its own as well."""
     try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * _PAGE
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        with open("/proc/self/status", "rb") as file:
+            return int(file.read().split(b"VmHWM:")[1].split(None, 1)[0]) * 1024
+    except (OSError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 @contextlib.contextmanager
