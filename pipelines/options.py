@@ -69,12 +69,18 @@ _FIELD_OPTIONS = (
         type=click.Choice(["s", "ms", "us", "iso"]),
         help="Unit of times that are numbers, since 1970 UTC. Typed times and ISO 8601 text need none.",
     ),
+    click.option(
+        "--csv-line-ends-in-cells",
+        is_flag=True,
+        help="Quoted cells of CSV files may hold line ends; then a quote that is not closed ends the run. Without it a "
+        "row is a line, and only such a line is rejected.",
+    ),
     click.option("--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, not the budget options."),
 )
 
 
 def field_options(function: _F) -> _F:
-    """Adds the names of the fields of an event, and --plan."""
+    """Adds the names of the fields of an event, how they are read, and --plan."""
     for option in reversed(_FIELD_OPTIONS):
         function = option(function)
     return function

@@ -9,9 +9,10 @@ from typing import Any
 import click
 from rich.console import Console
 
-from dp_transforms.event_files import EventFields, find_log_chunks
+from dp_transforms.event_files import find_log_chunks, hint_of_log
 from dp_transforms.read_events import ReadProgress
 from dp_transforms.report_files import partial_path, read_report_file, report_format
+from pipelines.event_options import event_fields
 from pipelines.options import UserError, field_options
 from pipelines.plan_options import flag, plan_of_command, plan_options
 from pipelines.replay_progress import show_progress
@@ -67,6 +68,8 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
             check_memory(request.chunks, request.fields, request.plan, request.domain_file)
     except ValueError as error:  # of a file, the plan, or an option
         raise UserError(str(error)) from None
+    if request.hint:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(request.hint, style="bold", markup=False)
     progress = ReadProgress()
     with show_progress(progress, sum(chunk.bytes for chunk in request.chunks)):
         summary = run_replay(request, beam_options, progress)
@@ -86,11 +89,13 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
     for name in ("stream", "run_id"):
         if options[name] is not None and not (options[name] and options[name].isprintable()):
             raise UserError(f"{flag(name)} must be a printable text that is not empty.")
-    fields = EventFields(options["user_field"], options["item_field"], options["time_field"], options["time_unit"])
+    fields = event_fields(options)
     plan = plan_of_command(options)
+    chunks = find_log_chunks(logs, fields)
     return ReplayRequest(
-        chunks=find_log_chunks(logs, fields),
+        chunks=chunks,
         fields=fields,
+        hint=hint_of_log(chunks, fields),
         plan=plan,
         domain_file=options["domain_file"],
         output=output,

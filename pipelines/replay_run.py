@@ -37,7 +37,10 @@ _BYTES_PER_DOMAIN_BYTE = 7
 
 @dataclasses.dataclass(frozen=True)
 class ReplayRequest:
-    """Everything that a replay is made of."""
+    """Everything that a replay is made of.
+
+    hint: for the operator, why most rows may turn out unreadable (`hint_of_log`).
+    """
 
     chunks: Sequence[LogChunk]
     fields: EventFields
@@ -49,6 +52,7 @@ class ReplayRequest:
     noise_key_file: str | None
     run_id: str
     stream: str
+    hint: str | None = None
 
     @property
     def header(self) -> ReportHeader:
@@ -156,7 +160,9 @@ def _check_bad_fraction(summary: ReplaySummary, request: ReplayRequest) -> None:
             if request.dead_letter
             else "see where and why with --dead-letter FILE"
         )
+        hint = f" Perhaps: {request.hint}" if request.hint else ""
         raise UserError(
             f"{summary.rejected:,} of {rows:,} rows ({summary.rejected / rows:.1%}) could not be read, more than the"
             f" {request.max_bad_fraction:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}."
+            f"{hint}"
         )

@@ -25,6 +25,7 @@ from dp_transforms.noise_key import KeyFile
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportFolder, ReportSink, ReportTopic
 from dp_transforms.report_streams.report_writer import check_same_run
+from pipelines.event_options import event_fields
 from pipelines.options import UserError
 from pipelines.plan_options import flag, plan_of_command
 from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS, JOB_SERVICE, PRISM
@@ -117,7 +118,7 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
     _check_pubsub(options, given)
     run_id = options["run_id"] or uuid.uuid4().hex
     try:
-        fields = EventFields(options["user_field"], options["item_field"], options["time_field"], options["time_unit"])
+        fields = event_fields(options)
         request = StreamRequest(
             source=_source(options, fields, engine),
             plan=plan_of_command(options),

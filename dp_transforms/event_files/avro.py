@@ -1,7 +1,8 @@
-"""Avro logs: each block of records is decoded by fastavro in one call, behind the limits of the two modules beside.
+"""Avro logs: each block of records is decoded by fastavro in one call, behind the limits of the modules beside.
 
 A block is decoded as one Avro array of records, which is the same bytes with a count before and a zero behind. Measured
-against `fastavro.block_reader`: twice as fast, since no cell becomes text or a datetime on the way.
+against `fastavro.block_reader`: twice as fast, since no cell becomes text or a datetime on the way. A block that is too
+large for that, since a long cell is in it, goes through `avro_records`, record by record.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import gc
 import io
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import IO, Any
 
 import fastavro
 import pyarrow as pa
@@ -20,15 +21,22 @@ from dp_transforms.event_files import columns, times
 from dp_transforms.event_files.avro_container import (
     MAX_BLOCK_BYTES,
     BlockTooLargeError,
+    Header,
+    block_pieces,
     iter_frames,
     read_block,
     read_header,
 )
+from dp_transforms.event_files.avro_records import decode_one_by_one
 from dp_transforms.event_files.avro_schema import EventSchema, check_schema
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, damaged_error
 from dp_transforms.event_files.text_files import ByteShares
 
 _BLOCK_ROWS = 1 << 18
+_BLOCK_BYTES = 32 << 20
+# What a block may unpack to that is decoded in one call: there a byte can become 200 of Python's objects.
+_WHOLE_BLOCK_BYTES = 4 << 20
+_WHOLE_BLOCK_BYTES_OF_REPEATS = 1 << 20
 _END_MARK = "end_mark"
 
 
@@ -48,38 +56,47 @@ def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
 
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
-    """The records, in blocks of about a quarter of a million."""
+    """The records, in blocks of about a quarter of a million, or of some 32 MB of text."""
     shares = ByteShares(chunk.bytes)
     rows_decoded = 0
     try:
         with open(chunk.path, "rb") as file:
             header = read_header(chunk.path, file)
             schema = check_schema(chunk.path, header.schema, fields)
-            decoder = RecordDecoder(schema)
-            frames = iter_frames(file, header)
-            at_end = False
-            while not at_end:
-                parts: list[ArrowColumns] = []
-                first_row, read_to = rows_decoded + 1, 0
-                while rows_decoded - first_row + 1 < _BLOCK_ROWS:
-                    frame = next(frames, None)
-                    if frame is None:
-                        at_end = True
-                        break
-                    count, begin, length = frame
-                    parts.append(decoder.decode(count, read_block(file, header, begin, length)))
-                    rows_decoded, read_to = rows_decoded + count, begin + length
-                if parts:
+            parts: list[ArrowColumns] = []
+            first_row, size, read_to = 1, 0, 0
+            for part, read_to in _parts(file, header, schema):
+                parts.append(part)
+                rows_decoded += len(part[2])
+                size += sum(column.nbytes for column in part)
+                if rows_decoded - first_row + 1 >= _BLOCK_ROWS or size > _BLOCK_BYTES:
                     yield _assemble(chunk.path, parts, schema, first_row, shares.up_to(read_to))
+                    parts, first_row, size = [], rows_decoded + 1, 0
+            if parts:
+                yield _assemble(chunk.path, parts, schema, first_row, shares.up_to(read_to))
     except EventFileError:
         raise
     except BlockTooLargeError:
-        problem = f"it has a block of more than {MAX_BLOCK_BYTES >> 20} MB after row {rows_decoded}."
+        problem = f"it has a block of more than {MAX_BLOCK_BYTES >> 20} MB after row {rows_decoded}, long cells apart."
         raise EventFileError(chunk.path, f"{problem} Write it with smaller blocks.") from None
     except Exception:
         # Whatever the decoder raises on hostile bytes, its words may hold some of them.
         raise damaged_error(chunk.path, "Avro", rows_decoded) from None
     yield ReadBlock(columns.empty_batch(), (), 0, shares.rest())
+
+
+def _parts(file: IO[bytes], header: Header, schema: EventSchema) -> Iterator[tuple[ArrowColumns, int]]:
+    """Some records, and how far the file is read with them."""
+    decoder = RecordDecoder(schema)
+    whole_bytes = _WHOLE_BLOCK_BYTES_OF_REPEATS if schema.has_repeats else _WHOLE_BLOCK_BYTES
+    for count, begin, length in iter_frames(file, header):
+        try:
+            data = read_block(file, header, begin, length, whole_bytes)
+        except BlockTooLargeError:
+            for part in decode_one_by_one(block_pieces(file, header, begin, length), count, schema):
+                yield to_arrow(part, schema), begin + length
+        else:
+            yield decoder.decode(count, data), begin + length
 
 
 ArrowColumns = tuple[pa.Array, pa.Array, pa.Array]
@@ -113,13 +130,17 @@ class RecordDecoder:
             raise ValueError("other bytes than the records claimed")
         if self._end_mark and any(record[_END_MARK] != self._end_mark for record in records):
             raise ValueError("a record that ends elsewhere")
-        schema = self._schema
-        time_type = {"float": pa.float64(), "whole": pa.int64(), "text": pa.binary()}[schema.time_type]
-        return (
-            _id_array([record["user"] for record in records], schema.user_is_number),
-            _id_array([record["item"] for record in records], schema.item_is_number),
-            pa.array([record["time"] for record in records], time_type),
-        )
+        return to_arrow(records, self._schema)
+
+
+def to_arrow(records: Sequence[Any], schema: EventSchema) -> ArrowColumns:
+    """records: as fastavro gives them."""
+    time_type = {"float": pa.float64(), "whole": pa.int64(), "text": pa.binary()}[schema.time_type]
+    return (
+        _id_array([record["user"] for record in records], schema.user_is_number),
+        _id_array([record["item"] for record in records], schema.item_is_number),
+        pa.array([record["time"] for record in records], time_type),
+    )
 
 
 @contextlib.contextmanager

@@ -7,8 +7,9 @@ before any memory is taken for it.
 from __future__ import annotations
 
 import dataclasses
+import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO
 
 import pyarrow as pa
@@ -18,13 +19,16 @@ from dp_transforms.event_files.log_chunk import EventFileError, damaged_error
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _MAX_HEADER_BYTES = 1 << 20
-MAX_BLOCK_BYTES = 16 << 20  # packed as well as unpacked; writers make blocks of 16 kB to a few MB
+MAX_BLOCK_BYTES = 16 << 20  # without long cells, which are passed over; writers make blocks of 16 kB to a few MB
+_MAX_SNAPPY_BYTES = 64 << 20  # packed as well as unpacked: it is unpacked as a whole
+_MAX_UNPACKED_BYTES = 1 << 30  # with long cells
+_PIECE_BYTES = 1 << 16
 _MAX_VARINT_BYTES = 10
 CODECS = ("null", "deflate", "snappy", "zstandard")
 
 
 class BlockTooLargeError(ValueError):
-    """A block of more than MAX_BLOCK_BYTES."""
+    """A block that is larger than what it is read with."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,42 +111,106 @@ def iter_frames(file: IO[bytes], header: Header) -> Iterator[tuple[int, int, int
         begin = at + used
         if count < 0 or not 0 <= length <= size - begin - _SYNC_BYTES:
             raise ValueError("broken block")
-        if length > MAX_BLOCK_BYTES:
-            raise BlockTooLargeError
         yield count, begin, length
         at = begin + length + _SYNC_BYTES
 
 
-def read_block(file: IO[bytes], header: Header, begin: int, length: int) -> bytes:
-    """The unpacked bytes of a block. Raises ValueError where they or the marker behind them are broken."""
+def read_block(file: IO[bytes], header: Header, begin: int, length: int, limit: int) -> bytes:
+    """The unpacked bytes of a block. Raises ValueError where they or the marker behind them are broken, and
+    BlockTooLargeError where they are more than ``limit``."""
+    if length > limit:
+        raise BlockTooLargeError
     file.seek(begin)
     data = file.read(length + _SYNC_BYTES)
     if data[length:] != header.sync:
         raise ValueError("broken block")
-    unpacked = _unpack(header.codec, data[:length])
-    if len(unpacked) > MAX_BLOCK_BYTES:
+    unpacked = _unpack(header.codec, data[:length], limit)
+    if len(unpacked) > limit:
         raise BlockTooLargeError
     return unpacked
 
 
-def _unpack(codec: str, data: bytes) -> bytes:
-    """Unpacks at most a byte more than is allowed."""
-    limit = MAX_BLOCK_BYTES + 1
+def _unpack(codec: str, data: bytes, limit: int) -> bytes:
+    """Unpacks little more than is allowed."""
     if codec == "null":
         return data
-    try:
-        if codec == "deflate":
-            inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-            unpacked = inflater.decompress(data, limit)
-            if not inflater.eof and len(unpacked) < limit:
-                raise ValueError("broken block")
-            return unpacked
-        if codec == "zstandard":
-            with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-                return bytes(stream.read(limit))
+    if codec == "snappy":
         return _unpack_snappy(data, limit)
-    except (zlib.error, pa.ArrowException, OSError, IndexError):
+    unpacked, size = [], 0
+    for piece in _pieces(codec, io.BytesIO(data), len(data)):
+        unpacked.append(piece)
+        size += len(piece)
+        if size > limit:
+            break
+    return b"".join(unpacked)
+
+
+def block_pieces(file: IO[bytes], header: Header, begin: int, length: int) -> Iterator[bytes]:
+    """The unpacked bytes of a block, however large it is, in pieces.
+
+    Raises ValueError where they or the marker behind them are broken, and BlockTooLargeError for a block that can only
+    be unpacked as a whole and is too large for that, or unpacks to more than any log has.
+    """
+    if header.codec == "snappy":
+        yield read_block(file, header, begin, length, _MAX_SNAPPY_BYTES)
+        return
+    file.seek(begin + length)
+    if file.read(_SYNC_BYTES) != header.sync:
+        raise ValueError("broken block")
+    file.seek(begin)
+    size = 0
+    for piece in _pieces(header.codec, file, length):
+        size += len(piece)
+        if size > _MAX_UNPACKED_BYTES:
+            raise BlockTooLargeError
+        yield piece
+
+
+def _pieces(codec: str, file: IO[bytes], length: int) -> Iterator[bytes]:
+    """Reads ``length`` bytes of a file, and unpacks them."""
+    packed = _Part(file, length)
+    try:
+        if codec == "null":
+            yield from packed
+        elif codec == "deflate":
+            yield from _inflate(packed)
+        else:
+            with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd") as stream:
+                while piece := stream.read(_PIECE_BYTES):
+                    yield piece
+    except (zlib.error, pa.ArrowException, OSError):
         raise ValueError("broken block") from None
+
+
+def _inflate(packed: Iterable[bytes]) -> Iterator[bytes]:
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    for data in packed:
+        while piece := inflater.decompress(data, _PIECE_BYTES):
+            yield piece
+            data = inflater.unconsumed_tail
+    if not inflater.eof:
+        raise ValueError("broken block")
+
+
+class _Part:
+    """The next ``length`` bytes of a file, as a file; iterates over pieces of them."""
+
+    closed = False
+
+    def __init__(self, file: IO[bytes], length: int) -> None:
+        self._file, self._left = file, length
+
+    def __iter__(self) -> Iterator[bytes]:
+        while piece := self.read(_PIECE_BYTES):
+            yield piece
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(min(size, self._left) if size >= 0 else self._left)
+        self._left -= len(data)
+        return data
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def _unpack_snappy(data: bytes, limit: int) -> bytes:
@@ -150,14 +218,19 @@ def _unpack_snappy(data: bytes, limit: int) -> bytes:
     packed, checksum = data[:-4], data[-4:]
     length = shift = at = 0
     while True:
+        if at == len(packed):
+            raise ValueError("broken block")
         byte = packed[at]
         length |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if byte < 0x80 or shift > 35:
             break
-    if length >= limit:
+    if length > limit:
         raise BlockTooLargeError
-    unpacked: bytes = pa.Codec("snappy").decompress(packed, length, asbytes=True)
+    try:
+        unpacked: bytes = pa.Codec("snappy").decompress(packed, length, asbytes=True)
+    except (pa.ArrowException, OSError):
+        raise ValueError("broken block") from None
     if zlib.crc32(unpacked) != int.from_bytes(checksum, "big"):
         raise ValueError("broken block")
     return unpacked

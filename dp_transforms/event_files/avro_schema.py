@@ -58,6 +58,7 @@ class EventSchema:
     time_type: ``text``, ``whole`` or ``float``.
     time_unit: of numbers, and of numbers in text: ``s``, ``ms``, ``us``, ``ns`` or ``d``; None: ISO 8601.
     min_record_bytes: no record is shorter, which bounds the number of records in a block.
+    has_repeats: whether a record may hold any number of values, in an array or a map.
     """
 
     record: dict[str, Any]
@@ -66,6 +67,7 @@ class EventSchema:
     time_type: str
     time_unit: str | None
     min_record_bytes: int
+    has_repeats: bool
 
 
 def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
@@ -95,6 +97,7 @@ def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
         time_type=time_type,
         time_unit=time_unit,
         min_record_bytes=max(1, size),
+        has_repeats=builder.has_repeats,
     )
 
 
@@ -110,6 +113,7 @@ class _Builder:
         self._named: dict[str, Any] = {}
         self._open: set[str] = set()
         self._types = 0
+        self.has_repeats = False
 
     def build(self, schema: Any, depth: int, namespace: str = "") -> tuple[Any, int]:
         """The schema to decode with, and the bytes of the shortest value."""
@@ -135,6 +139,7 @@ class _Builder:
             self._named[name] = schema
             return self._build_named(name, depth)
         if kind in ("array", "map"):
+            self.has_repeats = True
             items, size = self.build(schema.get("items" if kind == "array" else "values"), depth + 1, namespace)
             if kind == "array" and size == 0:
                 raise self._unsupported("arrays of values without bytes")

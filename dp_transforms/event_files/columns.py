@@ -25,6 +25,7 @@ _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75
 
 BROKEN_LINE = "broken line"
+LINE_TOO_LONG = "line too long"
 WRONG_NUMBER_OF_CELLS = "wrong number of cells"
 
 _FAULT_BITS = 3
@@ -74,13 +75,15 @@ def as_binary(array: pa.Array) -> pa.BinaryArray:
 
 
 def encode_ids(array: pa.Array) -> IdColumn:
-    """Ids from a column of whole numbers or text of any layout (see `is_id_type`)."""
+    """Ids from a column of whole numbers or text of any layout (see `is_id_type`). Raises ValueError for one whose
+    indices lie outside of its dictionary."""
     if pa.types.is_dictionary(array.type):
         encoded = array
     elif pa.types.is_integer(array.type):
         encoded = array.dictionary_encode()
     else:
         encoded = _encode_text(as_binary(array))
+    check_indices(encoded)
     values, value_faults = _canonical_text(encoded.dictionary)
     indices = encoded.indices
     if indices.null_count:
@@ -95,6 +98,15 @@ def encode_ids(array: pa.Array) -> IdColumn:
     if is_null is not None:
         faults[is_null] = MISSING
     return IdColumn(values, index, faults)
+
+
+def check_indices(array: pa.DictionaryArray) -> None:
+    """Raises ValueError where an index lies outside the dictionary: no reader of files has looked at it."""
+    indices = array.indices
+    if len(indices) > indices.null_count:
+        bounds = pc.min_max(indices)
+        if bounds["min"].as_py() < 0 or bounds["max"].as_py() >= len(array.dictionary):
+            raise ValueError("an index outside of its dictionary")
 
 
 def _encode_text(array: pa.BinaryArray) -> pa.DictionaryArray:
@@ -112,6 +124,10 @@ def _canonical_text(values: pa.Array) -> tuple[pa.StringArray, npt.NDArray[np.ui
         text = values.cast(pa.string())
     else:
         binary = as_binary(values)
+        is_long = pc.greater(pc.binary_length(binary), MAX_ID_BYTES).fill_null(False)
+        if is_long.true_count:
+            faults[is_long.to_numpy(zero_copy_only=False)] = TOO_LONG
+            binary = pc.if_else(is_long, b"", binary)
         try:
             text = binary.cast(pa.string())
         except pa.ArrowInvalid:
@@ -121,9 +137,8 @@ def _canonical_text(values: pa.Array) -> tuple[pa.StringArray, npt.NDArray[np.ui
     if text.null_count:
         faults[text.is_null().to_numpy(zero_copy_only=False)] = MISSING
         text = text.fill_null("")
-    lengths = pc.binary_length(text).to_numpy(zero_copy_only=False)
-    faults[(lengths == 0) & (faults == 0)] = EMPTY
-    faults[lengths > MAX_ID_BYTES] = TOO_LONG
+    is_empty = pc.equal(pc.binary_length(text), 0).to_numpy(zero_copy_only=False)
+    faults[is_empty & (faults == 0)] = EMPTY
     return text, faults
 
 

@@ -1,6 +1,8 @@
 """CSV logs: a header, then one event per row; every cell is text, so ``007`` stays ``007``.
 
-Cells may be quoted and hold line ends. Positions count the rows after the header, without blank lines.
+By default a row is a line; see `csv_rows` for that, and for files whose cells hold line ends. Positions are numbers of
+lines; the header stands in the first one that is not blank. The header is its writer's, and what is wrong with it ends
+the reading; what is wrong with a row is a matter of that row.
 """
 
 from __future__ import annotations
@@ -10,15 +12,16 @@ import io
 import itertools
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
 from dp_transforms.event_files import columns, times
+from dp_transforms.event_files.csv_rows import RowBlock, row_of_each_line, rows_over_lines
+from dp_transforms.event_files.line_blocks import UTF8_MARK, LineBlock, line_blocks
 from dp_transforms.event_files.log_chunk import (
     EventFields,
     EventFileError,
@@ -26,178 +29,208 @@ from dp_transforms.event_files.log_chunk import (
     ReadBlock,
     check_fields_present,
     damaged_error,
+    one_line,
     time_unit_error,
 )
-from dp_transforms.event_files.text_files import UTF8_MARK, ByteShares, TextStream, file_size, read_head
+from dp_transforms.event_files.text_files import HEAD_BYTES, ByteShares, TextStream, file_size, read_head
 from dp_transforms.rejected_events import RejectedEvents
 
-# The parser reads many blocks ahead: larger ones cost memory and win nothing. It is also the limit of a row: a longer
-# one, such as all the rest of a file behind a quote that is never closed, is an error.
-_BLOCK_BYTES = 4 << 20
+_BLOCK_BYTES = 4 << 20  # larger ones cost memory and win nothing
 _LOOKED_AT_ROWS = 100
+
+_BLANK_BEGIN = re.compile(rb"(?:[ \t\r]*+\n)*+")
+_LINE = re.compile(rb"[^\n]*+(?:\n|\Z)")
+_ROW_OVER_LINES = re.compile(rb'(?:[^"\n]++|"(?:[^"]++|"")*+")*+(?:\n|\Z)')
+
+
+class _Header(NamedTuple):
+    """names: of all columns. size: bytes of the file before the first row. lines: their line ends."""
+
+    names: list[str]
+    size: int
+    lines: int
 
 
 def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
-    """The file as one chunk, if it has rows. Raises EventFileError where the header cannot serve."""
+    """The file as one chunk, none for a blank file. Raises EventFileError where the header cannot serve."""
     try:
-        head, is_whole = read_head(path)
+        header = _read_header(path, fields)
     except (pa.ArrowException, OSError):
         raise damaged_error(path, "CSV") from None
-    if not head.strip():
-        if is_whole:
-            return []
-        raise EventFileError(path, "it begins with blank lines. Let it begin with the names of its fields.")
+    return [] if header is None else [LogChunk(path, "csv", None, None, file_size(path))]
+
+
+def hint(path: str, fields: EventFields) -> str | None:
+    """Why the rows of a file may all be rejected, by its first ones. For the operator."""
+    header = _read_header(path, fields)
+    if header is None or fields.time_unit in times.MICROS_PER_UNIT:
+        return None
+    lines = io.StringIO(_text(read_head(path)[0][header.size :]), newline="")
+    at = header.names.index(fields.time)
+    try:
+        rows = list(itertools.islice(csv.reader(lines, delimiter=_delimiter(path)), _LOOKED_AT_ROWS))
+    except csv.Error:
+        return None
+    cells = [row[at] for row in rows if len(row) == len(header.names) and row[at]]
+    if cells and all(re.match(times.NUMBER, cell) for cell in cells):
+        return f"{one_line(path)}: {time_unit_error(path, fields.time).problem}"
+    return None
+
+
+def _read_header(path: str, fields: EventFields) -> _Header | None:
+    """None: the file is blank."""
+    head, is_whole = read_head(path)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise EventFileError(path, "it is UTF-16 text. Convert it to UTF-8.")
-    rows = _rows(path, head)
-    header = next(rows, [])
-    if len(header) == 1 and re.search(r"[;\t|]", header[0]):
-        raise EventFileError(path, "its cells are not parted by commas. Write it again, or call it .tsv if by tabs.")
-    check_fields_present(path, header, fields, has_schema=False)
-    cells = [
-        row[header.index(fields.time)] for row in itertools.islice(rows, _LOOKED_AT_ROWS) if len(row) == len(header)
-    ]
-    if is_whole and not cells and not any(True for _ in _rows(path, head, skip=1)):
-        return []
-    is_number = [re.match(times.NUMBER, cell) is not None for cell in cells if cell]
-    if fields.time_unit not in times.MICROS_PER_UNIT and is_number and all(is_number):
-        raise time_unit_error(path, fields.time)
-    return [LogChunk(path, "csv", None, None, file_size(path))]
-
-
-def _rows(path: str, head: bytes, skip: int = 0) -> Iterator[list[str]]:
-    """The rows of the head of a file, of which the last may be cut off."""
-    reader = csv.reader(
-        io.StringIO(head.decode("utf-8", "replace").replace("\0", "?"), newline=""), delimiter=_delimiter(path)
-    )
+    mark = len(UTF8_MARK) if head.startswith(UTF8_MARK) else 0
+    blank = _BLANK_BEGIN.match(head, mark)
+    begin = blank.end() if blank else mark
+    if not head[begin:].strip():
+        if is_whole:
+            return None
+        raise EventFileError(path, "it begins with blank lines. Let it begin with the names of its fields.")
+    found = (_ROW_OVER_LINES if fields.csv_line_ends_in_cells else _LINE).match(head, begin)
+    if found is None or (found.end() == len(head) and not is_whole):
+        problem = "a quote opens in its header that is not closed" if found is None else "its header is too long"
+        raise EventFileError(path, f"{problem} (of at most {HEAD_BYTES >> 20} MB). Write it with a shorter header.")
+    text = found.group()
+    if not fields.csv_line_ends_in_cells:
+        _check_header_line(path, text, _delimiter(path))
     try:
-        yield from itertools.islice((row for row in reader if row), skip, None)
-    except csv.Error:  # a cell of more than 131,072 characters: enough was seen, unless it is the header
-        return
+        names = next(csv.reader(io.StringIO(_text(text.rstrip(b"\r\n")), newline=""), delimiter=_delimiter(path)))
+    except csv.Error:
+        raise EventFileError(path, "its header cannot be read. Write it with shorter names.") from None
+    if len(names) == 1 and re.search(r"[;\t|]", names[0]):
+        raise EventFileError(path, "its cells are not parted by commas. Write it again, or call it .tsv if by tabs.")
+    check_fields_present(path, names, fields, has_schema=False)
+    return _Header(names, found.end(), head.count(b"\n", 0, found.end()))
+
+
+def _check_header_line(path: str, line: bytes, delimiter: str) -> None:
+    for rejected in row_of_each_line(path, LineBlock(line), delimiter.encode()).rejected:
+        raise EventFileError(
+            path,
+            f"its header has a {rejected.reason}. Lines end in line feeds; where names or cells hold some, add"
+            " --csv-line-ends-in-cells.",
+        )
+
+
+def _text(data: bytes) -> str:
+    """For Python's reader, which is asked for names and hints alone."""
+    return data.decode("utf-8", "replace").replace("\0", "?")
 
 
 def _delimiter(path: str) -> str:
     return "\t" if path.lower().removesuffix(".gz").endswith(".tsv") else ","
 
 
-class _InvalidRows:
-    """Collects the rows with a wrong number of cells, as the parser meets them."""
-
-    def __init__(self) -> None:
-        self._numbers: list[int] = []
-        self._reported = 0
-        self.open_quote = False
-
-    def __call__(self, row: Any) -> str:
-        self._numbers.append(row.number - 1)  # the parser counts the header
-        # A row that runs over line ends and never closes its quote has swallowed the rest of the file.
-        self.open_quote |= row.text.count('"') % 2 == 1 and ("\n" in row.text or "\r" in row.text)
-        return "skip"
-
-    def positions(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Numbers of good rows of the file, from 0 -> their positions among all rows, from 1."""
-        numbers = np.array(self._numbers, np.int64)
-        return rows + 1 + np.searchsorted(numbers - np.arange(len(numbers)), rows + 1, side="right")
-
-    def report(self, path: str) -> tuple[RejectedEvents, ...]:
-        """Those that were not reported yet."""
-        new = tuple(self._numbers[self._reported :])
-        self._reported += len(new)
-        return (RejectedEvents(path, new, columns.WRONG_NUMBER_OF_CELLS),) if new else ()
-
-
-class _QuoteCounter(io.RawIOBase):
-    """Passes a text on, without a byte order mark, and counts its quotes."""
-
-    def __init__(self, stream: Any) -> None:
-        super().__init__()
-        self._stream, self._at_begin, self.quotes = stream, True, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        data: bytes = self._stream.read(size)
-        if self._at_begin and data:
-            data, self._at_begin = data.removeprefix(UTF8_MARK), False
-            data = data or self._stream.read(size)
-        self.quotes += data.count(b'"')
-        return data
-
-
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The rows, in blocks of about 4 MB of text."""
-    path = chunk.path
-    invalid = _InvalidRows()
+    path, delimiter = chunk.path, _delimiter(chunk.path)
     shares = ByteShares(chunk.bytes)
-    rows_read, ends_in_line_end = 0, False
+    rows_read = 0
     try:
-        header = next(_rows(path, read_head(path)[0]), [])
+        header = _read_header(path, fields)
+        if header is None:
+            raise damaged_error(path, "CSV")  # it had a header when it was found
+        parser = _Parser(path, header.names, fields)
         with TextStream(path) as text:
-            counter = _QuoteCounter(text.stream)
-            for batch in _batches(counter, path, fields, header[-1:], invalid):
-                if invalid.open_quote:
-                    break
-                first_row = rows_read
-                rows_read += len(batch)
-                if len(batch):
-                    ends_in_line_end = any(column[-1].as_py().endswith((b"\n", b"\r")) for column in batch.columns)
-                user, item, time = (batch.column(_as_latin1(name)) for name in fields.names)
-                yield columns.assemble_block(
-                    path,
-                    (_encode_ids(user), _encode_ids(item), times.parse_times(time, fields.time_unit)),
-                    lambda rows, first_row=first_row: invalid.positions(rows + first_row),  # type: ignore[misc]
-                    shares.up_to(text.bytes_read()),
-                    invalid.report(path),
-                )
-            # A last cell that is never closed holds the rest of the file, its line end included.
-            if invalid.open_quote or (counter.quotes % 2 and ends_in_line_end):
-                raise ValueError("open quote")
-    except (pa.ArrowException, OSError, ValueError, KeyError):
-        raise _broken(path, rows_read) from None
-    rejected = invalid.report(path)
-    yield ReadBlock(columns.empty_batch(), rejected, sum(len(events.positions) for events in rejected), shares.rest())
+            text.stream.read(header.size)
+            for rows in _row_blocks(path, text.stream, header, fields, delimiter.encode()):
+                block = parser.read(rows, shares.up_to(text.bytes_read()))
+                rows_read += block.rows
+                yield block
+    except (pa.ArrowException, OSError):
+        raise damaged_error(path, "CSV", rows_read) from None
+    yield ReadBlock(columns.empty_batch(), (), 0, shares.rest())
 
 
-def _batches(
-    text: _QuoteCounter, path: str, fields: EventFields, last_column: list[str], invalid: _InvalidRows
-) -> Iterator[pa.RecordBatch]:
-    # The parser fails at a row with a wrong number of cells that is no UTF-8. As Latin-1 every row is some text, and
-    # the way back is exact.
-    names = [_as_latin1(name) for name in dict.fromkeys([*fields.names, *last_column])]
-    return pa.csv.open_csv(  # type: ignore[no-any-return]
-        pa.transcoding_input_stream(pa.PythonFile(text, mode="r"), "latin1", "utf8"),
-        # With threads the parser does not number the rows.
-        read_options=pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
-        parse_options=pa.csv.ParseOptions(
-            delimiter=_delimiter(path), newlines_in_values=True, invalid_row_handler=invalid
-        ),
-        convert_options=pa.csv.ConvertOptions(
-            check_utf8=False,
-            strings_can_be_null=False,
-            include_columns=names,
-            column_types={name: pa.binary() for name in names},
-        ),
-    )
+def _row_blocks(path: str, stream: Any, header: _Header, fields: EventFields, delimiter: bytes) -> Iterator[RowBlock]:
+    if fields.csv_line_ends_in_cells:
+        yield from rows_over_lines(path, stream, _BLOCK_BYTES, delimiter, header.lines + 1)
+        return
+    for block in line_blocks(stream, _BLOCK_BYTES, header.lines + 1):
+        yield row_of_each_line(path, block, delimiter)
 
 
-def _as_latin1(name: str) -> str:
-    return name.encode().decode("latin1")
+class _Parser:
+    """Arrow's parser, for blocks of whole rows."""
+
+    def __init__(self, path: str, names: list[str], fields: EventFields) -> None:
+        self._path, self._fields = path, fields
+        # Columns go by number: names may be any text, and those of no use may be there twice.
+        self._columns = [str(number) for number in range(len(names))]
+        self._used = [str(names.index(name)) for name in fields.names]
+        self._delimiter = _delimiter(path)
+
+    def read(self, rows: RowBlock, byte_share: int) -> ReadBlock:
+        invalid: list[int] = []
+        is_utf8 = _is_utf8(rows.text)
+        user, item, time = self._parse(rows.text if is_utf8 else rows.text.decode("latin1").encode(), invalid)
+        if len(time) + len(invalid) != rows.count:
+            raise EventFileError(self._path, "its rows cannot be told apart. Leave it out, and report this as a bug.")
+        unparsed = list(rows.rejected)
+        if invalid:
+            numbers = rows.numbers()[np.array(invalid, np.int64)]
+            unparsed.append(RejectedEvents(self._path, tuple(numbers.tolist()), columns.WRONG_NUMBER_OF_CELLS))
+        return columns.assemble_block(
+            self._path,
+            (
+                _encode_ids(user, is_utf8=is_utf8),
+                _encode_ids(item, is_utf8=is_utf8),
+                times.parse_times(time, self._fields.time_unit),
+            ),
+            lambda found: np.delete(rows.numbers(), invalid)[found],
+            byte_share,
+            unparsed,
+        )
+
+    def _parse(self, text: bytes, invalid: list[int]) -> list[pa.BinaryArray]:
+        """The three columns. invalid: gets the numbers, from 0, of the rows with a wrong number of cells."""
+        if not text:
+            return [pa.array([], pa.binary())] * 3
+
+        def skip(row: Any) -> str:
+            invalid.append(row.number - 1)
+            return "skip"
+
+        # The parser drops a byte order mark that begins its text; here it would be that of a row like any other.
+        text = b"\n" + text if text.startswith(UTF8_MARK) else text
+        table = pa.csv.read_csv(
+            pa.BufferReader(text),
+            # With threads the parser does not number the rows; a row must not be longer than its block.
+            read_options=pa.csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=self._columns),
+            parse_options=pa.csv.ParseOptions(
+                delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=skip
+            ),
+            convert_options=pa.csv.ConvertOptions(
+                check_utf8=False,
+                strings_can_be_null=False,
+                include_columns=self._used,
+                column_types=dict.fromkeys(self._used, pa.binary()),
+            ),
+        )
+        return [_one_chunk(table.column(number)) for number in range(3)]
 
 
-def _encode_ids(cells: pa.BinaryArray) -> columns.IdColumn:
-    """Ids from cells that were read as Latin-1."""
+def _one_chunk(column: pa.ChunkedArray) -> pa.BinaryArray:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _is_utf8(text: bytes) -> bool:
+    """The parser fails at a row with a wrong number of cells that is no UTF-8. As Latin-1 every row is some text, and
+    the way back is exact."""
+    try:
+        return text.isascii() or text.decode() is not None
+    except UnicodeDecodeError:
+        return False
+
+
+def _encode_ids(cells: pa.BinaryArray, *, is_utf8: bool) -> columns.IdColumn:
+    if is_utf8:
+        return columns.encode_ids(cells)
     encoded = cells.dictionary_encode()
-    values = encoded.dictionary
-    text = values.view(pa.string())
-    if not pc.all(pc.string_is_ascii(text)).as_py():
-        values = pa.array([value.encode("latin1") for value in text.to_pylist()], pa.binary())
+    values = encoded.dictionary.view(pa.string())
+    if not pc.all(pc.string_is_ascii(values)).as_py():
+        values = pa.array([value.encode("latin1") for value in values.to_pylist()], pa.binary())
     return columns.encode_ids(pa.DictionaryArray.from_arrays(encoded.indices, values, safe=False))
-
-
-def _broken(path: str, rows_read: int) -> EventFileError:
-    return EventFileError(
-        path,
-        f"it cannot be read after row {rows_read}: a quote that is never closed, a row over {_BLOCK_BYTES >> 20} MB or"
-        " other damage. Repair it, or leave it out of the sources.",
-    )

@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 
 _FORMAT_OF_ENDING = {
@@ -33,16 +35,27 @@ def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChun
 
     sources: files, folders (searched through; hidden files, those that begin with ``_`` and those of other endings are
         passed over) and globs. A file that several sources name is read once.
-    Raises EventFileError for sources without logs, logs without events and schemas that cannot serve.
+    Logs without events have no chunks, or some without rows: that is no error, since one user's event could make the
+    difference. Raises EventFileError for sources without logs and for headers and schemas that cannot serve.
     """
-    chunks: list[LogChunk] = []
-    paths = _find_files(sources)
-    for path in paths:
-        chunks += _module(_format(path) or "").find_chunks(path, fields)
-    if not chunks:
-        shown = paths[0] if len(paths) == 1 else ", ".join(sources)
-        raise EventFileError(shown, "there is no event in it. Name a log that has some.")
-    return chunks
+    return [chunk for path in _find_files(sources) for chunk in _module(_format(path) or "").find_chunks(path, fields)]
+
+
+def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
+    """Why most of a log may be rejected, by the first rows of its first file of each text format; None: not known.
+
+    For the operator alone, and never a reason to reject anything: it is found in the rows of some users. It holds no
+    cell. Raises EventFileError if a file cannot be read.
+    """
+    for file_format in ("csv", "json"):
+        path = next((chunk.path for chunk in chunks if chunk.format == file_format), None)
+        try:
+            hint: str | None = path and _module(file_format).hint(path, fields)
+        except (pa.ArrowException, OSError):
+            continue  # reading will come to it
+        if hint:
+            return hint
+    return None
 
 
 def find_file_chunks(path: str, fields: EventFields) -> list[LogChunk]:

@@ -1,9 +1,10 @@
 """JSON lines: one object per line. Arrow reads blocks of plain lines; blocks with anything odd are read line by line.
 
 Both ways give the same events and the same rejected lines (tests/unit/test_event_files_json.py compares them), so what
-is accepted does not depend on where a block begins. A line is broken if it is no JSON object, holds NaN or an
-infinity, repeats one of the three fields, nests deeper than MAX_DEPTH or is longer than MAX_LINE_BYTES. Blank lines are
-no events. Positions count all lines.
+is accepted does not depend on where a block begins or on what else is in it. A line is broken if it is no JSON object,
+holds NaN or an infinity, repeats one of the three fields, nests deeper than MAX_DEPTH or is longer than MAX_LINE_BYTES.
+A byte order mark at the front of a line is passed over, of every line: a file may be several that were joined, and
+which one of its lines comes first must not matter. Blank lines are no events. Positions are numbers of lines.
 """
 
 from __future__ import annotations
@@ -21,26 +22,24 @@ import pyarrow as pa
 import pyarrow.json
 
 from dp_transforms.event_files import columns, times
+from dp_transforms.event_files.line_blocks import BLANKS, UTF8_MARK, LineBlock, line_blocks
 from dp_transforms.event_files.log_chunk import (
     EventFields,
-    EventFileError,
     LogChunk,
     ReadBlock,
-    check_fields_present,
     damaged_error,
+    one_line,
     time_unit_error,
 )
-from dp_transforms.event_files.text_files import UTF8_MARK, ByteShares, TextStream, file_size, read_head
+from dp_transforms.event_files.text_files import ByteShares, TextStream, file_size, read_head
 from dp_transforms.monitoring.event_batch import one_chunk
 from dp_transforms.rejected_events import RejectedEvents
 
-MAX_LINE_BYTES = 16 << 20
 MAX_DEPTH = 200  # far below what Python's parser can recurse
 _BLOCK_BYTES = 16 << 20
 _ARROW_BLOCK_BYTES = 1 << 20
 _LOOKED_AT_LINES = 100
 
-_BLANKS = b" \t\r"
 _NOT_JSON_NUMBER = re.compile(rb"[:,\[\s]-?(?:NaN|Inf)")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _EXACT_IN_FLOAT = 2.0**53
@@ -50,28 +49,33 @@ _Rows = npt.NDArray[np.int64]
 
 
 def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
-    """The file as one chunk, if it has lines. Raises EventFileError where the first lines cannot serve."""
-    try:
-        head, is_whole = read_head(path)
-    except (pa.ArrowException, OSError):
-        raise damaged_error(path, "gzip") from None
-    lines = [line.strip(_BLANKS) for line in head.split(b"\n")]
-    cut_off = None if is_whole else lines.pop()
-    lines = [line for line in lines if line][:_LOOKED_AT_LINES]
-    if not lines and not cut_off and is_whole:
-        return []
-    parser = _LineParser(fields)
-    objects = [event for event in map(parser.parse, lines) if event is not None]
-    if lines and not objects:
-        raise EventFileError(path, "its first lines are no JSON objects. Write one object per line.")
-    if objects:
-        names = dict.fromkeys(name for event in objects for name in event)
-        check_fields_present(path, names, fields, has_schema=False)
-        moments = [event.get(fields.time) for event in objects]
-        numbers = [isinstance(moment, (_Integer, float)) for moment in moments if moment is not None]
-        if fields.time_unit not in times.MICROS_PER_UNIT and numbers and all(numbers):
-            raise time_unit_error(path, fields.time)
+    """The file as one chunk: nothing of it is looked at, since every line in it may be one user's."""
+    del fields
     return [LogChunk(path, "json", None, None, file_size(path))]
+
+
+def hint(path: str, fields: EventFields) -> str | None:
+    """Why the lines of a file may all be rejected, by its first ones. For the operator."""
+    head, is_whole = read_head(path)
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * head.count(0) > len(head):
+        return f"{one_line(path)}: it looks like UTF-16 text. Convert it to UTF-8."
+    lines = [line.strip(BLANKS) for line in head.split(b"\n")]
+    if not is_whole:
+        lines.pop()
+    lines = [line for line in lines if line][:_LOOKED_AT_LINES]
+    parser = _LineParser(fields)
+    events = [event for event in map(parser.parse, lines) if event is not None]
+    where = f"{one_line(path)}: none of its first {len(lines)} lines"
+    if not events:
+        return f"{where} is a JSON object. Write one object per line." if lines else None
+    for name in fields.names:
+        if all(name not in event for event in events):
+            return f"{where} has a field {name!r}. Name it with {fields.flag(name)}."
+    moments = [event[fields.time] for event in events if event.get(fields.time) is not None]
+    is_number = [isinstance(moment, (_Integer, float)) for moment in moments]
+    if fields.time_unit not in times.MICROS_PER_UNIT and is_number and all(is_number):
+        return f"{one_line(path)}: {time_unit_error(path, fields.time).problem}"
+    return None
 
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
@@ -80,92 +84,56 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     lines_read = 0
     try:
         with TextStream(chunk.path) as text:
-            for first_line, block, too_long in _line_blocks(text.stream):
-                lines_read = first_line - 1
-                yield _read_block(chunk.path, block, first_line, too_long, fields, shares.up_to(text.bytes_read()))
+            for block in line_blocks(text.stream, _BLOCK_BYTES):
+                lines_read = block.first_line - 1
+                yield _read_block(chunk.path, block, fields, shares.up_to(text.bytes_read()))
     except (pa.ArrowException, OSError):
         raise damaged_error(chunk.path, "gzip", lines_read) from None
     yield ReadBlock(columns.empty_batch(), (), 0, shares.rest())
 
 
-def _line_blocks(stream: Any) -> Iterator[tuple[int, bytes, list[int]]]:
-    """Blocks of whole lines: (number of the first line, lines, numbers of lines that were too long).
-
-    In place of a line that was too long there is a blank one, so that the numbering goes on. Memory stays within two
-    blocks whatever the length of a line.
-    """
-    line_number, is_first = 1, True
-    pending: list[bytes] = []
-    pending_bytes = 0
-    at_end = False
-    while not at_end:
-        data = stream.read(_BLOCK_BYTES)
-        at_end = not data
-        if is_first:
-            data, is_first = data.removeprefix(UTF8_MARK), False
-        end = len(data) if at_end else data.rfind(b"\n") + 1
-        if not end and not at_end:
-            pending_bytes += len(data)
-            if pending_bytes <= MAX_LINE_BYTES:
-                pending.append(data)
-            else:
-                pending.clear()
-            continue
-        first_end = data.find(b"\n") if end else 0
-        too_long = []
-        if pending_bytes + first_end > MAX_LINE_BYTES:
-            too_long.append(line_number)
-            block = data[first_end:end]
-        else:
-            block = b"".join([*pending, data[:end]])
-        if block or too_long:
-            yield line_number, block, too_long
-        line_number += block.count(b"\n")
-        pending = [data[end:]]
-        pending_bytes = len(data) - end
-
-
-def _read_block(
-    path: str, block: bytes, first_line: int, too_long: list[int], fields: EventFields, byte_share: int
-) -> ReadBlock:
-    unparsed = [RejectedEvents(path, tuple(too_long), columns.BROKEN_LINE)] if too_long else []
+def _read_block(path: str, block: LineBlock, fields: EventFields, byte_share: int) -> ReadBlock:
+    unparsed = [RejectedEvents(path, block.too_long, columns.LINE_TOO_LONG)] if block.too_long else []
     read = decode_lines(block, fields)
     broken = read.broken()
     if len(broken):
-        unparsed.append(RejectedEvents(path, tuple((broken + first_line).tolist()), columns.BROKEN_LINE))
-    return columns.assemble_block(
-        path, read.columns, lambda rows: read.numbers()[rows] + first_line, byte_share, unparsed
-    )
+        unparsed.append(RejectedEvents(path, tuple(broken.tolist()), columns.BROKEN_LINE))
+    return columns.assemble_block(path, read.columns, lambda rows: read.numbers()[rows], byte_share, unparsed)
 
 
 class DecodedLines:
-    """A block of lines as columns, with the numbers of the lines, from 0, that their rows come from.
+    """A block of lines as columns, with the numbers of the lines that their rows come from.
 
     columns: user, item and time of the lines that could be parsed.
     """
 
-    def __init__(self, read: Columns, lines: _Lines, kept: _Rows | None, broken: _Rows | None) -> None:
+    def __init__(self, read: Columns, block: LineBlock, kept: _Rows | None, broken: _Rows | None) -> None:
         self.columns = read
-        self._lines, self._kept, self._broken = lines, kept, broken
+        self._block, self._kept, self._broken = block, kept, broken
 
     def numbers(self) -> npt.NDArray[np.int64]:
         """For each row of the columns the number of its line."""
-        numbers = self._lines.numbers()
+        numbers = self._block.numbers()
         return numbers if self._kept is None else numbers[self._kept]
 
     def broken(self) -> npt.NDArray[np.int64]:
         """The numbers of the lines that are no events at all."""
-        return np.zeros(0, np.int64) if self._broken is None else self._lines.numbers()[self._broken]
+        return np.zeros(0, np.int64) if self._broken is None else self._block.numbers()[self._broken]
 
 
-def decode_lines(block: bytes, fields: EventFields) -> DecodedLines:
-    """Lines in memory, none of them longer than MAX_LINE_BYTES; blank lines are passed over."""
+def decode_lines(block: LineBlock, fields: EventFields) -> DecodedLines:
+    """Lines in memory; blank ones are passed over."""
     lines = _Lines(block)
     fast = _read_fast(lines, guess_schema(io.BytesIO(lines.text), fields), fields) if lines.is_plain else None
     if fast is not None:
-        return DecodedLines(fast, lines, None, None)
-    slow, kept, broken = read_one_by_one(lines.stripped(), fields)
-    return DecodedLines(slow, lines, kept, broken)
+        return DecodedLines(fast, block, None, None)
+    slow, kept, broken = read_one_by_one(stripped_lines(block), fields)
+    return DecodedLines(slow, block, kept, broken)
+
+
+def stripped_lines(block: LineBlock) -> list[bytes]:
+    """The lines that are not blank, without blanks around them."""
+    return [line for line in (line.strip(BLANKS) for line in block.filled_text().split(b"\n")) if line]
 
 
 def decode_plain_lines(lines: list[bytes], schema: pa.Schema | None, fields: EventFields) -> Columns | None:
@@ -173,7 +141,7 @@ def decode_plain_lines(lines: list[bytes], schema: pa.Schema | None, fields: Eve
 
     schema: see `guess_schema`. One of other lines serves too: where it does not fit these, it is done line by line.
     """
-    block = _Lines(b"\n".join(lines), are_stripped=True)
+    block = _Lines(LineBlock(b"\n".join(lines)), are_stripped=True)
     return _read_fast(block, schema, fields) if block.is_plain and block.count == len(lines) else None
 
 
@@ -188,27 +156,17 @@ def join_line(line: bytes, fields: EventFields) -> bytes | None:
 class _Lines:
     """A block of lines.
 
-    text: its lines, without blank ones and blanks around them if need be. is_plain: Arrow may read it.
-    count: their number, if it is plain.
+    text: its lines, without blank ones, and without blanks and marks before them if need be. is_plain: Arrow may read
+    it. count: their number, if it is plain.
     """
 
-    def __init__(self, block: bytes, *, are_stripped: bool = False) -> None:
-        self.raw = block
-        self.text = block if not block or block.endswith(b"\n") else block + b"\n"
+    def __init__(self, block: LineBlock, *, are_stripped: bool = False) -> None:
+        self.text = block.raw
         self.count = 0
         self.is_plain = self._check_plain()
         if not self.is_plain and not are_stripped:
-            self.text = b"".join(line + b"\n" for line in self.stripped())
+            self.text = b"".join(line.removeprefix(UTF8_MARK) + b"\n" for line in stripped_lines(block))
             self.is_plain = self._check_plain()
-
-    def stripped(self) -> list[bytes]:
-        """The lines that are not blank."""
-        return [line for line in (line.strip(_BLANKS) for line in self.raw.split(b"\n")) if line]
-
-    def numbers(self) -> npt.NDArray[np.int64]:
-        """For each of them its number among all lines of the block, from 0."""
-        filled = [bool(line.strip(_BLANKS)) for line in self.raw.split(b"\n")]
-        return np.flatnonzero(filled)
 
     def _check_plain(self) -> bool:
         """Whether each line begins with ``{``, ends with ``}``, nests little and holds no NaN.
@@ -292,12 +250,17 @@ def guess_schema(lines: Iterable[bytes], fields: EventFields) -> pa.Schema | Non
 def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, _Rows, _Rows]:
     """The columns, line by line; the numbers of the lines that they hold; of those that are broken."""
     parser = _LineParser(fields)
-    parsed = [parser.parse(line) for line in lines]
-    is_broken = np.fromiter((event is None for event in parsed), np.bool_, len(parsed))
-    events = [event for event in parsed if event is not None]
-    user, item = (_id_column([event.get(name) for event in events]) for name in (fields.user, fields.item))
-    time = _time_column([event.get(fields.time) for event in events], fields.time_unit)
-    return (user, item, time), np.flatnonzero(~is_broken), np.flatnonzero(is_broken)
+    is_broken = np.zeros(len(lines), np.bool_)
+    cells: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+    for number, line in enumerate(lines):
+        event = parser.parse(line)  # not kept: one line may hold millions of values
+        if event is None:
+            is_broken[number] = True
+            continue
+        for values, name in zip(cells, fields.names, strict=True):
+            values.append(event.get(name))
+    columns_read = (_id_column(cells[0]), _id_column(cells[1]), _time_column(cells[2], fields.time_unit))
+    return columns_read, np.flatnonzero(~is_broken), np.flatnonzero(is_broken)
 
 
 def _id_column(values: list[Any]) -> columns.IdColumn:
@@ -360,7 +323,7 @@ class _LineParser:
             return None
         try:
             # Bytes that are no UTF-8 matter only in the fields that are used, where they become a fault of the cell.
-            event = self._decoder.decode(line.decode("utf-8", "surrogateescape"))
+            event = self._decoder.decode(line.removeprefix(UTF8_MARK).decode("utf-8", "surrogateescape"))
         except (ValueError, RecursionError):
             return None
         return event if isinstance(event, dict) and not isinstance(event, _Repeated) else None

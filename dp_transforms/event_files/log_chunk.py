@@ -34,12 +34,14 @@ class EventFields:
 
     time_unit: how numbers (and text that holds numbers) count time: ``s``, ``ms`` or ``us`` since 1970 UTC; ``iso``:
         ISO 8601 text. None: typed time columns tell their own unit, and text is ISO 8601.
+    csv_line_ends_in_cells: whether cells of CSV files may hold line ends, inside quotes (see `csv_rows`).
     """
 
     user: str = "user"
     item: str = "item"
     time: str = "timestamp"
     time_unit: str | None = None
+    csv_line_ends_in_cells: bool = False
 
     def __post_init__(self) -> None:
         if self.time_unit is not None and self.time_unit not in TIME_UNITS:

@@ -62,6 +62,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
             metadata=metadata,
             read_dictionary=as_dictionary,
             coerce_int96_timestamp_unit="us",  # nanoseconds would wrap around after 2262
+            page_checksum_verification=True,
         ) as file:
             for batch in file.iter_batches(MAX_BLOCK_ROWS, row_groups=[chunk.part], columns=list(fields.names)):
                 first_row = chunk.first_row + rows_read + 1
@@ -79,7 +80,9 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
                 )
                 rows_read += len(batch)
                 yield block
-    except (pa.ArrowException, OSError, ValueError, KeyError):
+        if rows_read != chunk.events:
+            raise ValueError("other rows than the footer says")
+    except (pa.ArrowException, OSError, ValueError, KeyError, IndexError):
         raise damaged_error(chunk.path, "Parquet", chunk.first_row + rows_read) from None
 
 

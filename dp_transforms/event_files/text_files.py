@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 
 HEAD_BYTES = 1 << 20
-UTF8_MARK = b"\xef\xbb\xbf"
 
 
 class TextStream:
@@ -48,11 +47,11 @@ class ByteShares:
 
 
 def read_head(path: str) -> tuple[bytes, bool]:
-    """The first HEAD_BYTES bytes without a byte order mark, and whether that is the whole file."""
+    """The first HEAD_BYTES bytes, and whether that is the whole file."""
     with TextStream(path) as text:
         head: bytes = text.stream.read(HEAD_BYTES)
         is_whole = len(head) < HEAD_BYTES or not text.stream.read(1)
-    return head.removeprefix(UTF8_MARK), is_whole
+    return head, is_whole
 
 
 def file_size(path: str) -> int:

@@ -59,7 +59,7 @@ def is_number_type(column_type: pa.DataType) -> bool:
 def parse_times(array: pa.Array, unit: str | None) -> TimeColumn:
     """Times from a timestamp, date, number or text column. unit: see `EventFields.time_unit`; also ``d``."""
     if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
+        array = pc.take(array.dictionary, array.indices)  # with a look at the indices, which a cast has not
     is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     if pa.types.is_timestamp(array.type):
         micros, good = _from_ticks(_int64(array), array.type.unit)

@@ -14,11 +14,16 @@ What whoever fills the folder must hold to:
 - Nothing else gives a file a later change time: no new permissions or owner, no second link. A reader that is opened
   later would meet it at that time, once more or for the first time; where that changes an answer, the sink refuses it.
 
-A file that holds no log is rejected: it will hold none at the next reading. A mended one is moved in like any other. A
-file that cannot be read for other reasons (permissions, disk) is a StreamError: it must be mended before the stream
-goes on. So is a file that changes or goes away while its events are given. Only where the clock was set back by more
-than `settle_seconds` can a file come behind: it is rejected and never read; a reader that starts again from before it
-would read it in its order, and the sink then finds a second answer for a window and stops.
+Rows are accepted or rejected one by one, as in a replay: by their own bytes and the declared options, with the same
+code. A file that cannot be read as a whole (damaged, another header or schema) is a StreamError and ends the run: to
+reject it and go on would let one file decide about the rows of all its users. It is mended or moved out before the
+stream goes on, as is one that cannot be read for other reasons (permissions, disk). So is a file that changes or goes
+away while its events are given.
+
+Only where the clock was set back by more than `settle_seconds` can a file come behind: it is rejected and never read. A
+file's change time decides that, set by the kernel and never by what is in the file, so it is the same with and without
+any one user's rows. A reader that starts again from before it would read it in its order, and the sink then finds a
+second answer for a window and stops.
 
 Files directly in the folder count, by the endings of `event_files`. Links are passed over, wherever they lead.
 """
@@ -257,27 +262,29 @@ class FolderReader:
         path = self._path(at.file.name)
         self._check_unchanged(path)
         try:
-            if self._blocks is None:
-                self._blocks = _blocks(path, self._folder.fields)
-                given = [len(block.batch) for block in itertools.islice(self._blocks, at.blocks)]
-                if (len(given), sum(given)) != (at.blocks, at.events):
-                    raise _changed_error(path)
-            block = next(self._blocks, None)
-        except ValueError as error:
-            self._check_unchanged(path)
-            _check_not_of_the_system(path, error)
-            problem = error.problem if isinstance(error, EventFileError) else "its name is no UTF-8."
-            # The rest of it, as far as can be known, is one thing that could not be read.
-            found.reject(path, at.events + 1, f"file rejected: {one_line(problem)}")
-            found.pass_by(at.file.ctime_ns // 1_000)
-            block = None
-        else:
-            self._check_unchanged(path)
+            block = self._next_block(at, path)
+        except BaseException as error:
+            self._blocks = None  # what has failed is over, and would look like the end of the file
+            if isinstance(error, ValueError):
+                self._check_unchanged(path)
+                _check_not_of_the_system(path, error)
+                problem = error.problem if isinstance(error, EventFileError) else "its name is no UTF-8. Rename it."
+                raise _unreadable_error(path, problem, is_begun=at.blocks > 0) from None
+            raise
+        self._check_unchanged(path)
         if block is None:
             self._position, self._blocks = at._replace(is_done=True), None
             return
         found.add(block, at.file.ctime_ns // 1_000)
         self._position = at._replace(blocks=at.blocks + 1, events=at.events + len(block.batch))
+
+    def _next_block(self, at: _Position, path: str) -> ReadBlock | None:
+        if self._blocks is None:
+            self._blocks = _blocks(path, self._folder.fields)
+            given = [len(block.batch) for block in itertools.islice(self._blocks, at.blocks)]
+            if (len(given), sum(given)) != (at.blocks, at.events):
+                raise _changed_error(path)
+        return next(self._blocks, None)
 
     def _check_unchanged(self, path: str) -> None:
         at = self._position
@@ -308,11 +315,6 @@ class _Found:
             self._batches.append(block.batch)
             self._arrivals.append(arrival_micros)
         self._rejected += [part._replace(source=one_line(part.source)) for part in block.rejected]
-
-    def pass_by(self, arrival_micros: int) -> None:
-        """Something came then, and none of it could be read."""
-        self._batches.append(columns.empty_batch())
-        self._arrivals.append(arrival_micros)
 
     def reject(self, path: str, position: int, reason: str) -> None:
         self.records += 1
@@ -367,6 +369,15 @@ def _folder_error(path: str) -> StreamError:
     return StreamError(
         f"{one_line(path)}: it is no folder that can be read. Make it on every worker, or check the name."
     )
+
+
+def _unreadable_error(path: str, problem: str, *, is_begun: bool) -> StreamError:
+    remedy = (
+        "Events before that place were given on: begin a new run with files that are whole."
+        if is_begun
+        else "Move it out of the folder, and a mended one in, and start the job again."
+    )
+    return StreamError(f"{one_line(path)}: {one_line(problem)} {remedy}")
 
 
 def _changed_error(path: str) -> StreamError:

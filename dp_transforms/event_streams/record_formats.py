@@ -23,6 +23,7 @@ import pyarrow as pa
 from dp_transforms.event_files import avro, columns, json_lines
 from dp_transforms.event_files.avro_container import MAX_BLOCK_BYTES
 from dp_transforms.event_files.avro_schema import EventSchema, check_schema
+from dp_transforms.event_files.line_blocks import MAX_LINE_BYTES
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.rejected_events import RejectedEvents
@@ -111,10 +112,10 @@ class JsonRecordDecoder:
         lines = [value.strip(b" \t\r\n") if value is not None else b"" for value in values]
         sizes = np.fromiter(map(len, lines), np.int64, len(lines))
         reasons.add(NO_VALUE, np.flatnonzero(sizes == 0))
-        reasons.add(TOO_LARGE, np.flatnonzero(sizes > json_lines.MAX_LINE_BYTES))
+        reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_LINE_BYTES))
         is_any_folded = b"\n" in b"".join(lines)
         for row in [row for row, line in enumerate(lines) if b"\n" in line] if is_any_folded else ():
-            joined = json_lines.join_line(lines[row], self._fields) if sizes[row] <= json_lines.MAX_LINE_BYTES else None
+            joined = json_lines.join_line(lines[row], self._fields) if sizes[row] <= MAX_LINE_BYTES else None
             if joined is None:
                 reasons.add(BROKEN_RECORD, np.array([row]))
             else:

@@ -62,11 +62,13 @@ def read_chunks(chunks: Iterable[LogChunk], fields: EventFields) -> tuple[list[E
     return events, {reason: sorted(positions) for reason, positions in rejected.items()}
 
 
-def expected(rows: Iterable[Sequence[Any]], unit: str | None = None) -> tuple[list[Event], dict[str, list[int]]]:
-    """What (user, item, time) rows must give, with positions from 1."""
+def expected(
+    rows: Iterable[Sequence[Any]], unit: str | None = None, first: int = 1
+) -> tuple[list[Event], dict[str, list[int]]]:
+    """What (user, item, time) rows must give. first: the position of the first one."""
     events: list[Event] = []
     rejected: dict[str, list[int]] = {}
-    for position, (user, item, time) in enumerate(rows, 1):
+    for position, (user, item, time) in enumerate(rows, first):
         micros = oracle_micros(time, unit)
         reason = (
             _id_fault("user", user)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.event_files import EventFields, EventFileError, avro, avro_container, find_log_chunks
+from dp_transforms.event_files import EventFields, EventFileError, avro, avro_container, avro_records, find_log_chunks
 from tests.unit.event_files_oracle import SECRET, avro_schema, expected, read_all, write_avro
 
 TIME = 1_506_826_800_000_000
@@ -31,6 +31,14 @@ ROWS: list[tuple[Any, Any, Any]] = [
     ("\0", " ", -1),
     ("u", "a", 2**62),
 ] * 40
+
+
+@pytest.fixture(params=["whole", "one by one"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test is run for both ways of decoding a block."""
+    if request.param == "one by one":
+        monkeypatch.setattr(avro, "_WHOLE_BLOCK_BYTES", -1)
+        monkeypatch.setattr(avro, "_WHOLE_BLOCK_BYTES_OF_REPEATS", -1)
 
 
 def _nullable(kind: Any) -> list[Any]:
@@ -148,8 +156,7 @@ def test_a_missing_field_names_the_option(tmp_path: pathlib.Path) -> None:
     path = write_avro(tmp_path / "log.avro", [], ("string", "string", MICROS))
     with pytest.raises(EventFileError, match=r"its fields are: user, item, timestamp\. Name one with --item-field"):
         find_log_chunks([path], EventFields(item="what"))
-    with pytest.raises(EventFileError, match="there is no event in it"):
-        find_log_chunks([path], EventFields())
+    assert find_log_chunks([path], EventFields()) == []
 
 
 # --- files that mean harm
@@ -275,21 +282,59 @@ def test_hostile_blocks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch)
             _read(tmp_path, whole[:-cut])
     with pytest.raises(EventFileError, match="damaged or no Avro file after row 1"):
         _read(tmp_path, whole[:-1] + b"x")
-    monkeypatch.setattr(avro_container, "MAX_BLOCK_BYTES", 1 << 20)
-    packer = zlib.compressobj(wbits=-15)
-    bomb = packer.compress(bytes(1 << 27)) + packer.flush()
-    for codec, data in ((b"deflate", bomb), (b"zstandard", pa.Codec("zstd").compress(bytes(1 << 26), asbytes=True))):
-        with pytest.raises(
-            EventFileError, match=r"a block of more than 16 MB after row 0\. Write it with smaller blocks"
-        ):
-            _read(tmp_path, _file(PLAIN, [(1, data)], codec))
-    with pytest.raises(EventFileError, match=r"a block of more than 16 MB after row 0\."):
-        _read(tmp_path, _file(PLAIN, [(1, b"\xff\xff\xff\xff\x0f" + bytes(9))], b"snappy"))
-    with pytest.raises(EventFileError, match=r"a block of more than 16 MB after row 1\."):
-        _read(tmp_path, _file(PLAIN, [good, (1, bytes(2 << 20))]))
     for data in (b"", pa.Codec("snappy").compress(EVENT, asbytes=True) + bytes(4)):
         with pytest.raises(EventFileError, match="damaged or no Avro file after row 0"):
             _read(tmp_path, _file(PLAIN, [(1, data)], b"snappy"))
+
+
+def _packed(codec: bytes, data: bytes) -> bytes:
+    if codec == b"deflate":
+        packer = zlib.compressobj(wbits=-15)
+        return packer.compress(data) + packer.flush()
+    if codec == b"snappy":
+        return bytes(pa.Codec("snappy").compress(data, asbytes=True)) + zlib.crc32(data).to_bytes(4, "big")
+    return bytes(pa.Codec("zstd").compress(data, asbytes=True)) if codec == b"zstandard" else data
+
+
+@pytest.mark.parametrize("codec", [b"null", b"deflate", b"zstandard", b"snappy"])
+def test_a_cell_of_17_mb_costs_its_record_alone(tmp_path: pathlib.Path, codec: bytes) -> None:
+    schema = avro_schema(("string", "string", MICROS), [{"name": "x", "type": ["null", "string"]}])
+    good = b"\0" + EVENT
+    long = _cell(SECRET.encode() * (1 << 20))
+    for odd, rejected in (
+        (b"\0" + _cell(b"x") + long + _varint(TIME), {"item is longer than 16,384 bytes": [1_001]}),
+        (b"\0" + long + _cell(b"x") + _varint(TIME), {"user is longer than 16,384 bytes": [1_001]}),
+        (b"\x02" + long + EVENT, {}),
+        (b"\x02" + long + _cell(b"") + _cell(b"x") + _varint(TIME), {"empty user": [1_001]}),
+    ):
+        block = good * 1_000 + odd + good * 1_000
+        found = _read(tmp_path, _file(schema, [(2_001, _packed(codec, block)), (1, _packed(codec, good))], codec))
+        assert found == ([("u", "i", TIME)] * (2_002 - bool(rejected)), rejected)
+
+
+@pytest.mark.parametrize("codec", [b"deflate", b"zstandard", b"snappy"])
+def test_blocks_that_unpack_to_more_than_any_log_has(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, codec: bytes
+) -> None:
+    monkeypatch.setattr(avro_records, "MAX_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(avro_container, "_MAX_SNAPPY_BYTES", 1 << 20)
+    zeros = bytes(9 << 20)  # records of an empty user, an empty item and the year 1970
+    with pytest.raises(EventFileError, match=r"a block of more than 16 MB after row \d+, long cells apart\. Write it"):
+        _read(tmp_path, _file(PLAIN, [(3 << 20, _packed(codec, zeros))], codec))
+    monkeypatch.setattr(avro_container, "_MAX_UNPACKED_BYTES", 1 << 20)
+    schema = avro_schema(("string", "string", MICROS), [{"name": "x", "type": "bytes"}])
+    first, long = (1, _packed(codec, _cell(b"") + EVENT)), _packed(codec, _cell(bytes(5 << 20)) + EVENT)
+    with pytest.raises(EventFileError, match="a block of more than 16 MB after row 1,"):
+        _read(tmp_path, _file(schema, [first, (1, long)], codec))
+    for cut in (1, 5, len(long) // 2):
+        with pytest.raises(EventFileError, match=r"log\.avro: it .* after row 1"):
+            _read(tmp_path, _file(schema, [first, (1, long[:-cut])], codec))
+
+
+def test_a_snappy_block_that_claims_to_be_endless(tmp_path: pathlib.Path) -> None:
+    blocks = [(1, _packed(b"snappy", EVENT)), (1, b"\xff\xff\xff\xff\x0f" + bytes(9))]
+    with pytest.raises(EventFileError, match=r"a block of more than 16 MB after row 1,"):
+        _read(tmp_path, _file(PLAIN, blocks, b"snappy"))
 
 
 @pytest.mark.parametrize("items", ["boolean", "float", "double", {"type": "fixed", "name": "F", "size": 1}])

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks, json_lines
+from dp_transforms.event_files import EventFields, find_log_chunks, hint_of_log, json_lines, line_blocks
 from tests.unit.event_files_oracle import SECRET, expected, read_all, write_json
 
 TIME = "2017-10-01T03:00:00Z"
@@ -70,7 +70,7 @@ def test_numbers_in_the_declared_unit(tmp_path: pathlib.Path, unit: str) -> None
 
 
 def test_broken_lines_cost_nothing_but_themselves(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_lines, "MAX_LINE_BYTES", 40_000)
+    monkeypatch.setattr(line_blocks, "MAX_LINE_BYTES", 40_000)
     long = f'{{"user":"{SECRET}","item":"i","timestamp":"{TIME}","x":"%s"}}'
     broken: list[str | bytes] = [
         SECRET,
@@ -116,7 +116,7 @@ def test_broken_lines_cost_nothing_but_themselves(tmp_path: pathlib.Path, monkey
     for block in (300, 5_000, 40_000):
         monkeypatch.setattr(json_lines, "_BLOCK_BYTES", block)
         events, rejected = read_all(_write(tmp_path / "log.jsonl", *lines))
-        assert rejected == {"broken line": positions}
+        assert rejected == {"broken line": positions[:-2], "line too long": positions[-2:]}
         assert events == [("u", "i", MICROS)] * count
 
 
@@ -127,7 +127,7 @@ def test_a_line_of_100_mb_is_passed_over_in_little_memory(tmp_path: pathlib.Path
         for _ in range(100):
             file.write(b"x" * (1 << 20))
         file.write(b'","item":"i","timestamp":"2017"}\n' + GOOD.encode())
-    assert read_all(str(path)) == ([("u", "i", MICROS)] * 2, {"broken line": [2]})
+    assert read_all(str(path)) == ([("u", "i", MICROS)] * 2, {"line too long": [2]})
 
 
 def test_plain_logs_are_read_fast(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,19 +145,40 @@ def test_plain_logs_are_read_fast(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    ("lines", "reason", "words"),
     [
-        (['{"who":1,"item":2,"timestamp":3}'], "no field 'user'. Name it with --user-field"),
-        (['{"user":1,"item":2,"timestamp":3}'], "--time-unit s, ms or us"),
-        (["[", "{}"[:1], "]"], "Write one object per line"),
-        ([f"{SECRET},b,c"], "its first lines are no JSON objects"),
+        (['{"who":1,"item":2,"timestamp":3}'], "missing user", "has a field 'user'. Name it with --user-field"),
+        (['{"user":1,"item":2,"timestamp":3}'], "bad time", "--time-unit s, ms or us"),
+        (["[", "{"], "broken line", "is a JSON object. Write one object per line"),
+        ([f"{SECRET},b,c"], "broken line", "none of its first 120 lines is a JSON object"),
     ],
 )
-def test_first_lines_that_cannot_serve(tmp_path: pathlib.Path, lines: list[str], words: str) -> None:
-    with pytest.raises(EventFileError) as caught:
-        find_log_chunks([_write(tmp_path / "log.jsonl", *lines)], EventFields())
-    assert words in str(caught.value)
-    assert SECRET not in str(caught.value)
+def test_first_lines_of_another_kind_are_hinted_at_and_lines_behind_them_read(
+    tmp_path: pathlib.Path, lines: list[str], reason: str, words: str
+) -> None:
+    lines = (lines * 120)[:120]
+    path = _write(tmp_path / "log.jsonl", *lines)
+    chunks = find_log_chunks([path], EventFields())
+    hint = hint_of_log(chunks, EventFields())
+    assert hint is not None
+    assert words.replace("120", "100") in hint
+    assert SECRET not in hint
+    numbers = list(range(1, 121))
+    assert read_all(path) == ([], {reason: numbers})
+    assert read_all(_write(tmp_path / "log.jsonl", *lines, GOOD)) == ([("u", "i", MICROS)], {reason: numbers})
+    good_first = _write(tmp_path / "log.jsonl", GOOD, *lines)
+    assert read_all(good_first) == ([("u", "i", MICROS)], {reason: [number + 1 for number in numbers]})
+
+
+def test_utf16_is_hinted_at(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "log.jsonl"
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        path.write_bytes(f"{GOOD}\n{GOOD}\n".encode(encoding))
+        hint = hint_of_log(find_log_chunks([str(path)], EventFields()), EventFields())
+        assert hint == f"{path}: it looks like UTF-16 text. Convert it to UTF-8."
+        events, rejected = read_all(str(path))
+        assert not events
+        assert list(rejected) == ["broken line"]
 
 
 _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=3))
@@ -199,7 +220,7 @@ def _blocks(draw: st.DrawFn) -> bytes:
     return draw(st.sampled_from([b"\n", b"\r\n", b"\n\n "])).join(lines)
 
 
-def _seen(lines: json_lines._Lines, read: Any, kept: Any) -> list[tuple[Any, ...]]:
+def _seen(lines: line_blocks.LineBlock, read: Any, kept: Any) -> list[tuple[Any, ...]]:
     """(number of the line, fault or value of each cell) of each line."""
     numbers = lines.numbers()[kept]
     cells = []
@@ -220,22 +241,25 @@ def _seen(lines: json_lines._Lines, read: Any, kept: Any) -> list[tuple[Any, ...
 @example(block=b'{"user":"a"}\n{"user":"b","x":NaN}', unit=None)
 @example(block=b'{"user":1,"timestamp":1.5}\n{"user":1,"timestamp":9007199254740993}', unit="us")
 def test_the_fast_way_agrees_with_the_slow_one(block: bytes, unit: str | None) -> None:
-    fields, lines = EventFields(time_unit=unit), json_lines._Lines(block)
-    slow, kept, broken = json_lines.read_one_by_one(lines.stripped(), fields)
-    guess = json_lines.guess_schema(lines.stripped(), fields)
+    fields, in_block = EventFields(time_unit=unit), line_blocks.LineBlock(block)
+    lines, stripped = json_lines._Lines(in_block), json_lines.stripped_lines(in_block)
+    slow, kept, broken = json_lines.read_one_by_one(stripped, fields)
+    guess = json_lines.guess_schema(stripped, fields)
     ids, moments = [pa.string(), pa.int64()], [pa.string(), pa.int64(), pa.float64()]
     # Types that other lines had change nothing either.
     others = [pa.schema(list(zip(fields.names, types, strict=True))) for types in itertools.product(ids, ids, moments)]
     for schema in [guess, *others]:
         for fast in (
             json_lines._read_fast(lines, schema, fields) if lines.is_plain else None,
-            json_lines.decode_plain_lines(lines.stripped(), schema, fields),
+            json_lines.decode_plain_lines(stripped, schema, fields),
         ):
             if fast is not None:
                 assert len(broken) == 0
-                assert _seen(lines, fast, kept) == _seen(lines, slow, kept)
+                assert _seen(in_block, fast, kept) == _seen(in_block, slow, kept)
     assert (
-        len(kept) + len(broken) == len(lines.numbers()) == sum(1 for line in block.split(b"\n") if line.strip(b" \t\r"))
+        len(kept) + len(broken)
+        == len(in_block.numbers())
+        == sum(1 for line in block.split(b"\n") if line.strip(b" \t\r"))
     )
 
 
@@ -255,6 +279,7 @@ def test_the_result_does_not_depend_on_the_blocks(
 
 
 def test_numbers_of_lines_are_those_of_the_file() -> None:
-    lines = json_lines._Lines(b'\n {"user":1}\n\r\n\t\n{}\n')
-    assert np.array_equal(lines.numbers(), [1, 4])
+    block = line_blocks.LineBlock(b'\n {"user":1}\n\r\n\t\n{}\n', first_line=10)
+    assert np.array_equal(block.numbers(), [11, 14])
+    lines = json_lines._Lines(block)
     assert (lines.is_plain, lines.count) == (True, 2)

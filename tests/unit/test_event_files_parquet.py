@@ -189,10 +189,67 @@ def test_a_damaged_file_is_told_by_place_and_not_by_content(tmp_path: pathlib.Pa
         find_log_chunks([str(path)], EventFields())
 
 
+@pytest.mark.parametrize("kind", ["dictionary", "dictionary in Arrow's schema", "plain", "text as time"])
+def test_changed_data_pages_are_damage_or_all_rows(tmp_path: pathlib.Path, kind: str) -> None:
+    """An index outside of its dictionary, and a column of fewer rows than the footer says, are damage too."""
+    count = 2_000
+    columns = {
+        "user": pa.array([f"user{n % 500}" for n in range(count)]),
+        "item": pa.array([f"item{n % 9}" for n in range(count)]),
+        "timestamp": pa.array(["2017-10-01T03:00:00Z"] * count)
+        if kind == "text as time"
+        else pa.array(range(count), MICROS),
+    }
+    if kind == "dictionary in Arrow's schema":
+        columns["user"] = columns["user"].dictionary_encode()
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.table(columns), path, compression="none", use_dictionary=kind != "plain", row_group_size=700)
+    good = path.read_bytes()
+    end_of_pages = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
+    rng = np.random.default_rng(7)
+    damaged = whole = 0
+    for _ in range(250):
+        data = bytearray(good)
+        for at in rng.integers(4, end_of_pages, int(rng.integers(1, 4))):
+            data[at] = int(rng.integers(0, 256))
+        path.write_bytes(data)
+        try:
+            events, rejected = read_all(str(path))
+        except EventFileError:
+            damaged += 1
+        else:
+            whole += 1
+            assert len(events) + sum(map(len, rejected.values())) == count
+    assert damaged > 50
+    assert whole > 50
+
+
+@pytest.mark.parametrize("index", [2, -1, 127, -128])
+def test_an_index_outside_of_its_dictionary(index: int) -> None:
+    from dp_transforms.event_files.columns import encode_ids
+    from dp_transforms.event_files.times import parse_times
+
+    indices = pa.array([0, 1, index, None], pa.int8())
+    for values in (pa.array(["a", "b"]), pa.array([], pa.string())):
+        array = pa.DictionaryArray.from_arrays(indices, values, safe=False)
+        with pytest.raises(ValueError, match="outside of its dictionary"):
+            encode_ids(array)
+        with pytest.raises(IndexError):
+            parse_times(array, None)
+
+
+def test_cells_of_20_mb_cost_their_rows_alone(tmp_path: pathlib.Path) -> None:
+    long = SECRET * ((20 << 20) // len(SECRET))
+    rows = [("u", "i", MOMENT)] * 500 + [(long, "i", MOMENT), ("u", long, MOMENT)] + [("u", "i", MOMENT)] * 500
+    path = write_parquet(tmp_path / "log.parquet", rows, (pa.string(), pa.string(), MICROS), 100)
+    events, rejected = read_all(path)
+    assert events == expected([("u", "i", MOMENT)] * 1_000)[0]
+    assert rejected == {"user is longer than 16,384 bytes": [501], "item is longer than 16,384 bytes": [502]}
+
+
 def test_files_without_rows_are_passed_over(tmp_path: pathlib.Path) -> None:
     types = (pa.string(), pa.string(), MICROS)
     empty = write_parquet(tmp_path / "a.parquet", [], types)
-    with pytest.raises(EventFileError, match="there is no event in it"):
-        find_log_chunks([empty], EventFields())
+    assert find_log_chunks([empty], EventFields()) == []
     write_parquet(tmp_path / "b.parquet", ROWS, types)
     assert read_all(str(tmp_path)) == expected(ROWS)

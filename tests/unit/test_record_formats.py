@@ -152,7 +152,7 @@ def test_an_odd_json_value_among_many_slows_only_its_neighbours(monkeypatch: pyt
 @pytest.mark.parametrize("few", [0, 1_000])
 def test_each_json_value_counts_as_one(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     monkeypatch.setattr(record_formats, "_FEW_LINES", few)
-    monkeypatch.setattr(json_lines, "MAX_LINE_BYTES", 500)
+    monkeypatch.setattr(record_formats, "MAX_LINE_BYTES", 500)
     folded = json.dumps({"user": "u", "item": "i", "timestamp": TIME}, indent=2).encode()
     values = [
         None,

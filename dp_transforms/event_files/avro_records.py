@@ -1,0 +1,116 @@
+"""Blocks of any size, record by record: cells that are too long for any use are passed over and never held.
+
+Avro writes the length of a text before it, so one that is too long costs its record alone. Nothing else is passed over:
+what is left of a block without such cells must not exceed MAX_BLOCK_BYTES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import fastavro
+
+from dp_transforms.event_files.avro_container import MAX_BLOCK_BYTES, BlockTooLargeError
+from dp_transforms.event_files.avro_schema import EventSchema
+from dp_transforms.monitoring.event_batch import MAX_ID_BYTES
+
+_RECORDS_AT_ONCE = 4096
+_BYTES_AT_ONCE = 1 << 20
+
+
+def decode_one_by_one(pieces: Iterator[bytes], count: int, schema: EventSchema) -> Iterator[list[dict[str, Any]]]:
+    """The records of a block, some at a time, with the fields ``user``, ``item`` and ``time`` alone.
+
+    pieces: the unpacked bytes of the block. count: the number of its records, as the file claims it. Raises anything
+    for a block that does not hold so many records and nothing else, and BlockTooLargeError.
+    """
+    writer = fastavro.parse_schema(schema.record)
+    used = [field for field in schema.record["fields"] if field["name"] in ("user", "item", "time")]
+    reader = fastavro.parse_schema({**schema.record, "fields": used})
+    cells = _Cells(pieces)
+    records: list[dict[str, Any]] = []
+    given = 0
+    for _ in range(count):
+        records.append(fastavro.schemaless_reader(cells, writer, reader))
+        if len(records) == _RECORDS_AT_ONCE or cells.returned - given > _BYTES_AT_ONCE:
+            yield records
+            records, given = [], cells.returned
+    if not cells.is_at_end():
+        raise ValueError("other bytes than the records claimed")
+    if records:
+        yield records
+
+
+class _LongCell(bytes):
+    """Stands for a cell that is longer than an id may be: no id and no time either. It says to be as long as that."""
+
+    _length = 0
+
+    @classmethod
+    def of_length(cls, length: int) -> _LongCell:
+        cell = cls(MAX_ID_BYTES + 1)
+        cell._length = length
+        return cell
+
+    def __len__(self) -> int:
+        return self._length
+
+
+class _Cells:
+    """The file that fastavro reads: it gives as many bytes as are asked for, or of long cells others in their place.
+
+    returned: bytes that were given.
+    """
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._piece, self._at = b"", 0
+        self._kept = 0  # bytes of the block, without those passed over
+        self.returned = 0
+
+    def read(self, size: int) -> bytes:
+        """Raises ValueError where there are not so many."""
+        begin, end = self._at, self._at + size
+        if begin <= end <= len(self._piece) and size <= MAX_ID_BYTES:
+            self._at = end
+            self.returned += size
+            return self._piece[begin:end]
+        if size < 0:
+            raise ValueError("negative length")
+        if size > MAX_ID_BYTES:
+            self._pass_over(size)
+            self.returned += MAX_ID_BYTES + 1
+            return _LongCell.of_length(size)
+        parts = []
+        left = size
+        while left:
+            if self._at == len(self._piece):
+                self._next_piece()
+            part = self._piece[self._at : self._at + left]
+            self._at += len(part)
+            left -= len(part)
+            parts.append(part)
+        self.returned += size
+        return b"".join(parts)
+
+    def is_at_end(self) -> bool:
+        return self._at == len(self._piece) and not any(self._pieces)
+
+    def _pass_over(self, size: int) -> None:
+        while size:
+            if self._at == len(self._piece):
+                self._next_piece()
+            step = min(size, len(self._piece) - self._at)
+            self._at += step
+            self._kept -= step
+            size -= step
+
+    def _next_piece(self) -> None:
+        piece = next(self._pieces, None)
+        if piece is None:
+            raise ValueError("a record that goes on behind its block")
+        self._piece, self._at = piece, 0
+        self._kept += len(piece)
+        if self._kept > MAX_BLOCK_BYTES + len(piece):
+            raise BlockTooLargeError
