@@ -7,7 +7,14 @@ import numbers
 
 import numpy as np
 
+_MOST_SHOWN = 200
 LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
+
+
+def shown(value: object) -> str:
+    """A wrong value as an error shows it: on one line, harmless on a terminal, and not too long."""
+    text = ascii(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def is_number(value: object) -> bool:
@@ -24,10 +31,10 @@ def check_whole(name: str, value: object, at_least: int, at_most: int = LARGEST_
     """The value as an int. Raises ValueError unless it is a whole number in ``at_least .. at_most``."""
     if not is_whole(value) or not at_least <= value <= at_most:  # type: ignore[operator]
         if at_most < LARGEST_WHOLE:
-            raise ValueError(f"{name} must be a whole number in {at_least} .. {at_most}, got {value!r}.")
+            raise ValueError(f"{name} must be a whole number in {at_least} .. {at_most}, got {shown(value)}.")
         if is_whole(value) and value > at_most:  # type: ignore[operator]
             raise ValueError(f"{name} must be at most 2^62 = {LARGEST_WHOLE}, got a larger one.")
-        raise ValueError(f"{name} must be a whole number >= {at_least}, got {value!r}.")
+        raise ValueError(f"{name} must be a whole number >= {at_least}, got {shown(value)}.")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
@@ -35,7 +42,7 @@ def check_positive(name: str, value: object) -> float:
     """The value as a float. Raises ValueError unless it is a finite number > 0."""
     number = _as_float(value)
     if not 0 < number < math.inf:
-        raise ValueError(f"{name} must be finite and > 0, got {value!r}.")
+        raise ValueError(f"{name} must be finite and > 0, got {shown(value)}.")
     return number
 
 
@@ -43,7 +50,7 @@ def check_fraction(name: str, value: object) -> float:
     """The value as a float. Raises ValueError unless it lies strictly between 0 and 1."""
     number = _as_float(value)
     if not 0 < number < 1:
-        raise ValueError(f"{name} must lie strictly between 0 and 1, got {value!r}.")
+        raise ValueError(f"{name} must lie strictly between 0 and 1, got {shown(value)}.")
     return number
 
 
@@ -51,7 +58,7 @@ def check_range(name: str, value: object, at_least: float, at_most: float) -> fl
     """The value as a float. Raises ValueError unless it is a number in ``[at_least, at_most]``."""
     number = _as_float(value)
     if not at_least <= number <= at_most:
-        raise ValueError(f"{name} must lie in [{at_least:g}, {at_most:g}], got {value!r}.")
+        raise ValueError(f"{name} must lie in [{at_least:g}, {at_most:g}], got {shown(value)}.")
     return number
 
 

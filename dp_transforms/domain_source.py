@@ -75,6 +75,8 @@ def _path_for_workers(path: str) -> str:
 
 def read_domain(path: str) -> ItemDomain:
     """`ItemDomain.of_text` of a file that any worker may have to fetch. Raises ValueError."""
+    if "://" not in path:  # Beam would wait for a pipe
+        return ItemDomain.read(path)
     try:
         with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
             return ItemDomain.of_text(file.read(MOST_DOMAIN_BYTES + 1), path)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dp_transforms.local_files import read_regular
 from dp_transforms.monitoring.event_batch import MAX_ID_BYTES, are_ids, id_column
 
 MOST_DOMAIN_ITEMS = 10_000_000
@@ -84,10 +85,9 @@ class ItemDomain:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ItemDomain:
-        """`of_text` of a local file. Raises ValueError also for a file that cannot be read."""
+        """`of_text` of a local regular file. Raises ValueError also for a file that cannot be read."""
         try:
-            with open(path, "rb") as file:
-                return cls.of_text(file.read(MOST_DOMAIN_BYTES + 1), os.fspath(path))
+            return cls.of_text(read_regular(path, MOST_DOMAIN_BYTES), os.fspath(path))
         except OSError as error:
             raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from None
 

@@ -15,16 +15,14 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions
 from apache_beam.utils.secret import RawSecret
 
+from dp_transforms.local_files import open_regular
 from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES
 
 _MAX_KEY_BYTES = 1 << 16
+_LEAST_DIFFERENT_BYTES = 8  # 32 random ones have fewer in one of 10^33 keys, 32 random hex digits in one of 10^7
 _MAKE_ONE = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 _IN_PROCESS_RUNNERS = ("FnApiRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner", "TestDirectRunner")
 _FRESH_KEYS: dict[str, bytes] = {}
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class KeyFile(beam.Secret):
@@ -35,12 +33,13 @@ class KeyFile(beam.Secret):
         self.path = os.fspath(path)
 
     def get_secret_bytes(self) -> bytes:
-        """Raises ValueError if the file is missing, open to others, too short or too long."""
+        """Raises ValueError if the file is missing, open to others, too short or too long, or plainly not random.
+
+        A pipe is refused: it gives its bytes once, and every worker needs them.
+        """
         try:
-            with open(self.path, "rb", opener=_open_without_waiting) as file:
+            with open_regular(self.path) as file:
                 mode = os.fstat(file.fileno()).st_mode
-                if not stat.S_ISREG(mode):  # a pipe gives its bytes once, and every worker needs them
-                    raise ValueError(f"the noise key file {self.path} must be a regular file. {_MAKE_ONE}")
                 if mode & (stat.S_IRWXG | stat.S_IRWXO):
                     raise ValueError(
                         f"the noise key file {self.path} can be used by others (mode {stat.S_IMODE(mode):04o})."
@@ -53,6 +52,11 @@ class KeyFile(beam.Secret):
             raise ValueError(
                 f"the noise key file {self.path} must hold {MIN_KEY_BYTES} to {_MAX_KEY_BYTES} bytes,"
                 f" got {len(secret) if len(secret) <= _MAX_KEY_BYTES else 'more'}. {_MAKE_ONE}"
+            )
+        if (different := len(set(secret))) < _LEAST_DIFFERENT_BYTES:
+            raise ValueError(
+                f"the noise key file {self.path} is not random: it holds only {different} different"
+                f" {'byte' if different == 1 else 'bytes'}, so that others can guess it. {_MAKE_ONE}"
             )
         return secret
 

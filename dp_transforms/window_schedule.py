@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.arguments import shown
+
 MICROS_PER_SECOND = 1_000_000
 MOST_WINDOWS = 2**31  # packed pairs hold window numbers in 32 bits
 
@@ -59,7 +61,7 @@ class WindowSchedule:
         for name in ("start_seconds", "end_seconds", "window_seconds", "slide_seconds"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
-                raise ValueError(f"{name} must be a whole number of seconds, got {value!r}.")
+                raise ValueError(f"{name} must be a whole number of seconds, got {shown(value)}.")
         if self.window_seconds < 1:
             raise ValueError(f"window_seconds must be >= 1, got {self.window_seconds}. Use 3600 for hours.")
         if self.slide_seconds < 1:

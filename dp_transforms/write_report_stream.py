@@ -206,5 +206,5 @@ class _WriteRejectedFolderDoFn(beam.DoFn):
         except OSError as error:
             raise write_error(self._path, error) from None
         if not path.exists():
-            replace_private(str(path), functools.partial(_write_all, lines.getvalue()))
+            replace_private(str(path), functools.partial(_write_all, lines.getvalue()), stands_for=self._path)
         yield str(path)

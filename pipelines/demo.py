@@ -22,10 +22,18 @@ _STEPS = (
 )
 
 
+def fresh_folder(folder: pathlib.Path) -> None:
+    """An empty folder in the place of an earlier one. Ends the process where there is something else, or a link."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.mkdir()
+    except OSError as error:
+        sys.exit(f"The folder {folder} cannot be made anew: {error.strerror}. Move away what is there.")
+
+
 def demo() -> None:
     """Starts from nothing: what an earlier demo made is removed."""
-    shutil.rmtree(_FOLDER, ignore_errors=True)
-    _FOLDER.mkdir()
+    fresh_folder(_FOLDER)
     console = Console(highlight=False, soft_wrap=True)
     for words in _STEPS:
         console.print(f"\n[bold cyan]$ shh {' '.join(words)}[/]")

@@ -8,7 +8,6 @@ import datetime
 import os
 import pathlib
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from rich.console import Console
 
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.report_streams.topic_records import decode_record
+from pipelines.demo import fresh_folder
 from pipelines.simulated_stream import LiveStream, LiveStreamWriter
 from runners.engine_process import EngineError
 from runners.flink import WorkerPool
@@ -75,9 +75,10 @@ def demo() -> int:
 
 
 def _demo(console: Console) -> int:
-    shutil.rmtree(_FOLDER, ignore_errors=True)
+    _FOLDER.parent.mkdir(exist_ok=True)
+    fresh_folder(_FOLDER)
     for part in ("kafka", "flink"):
-        (_FOLDER / part).mkdir(parents=True)
+        (_FOLDER / part).mkdir()
     folder = _FOLDER.resolve()
     with contextlib.ExitStack() as stack:
         console.print("Starting Kafka ...")

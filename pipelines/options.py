@@ -14,7 +14,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-TERMINATED = 143  # exit code of a process that SIGTERM ended
+def one_line(text: str) -> str:
+    """The text without anything that would break a line or a terminal: what a person names may hold it."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 class UserError(Exception):

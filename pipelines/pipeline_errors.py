@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dp_transforms.event_files import EventFileError
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.report_files import ReportFileError
-from pipelines.options import TERMINATED, UserError
+from pipelines.options import UserError
 
 _OURS = "EventFileError|ReportFileError|StreamError"  # whose messages hold no cell
+_WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # which Beam adds
 _BAD_OPTIONS = "Pipeline has validations errors:"  # Beam's own check of its options, one a line
 
 
@@ -22,15 +23,13 @@ def told_in_one_line(outcome: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (EventFileError, ReportFileError, StreamError) as error:  # while the pipeline is built
-        raise UserError(str(error)) from None
+    except (EventFileError, ReportFileError, StreamError) as error:  # of this process
+        raise UserError(_WHILE_RUNNING.sub("", str(error))) from None
     except (ValueError, RuntimeError) as error:
         text = str(error)
         # What stops the process while a worker of it runs comes wrapped as well.
         if re.search(r"^KeyboardInterrupt\b", text, re.MULTILINE):
             raise KeyboardInterrupt from None
-        if re.search(r"^SystemExit\b", text, re.MULTILINE):
-            raise SystemExit(TERMINATED) from None
         # Errors of workers arrive as the text of a traceback.
         ours = re.findall(rf"^\S*\.(?:{_OURS}): (.*?)(?: \[while running .*)?$", text, re.MULTILINE)
         if ours:

@@ -15,7 +15,7 @@ from dp_transforms.accounting.release_modes import RELEASE_MODES, TargetCharging
 from dp_transforms.accounting.release_plan import ReleasePlan, check_hits
 from dp_transforms.noise_distribution import check_epsilon
 from pipelines.output_file import check_output, write_output
-from pipelines.plan_options import PLAN_OPTIONS, flag, option_error, plan_from_options, plan_options
+from pipelines.plan_options import PLAN_OPTIONS, flag, option_error, plan_from_options, plan_options, warn_of_delta
 
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
@@ -80,6 +80,7 @@ def _show_accountants(
         epsilons = {name: mode.accountant(name, noise, hits).epsilon(options["delta"]) for name in mode.accountants}
     except ValueError as error:
         raise option_error(error) from None
+    warn_of_delta(options["delta"])
     record = {
         "release": release,
         "epsilon_per_query": epsilon_per_query,

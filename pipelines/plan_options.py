@@ -18,9 +18,12 @@ from dp_transforms.accounting.release_plan import (
     ReleasePlan,
 )
 from dp_transforms.item_domain import ItemDomain
+from dp_transforms.local_files import read_regular
 from dp_transforms.window_schedule import WindowSchedule
 from pipelines.options import DURATION, UTC_TIME, UserError
 
+_MOST_PLAN_BYTES = 1 << 20
+_LARGEST_USUAL_DELTA = 1e-6
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _OPTIONS = {
@@ -115,22 +118,39 @@ def plan_from_options(**options: Any) -> ReleasePlan:
     }
     domain = read_domain_file(options.get("domain_file"))
     try:
-        return ReleasePlan.calibrate(schedule=schedule, domain=domain, **given)
+        plan = ReleasePlan.calibrate(schedule=schedule, domain=domain, **given)
     except ValueError as error:
         raise option_error(error) from None
+    warn_of_delta(plan.delta)
+    return plan
 
 
 def read_plan(path: str) -> ReleasePlan:
     """The plan in a file of ``shh plan --output``, checked again. Raises UserError, which names --plan."""
     try:
-        with open(path, "rb") as file:
-            return ReleasePlan.from_json(file.read(1 << 20))
+        text = read_regular(path, _MOST_PLAN_BYTES)
+        if len(text) > _MOST_PLAN_BYTES:
+            raise ValueError("it has more than 1 MB, so it is no plan. Write one with `shh plan --output`.")
+        plan = ReleasePlan.from_json(text)
     except OSError as error:
         raise UserError(
             f"--plan {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
         ) from None
     except ValueError as error:
         raise UserError(f"--plan {path}: {error}") from None
+    warn_of_delta(plan.delta)
+    return plan
+
+
+def warn_of_delta(delta: float) -> None:
+    """Says on stderr what a large delta allows. Nothing forbids it: a toy may have one."""
+    if delta > _LARGEST_USUAL_DELTA:
+        share = f"1 in {round(1 / delta):,}" if delta < 0.4 else f"{delta:.0%} of the"
+        click.echo(
+            f"shh: warning: delta = {delta:g} is large. A mechanism with this delta may publish everything about"
+            f" {share} users, and keep its promise. Use one far below 1 / users, such as 1e-9.",
+            err=True,
+        )
 
 
 def plan_of_command(options: dict[str, Any]) -> ReleasePlan:

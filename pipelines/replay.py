@@ -11,9 +11,10 @@ from rich.console import Console
 
 from dp_transforms.event_files import find_log_chunks, hint_of_log
 from dp_transforms.read_events import ReadProgress
-from dp_transforms.report_files import partial_path, read_report_file, report_format
+from dp_transforms.report_files import read_report_file, report_format
 from pipelines.event_options import event_fields
 from pipelines.options import UserError, field_options
+from pipelines.output_file import check_output
 from pipelines.plan_options import flag, plan_of_command, plan_options
 from pipelines.replay_progress import show_progress
 from pipelines.replay_run import ReplayRequest, ReplaySummary, check_memory, run_replay
@@ -81,14 +82,20 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
     """Everything that can be known to be wrong is found here, before any budget is spent."""
     output, dead_letter = options["output"], options["dead_letter"]
     report_format(output)
-    _check_writable(output, "--output")
+    check_output(output)
     if dead_letter:
-        _check_writable(dead_letter, "--dead-letter")
+        check_output(dead_letter, "--dead-letter")
         if os.path.realpath(dead_letter) == os.path.realpath(output):
             raise UserError("--output and --dead-letter name one file. Name two.")
     for name in ("stream", "run_id"):
         if options[name] is not None and not (options[name] and options[name].isprintable()):
             raise UserError(f"{flag(name)} must be a printable text that is not empty.")
+    if options["run_id"] is not None and options["noise_key_file"] is not None:
+        raise UserError(
+            "--run-id and --noise-key-file exclude each other in a replay: both again on a log that has changed would"
+            " draw the same noise, and the two reports would tell what changed. Leave --run-id out: a fresh one is"
+            " drawn."
+        )
     fields = event_fields(options)
     plan = plan_of_command(options)
     chunks = find_log_chunks(logs, fields)
@@ -105,17 +112,6 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
         run_id=options["run_id"] or uuid.uuid4().hex,
         stream=options["stream"],
     )
-
-
-def _check_writable(path: str, option: str) -> None:
-    if os.path.lexists(path):
-        raise UserError(f"{option} {path} exists and is never overwritten. Remove it or name another file.")
-    trial = partial_path(path, uuid.uuid4().hex) + ".trial.tmp"  # as long as the names that the run will need
-    try:
-        os.close(os.open(trial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        os.unlink(trial)
-    except OSError as error:
-        raise UserError(f"{option} {path} cannot be written: {error.strerror}. Name another file.") from None
 
 
 def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bool) -> None:

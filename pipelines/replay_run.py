@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import pathlib
 import time
 from collections.abc import Sequence
 
@@ -21,10 +23,11 @@ from dp_transforms.operator_counters import (
     operator_counts,
 )
 from dp_transforms.read_events import ReadEvents, ReadProgress
-from dp_transforms.report_files import ReportFileError, ReportHeader, discard_file, partial_path, publish_file
+from dp_transforms.report_files import ReportHeader
 from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.write_reports import WriteRejected, WriteReports
 from pipelines.options import UserError
+from pipelines.output_file import output_draft, publish_output
 from pipelines.pipeline_errors import told_in_one_line
 from runners.direct import free_memory_bytes
 
@@ -98,13 +101,13 @@ def run_replay(request: ReplayRequest, options: PipelineOptions, progress: ReadP
 
     Raises UserError: one line, without any cell.
     """
-    partial = partial_path(request.output, request.run_id)
-    partial_dead_letter = partial_path(request.dead_letter, request.run_id) if request.dead_letter else None
     started = time.monotonic()
-    try:
+    with contextlib.ExitStack() as drafts:
+        report = _draft(request.output, drafts)
+        rejected = _draft(request.dead_letter, drafts) if request.dead_letter else None
         with told_in_one_line("nothing was published"):
             pipeline = beam.Pipeline(options=options)
-            _build(pipeline, request, partial, partial_dead_letter, progress)
+            _build(pipeline, request, report, rejected, progress)
             result = pipeline.run()
             result.wait_until_finish()
         counts = operator_counts(result)
@@ -115,21 +118,24 @@ def run_replay(request: ReplayRequest, options: PipelineOptions, progress: ReadP
             rejected=counts.get(EVENTS_REJECTED, 0),
             seconds=time.monotonic() - started,
         )
-        if partial_dead_letter and request.dead_letter:
-            _publish(partial_dead_letter, request.dead_letter)
+        if rejected and request.dead_letter:
+            publish_output(rejected, request.dead_letter)
         _check_bad_fraction(summary, request)
-        _publish(partial, request.output)
+        publish_output(report, request.output)
         return summary
-    finally:
-        for path in filter(None, (partial, partial_dead_letter)):
-            discard_file(path)
+
+
+def _draft(output: str, drafts: contextlib.ExitStack) -> str:
+    """Where workers write what will be published as ``output``; its ending says the format."""
+    folder = drafts.enter_context(output_draft(output)).absolute()  # workers may stand in another folder
+    return str(folder / f"file{pathlib.Path(output).suffix}")
 
 
 def _build(
     pipeline: beam.Pipeline,
     request: ReplayRequest,
-    partial: str,
-    partial_dead_letter: str | None,
+    report: str,
+    rejected_rows: str | None,
     progress: ReadProgress,
 ) -> None:
     batches, rejected = pipeline | "ReadEvents" >> ReadEvents(request.chunks, request.fields, progress)
@@ -140,16 +146,9 @@ def _build(
         stream=request.stream,
         domain=request.domain_file,
     )
-    _ = heavy_hitters.reports | "WriteReports" >> WriteReports(partial, request.header)
-    if partial_dead_letter:
-        _ = rejected | "WriteRejected" >> WriteRejected(partial_dead_letter)
-
-
-def _publish(partial: str, output: str) -> None:
-    try:
-        publish_file(partial, output)
-    except ReportFileError as error:
-        raise UserError(str(error)) from None
+    _ = heavy_hitters.reports | "WriteReports" >> WriteReports(report, request.header, stands_for=request.output)
+    if rejected_rows:
+        _ = rejected | "WriteRejected" >> WriteRejected(rejected_rows, stands_for=request.dead_letter)
 
 
 def _check_bad_fraction(summary: ReplaySummary, request: ReplayRequest) -> None:

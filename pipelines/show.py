@@ -13,6 +13,7 @@ from rich.text import Text
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.report_files import ReportFileError, ReportHeader, encode_report, read_report_file
 from pipelines.options import UserError
+from pipelines.output_file import check_output, write_output
 from pipelines.report_chart import timeline_svg
 from pipelines.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
 
@@ -43,6 +44,8 @@ def command(report: str, last: int | None, show_all: bool, item: str | None, as_
         raise click.UsageError("--last and --all contradict each other. Give one of them.")
     if chart is not None and not chart.lower().endswith(".svg"):
         raise click.UsageError("--chart must end in .svg: that is what it draws.")
+    if chart is not None:
+        check_output(chart, "--chart")
     keep = None if show_all or (as_json and last is None) else last or _LATEST_WINDOWS
     try:
         header, reports, state = _read(report)
@@ -78,14 +81,7 @@ def _read(path: str) -> tuple[ReportHeader, Iterator[WindowReport], str]:
 
 
 def _write_chart(path: str, header: ReportHeader, reports: list[WindowReport]) -> None:
-    picture = timeline_svg(reports, header.guarantee)
-    try:
-        with open(path, "x", encoding="utf-8") as handle:
-            handle.write(picture)
-    except FileExistsError as error:
-        raise UserError(f"{path!r} exists and is never overwritten. Name another --chart, or move it away.") from error
-    except OSError as error:
-        raise UserError(f"cannot write {path!r}: {error.strerror}. Check the folder of --chart.") from error
+    write_output(path, timeline_svg(reports, header.guarantee))
 
 
 def _only_item(reports: Iterator[WindowReport], item: str | None) -> Iterator[WindowReport]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dp_transforms.report_files import ReportFileError, discard_file, partial_path, publish_file
-from dp_transforms.report_files.files import output_exists
 from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
 from pipelines.options import UTC_TIME, UserError
+from pipelines.output_file import check_output, write_output
 from pipelines.simulated_log import LogPlan, SimulatedBlock, simulate_log
 
 _PROGRESS_FROM_EVENTS = 1_000_000
@@ -52,25 +50,14 @@ def command(events: int, users: int, items: int, output: str, seed: int, start: 
     if plan.end_seconds > _LATEST_SECONDS or start < 0:
         raise UserError("the log must lie in the years 1970 to 9999. Use another --start or fewer --days.")
     write = _writer(output)
-    if os.path.lexists(output):
-        raise UserError(str(output_exists(output)))
-    partial = partial_path(output, str(os.getpid()))
-    try:
-        write(partial, plan)
-        publish_file(partial, output)
-    except ReportFileError as error:
-        raise UserError(str(error)) from None
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else "input or output failed"
-        raise UserError(f"cannot write {output}: {reason}. Check the folder and its free space.") from None
-    finally:
-        discard_file(partial)
+    check_output(output)
+    write_output(output, lambda file: write(file, plan))
     start_text, end_text = (format_utc(seconds * MICROS_PER_SECOND) for seconds in (start, plan.end_seconds))
     click.echo(f"Wrote {events:,} events of up to {users:,} users to {output}. Replay it with:")
     click.echo(f"  shh replay {shlex.quote(output)} --start {start_text} --end {end_text}")
 
 
-def _writer(output: str) -> Callable[[str, LogPlan], None]:
+def _writer(output: str) -> Callable[[BinaryIO, LogPlan], None]:
     for ending, write in _WRITERS.items():
         if output.lower().endswith(ending):
             return write
@@ -93,17 +80,17 @@ def _blocks(plan: LogPlan) -> Iterator[SimulatedBlock]:
             progress.advance(task, len(block.time_millis))
 
 
-def _write_parquet(path: str, plan: LogPlan) -> None:
+def _write_parquet(file: BinaryIO, plan: LogPlan) -> None:
     import pyarrow.parquet as pq
 
     schema = pa.schema([("user", pa.string()), ("item", pa.string()), ("timestamp", pa.timestamp("us", "UTC"))])
-    with pq.ParquetWriter(path, schema, compression="zstd", coerce_timestamps="us") as writer:
+    with pq.ParquetWriter(file, schema, compression="zstd", coerce_timestamps="us") as writer:
         for block in _blocks(plan):
             times = pa.array(block.time_millis * 1_000, pa.timestamp("us", "UTC"))
             writer.write_batch(pa.record_batch([block.users, block.items, times], schema=schema))
 
 
-def _write_avro(path: str, plan: LogPlan) -> None:
+def _write_avro(file: BinaryIO, plan: LogPlan) -> None:
     import fastavro
 
     def records() -> Iterator[dict[str, Any]]:
@@ -116,36 +103,34 @@ def _write_avro(path: str, plan: LogPlan) -> None:
 
     # The format wants a marker that is unlikely in the data; a random one would make equal logs unequal files.
     marker = hashlib.sha256(repr(plan).encode()).digest()[:16]
-    with open(path, "wb") as file:
-        schema = fastavro.parse_schema(_AVRO_SCHEMA)
-        fastavro.writer(file, schema, records(), codec="deflate", sync_interval=64_000, sync_marker=marker)
+    schema = fastavro.parse_schema(_AVRO_SCHEMA)
+    fastavro.writer(file, schema, records(), codec="deflate", sync_interval=64_000, sync_marker=marker)
 
 
-def _write_csv(path: str, plan: LogPlan) -> None:
-    _write_text(path, plan, "user,item,timestamp\n", ("", ",", ",", "\n"))
+def _write_csv(file: BinaryIO, plan: LogPlan) -> None:
+    _write_text(file, plan, "user,item,timestamp\n", ("", ",", ",", "\n"))
 
 
-def _write_json_lines(path: str, plan: LogPlan) -> None:
-    _write_text(path, plan, "", ('{"user":"', '","item":"', '","timestamp":"', '"}\n'))
+def _write_json_lines(file: BinaryIO, plan: LogPlan) -> None:
+    _write_text(file, plan, "", ('{"user":"', '","item":"', '","timestamp":"', '"}\n'))
 
 
-def _write_text(path: str, plan: LogPlan, header: str, around: tuple[str, str, str, str]) -> None:
+def _write_text(file: BinaryIO, plan: LogPlan, header: str, around: tuple[str, str, str, str]) -> None:
     """Each line is four fixed texts around three cells; no cell of a simulated log needs quoting."""
-    with open(path, "wb") as file:
-        file.write(header.encode())
-        for block in _blocks(plan):
-            for begin in range(0, len(block.time_millis), 1 << 16):
-                rows = slice(begin, begin + (1 << 16))
-                moments = pa.array(block.time_millis[rows], pa.timestamp("ms", "UTC"))
-                times = pc.strftime(moments, format="%Y-%m-%dT%H:%M:%SZ")
-                before, between, then, after = around
-                lines = pc.binary_join_element_wise(
-                    before, block.users[rows], between, block.items[rows], then, times, after, ""
-                )
-                file.write("".join(lines.to_pylist()).encode())
+    file.write(header.encode())
+    for block in _blocks(plan):
+        for begin in range(0, len(block.time_millis), 1 << 16):
+            rows = slice(begin, begin + (1 << 16))
+            moments = pa.array(block.time_millis[rows], pa.timestamp("ms", "UTC"))
+            times = pc.strftime(moments, format="%Y-%m-%dT%H:%M:%SZ")
+            before, between, then, after = around
+            lines = pc.binary_join_element_wise(
+                before, block.users[rows], between, block.items[rows], then, times, after, ""
+            )
+            file.write("".join(lines.to_pylist()).encode())
 
 
-_WRITERS: dict[str, Callable[[str, LogPlan], None]] = {
+_WRITERS: dict[str, Callable[[BinaryIO, LogPlan], None]] = {
     ".parquet": _write_parquet,
     ".pq": _write_parquet,
     ".avro": _write_avro,

@@ -7,9 +7,8 @@ import signal
 import time
 from collections.abc import Iterator
 
-from pipelines.options import TERMINATED
+from pipelines.exit_signals import INTERRUPTED, TERMINATED
 
-_INTERRUPTED = 130
 _SECONDS_BETWEEN_GLANCES = 0.05
 
 
@@ -22,11 +21,11 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.count = 0
-        self.code = _INTERRUPTED
+        self.code = INTERRUPTED
 
     def __call__(self, number: int, frame: object) -> None:
         self.count += 1
-        self.code = _INTERRUPTED if number == signal.SIGINT else TERMINATED
+        self.code = INTERRUPTED if number == signal.SIGINT else TERMINATED
 
     def wait(self, seconds: float, seen: int) -> bool:
         """Waits so long, or until the operator has asked more than ``seen`` times; returns whether that is so."""

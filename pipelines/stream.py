@@ -7,6 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from pipelines.exit_signals import Unwinding
 from pipelines.stream_options import stream_options
 from pipelines.stream_request import stream_request
 from pipelines.stream_run import run_stream
@@ -29,4 +30,6 @@ def command(context: click.Context, /, **options: Any) -> None:
         --noise-key-file noise.key --output reports/
     """
     given = {name for name in options if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
-    run_stream(stream_request(options, given), context.obj or [], StreamStatus())
+    request = stream_request(options, given)
+    with Unwinding():  # engines are stopped in order
+        run_stream(request, context.obj or [], StreamStatus())

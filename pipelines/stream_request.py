@@ -79,7 +79,8 @@ class EngineChoice:
 
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
-    """Everything that a run is made of. stop_file: None where nothing can drain the run."""
+    """Everything that a run is made of. is_named: whether the operator chose the run id, or it was drawn. stop_file:
+    None where nothing can drain the run."""
 
     source: StreamSource | PubSubSubscription
     plan: ReleasePlan
@@ -89,6 +90,7 @@ class StreamRequest:
     dead_letter: str | None
     noise_key: beam.Secret | None
     run_id: str
+    is_named: bool
     stream: str
     stop_file: str | None
     engine: EngineChoice
@@ -134,12 +136,13 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
             dead_letter=options["dead_letter"],
             noise_key=_noise_key(options, engine),
             run_id=run_id,
+            is_named=options["run_id"] is not None,
             stream=options["stream"],
             stop_file=_stop_file(options, engine, run_id),
             engine=engine,
             detach=options["detach"],
         )
-        _check_new_or_resumed(request, options["run_id"] is not None)
+        _check_new_or_resumed(request)
     except (ValueError, StreamError) as error:
         raise UserError(_in_flags(str(error))) from None
     return request
@@ -333,7 +336,7 @@ def _stop_file(options: dict[str, Any], engine: EngineChoice, run_id: str) -> st
     return str(path)
 
 
-def _check_new_or_resumed(request: StreamRequest, is_named: bool) -> None:
+def _check_new_or_resumed(request: StreamRequest) -> None:
     """A run id is used again only to go on; draws of one run over other data would tell what changed."""
     sink = request.sink
     if isinstance(sink, ReportFolder):
@@ -343,7 +346,7 @@ def _check_new_or_resumed(request: StreamRequest, is_named: bool) -> None:
         header, _, ended = sink.read()
         if header is None and os.listdir(sink.path):
             raise UserError(f"--output {sink.path} holds other files. Name a new or an empty folder.")
-    elif is_named:
+    elif request.is_named:
         place = "--output-topic"
         header, _, ended = sink.read(request.run_id)
     else:

@@ -118,6 +118,11 @@ def _announce(request: StreamRequest, status: StreamStatus) -> None:
     status.announce(request.plan.guarantee)
     keep = " Keep this name and the key: both are needed to go on with it." if request.engine.name == FLINK else ""
     status.tell(f"Run {request.run_id} on {request.engine.name}.{keep}")
+    if request.is_named and request.noise_key is not None and request.engine.resume_from is None:
+        status.tell(
+            f"--run-id {request.run_id} begins a new run. Was this name used before with this noise key, on other data?"
+            " Then both runs draw the same noise, and together they tell what changed: stop, and leave --run-id out."
+        )
     if request.stop_file is not None and request.detach:
         status.tell(f"To drain it, so that all windows close and it ends: touch {request.stop_file}")
 

@@ -79,7 +79,7 @@ def test_the_demo_simulates_replays_and_shows(tmp_path: pathlib.Path) -> None:
 
 
 def _commands() -> dict[str, click.Command]:
-    from pipelines.cli import shh
+    from pipelines.subcommands import shh
 
     context = click.Context(shh)
     found = {name: shh.get_command(context, name) for name in shh.list_commands(context)}

@@ -94,7 +94,8 @@ def solve_target_charging(delta_at: Callable[[float], float], hits: int, epsilon
     # A first guess from advanced composition of about as many calls as such an interaction makes.
     calls = 2 * (hits + 3 * math.sqrt(hits) + 4)
     spread = math.sqrt(2 * calls * math.log(1 / delta))
-    guess = calls / (math.sqrt(spread**2 + 2 * calls * epsilon) - spread)
+    # calls / (sqrt(spread^2 + 2 calls epsilon) - spread), with nothing that cancels where epsilon is tiny.
+    guess = (math.sqrt(spread**2 + 2 * calls * epsilon) + spread) / (2 * epsilon)
     limits = {"lowest": 1 / MAX_EPSILON, "highest": 1 / MIN_EPSILON}
     try:
         noise_scale = smallest_safe_argument(

@@ -13,6 +13,7 @@ collisions of keyed hashes.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -31,10 +32,10 @@ from dp_transforms.accounting.calibration import (
 from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
 from dp_transforms.accounting.release_modes import RELEASE_MODES, ReleaseMode
-from dp_transforms.arguments import check_whole
+from dp_transforms.arguments import check_whole, shown
 from dp_transforms.window_schedule import WindowSchedule
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 RELEASES = tuple(RELEASE_MODES)
 ACCOUNTANTS = tuple(dict.fromkeys(name for mode in RELEASE_MODES.values() for name in mode.accountants))
 DEFAULT_MAX_ITEMS_PER_USER = 3
@@ -297,12 +298,11 @@ class ReleasePlan:
     @functools.cached_property
     def fingerprint(self) -> str:
         """Hex SHA-256 of the canonical JSON: equal for equal plans only."""
-        text = json.dumps(self._to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return _fingerprint(self._to_dict())
 
     def to_json(self) -> str:
-        """The plan as JSON text, with a format version; `from_json` reads it back."""
-        return json.dumps(self._to_dict(), indent=2, allow_nan=False)
+        """The plan as JSON text, with a format version and its fingerprint; `from_json` reads it back."""
+        return json.dumps({**self._to_dict(), "fingerprint": self.fingerprint}, indent=2, allow_nan=False)
 
     def _to_dict(self) -> dict[str, Any]:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -310,17 +310,26 @@ class ReleasePlan:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ReleasePlan:
-        """Reads `to_json` text and checks all of it again, the accountant included. Raises ValueError."""
-        try:
-            fields = json.loads(text)
-        except (ValueError, RecursionError):
-            raise ValueError("the plan is no JSON text. Write one with `shh plan --output`.") from None
-        if not isinstance(fields, dict) or fields.pop("format_version", None) != FORMAT_VERSION:
-            raise ValueError(f"the plan must have format_version {FORMAT_VERSION}. Write one with `shh plan --output`.")
+        """Reads `to_json` text and checks all of it again, the accountant included. Raises ValueError.
+
+        The fingerprint finds what was changed without a thought, in an editor or on the way. It is no signature: who
+        computes it anew can change anything that the other checks let pass.
+        """
+        fields = _parse(text)
+        if fields.get("format_version") != FORMAT_VERSION:
+            raise ValueError(f"the plan must have format_version {FORMAT_VERSION}. {_WRITE_ONE}")
         expected = {field.name for field in dataclasses.fields(cls)}
-        if set(fields) != expected:
-            wrong = ", ".join(sorted(set(fields) ^ expected))
-            raise ValueError(f"the plan has missing or unknown fields: {wrong}. Write one with `shh plan --output`.")
+        wrong = set(fields) ^ {"format_version", "fingerprint", *expected}
+        if wrong:
+            names = shown(", ".join(sorted(wrong)))[1:-1]
+            raise ValueError(f"the plan has missing or unknown fields: {names}. {_WRITE_ONE}")
+        stated = fields.pop("fingerprint")
+        if stated != _fingerprint(fields):
+            raise ValueError(
+                "the plan is not as `shh plan` wrote it: its fingerprint does not fit. Its numbers belong together, so"
+                " it cannot be changed by hand. Write a new one with `shh plan --output`."
+            )
+        del fields["format_version"]
         try:
             schedule = WindowSchedule.from_dict(fields.pop("schedule"))
         except TypeError:
@@ -328,13 +337,50 @@ class ReleasePlan:
         return cls(schedule=schedule, **fields)
 
 
+_WRITE_ONE = "Write one with `shh plan --output`."
 _DELTA_SHARES = ("delta_accounting", "delta_open", "delta_sampling", "delta_hash")
 _FLOATS = ("epsilon", "delta", "epsilon_per_query", "wide_epsilon_per_query", *_DELTA_SHARES)
 
 
+def _parse(text: str | bytes) -> dict[str, Any]:
+    """A JSON object, without what the standard parser lets pass: fields named twice, NaN, infinities."""
+    try:
+        fields = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    except _RefusedJsonError as error:
+        raise ValueError(f"the plan {error}. {_WRITE_ONE}") from None
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise ValueError(f"the plan is no JSON text of a plan. {_WRITE_ONE}")
+    return fields
+
+
+class _RefusedJsonError(Exception):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        twice = next(name for name, count in collections.Counter(name for name, _ in pairs).items() if count > 1)
+        raise _RefusedJsonError(f"names {shown(twice)} twice")
+    return fields
+
+
+def _refuse(name: str) -> Any:
+    raise _RefusedJsonError("holds NaN or an infinity")
+
+
+def _fingerprint(fields: dict[str, Any]) -> str:
+    """Of the fields of a plan and its format version, those of `_FLOATS` as floats: 2 and 2.0 are the same."""
+    floats = {name: _as_float(name, fields[name]) for name in _FLOATS}
+    text = json.dumps({**fields, **floats}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _as_float(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} must be a number, got {value!r}.")
+        raise ValueError(f"{name} must be a number, got {shown(value)}.")
     try:
         return float(value)
     except OverflowError:
@@ -343,7 +389,7 @@ def _as_float(name: str, value: object) -> float:
 
 def _mode_of(release: str) -> ReleaseMode:
     if not isinstance(release, str) or release not in RELEASE_MODES:
-        raise ValueError(f"release must be one of {', '.join(RELEASES)}, got {release!r}.")
+        raise ValueError(f"release must be one of {', '.join(RELEASES)}, got {shown(release)}.")
     return RELEASE_MODES[release]
 
 
@@ -351,7 +397,7 @@ def _check_choices(release: str, accountant: str, max_users: int, max_items: int
     accountants = _mode_of(release).accountants
     if not isinstance(accountant, str) or accountant not in accountants:
         raise ValueError(
-            f"accountant must be one of {', '.join(accountants)} for release {release!r}, got {accountant!r}."
+            f"accountant must be one of {', '.join(accountants)} for release {release!r}, got {shown(accountant)}."
         )
     check_whole("max_users", max_users, 1)
     check_whole("max_items", max_items, 1)
@@ -382,5 +428,5 @@ def _check_budget(epsilon: float, delta: float, hits: int, max_items_per_user: i
     check_hits(hits)
     check_whole("max_items_per_user", max_items_per_user, 1)
     if not isinstance(schedule, WindowSchedule):
-        raise ValueError(f"schedule must be a WindowSchedule, got {schedule!r}.")
+        raise ValueError(f"schedule must be a WindowSchedule, got {shown(schedule)}.")
     check_whole("the horizon, the number of windows,", schedule.horizon, 1)

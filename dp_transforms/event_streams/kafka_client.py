@@ -8,6 +8,7 @@ from typing import Any
 
 from dp_transforms.event_files.log_chunk import one_line
 from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.local_files import read_regular
 
 _MAX_FILE_BYTES = 1 << 20
 
@@ -40,8 +41,7 @@ def read_client_config_file(path: str) -> dict[str, str]:
     Raises StreamError; no value is in its message.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(_MAX_FILE_BYTES + 1)
+        text = read_regular(path, _MAX_FILE_BYTES).decode()
     except (OSError, ValueError):
         raise StreamError(
             f"{one_line(path)}: the file of Kafka client settings cannot be read. Put it there on every worker."

@@ -20,6 +20,7 @@ from dp_transforms.event_streams import kafka_client
 from dp_transforms.event_streams.kafka_reader import KafkaReader
 from dp_transforms.event_streams.record_formats import RecordDecoder, record_decoder
 from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.local_files import read_regular
 
 _OWN_SETTINGS: dict[str, object] = {
     "enable.auto.commit": False,
@@ -168,8 +169,7 @@ class KafkaTopic:
 
 def _read_schema_file(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(_MAX_SCHEMA_BYTES + 1)
+        text = read_regular(path, _MAX_SCHEMA_BYTES).decode()
     except (OSError, ValueError):
         raise EventFileError(path, "the Avro schema cannot be read. Name a file with its JSON text.") from None
     if len(text) > _MAX_SCHEMA_BYTES:

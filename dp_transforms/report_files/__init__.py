@@ -5,16 +5,13 @@
     `json_lines`          one JSON object a line, the header first
     `avro`                object container file, header in the file metadata
     `parquet`             typed columns, header in the schema metadata
-    `files`               writing and reading by path; publishing a finished file without ever overwriting one
+    `files`               writing and reading by path
 
 Knows no Beam. A report file comes from anywhere, so reading treats it as hostile input: anything wrong with it is a
 `ReportFileError` of one line.
 """
 
 from dp_transforms.report_files.files import (
-    discard_file,
-    partial_path,
-    publish_file,
     read_report_file,
     report_file_bytes,
     report_format,
@@ -28,10 +25,7 @@ __all__ = [
     "ReportFileError",
     "ReportHeader",
     "decode_report",
-    "discard_file",
     "encode_report",
-    "partial_path",
-    "publish_file",
     "read_report_file",
     "report_file_bytes",
     "report_format",

@@ -1,18 +1,15 @@
-"""Report files by path: written to exactly one path, read as hostile input, published without overwriting anything."""
+"""Report files by path: written to exactly one path, and read as hostile input."""
 
 from __future__ import annotations
 
 import contextlib
-import glob
-import hashlib
 import io
 import os
 import pathlib
-import re
-import stat
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
+from dp_transforms.local_files import Path, create_new, open_regular
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.report_files import avro, json_lines, parquet
 from dp_transforms.report_files.records import ReportFileError, ReportHeader, checked_report, in_file_order
@@ -26,15 +23,11 @@ _ENDINGS = {
     ".pq": "parquet",
 }
 _FORMATS: dict[str, ModuleType] = {"avro": avro, "json": json_lines, "parquet": parquet}
-_PARTIAL = re.compile(r"\.(?P<name>.+)\.[^.]+\.partial", re.DOTALL)
-Path = str | os.PathLike[str]
 
 
 def report_format(path: Path) -> str:
-    """``avro``, ``json`` or ``parquet``, by the ending. A `partial_path` has the format of the file it will become."""
-    name = pathlib.Path(path).name
-    partial = _PARTIAL.fullmatch(name)
-    ending = pathlib.Path(partial["name"] if partial else name).suffix.lower()
+    """``avro``, ``json`` or ``parquet``, by the ending."""
+    ending = pathlib.Path(path).suffix.lower()
     if ending not in _ENDINGS:
         raise ReportFileError(f"{_quoted(path)} must end in one of {', '.join(_ENDINGS)} to say its format.")
     return _ENDINGS[ending]
@@ -47,12 +40,12 @@ def write_report_file(
 
     file_format: ``avro``, ``json`` or ``parquet`` where the ending of the path does not say it.
     Zero reports make a valid file. The path must be free: a file that exists is never overwritten. If anything fails,
-    no file remains; a process that dies in the middle leaves one, so write to a `partial_path` and `publish_file` it.
+    no file remains; a process that dies in the middle leaves one, so write into a draft and publish it (`local_files`).
     """
     report_writer = _FORMATS[file_format or report_format(path)]
     ordered = in_file_order(map(checked_report, reports))
     try:
-        handle = open(path, "xb")  # noqa: SIM115
+        handle = create_new(path)
     except OSError as error:
         raise write_error(path, error) from error
     try:
@@ -82,7 +75,7 @@ def read_report_file(path: Path) -> tuple[ReportHeader, Iterator[WindowReport]]:
     """
     report_reader = _FORMATS[report_format(path)]
     try:
-        handle = open(path, "rb")  # noqa: SIM115
+        handle = open_regular(path)
     except OSError as error:
         raise ReportFileError(f"cannot read {_quoted(path)}: {error.strerror}. Check the path.") from error
     stack = contextlib.ExitStack()
@@ -101,65 +94,6 @@ def read_report_file(path: Path) -> tuple[ReportHeader, Iterator[WindowReport]]:
     return header, checked()
 
 
-def partial_path(output: Path, run_id: str) -> str:
-    """Where the file of a run waits to be published: hidden, beside the output, as ``.report.avro.RUN.partial``.
-
-    RUN is short whatever the run id: a name has at most 255 bytes.
-    """
-    path = pathlib.Path(output)
-    run = hashlib.sha256(run_id.encode(errors="surrogatepass")).hexdigest()[:8]
-    return str(path.with_name(f".{path.name}.{run}.partial"))
-
-
-def publish_file(partial: Path, output: Path) -> None:
-    """Gives a finished file its name: atomic, and never over a file that exists (ReportFileError then)."""
-    try:
-        try:
-            os.link(partial, output)
-        except OSError:  # a file system without links, or one of the faults that the other way meets as well
-            _claim_and_replace(partial, output)
-        else:
-            os.unlink(partial)
-    except FileExistsError as error:
-        raise output_exists(output) from error
-    except OSError as error:
-        raise write_error(output, error) from error
-    sync_folder(output)
-
-
-def discard_file(partial: Path) -> None:
-    """Removes what a failed run left: the partial file and the unfinished copies that workers made of it."""
-    for path in [os.fspath(partial), *glob.glob(f"{glob.escape(os.fspath(partial))}.*.tmp")]:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-
-
-def output_exists(output: Path) -> ReportFileError:
-    """The error of an output that exists. Call it before a run as well: a run spends budget."""
-    return ReportFileError(f"{_quoted(output)} exists and is never overwritten. Name another output, or move it away.")
-
-
-def sync_folder(path: Path) -> None:
-    """Brings the name of a file to the disk, where the file system can."""
-    with contextlib.suppress(OSError):
-        folder = os.open(pathlib.Path(path).parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def _claim_and_replace(partial: Path, output: Path) -> None:
-    """Without links: whoever creates the name first, owns it and may replace the empty file by the finished one."""
-    mode = stat.S_IMODE(os.stat(partial).st_mode)
-    os.close(os.open(output, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-    try:
-        os.replace(partial, output)
-    except BaseException:
-        os.unlink(output)
-        raise
-
-
 @contextlib.contextmanager
 def _hostile(path: Path) -> Iterator[None]:
     """Turns whatever a parser raises on broken bytes into one line that cites none of them."""
@@ -174,9 +108,11 @@ def _hostile(path: Path) -> Iterator[None]:
 
 
 def write_error(path: Path, error: OSError) -> ReportFileError:
-    """The error of a file that could not be written, in one line."""
+    """The error of a file that could not be written, in one line. path: as the user named it."""
     if isinstance(error, FileExistsError):
-        return output_exists(path)
+        return ReportFileError(
+            f"{_quoted(path)} exists and is never overwritten. Name another output, or move it away."
+        )
     return ReportFileError(f"cannot write {_quoted(path)}: {error.strerror}. Check the folder and its free space.")
 
 

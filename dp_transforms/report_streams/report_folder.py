@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.local_files import create_new, open_regular, read_regular, sync_folder
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.report_files import (
     ReportFileError,
@@ -31,7 +32,6 @@ from dp_transforms.report_files import (
     read_report_file,
     report_file_bytes,
 )
-from dp_transforms.report_files.files import sync_folder
 from dp_transforms.report_files.records import MAX_HEADER_BYTES, checked_report, in_file_order, parse_json
 from dp_transforms.report_streams.report_writer import (
     StreamContents,
@@ -158,7 +158,7 @@ def _put_first(path: pathlib.Path, content: bytes) -> bytes:
     if not path.exists():
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         try:
-            with open(temporary, "xb") as handle:
+            with create_new(temporary, _MODE) as handle:
                 os.fchmod(handle.fileno(), _MODE)
                 handle.write(content)
                 handle.flush()
@@ -169,7 +169,8 @@ def _put_first(path: pathlib.Path, content: bytes) -> bytes:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
     sync_folder(path)  # also after another worker, which may have died before it did
-    return path.read_bytes()
+    with open_regular(path) as handle:
+        return handle.read()
 
 
 def _window_name(report: WindowReport, file_format: str) -> str:
@@ -200,8 +201,7 @@ def _read_ended(folder: pathlib.Path) -> RunEnded | None:
 
 
 def _read_fields(path: pathlib.Path, names: set[str]) -> dict[str, Any]:
-    with open(path, "rb") as handle:
-        data = handle.read(_MAX_FIELDS_BYTES + 1)
+    data = read_regular(path, _MAX_FIELDS_BYTES)
     fields = parse_json(data) if len(data) <= _MAX_FIELDS_BYTES else None
     if not isinstance(fields, dict) or set(fields) != names:
         raise ReportFileError(f"{str(path)!r} was not written by shh.")

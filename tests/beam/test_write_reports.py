@@ -18,14 +18,12 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
 from dp_transforms import report_coder, write_reports
+from dp_transforms.local_files import draft_of, publish
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.report_files import (
     ReportFileError,
     ReportHeader,
-    discard_file,
-    partial_path,
-    publish_file,
     read_report_file,
 )
 from dp_transforms.write_reports import WriteRejected, WriteReports
@@ -182,19 +180,20 @@ def test_wrong_arguments_are_refused_when_the_pipeline_is_built(tmp_path):
 
 def test_the_output_appears_when_the_run_has_succeeded_and_is_published(tmp_path):
     output = tmp_path / "report.parquet"
-    partial = partial_path(output, "run-1")
-    write(partial, REPORTS, REPEATED)
-    assert os.listdir(tmp_path) == [os.path.basename(partial)]
-    publish_file(partial, output)
+    with draft_of(output) as folder:
+        write(folder / "file.parquet", REPORTS, REPEATED)
+        assert os.listdir(tmp_path) == [folder.name]
+        assert sorted(os.listdir(folder)) == ["file.parquet", "lock"]
+        publish(folder / "file.parquet", output)
     assert os.listdir(tmp_path) == ["report.parquet"]
     assert read_all(output) == IN_ORDER
 
 
 def test_a_second_run_of_the_step_replaces_its_own_file(tmp_path):
-    partial = tmp_path / ".report.avro.run.partial"
-    write(partial, REPORTS[:1])
-    write(partial, REPORTS)
-    assert read_all(partial) == IN_ORDER
+    path = tmp_path / "file.avro"
+    write(path, REPORTS[:1])
+    write(path, REPORTS)
+    assert read_all(path) == IN_ORDER
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
@@ -209,7 +208,6 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path, monkeypatch, failing):
 
 
 def test_a_worker_that_dies_before_the_file_is_complete_leaves_no_output(tmp_path):
-    partial = partial_path(tmp_path / "report.avro", "run")
     program = textwrap.dedent("""
         import os, sys
         from dp_transforms import write_reports
@@ -219,13 +217,15 @@ def test_a_worker_that_dies_before_the_file_is_complete_leaves_no_output(tmp_pat
         list(write_reports._WriteReportsDoFn(sys.argv[1], header).process([b""]))
     """)
     dead = subprocess.run(
-        [sys.executable, "-c", program, partial], cwd=REPOSITORY, check=False, capture_output=True, text=True
+        [sys.executable, "-c", program, str(tmp_path / "report.avro")],
+        cwd=REPOSITORY,
+        check=False,
+        capture_output=True,
+        text=True,
     )
     assert dead.returncode == 9, dead.stderr
-    (left,) = os.listdir(tmp_path)
+    (left,) = os.listdir(tmp_path)  # in a run: within a draft, which is removed as a whole
     assert left.endswith(".tmp")
-    discard_file(partial)
-    assert os.listdir(tmp_path) == []
 
 
 # Rejected events.
@@ -292,7 +292,7 @@ def test_rejected_rows_are_for_their_owner_alone_from_the_first_byte_on(tmp_path
         os.umask(before)
     assert modes == [0o600, 0o600]
     assert (tmp_path / "rejected.jsonl").stat().st_mode & 0o777 == 0o600
-    publish_file(tmp_path / "rejected.jsonl", tmp_path / "published.jsonl")
+    publish(tmp_path / "rejected.jsonl", tmp_path / "published.jsonl")
     assert (tmp_path / "published.jsonl").stat().st_mode & 0o777 == 0o600
 
 

@@ -184,22 +184,27 @@ def test_ids_are_compared_as_text_across_types_and_formats(tmp_path: pathlib.Pat
     assert abs(found["7"] - 2 * half) < 40 / header["plan"]["epsilon_per_query"]
 
 
-def test_same_key_and_run_id_give_the_same_report_and_another_run_id_another(
-    parquet_log: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(parquet_log: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Both again on a log that differs in one user give reports that differ in exactly what that user holds."""
     key = tmp_path / "noise.key"
     key.write_bytes(os.urandom(32))
     key.chmod(0o600)
+    words = ["replay", parquet_log, *BUDGET, "--release", "counts", "--output", "report.jsonl"]
+    told = error_line(shh(*words, "--noise-key-file", key, "--run-id", "nightly", cwd=tmp_path))
+    assert "--run-id and --noise-key-file exclude each other" in told
+    assert "Leave --run-id out" in told
+    assert not (tmp_path / "report.jsonl").exists()
     reports = []
-    for number, run in enumerate(["run-1", "run-1", "run-2"]):
-        output = f"report-{number}.jsonl"
-        words = [*BUDGET, "--release", "counts", "--noise-key-file", key, "--run-id", run, "--output", output]
-        assert shh("replay", parquet_log, *words, cwd=tmp_path).returncode == 0
-        reports.append(read_report(tmp_path / output)[1])
-    assert reports[0] == reports[1]
-    assert items_by_window(reports[0]) == items_by_window(reports[2])
+    for number, more in enumerate([["--noise-key-file", key], ["--noise-key-file", key], ["--run-id", "nightly"]]):
+        output = tmp_path / f"report-{number}.jsonl"
+        assert shh(*words[:-1], output, *more, cwd=tmp_path).returncode == 0
+        reports.append(read_report(output))
+    assert reports[2][0]["run_id"] == "nightly"
+    run_ids = {header["run_id"] for header, _ in reports}
+    assert len(run_ids) == 3
+    assert len({json.dumps(items_by_window(records)) for _, records in reports}) == 1
     # Four noisy counts at a scale of about ten: all equal with probability far below 1e-4, were they not fresh.
-    assert reports[0] != reports[2]
+    assert len({json.dumps(records) for _, records in reports}) == 3
 
 
 def test_a_plan_file_replaces_the_budget_options(parquet_log: pathlib.Path, tmp_path: pathlib.Path) -> None:

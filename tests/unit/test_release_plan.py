@@ -20,6 +20,7 @@ from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.noise_distribution import upper_tail
 from dp_transforms.window_schedule import WindowSchedule
+from tests.unit.plan_files import changed_plan
 
 START = 1_506_826_800  # 2017-10-01T03:00:00Z
 HOURLY = WindowSchedule.fixed(START, START + 384 * 3600, 3600)
@@ -158,10 +159,6 @@ def test_json_round_trip() -> None:
     assert ReleasePlan.from_json(LABELS.to_json()) == LABELS
 
 
-def _tampered(**changes: Any) -> str:
-    return json.dumps({**json.loads(LABELS.to_json()), **changes})
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -181,14 +178,14 @@ def _tampered(**changes: Any) -> str:
         ({"delta_open": -1e-10}, "delta_open must lie strictly"),
         ({"epsilon": -1.0}, "epsilon must be > 0"),
         ({"epsilon": "2"}, "epsilon must be a number"),
-        ({"epsilon_per_query": math.nan}, "epsilon_per_query must lie in"),
-        ({"delta": math.nan}, "delta must lie strictly"),
+        ({"epsilon_per_query": math.nan}, "the plan holds NaN or an infinity"),
+        ({"delta": math.inf}, "the plan holds NaN or an infinity"),
         ({"threshold": 490.5}, "threshold must be a whole number"),
         ({"hits_per_user": True}, "hits_per_user must be a whole number"),
         ({"release": "histogram"}, "release must be one of"),
         ({"release": ["labels"]}, "release must be one of"),
         ({"accountant": None}, "accountant must be one of"),
-        ({"format_version": 1}, "format_version 2"),
+        ({"format_version": 2}, "format_version 3"),
         ({"wide_epsilon_per_query": 1e-3}, "wide_epsilon_per_query and noise_cap must be 0"),
         ({"noise_cap": 5}, "wide_epsilon_per_query and noise_cap must be 0"),
         ({"release": "kms21", "accountant": "threshold_monitor"}, "cap must be"),
@@ -206,16 +203,75 @@ def _tampered(**changes: Any) -> str:
 )
 def test_a_tampered_plan_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ReleasePlan.from_json(_tampered(**changes))
+        ReleasePlan.from_json(changed_plan(LABELS, **changes))
 
 
 def test_a_longer_schedule_is_refused() -> None:
     longer = WindowSchedule.fixed(START, START + 500 * 3600, 3600)
     with pytest.raises(ValueError, match="threshold must be >="):
-        ReleasePlan.from_json(_tampered(schedule=longer.to_dict()))
+        ReleasePlan.from_json(changed_plan(LABELS, schedule=longer.to_dict()))
 
 
-@pytest.mark.parametrize("text", ["", "[" * 100_000, "{", "[]", "null", "3", '{"format_version": 1}'])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_items_per_user": 2},  # each of these keeps the promise, so that no other check would find it
+        {"threshold": 491},
+        {"max_users": 10},
+        {"delta_open": LABELS.delta_open * (1 - 1e-12)},
+        {"domain_fingerprint": LABELS.domain_fingerprint, "max_items": 10},
+        {"fingerprint": COUNTS.fingerprint},
+        {"fingerprint": None},
+    ],
+)
+def test_a_plan_that_was_changed_by_hand_is_refused(changes: dict[str, Any]) -> None:
+    if "fingerprint" not in changes:
+        assert ReleasePlan.from_json(changed_plan(LABELS, **changes)) != LABELS
+    with pytest.raises(ValueError, match="not as `shh plan` wrote it: its fingerprint does not fit"):
+        ReleasePlan.from_json(json.dumps({**json.loads(LABELS.to_json()), **changes}))
+
+
+def test_a_plan_that_was_only_written_another_way_is_the_same_plan() -> None:
+    fields = json.loads(LABELS.to_json())
+    assert fields["epsilon"] == 2.0
+    again = json.dumps({**dict(reversed(fields.items())), "epsilon": 2}, separators=(",", ":"))
+    assert ReleasePlan.from_json(again) == LABELS
+
+
+@pytest.mark.parametrize("name", ["epsilon", "delta", "fingerprint", "format_version"])
+def test_a_field_that_is_named_twice_is_refused(name: str) -> None:
+    text = LABELS.to_json()
+    value = json.dumps(json.loads(text)[name])
+    twice = text.replace(f'"{name}": {value}', f'"{name}": 7, "{name}": {value}', 1)
+    assert json.loads(twice) == json.loads(text), "the standard parser takes the last one"
+    with pytest.raises(ValueError, match=f"the plan names '{name}' twice"):
+        ReleasePlan.from_json(twice)
+    inner = text.replace('"slide_seconds"', '"slide_seconds": 1, "slide_seconds"')
+    with pytest.raises(ValueError, match="'slide_seconds' twice"):
+        ReleasePlan.from_json(inner)
+
+
+@pytest.mark.parametrize("name", [r"epsilon\n\u001b[31m", r"\u202e", "x" * 100_000, r"epsilon\ud800"])
+def test_what_a_hostile_plan_holds_is_shown_harmless_and_short(name: str) -> None:
+    fields = json.loads(LABELS.to_json())
+    key = json.loads(f'"{name}"')
+    hostile = [
+        json.dumps({**fields, key: 1}),
+        changed_plan(LABELS, release=key),
+        changed_plan(LABELS, accountant=key),
+        changed_plan(LABELS, threshold=key),
+        changed_plan(LABELS, schedule={**fields["schedule"], key: 1}),
+        LABELS.to_json().replace('"epsilon"', f'"{name}": 1, "{name}": 2, "epsilon"', 1),
+    ]
+    for text in hostile:
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            ReleasePlan.from_json(text)
+        told = str(caught.value)
+        assert told.isprintable()
+        assert len(told) < 1000
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "[" * 1_000_000, "{", "[]", "null", "3", '{"format_version": 1}'])
 def test_what_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="the plan"):
         ReleasePlan.from_json(text)

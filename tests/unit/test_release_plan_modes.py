@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -13,6 +12,7 @@ from dp_transforms.accounting.threshold_monitor import ThresholdMonitorAccountan
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.noise_distribution import capped_sum_upper_tail, upper_tail
 from dp_transforms.window_schedule import WindowSchedule
+from tests.unit.plan_files import changed_plan
 from tests.unit.test_release_plan import DOMAIN, IN_DOMAIN, KMS21, LABELS, _plan
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def test_the_running_figure_of_kms21_is_the_same_monitor_cut_at_fewer_hits(hits:
 )
 def test_a_tampered_plan_of_kms21_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ReleasePlan.from_json(json.dumps({**json.loads(KMS21.to_json()), **changes}))
+        ReleasePlan.from_json(changed_plan(KMS21, **changes))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -152,4 +152,4 @@ def test_too_many_false_reports_are_refused(windows: int, size: int, threshold: 
 )
 def test_a_tampered_plan_with_a_domain_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ReleasePlan.from_json(json.dumps({**json.loads(IN_DOMAIN.to_json()), **changes}))
+        ReleasePlan.from_json(changed_plan(IN_DOMAIN, **changes))

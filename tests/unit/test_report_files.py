@@ -1,4 +1,4 @@
-"""Report files: what is in them is read here by the formats' own libraries, and files get their names safely."""
+"""Report files: what is in them is read here by the formats' own libraries."""
 
 from __future__ import annotations
 
@@ -25,11 +25,7 @@ from dp_transforms.report_files import (
     HEADER_KEY,
     ReportFileError,
     decode_report,
-    discard_file,
     encode_report,
-    files,
-    partial_path,
-    publish_file,
     report_format,
     write_report_file,
 )
@@ -203,7 +199,6 @@ def test_format_by_ending():
     assert report_format("a/b.avro") == "avro"
     assert report_format("x.ndjson") == report_format("x.json") == report_format("x.JSONL") == "json"
     assert report_format("x.pq") == report_format("x.y.parquet") == "parquet"
-    assert report_format(partial_path("out/report.pq", "run.7/é")) == "parquet"
     for path in ("report", "report.csv", "report.avro.gz", "a.avro/b", ".partial", "x\ny"):
         with pytest.raises(ReportFileError, match=r"must end in one of .*\.parquet") as caught:
             report_format(path)
@@ -224,86 +219,3 @@ def test_a_file_that_exists_is_never_overwritten_by_writing(tmp_path):
 def test_writing_into_a_missing_folder_names_the_remedy(tmp_path):
     with pytest.raises(ReportFileError, match="Check the folder"):
         write_report_file(tmp_path / "none" / "report.avro", HEADER, [])
-
-
-def no_links(source, target, **options):
-    raise PermissionError(1, "Operation not permitted")
-
-
-@pytest.mark.parametrize("links", [True, False])
-class TestPublishing:
-    @pytest.fixture(autouse=True)
-    def _file_system(self, links, monkeypatch):
-        if not links:
-            monkeypatch.setattr(os, "link", no_links)
-
-    def test_a_finished_file_gets_its_name(self, tmp_path):
-        output = tmp_path / "report.avro"
-        partial = partial_path(output, "run-1")
-        assert os.path.basename(partial).startswith(".report.avro.")
-        write_report_file(partial, HEADER, REPORTS)
-        os.chmod(partial, 0o600)
-        publish_file(partial, output)
-        assert os.listdir(tmp_path) == ["report.avro"]
-        assert output.stat().st_mode & 0o777 == 0o600
-        assert read_all(output) == (HEADER, IN_ORDER)
-
-    def test_nothing_is_overwritten(self, tmp_path):
-        output = tmp_path / "report.avro"
-        output.write_text("precious")
-        partial = tmp_path / ".partial"
-        partial.write_text("new")
-        with pytest.raises(ReportFileError, match=r"exists and is never overwritten\. Name another output"):
-            publish_file(partial, output)
-        assert output.read_text() == "precious"
-        assert partial.read_text() == "new"
-
-    def test_a_dangling_link_is_not_followed(self, tmp_path):
-        output = tmp_path / "report.avro"
-        output.symlink_to(tmp_path / "elsewhere")
-        partial = tmp_path / ".partial"
-        partial.write_text("new")
-        with pytest.raises(ReportFileError, match="exists"):
-            publish_file(partial, output)
-        assert not (tmp_path / "elsewhere").exists()
-
-    def test_a_missing_partial_file_leaves_no_output(self, tmp_path):
-        with pytest.raises(ReportFileError, match="No such file"):
-            publish_file(tmp_path / "none", tmp_path / "report.avro")
-        assert os.listdir(tmp_path) == []
-
-    def test_a_full_disk_leaves_no_output(self, tmp_path, monkeypatch):
-        partial = tmp_path / ".partial"
-        partial.write_text("new")
-
-        def fail(source, target):
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(os, "link", fail)
-        monkeypatch.setattr(os, "replace", fail)
-        with pytest.raises(ReportFileError, match="No space left"):
-            publish_file(partial, tmp_path / "report.avro")
-        assert os.listdir(tmp_path) == [".partial"]
-
-
-def test_discarding_removes_the_partial_file_and_the_copies_of_workers_only(tmp_path):
-    partial = partial_path(tmp_path / "re[p]ort.avro", "run")
-    for name in [
-        partial,
-        f"{partial}.0a1b.tmp",
-        str(tmp_path / "other.tmp"),
-        str(tmp_path / ".rep.avro.run.partial.0.tmp"),
-    ]:
-        open(name, "w").close()
-    discard_file(partial)
-    discard_file(partial)
-    assert sorted(os.listdir(tmp_path)) == [".rep.avro.run.partial.0.tmp", "other.tmp"]
-
-
-def test_partial_paths_stay_beside_the_output_whatever_the_run_id(tmp_path):
-    output = tmp_path / "report.avro"
-    for run_id in ["a/b", "../../x", "", "ü\n", "a.b"]:
-        partial = partial_path(output, run_id)
-        assert os.path.dirname(partial) == str(tmp_path)
-        assert files.report_format(partial) == "avro"
-        assert "\n" not in partial

@@ -1,0 +1,207 @@
+"""Local files, whoever reads or writes them: only regular files are read, and an output appears whole or not at all.
+
+Others may be able to write to the folder of an output, as in /tmp. So no file is made under a name that they could
+guess, none is opened for writing that exists, and no link is followed.
+
+A file is written into a *draft*: a hidden folder beside the output, ``.report.avro.0f1e2d3c4b5a6978.partial``, that its
+owner alone can enter. `publish` gives the finished file its name. The draft is removed at the end, by `discard_drafts`
+where a signal ends the process, and after ``kill -9`` by the next draft of the same output: a lock, which ends with
+its process, tells the dead from the living.
+
+Knows no Beam, and loads nothing but the standard library. Everything here raises OSError; `strerror` says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+Path = str | os.PathLike[str]
+NOT_REGULAR = "it is a pipe, a socket or a device, not a regular file"
+_LOCK = "lock"
+_STALE_SECONDS = 3600  # of a draft without a lock: nobody needs an hour between making the two
+_MOST_TRIES = 10
+_OPEN_DRAFTS: set[str] = set()
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """The file, open for reading. Raises OSError for anything but a regular file, without waiting for it.
+
+    What was opened is looked at, and not what bears its name: nobody can exchange the one for the other.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a device that is not there
+            raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(path)) from None
+        raise
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(path))
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """The content of a regular file, or its first ``most_bytes + 1`` bytes where it has more. Raises OSError."""
+    with open_regular(path) as file:
+        return file.read(most_bytes + 1)
+
+
+def create_new(path: Path, mode: int = 0o666) -> BinaryIO:
+    """A new file, open for writing. mode: before the umask. Raises FileExistsError for any name that is taken."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return open(os.open(path, flags, mode), "wb")
+
+
+@contextlib.contextmanager
+def draft_of(output: Path) -> Iterator[pathlib.Path]:
+    """While the block runs, a folder for what will be published as ``output``, on the same file system.
+
+    Removes drafts of this output that dead processes of this user left. Raises OSError where none can be made.
+    """
+    target = pathlib.Path(output)
+    _remove_dead_drafts(target)
+    folder, lock = _make_draft(target)
+    try:
+        yield folder
+    finally:
+        _remove(str(folder))
+        if lock is not None:
+            os.close(lock)
+
+
+def write_whole(output: Path, write: Callable[[BinaryIO], None], *, mode: int = 0o666) -> None:
+    """Lets ``write`` fill a new file, which then appears as ``output``; never over one that exists."""
+    with draft_of(output) as folder:
+        path = folder / "content"
+        with create_new(path, mode) as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        publish(path, output)
+
+
+def publish(finished: Path, output: Path) -> None:
+    """Gives a finished file its name: atomic, and never over one that exists (FileExistsError then)."""
+    try:
+        os.link(finished, output, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links, or one of the faults that the other way meets as well
+        _claim_and_replace(finished, output)
+    else:
+        os.unlink(finished)
+    sync_folder(output)
+
+
+def discard_drafts() -> None:
+    """Removes all drafts of this process, for what ends it at once."""
+    for folder in list(_OPEN_DRAFTS):
+        _remove(folder)
+
+
+def sync_folder(path: Path) -> None:
+    """Brings the name of a file to the disk, where the file system can."""
+    with contextlib.suppress(OSError):
+        folder = os.open(pathlib.Path(path).parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _claim_and_replace(finished: Path, output: Path) -> None:
+    """Without links: whoever creates the name first, owns it and may replace the empty file by the finished one."""
+    mode = stat.S_IMODE(os.stat(finished, follow_symlinks=False).st_mode)
+    create_new(output, mode).close()
+    try:
+        os.replace(finished, output)
+    except BaseException:
+        os.unlink(output)
+        raise
+
+
+def _make_draft(output: pathlib.Path) -> tuple[pathlib.Path, int | None]:
+    """A new folder and its lock; None where the file system has no locks."""
+    for _ in range(_MOST_TRIES):
+        folder = output.with_name(f".{output.name}.{secrets.token_hex(8)}.partial")
+        os.mkdir(folder, 0o700)
+        _OPEN_DRAFTS.add(str(folder))
+        try:
+            lock = _new_lock(folder / _LOCK)
+        except BlockingIOError:  # taken for dead in the moment before it was locked
+            _remove(str(folder))
+            continue
+        except BaseException:
+            _remove(str(folder))
+            raise
+        return folder, lock
+    raise OSError(errno.EAGAIN, "others keep removing its drafts", str(output))
+
+
+def _new_lock(path: pathlib.Path) -> int | None:
+    """Raises BlockingIOError if another process holds the lock, or has removed the file."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink == 0:
+            raise BlockingIOError(errno.EWOULDBLOCK, "removed")
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_dead_drafts(output: pathlib.Path) -> None:
+    name = re.compile(rf"\.{re.escape(output.name)}\.[0-9a-f]{{16}}\.partial")
+    with contextlib.suppress(OSError), os.scandir(output.parent) as entries:
+        for entry in entries:
+            if name.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    _remove_if_dead(entry)
+
+
+def _remove_if_dead(entry: os.DirEntry[str]) -> None:
+    found = entry.stat(follow_symlinks=False)
+    if found.st_uid != os.geteuid():
+        return
+    try:
+        lock = os.open(os.path.join(entry.path, _LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if found.st_mtime < time.time() - _STALE_SECONDS:
+            shutil.rmtree(entry.path, ignore_errors=True)
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(entry.path, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _remove(folder: str) -> None:
+    """Again where a worker, which is still at work, put a file into it in the meantime."""
+    for _ in range(_MOST_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            break
+        time.sleep(0.01)
+    _OPEN_DRAFTS.discard(folder)

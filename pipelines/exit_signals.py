@@ -1,0 +1,89 @@
+"""Ctrl-C and SIGTERM end a command: with one line, at once, and without leaving anything half done.
+
+An exception would do so only where nobody is in its way. Imports, destructors, callbacks of grpc and ``except:`` in
+other people's code print it, or swallow it. So the process ends within the handler.
+
+Imports next to nothing: the handlers are installed before all else is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+TYPE_CHECKING = False  # what typing has, without its 10 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+INTERRUPTED = 130  # exit code of a process that Ctrl-C ended
+TERMINATED = 143  # and of one that SIGTERM did
+_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+_SECONDS_TO_UNWIND = 20  # twice what the slowest engine takes
+_TERMINAL_AS_BEFORE = b"\r\x1b[2K\x1b[?25h"  # no half line of a progress bar, and the cursor can be seen
+
+stopped_with: int | None = None
+"""The exit code that an operator asked for by a signal that unwinds."""
+
+
+def install() -> dict[int, Any]:
+    """From now on both signals end the process. Returns the handlers from before, for `restore`.
+
+    A signal that the parent let this process ignore (nohup, a job in the background) stays ignored.
+    """
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in _CODES}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _leave)
+    return before
+
+
+def restore(before: dict[int, Any]) -> None:
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class Unwinding:
+    """While the block runs, the first signal raises KeyboardInterrupt, so that what was started is stopped in order.
+
+    A second one, or that it takes too long, ends the process at once.
+    """
+
+    def __enter__(self) -> None:
+        self._before = install()
+        for number, handler in self._before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, _unwind)
+
+    def __exit__(self, *_: object) -> None:
+        if stopped_with is None:
+            restore(self._before)
+
+
+def _unwind(number: int, frame: FrameType | None) -> None:
+    global stopped_with
+    stopped_with = _CODES[signal.Signals(number)]
+    install()
+    signal.signal(signal.SIGALRM, _leave)
+    signal.alarm(_SECONDS_TO_UNWIND)
+    sys.unraisablehook = _say_nothing  # it may meet a destructor; then the alarm ends the process
+    raise KeyboardInterrupt
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Ends the process, whatever it is doing. Takes no lock: the main thread, which it interrupts, may hold it."""
+    for other in _CODES:
+        signal.signal(other, signal.SIG_IGN)
+    discard: Callable[[], None] | None = getattr(sys.modules.get("dp_transforms.local_files"), "discard_drafts", None)
+    try:
+        if discard is not None:
+            discard()
+        os.write(2, (_TERMINAL_AS_BEFORE if os.isatty(2) else b"") + b"shh: stopped.\n")
+    finally:
+        os._exit(stopped_with or _CODES[signal.Signals(number)])
+
+
+def _say_nothing(unraisable: object) -> None:
+    return

@@ -1,0 +1,82 @@
+"""The subcommands of ``shh``: dispatches to one module for each, and turns expected errors into one line."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+import click
+
+from pipelines import exit_signals
+from pipelines.options import UserError, one_line
+
+# Each in a module of its name; what it does is said here too, so that ``shh --help`` imports none of them.
+_COMMANDS = {
+    "audit": "Check a plan before it is used: what its mechanism gives away at the worst.",
+    "plan": "Show what a budget buys: noise, threshold, and what can be found.",
+    "replay": "Replay a log: which items were held by many users in each window.",
+    "show": "Print a report file: its guarantee, and which items were heavy when.",
+    "simulate": "Write a simulated event log to try things on.",
+    "stream": "Watch a live stream: which items are held by many users right now.",
+}
+_WITH_BEAM_OPTIONS = ("replay", "stream")
+
+
+class _LazyGroup(click.Group):
+    """Imports a subcommand only when it is used: ``shh plan`` must not wait for Beam."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = importlib.import_module(f"pipelines.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="shifting-heavy-hitters", prog_name="shh")
+def shh() -> None:
+    """Private shifting heavy hitters: which items are held by many users right now, window by window, under
+    differential privacy for each user over the whole life of the stream."""
+
+
+def run(words: Sequence[str]) -> None:
+    """Runs ``shh``. Raises SystemExit with 0 for done, 1 where the run failed, 2 where the command line is wrong."""
+    words, beam_options = list(words), []
+    if "--" in words and words[0] in _WITH_BEAM_OPTIONS:
+        split = words.index("--")
+        words, beam_options = words[:split], words[split + 1 :]
+    _quiet_logs("--verbose" in words)
+    try:
+        shh.main(args=words, prog_name="shh", standalone_mode=False, obj=beam_options)
+    except UserError as error:
+        click.echo(f"shh: {one_line(str(error))}", err=True)
+        sys.exit(1)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("shh: stopped.", err=True)
+        sys.exit(exit_signals.stopped_with or exit_signals.INTERRUPTED)
+    except OSError as error:  # a standard output that is full or closed; files have errors of their own
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo(f"shh: cannot write to standard output: {error.strerror}.", err=True)
+        sys.exit(1)
+
+
+def _quiet_logs(verbose: bool) -> None:
+    """Beam logs whole tracebacks, in which messages of other code may hold a cell of the data."""
+    logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, force=True)
+    if not verbose:
+        warnings.simplefilter("ignore")

@@ -1,0 +1,122 @@
+"""Every path that a command reads or writes. A new option that names one belongs here (`test_command_paths`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, WindowReport
+from dp_transforms.report_files import ReportHeader, write_report_file
+from pipelines.cli import main
+from pipelines.subcommands import shh
+
+BUDGET = [
+    *("--start", "2026-01-01", "--end", "2026-01-01T02:00:00Z", "--window", "1h"),
+    *("--epsilon", "8", "--delta", "1e-6"),
+]
+IN_PROCESS = ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1s"]
+STREAM = ["stream", "--folder", "logs", "--dead-letter", "bad"]
+KAFKA = ["stream", "--kafka", "localhost:9", "--topic", "t", "--engine", "in-process", *BUDGET]
+HEADER = ReportHeader("run-1", "events", "a guarantee", {})
+REPORT = WindowReport("events", 0, 3_600_000_000, [HeavyHitter("a", ABOVE, None)], 2.0, 1e-9, 0.5)
+
+# (command, option or argument): a command line that reads PATH.
+READ = {
+    ("audit", "plan_file"): ["audit", "--plan", "PATH"],
+    ("plan", "domain_file"): ["plan", *BUDGET, "--domain-file", "PATH"],
+    ("replay", "plan_file"): ["replay", "log.jsonl", "--plan", "PATH", "--output", "out.avro"],
+    ("replay", "domain_file"): ["replay", "log.jsonl", *BUDGET, "--domain-file", "PATH", "--output", "out.avro"],
+    ("replay", "noise_key_file"): ["replay", "log.jsonl", *BUDGET, "--noise-key-file", "PATH", "--output", "out.avro"],
+    ("replay", "logs"): ["replay", "PATH.jsonl", *BUDGET, "--output", "out.avro"],
+    ("show", "report"): ["show", "PATH.avro"],
+    ("stream", "plan_file"): [*STREAM, *IN_PROCESS, "--plan", "PATH", "--output", "out"],
+    ("stream", "domain_file"): [*STREAM, *IN_PROCESS, *BUDGET, "--domain-file", "PATH", "--output", "out"],
+    ("stream", "noise_key_file"): [*STREAM, *IN_PROCESS, *BUDGET, "--noise-key-file", "PATH", "--output", "out"],
+    ("stream", "avro_schema"): [*KAFKA, "--format", "avro", "--avro-schema", "PATH", "--output", "out"],
+    ("stream", "kafka_config"): [*KAFKA, "--kafka-config", "PATH", "--output", "out"],
+    ("stream", "output_kafka_config"): [
+        *(*STREAM, *IN_PROCESS, *BUDGET, "--output-topic", "t", "--output-kafka", "localhost:9", "--run-id", "r"),
+        *("--output-kafka-config", "PATH"),
+    ],
+}
+# Folders: what is in them is read file by file, by the rules of logs.
+READ_FOLDERS = {("stream", "folder")}
+# (command, option): command lines that write, by what they write.
+WRITTEN = {
+    ("audit", "output"): (["audit", "--plan", "plan.json", "--runs", "0", "--rounds", "1"], ["out.json"]),
+    ("plan", "output"): (["plan", *BUDGET], ["out.json"]),
+    ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl", "out.parquet"]),
+    ("replay", "dead_letter"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.jsonl"]),
+    ("show", "chart"): (["show", "report.avro"], ["out.svg"]),
+    ("simulate", "output"): (
+        ["simulate", "--events", "1000", "--days", "1"],
+        ["out.csv", "out.avro", "out.parquet", "out.jsonl"],
+    ),
+    ("stream", "output"): ([*STREAM, *IN_PROCESS, *BUDGET], ["out"]),
+    ("stream", "dead_letter"): (["stream", "--folder", "logs", *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
+    ("stream", "stop_file"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
+}
+# Only named to Flink, which opens them.
+FOREIGN = {("stream", "checkpoint_dir"), ("stream", "resume_from")}
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def path_parameters() -> set[tuple[str, str]]:
+    """(command, name) of all parameters that may name a path: those whose value is FILE, FOLDER, PATH and the like."""
+    found = set()
+    context = click.Context(shh)
+    for name in shh.list_commands(context):
+        command = shh.get_command(context, name)
+        assert command is not None
+        for parameter in command.params:
+            words = str(parameter.metavar or parameter.type.name).upper()
+            if any(word in words for word in ("FILE", "FOLDER", "PATH", "SAVEPOINT", "LOG")) or parameter.name in (
+                *("logs", "report"),
+            ):
+                found.add((name, str(parameter.name)))
+    return found
+
+
+def make_inputs(folder: pathlib.Path) -> None:
+    """All that the command lines above read, and that should be good."""
+    rows = "".join(
+        json.dumps({"user": f"u{n}", "item": "news", "timestamp": "2026-01-01T00:30:00Z"}) + "\n" for n in range(300)
+    )
+    (folder / "log.jsonl").write_text(rows)
+    (folder / "logs").mkdir()
+    (folder / "logs" / "a.jsonl").write_text(rows + '{"user": "u0", "item": 7.5, "timestamp": 0}\n')
+    write_report_file(folder / "report.avro", HEADER, [REPORT])
+
+
+def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit code and stderr of a command in this process."""
+    try:
+        main(words)
+        code = 0
+    except SystemExit as stopped:
+        code = int(stopped.code or 0)
+    return code, capsys.readouterr().err
+
+
+def no_waiting(seconds: int = 120) -> Iterator[None]:
+    """For a fixture: ends a test that waits for ever, as for the writer of a pipe."""
+
+    def end(number: int, frame: object) -> None:
+        sys.stderr.write("waited too long\n")
+        os._exit(99)
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,262 @@
+"""All commands, all paths: what is no regular file is refused at once, and what is written follows no planted link."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.report_streams import ReportFolder
+from pipelines.demo import demo
+from tests.pipelines.command_paths import (
+    BUDGET,
+    FOREIGN,
+    HEADER,
+    READ,
+    READ_FOLDERS,
+    REPORT,
+    WRITTEN,
+    flag,
+    make_inputs,
+    no_waiting,
+    path_parameters,
+    run,
+)
+
+ROOT = pathlib.Path(__file__).parents[2]
+LINKS = ["link", "dangling link", "hard link"]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting() -> Iterator[None]:
+    yield from no_waiting()
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The current folder, with the inputs, and beside it that of the victim."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    make_inputs(work)
+    (tmp_path / "victim").write_text("precious")
+    return work
+
+
+def test_every_path_of_every_command_is_in_the_tables() -> None:
+    assert path_parameters() == {*READ, *READ_FOLDERS, *WRITTEN, *FOREIGN}
+
+
+# What is read.
+
+
+def make_odd(kind: str, path: pathlib.Path) -> None:
+    if kind == "fifo":
+        os.mkfifo(path, 0o600)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(os.path.relpath(path))  # its path has at most 107 bytes
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(path.with_name("fifo"), 0o600)
+        path.symlink_to(path.with_name("fifo"))
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "folder", "device", "link to a fifo"])
+@pytest.mark.parametrize("place", READ, ids=" ".join)
+def test_what_is_no_regular_file_is_refused_at_once(
+    folder: pathlib.Path, place: tuple[str, str], kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "config" in place[1]:
+        pytest.importorskip("confluent_kafka", reason="the Kafka client is missing")
+    words = [word.replace("PATH", "odd") for word in READ[place]]
+    (name,) = [word for word in words if word.startswith("odd")]
+    make_odd(kind, folder / name)
+    before = sorted(os.listdir(folder))
+    code, told = run(words, capsys)
+    assert code == 1
+    assert told.startswith("shh: ")
+    assert told.count("\n") == 1
+    assert "odd" in told
+    assert sorted(os.listdir(folder)) == before
+
+
+def write_all(place: str) -> None:
+    writer = ReportFolder(place).open(HEADER)
+    writer.write(REPORT)
+    writer.end(RunEnded("events", 1, 1))
+
+
+@pytest.mark.parametrize("name", ["header.json", "ended.json", "1970-01-01T000000Z-{}.jsonl"])
+def test_a_pipe_within_a_folder_of_reports_is_refused_at_once(
+    folder: pathlib.Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = name.format(hashlib.sha256(b"events").hexdigest()[:8])
+    write_all("reports")
+    assert run(["show", "reports"], capsys)[0] == 0
+    (folder / "reports" / name).unlink()
+    os.mkfifo(folder / "reports" / name)
+    code, told = run(["show", "reports"], capsys)
+    assert (code, told.count("\n")) == (1, 1)
+    assert "not a regular file" in told
+    with pytest.raises(StreamError, match="not a regular file"):
+        write_all("reports")
+
+
+# What is written.
+
+
+def plant(kind: str, path: pathlib.Path, victim: pathlib.Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    if kind == "hard link":
+        os.link(victim, path)
+        return
+    if kind == "dangling link":
+        victim.unlink()
+    path.symlink_to(victim)
+
+
+def assert_untouched(kind: str, victim: pathlib.Path) -> None:
+    if kind == "dangling link":
+        assert not os.path.lexists(victim)
+    else:
+        assert victim.read_text() == "precious"
+
+
+def planted_and_run(
+    kind: str, path: pathlib.Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str]:
+    """Runs a command that meets a planted name, which works or fails clearly."""
+    victim = pathlib.Path("..").resolve() / "victim"
+    plant(kind, path, victim)
+    code, told = run(words, capsys)
+    assert_untouched(kind, victim)
+    assert "Traceback" not in told
+    assert code == 0 or (code == 1 and told.splitlines()[-1].startswith("shh: "))
+    return code, told
+
+
+def lines_that_write() -> list[tuple[str, list[str], str]]:
+    """(name, words, what they write) for all that the tables hold."""
+    return [
+        (f"{command} {flag(option)} {output}", [*words, flag(option), output], output)
+        for (command, option), (words, outputs) in WRITTEN.items()
+        for output in outputs
+    ]
+
+
+@pytest.mark.parametrize("kind", LINKS)
+@pytest.mark.parametrize(
+    ("words", "output"), [pytest.param(words, output, id=name) for name, words, output in lines_that_write()]
+)
+def test_a_link_in_the_place_of_an_output_is_not_followed(
+    folder: pathlib.Path, words: list[str], output: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words[0] == "audit":
+        assert run(["plan", *BUDGET, "--output", "plan.json"], capsys)[0] == 0
+    if "--dead-letter" in words and words[0] == "replay":
+        (folder / "report.avro").unlink()
+    code, told = planted_and_run(kind, folder / output, words, capsys)
+    if words[0] != "stream":
+        assert code == 1
+        assert "exists and is never overwritten" in told
+    assert not [name for name in os.listdir(folder) if name.endswith((".partial", ".tmp"))]
+
+
+def guessable(name: str, seed: str) -> str:
+    """A temporary name of releases before this test: of what anybody can know or try out."""
+    return f".{name}.{hashlib.sha256(seed.encode()).hexdigest()[:8]}.partial"
+
+
+@pytest.mark.parametrize("kind", LINKS)
+@pytest.mark.parametrize(
+    ("words", "output", "seed"),
+    [
+        (["plan", *BUDGET], "out.json", str(os.getpid())),
+        (["simulate", "--events", "1000", "--days", "1"], "out.csv", str(os.getpid())),
+        (["simulate", "--events", "1000", "--days", "1"], "out.parquet", str(os.getpid())),
+        (["replay", "log.jsonl", *BUDGET, "--run-id", "nightly"], "out.avro", "nightly"),
+    ],
+    ids=["plan", "simulate csv", "simulate parquet", "replay"],
+)
+def test_links_at_names_that_can_be_guessed_are_not_followed(
+    folder: pathlib.Path, words: list[str], output: str, seed: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = str(os.getpid()) if seed.isdigit() else seed  # pytest may run this in another process than it collected it
+    code, told = planted_and_run(kind, folder / guessable(output, seed), [*words, "--output", output], capsys)
+    assert code == 0, told
+    assert (folder / output).exists()
+    assert not (folder / output).is_symlink()
+
+
+@pytest.mark.parametrize("kind", LINKS)
+@pytest.mark.parametrize("name", ["header.json", "ended.json", "1970-01-01T000000Z-{}.jsonl"])
+def test_links_within_a_folder_of_reports_are_not_followed(tmp_path: pathlib.Path, name: str, kind: str) -> None:
+    name = name.format(hashlib.sha256(b"events").hexdigest()[:8])
+    victim, place = tmp_path / "victim", tmp_path / "reports"
+    victim.write_text("precious")
+    if name != "header.json":
+        ReportFolder(str(place)).open(HEADER)
+    plant(kind, place / name, victim)
+    with pytest.raises(StreamError) as caught:
+        write_all(str(place))
+    assert "\n" not in str(caught.value)
+    assert_untouched(kind, victim)
+
+
+def test_the_demo_removes_nothing_through_a_link(
+    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "file").write_text("precious")
+    (folder / "demo").symlink_to(tmp_path / "others")
+    with pytest.raises(SystemExit, match=r"cannot be made anew: File exists\. Move away what is there."):
+        demo()
+    assert os.listdir(tmp_path / "others") == ["file"]
+
+
+# Prints every file that is opened for writing without being new.
+WATCHED = """
+import os, sys
+def watch(event, arguments):
+    if event != "open" or not isinstance(arguments[0], (str, bytes, os.PathLike)):
+        return
+    path, flags = os.fsdecode(arguments[0]), arguments[2]
+    if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC) and not flags & os.O_EXCL:
+        os.write(2, f"OPENED {path}\\n".encode())
+sys.addaudithook(watch)
+from pipelines.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("words", [pytest.param(words, id=name) for name, words, _ in lines_that_write()])
+def test_nothing_is_opened_for_writing_but_new_files(
+    folder: pathlib.Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever its name: so no link can be followed. What Python itself opens is seen, which is all that we use."""
+    if words[0] == "audit":
+        assert run(["plan", *BUDGET, "--output", "plan.json"], capsys)[0] == 0
+    if "--dead-letter" in words and words[0] == "replay":
+        (folder / "report.avro").unlink()
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    opened = {line.removeprefix("OPENED ") for line in done.stderr.splitlines() if line.startswith("OPENED ")}
+    assert not opened - {os.devnull}

@@ -1,0 +1,97 @@
+"""Ctrl-C and SIGTERM at any moment, from the first line on: one line, the right exit code, and nothing left behind."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+import pytest
+
+from tests.pipelines.test_replay_command import BUDGET, ROOT, write_log
+
+MOMENTS = 42
+SECONDS = 1.5  # a command takes so long to import all that it needs, on a machine that has nothing else to do
+AT_ONCE = 4
+PATIENCE_SECONDS = 300
+# Says when the interpreter, which is not ours, has begun to run what is.
+STARTING = "import os; os.write(1, b'.'); from pipelines.cli import main; main()"
+KEY = bytes(range(32))
+COMMANDS = {
+    "plan": ["plan", *BUDGET, "--output", "plan.json"],
+    "replay": ["replay", "log.parquet", *BUDGET, "--output", "report.avro", "--dead-letter", "bad.jsonl"],
+    "stream": [
+        *("stream", "--folder", "logs", *BUDGET[:2], "--end", "2099-01-01", "--window", "3650d", *BUDGET[6:]),
+        *("--output", "reports", "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h"),
+    ],
+}
+
+
+class Ended(NamedTuple):
+    moment: float
+    code: int
+    told: str
+    left: set[str]
+
+
+def stopped(folder: pathlib.Path, words: list[str], moment: float, stop: signal.Signals) -> Ended:
+    """Runs the command in a new folder, and sends the signal so many seconds after its first line."""
+    folder.mkdir()
+    write_log(folder / "log.parquet")
+    (folder / "logs").mkdir()
+    (folder / "logs" / "a.jsonl").write_text(json.dumps({"user": "u", "item": "i", "timestamp": "2026-01-01"}) + "\n")
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTING, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.read(1) == "."
+    time.sleep(moment)
+    process.send_signal(stop)
+    try:
+        _, told = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    return Ended(moment, process.returncode, told, {path.name for path in folder.iterdir()} - {"log.parquet", "logs"})
+
+
+def came_before_the_first_line(ended: Ended) -> bool:
+    """The interpreter was still looking for the module whose first line installs the handlers."""
+    return "/pipelines/" not in ended.told and (ended.code < 0 or "KeyboardInterrupt" in ended.told)
+
+
+def came_too_late(ended: Ended) -> bool:
+    """The command was done, or had begun to drain as it says that it does."""
+    return ended.code == 0 and "Traceback" not in ended.told
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_signal_at_any_moment_is_one_line(tmp_path: pathlib.Path, command: str, stop: signal.Signals) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        pytest.skip("a parent has switched off SIGINT for this process and all that it starts")
+    moments = [SECONDS * number / MOMENTS for number in range(MOMENTS)]
+    if stop == signal.SIGTERM:
+        moments = moments[::3]
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        runs = [
+            pool.submit(stopped, tmp_path / str(number), COMMANDS[command], moment, stop)
+            for number, moment in enumerate(moments)
+        ]
+        everything = [run.result() for run in runs]
+    ours = [ended for ended in everything if not came_before_the_first_line(ended) and not came_too_late(ended)]
+    assert len(ours) >= len(moments) / 4  # a third of `plan` is over by then
+    code = 128 + stop
+    wrong = [ended for ended in ours if (ended.code, ended.told, ended.left) != (code, "shh: stopped.\n", set())]
+    assert not wrong, f"{len(wrong)} of {len(ours)}: {wrong[0]}"
+    assert len([ended for ended in everything if came_before_the_first_line(ended)]) <= 2

@@ -1,0 +1,25 @@
+"""Plan files that somebody changed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from typing import Any
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+
+_FLOATS = ("epsilon", "delta", "epsilon_per_query", "wide_epsilon_per_query")
+_SHARES = ("delta_accounting", "delta_open", "delta_sampling", "delta_hash")
+
+
+def changed_plan(plan: ReleasePlan, **changes: Any) -> str:
+    """Changed on purpose: with the fingerprint of what the plan is now."""
+    fields = {**json.loads(plan.to_json()), **changes}
+    del fields["fingerprint"]
+    for name in (*_FLOATS, *_SHARES):
+        if type(fields[name]) is int:
+            with contextlib.suppress(OverflowError):
+                fields[name] = float(fields[name])
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return json.dumps({**fields, "fingerprint": hashlib.sha256(text.encode()).hexdigest()})
