@@ -53,8 +53,9 @@ class MonitorStream(beam.PTransform):
         partition is then read in one call until it has ended.
     confirm: whether a decision of the wall clock or of the operator waits until the engine has stored it. False only
         where nothing is ever restored.
-    stop_file: when a file appears at this path, all windows are closed with what has been read, and the run ends. All
-        workers must see it. After a restart, first all is read that was there by then.
+    stop_file: when a file appears at this path, what arrived by then counts, all windows are closed, and the run ends.
+        All workers must see it; leave it there, as it is, until the run has ended. "By then" allows for what clocks
+        differ: `StreamClock.stop_micros`.
     poll_seconds: how long to wait when a partition has nothing more.
 
     Raises ValueError for arguments that cannot be used and StreamError for a source that cannot.

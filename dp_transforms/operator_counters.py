@@ -18,6 +18,8 @@ LATE_BATCHES = "late_batches_dropped"
 RECORDS_READ = "records_read"  # those that were rejected among them
 EVENTS_LATE = "events_late"  # for at least one of their windows
 EVENTS_FROM_THE_FUTURE = "events_from_the_future"
+EVENTS_AFTER_STOP = "events_after_stop"  # arrived when no more was to count
+STOPS_SEEN_LATE = "stops_seen_late"  # partitions that had counted what arrived after a stop when they saw it
 WINDOWS_CLOSED = "windows_closed"  # by the monitor, those without heavy items among them
 INTENTS = "intents"  # times that the wall clock or the operator moved the clock of a partition
 

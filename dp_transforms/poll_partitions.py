@@ -6,6 +6,7 @@ cannot loop. The state is what `PartitionProgress` says; messages and state beco
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -47,7 +48,6 @@ REJECTED = "rejected"  # tag of the second output
 _INTENTS = "intents"  # tag of the third
 _KEEP_ALIVE_SECONDS = 600
 _ASK_AGAIN_SECONDS = 30
-_LOOK_FOR_STOP_SECONDS = 1.0
 
 # How often an intent must be confirmed. Flink, told that a checkpoint is complete, calls back for all bundles that have
 # ended by then, also for those that ended behind the checkpoint's barrier: the first call may be such a one. The second
@@ -214,14 +214,12 @@ class _PollDoFn(KeyedStageDoFn):
         self._poller: PartitionPoller
         self._readers: dict[str, tuple[PartitionReader, int]]
         self._stored: dict[str, bytes]
-        self._looked_for_stop: float
-        self._is_draining: bool
+        self._stop_micros: int | None
 
     def setup(self) -> None:
         super().setup()
         polling = self._polling
-        self._readers, self._stored = {}, {}
-        self._looked_for_stop, self._is_draining = -_LOOK_FOR_STOP_SECONDS, False
+        self._readers, self._stored, self._stop_micros = {}, {}, None
         self._poller = PartitionPoller(
             self._settings,
             self._keys,
@@ -254,7 +252,7 @@ class _PollDoFn(KeyedStageDoFn):
                 progress,
                 reader,
                 now,
-                is_draining=self._stop_is_asked(),
+                find_stop=self._find_stop,
                 is_confirmed=asked is not None and _CONFIRMED.get(asked.name, 0) >= _CONFIRMATIONS,
                 open_since_micros=open_since,
             )
@@ -281,13 +279,14 @@ class _PollDoFn(KeyedStageDoFn):
         if abs(progress.clock_micros) < 2**61:
             self._lag.set((now_micros - progress.clock_micros) // MICROS_PER_SECOND)
 
-    def _stop_is_asked(self) -> bool:
-        path = self._polling.stop_file
-        is_time = time.monotonic() - self._looked_for_stop >= _LOOK_FOR_STOP_SECONDS
-        if path is not None and is_time and not self._is_draining:
-            self._looked_for_stop = time.monotonic()
-            self._is_draining = os.path.exists(path)
-        return self._is_draining
+    def _find_stop(self) -> int | None:
+        """The last arrival that counts, where there is a stop file: by its change time, which the kernel sets when it
+        comes there. The same for all partitions, whatever happens to the file after it was first seen here."""
+        if self._stop_micros is None and self._polling.stop_file is not None:
+            with contextlib.suppress(OSError):
+                asked_micros = os.stat(self._polling.stop_file).st_ctime_ns // 1000
+                self._stop_micros = self._polling.clock.stop_micros(asked_micros)
+        return self._stop_micros
 
 
 class PollInTimersDoFn(_PollDoFn):

@@ -100,6 +100,12 @@ _CLOCK = (
         show_default=True,
         help="A partition without anything new for this long no longer holds windows open.",
     ),
+    click.option(
+        "--shown-within",
+        type=DURATION_OR_ZERO,
+        help="How long after a record arrived readers may have to wait for it. A drain waits so long for what arrived "
+        "by then. Default: --idle-timeout.",
+    ),
 )
 
 _OUTPUT = (
@@ -149,7 +155,8 @@ _RUN = (
     click.option(
         "--stop-file",
         metavar="FILE",
-        help="When this file appears, the run is drained: all windows close and the run ends. Workers look for it. "
+        help="When this file appears, the run is drained: what arrived by then counts, all windows close and the run "
+        "ends. Workers look for it; leave it there until then. "
         "Default: one beside --output, or a temporary one where all runs on this machine; else none.",
     ),
     click.option(

@@ -42,7 +42,7 @@ _FLINK_OPTIONS = (
     "worker_pool",
     "resume_from",
 )
-_CLOCK_OPTIONS = ("allowed_lateness", "out_of_order", "max_ahead", "idle_timeout")
+_CLOCK_OPTIONS = ("allowed_lateness", "out_of_order", "max_ahead", "idle_timeout", "shown_within")
 _LOCAL_PATHS = (
     *("folder", "avro_schema", "kafka_config", "output_kafka_config"),
     *("output", "dead_letter", "noise_key_file", "stop_file"),
@@ -75,6 +75,11 @@ class EngineChoice:
     def recovers(self) -> bool:
         """Whether a worker that died is replaced by one that goes on."""
         return self.name in (FLINK, DATAFLOW)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether a run that was stopped at once can be taken up again."""
+        return self.name == FLINK and (self.checkpoint_dir is not None or not self.is_local)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +136,7 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
                 out_of_order_seconds=options["out_of_order"],
                 max_ahead_seconds=options["max_ahead"],
                 idle_timeout_seconds=options["idle_timeout"],
+                shown_within_seconds=options["shown_within"],
             ),
             sink=_sink(options),
             dead_letter=options["dead_letter"],
@@ -331,7 +337,7 @@ def _stop_file(options: dict[str, Any], engine: EngineChoice, run_id: str) -> st
             path = os.path.join(tempfile.gettempdir(), f"shh-{re.sub(r'[^A-Za-z0-9-]', '_', run_id)}.stop")
         else:
             return None
-    if os.path.lexists(path):
+    if os.path.lexists(path) and engine.resume_from is None:  # a drain goes on where it was asked for
         raise UserError(f"the stop file {path} exists, so the run would end at once. Remove it, or name --stop-file.")
     return str(path)
 
@@ -368,5 +374,5 @@ def _check_new_or_resumed(request: StreamRequest) -> None:
 
 def _in_flags(message: str) -> str:
     """The same message in the words of the command line."""
-    names = "allowed_lateness|out_of_order|max_ahead|idle_timeout"
+    names = "|".join(_CLOCK_OPTIONS)
     return re.sub(rf"\b({names})_seconds\b", lambda match: flag(match[1]), message)

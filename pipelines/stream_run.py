@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
 import pathlib
 import re
@@ -24,6 +25,7 @@ from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.operator_counters import operator_counts, operator_gauges
 from dp_transforms.report_streams import ReportFolder
 from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.window_schedule import MICROS_PER_SECOND
 from dp_transforms.write_report_stream import WriteRejectedFolder, WriteReportStream
 from pipelines.flink_watch import FlinkWatch
 from pipelines.options import UserError
@@ -200,15 +202,19 @@ def _say_nothing(arguments: threading.ExceptHookArgs) -> None:
 
 
 def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: FlinkWatch | None) -> None:
-    made_stop_file = False
+    # A run that is taken up again goes on to drain where that was asked for.
+    is_draining = request.engine.resume_from is not None and os.path.lexists(request.stop_file or "")
+    made_stop_file = is_draining
+    ended: RunEnded | None = None
     next_metrics = 0.0
     sink = SinkLook(request.sink, request.run_id, status)
     try:
         with _quiet_threads(), caught_stops() as stops:
             if request.stop_file is not None:  # not before signals are caught
                 status.tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {request.stop_file}")
+                if is_draining:
+                    status.tell(_draining_words(request, request.stop_file))
             asked = 0
-            ended: RunEnded | None = None
             # What is over ends by itself on engines that read once.
             while not job.is_over and (ended is None or request.engine.reads_once):
                 if stops.count > asked:
@@ -238,9 +244,8 @@ def _watch(job: _Job, request: StreamRequest, status: StreamStatus, flink: Flink
         _tell_end(ended, made_stop_file or (stop_file is not None and os.path.lexists(stop_file)), request, status)
     finally:
         status.close()
-        if made_stop_file and request.stop_file is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(request.stop_file)
+        if made_stop_file and (ended is not None or not request.engine.can_go_on):
+            _remove_stop_file(request)
 
 
 def _ask_to_stop(times: int, code: int, job: _Job, request: StreamRequest, status: StreamStatus) -> bool:
@@ -249,22 +254,46 @@ def _ask_to_stop(times: int, code: int, job: _Job, request: StreamRequest, statu
         if request.stop_file is None:
             status.tell("This run has no --stop-file, so it cannot be drained. Ask again to stop it at once.")
             return False
-        status.tell("Draining: all windows close with what was read. Ask again to stop at once.")
-        with contextlib.suppress(FileExistsError):
+        try:
             pathlib.Path(request.stop_file).touch(exist_ok=False)
-            return True
-        return False
+            made = True
+        except FileExistsError:
+            made = False
+        status.tell(_draining_words(request, request.stop_file))
+        return made
     status.tell(_stopped_words(request))
     status.close()
     if request.engine.name == IN_PROCESS:
-        if request.stop_file is not None:
-            pathlib.Path(request.stop_file).unlink(missing_ok=True)
+        _remove_stop_file(request)
         os._exit(code)  # its threads cannot be cancelled
     _cancel_on_cluster(request, status)
     job.cancel()
+    if not request.engine.can_go_on:
+        _remove_stop_file(request)
+    raise SystemExit(code)
+
+
+def _remove_stop_file(request: StreamRequest) -> None:
     if request.stop_file is not None:
         pathlib.Path(request.stop_file).unlink(missing_ok=True)
-    raise SystemExit(code)
+
+
+def _draining_words(request: StreamRequest, stop_file: str) -> str:
+    """What counts, and how long it takes at least: a stop and the end behind it wait for two checkpoints each."""
+    checkpoints = 2 * request.engine.checkpoint_seconds if request.engine.recovers else 0
+    now_micros = time.time_ns() // 1000
+    try:
+        asked_micros = os.stat(stop_file).st_ctime_ns // 1000
+    except OSError:  # somebody has taken it away again
+        asked_micros = now_micros
+    stop_micros = request.clock.stop_micros(asked_micros)
+    waiting = stop_micros + request.clock.shown_within_micros - now_micros
+    seconds = max(math.ceil(waiting / MICROS_PER_SECOND), checkpoints) + checkpoints
+    until = time.strftime("%H:%M:%S", time.gmtime(stop_micros // MICROS_PER_SECOND))
+    return (
+        f"Draining: what arrives by {until} UTC counts; all windows then close, in about {seconds:,} s, or when all of"
+        " it is read. Ask again to stop at once."
+    )
 
 
 def _cancel_on_cluster(request: StreamRequest, status: StreamStatus) -> None:
@@ -291,10 +320,11 @@ def _goes_on_words(request: StreamRequest) -> str:
 
 def _stopped_words(request: StreamRequest) -> str:
     words = "Stopped at once. What was reported stays; open windows were not answered."
-    if request.engine.name == FLINK and (request.engine.checkpoint_dir or not request.engine.is_local):
+    if request.engine.can_go_on:
+        drain = "" if request.stop_file is None else f" It then ends by the same stop: leave {request.stop_file} there."
         return (
             f"{words} Go on from the last checkpoint with --resume-from PATH --run-id {request.run_id}, and the rest of"
-            " this command line."
+            f" this command line.{drain}"
         )
     return f"{words} This run cannot go on; a new one has a new run id and a budget of its own."
 

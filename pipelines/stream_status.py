@@ -10,6 +10,7 @@ from rich.console import Console
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.operator_counters import (
     CLOCK_LAG_SECONDS,
+    EVENTS_AFTER_STOP,
     EVENTS_FROM_THE_FUTURE,
     EVENTS_LATE,
     EVENTS_OUTSIDE_DOMAIN,
@@ -93,6 +94,7 @@ class StreamStatus:
             (EVENTS_REJECTED, "rejected"),
             (EVENTS_LATE, "late"),
             (EVENTS_FROM_THE_FUTURE, "from the future"),
+            (EVENTS_AFTER_STOP, "after the stop"),
             (EVENTS_OUTSIDE_RANGE, "outside --start .. --end"),
             (EVENTS_OUTSIDE_DOMAIN, "of other items than --domain-file"),
         ):

@@ -40,12 +40,12 @@ class MemoryReader:
     def __init__(self, partition: MemoryPartition, since_micros: int) -> None:
         self._partition = partition
         early = itertools.takewhile(lambda arrival: arrival.micros < since_micros, partition.arrivals)
-        self._begin = sum(1 for _ in early)
+        self._begin = self._high = sum(1 for _ in early)
 
     def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
         low = self._begin if position is None else int(position)
         arrivals = self._partition.arrivals[low : low + min(max_records, self._partition.records_per_poll)]
-        high = low + len(arrivals)
+        high = self._high = low + len(arrivals)
         readable = [arrival for arrival in arrivals if arrival.event != BROKEN]
         rows = np.flatnonzero([arrival.event != BROKEN for arrival in arrivals])
         broken = [low + at for at, arrival in enumerate(arrivals) if arrival.event == BROKEN]
@@ -61,6 +61,9 @@ class MemoryReader:
 
     def confirm_end(self) -> bool:
         return True  # what it has never changes
+
+    def confirm_passed(self) -> bool:
+        return self._high == len(self._partition.arrivals)
 
     def close(self) -> None:
         pass

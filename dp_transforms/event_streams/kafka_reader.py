@@ -71,6 +71,7 @@ class KafkaReader:
         self._consumer: Any = None
         self._next: int | None = None
         self._is_at_end = False
+        self._end: int | None = None  # of the log, when it was first asked whether that was passed
         self._confirmed_at = 0.0  # monotonic seconds of the last answer
         self._failing_since: float | None = None
         self._last_error: object = None
@@ -107,8 +108,17 @@ class KafkaReader:
         watermarks = self._ask_watermarks(_ASK_SECONDS)
         return watermarks is not None and watermarks[1] <= self._next
 
+    def confirm_passed(self) -> bool:
+        """See `PartitionReader`."""
+        if self._consumer is None or self._next is None:
+            return False
+        if self._end is None and (watermarks := self._ask_watermarks(_ASK_SECONDS)) is not None:
+            self._end = watermarks[1]
+        return self._end is not None and self._end <= self._next
+
     def close(self) -> None:
         consumer, self._consumer, self._next, self._is_at_end = self._consumer, None, None, False
+        self._end = None
         if consumer is not None:
             consumer.close()
 

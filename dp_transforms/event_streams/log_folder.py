@@ -158,6 +158,7 @@ class FolderReader:
     def _begin_at(self, position: _Position) -> None:
         self._position = position
         self._is_at_end = False
+        self._asked_ns: int | None = None  # wall clock when it was first asked whether all from then is read
         self._blocks: Iterator[ReadBlock] | None = None
         self._seen: dict[str, int] = {}  # name -> inode, at the last listing
         self._waiting: list[_File] = []  # a heap
@@ -191,6 +192,15 @@ class FolderReader:
     def confirm_end(self) -> bool:
         """See `PartitionReader`: a poll that finds the end has looked at the folder itself."""
         return self._is_at_end
+
+    def confirm_passed(self) -> bool:
+        """See `PartitionReader`: all files that had come by then are known once as much time has passed as they need to
+        settle."""
+        if self._asked_ns is None:
+            self._asked_ns = time.time_ns()
+        if not self._position.is_done or self._settled_ns() < self._asked_ns:
+            return False
+        return not self._waiting or self._waiting[0].ctime_ns > self._asked_ns
 
     def close(self) -> None:
         self._begin_at(_Position())
@@ -233,9 +243,13 @@ class FolderReader:
         else:
             found.reject(self._path(file.name), 1, CAME_BEHIND)
 
+    def _settled_ns(self) -> int:
+        """Files that came before this moment of the wall clock are all known."""
+        return self._complete_to_ns - int(self._folder.settle_seconds * 1e9)
+
     def _take(self, found: _Found) -> bool:
         """Begins the next file whose time has come; whether there is one."""
-        settled_ns = self._complete_to_ns - int(self._folder.settle_seconds * 1e9)
+        settled_ns = self._settled_ns()
         while self._waiting and self._waiting[0].ctime_ns <= settled_ns:
             file = heapq.heappop(self._waiting)
             if file == self._position.file:

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -106,22 +106,20 @@ class PartitionPoller:
         reader: PartitionReader,
         now_micros: int,
         *,
-        is_draining: bool = False,
+        find_stop: Callable[[], int | None] = lambda: None,
         is_confirmed: bool = False,
         open_since_micros: int = CLOCK_BEGIN,
     ) -> Step:
         """Changes ``progress``; store it together with what the step sends. Raises StreamError.
 
-        name: of the partition. is_confirmed: whether the pending intent is. open_since_micros: wall clock since when
-        the reader has been open at the stored positions: before that nobody could see whether anything came, and others
-        may have read further.
+        name: of the partition. find_stop: looks whether a stop is asked for, and says which arrival is the last one
+        that counts then (`StreamClock.stop_micros`); None: nobody asks. is_confirmed: whether the pending intent is.
+        open_since_micros: wall clock since when the reader has been open: before that nobody could see whether anything
+        came.
         """
         step = Step()
         if progress.intent is None and not progress.is_read:
-            if is_draining and (not self._confirm or progress.has_passed(open_since_micros)):
-                progress.intend(CLOCK_END)
-            else:
-                self._read(name, progress, reader, now_micros, open_since_micros, is_draining, step)
+            self._read(name, progress, reader, now_micros, open_since_micros, find_stop, step)
         if progress.intent is not None:
             if self._confirm and not is_confirmed:
                 step.marker, step.is_busy = progress.intent.name, False
@@ -137,10 +135,16 @@ class PartitionPoller:
         reader: PartitionReader,
         now_micros: int,
         open_since_micros: int,
-        is_draining: bool,
+        find_stop: Callable[[], int | None],
         step: Step,
     ) -> None:
         polled = reader.poll(progress.position, max_records=self._max_records, max_seconds=MAX_SECONDS)
+        # After the poll, and before anything of it is taken: where nobody has asked yet, all of it counts.
+        if progress.stop_micros is None and (stop_micros := find_stop()) is not None:
+            step.counts["stops_seen_late"] += progress.has_arrived_after(stop_micros)
+            progress.intend_stop(stop_micros)
+            step.is_busy = True  # what was polled is read again, under the stop
+            return
         taken = progress.take(polled, now_micros)
         step.is_busy = not polled.is_at_end
         too_far_ahead = RejectedEvents(
@@ -153,18 +157,17 @@ class PartitionPoller:
             events_rejected=sum(len(rows.positions) for rows in polled.rejected),
             events_from_the_future=len(taken.from_the_future),
             events_late=taken.late,
+            events_after_stop=taken.after_stop,
             events_outside_range=taken.outside,
         )
         self._pack(taken, progress, step)
-        if not polled.is_at_end:
-            return
-        if is_draining:
-            if reader.confirm_end():
-                progress.intend(CLOCK_END)
-        elif not polled.records:
+        if progress.stop_micros is not None:
+            if progress.shows_all_that_counts(now_micros) and reader.confirm_passed():
+                progress.intend_clock(CLOCK_END)
+        elif polled.is_at_end and not polled.records:
             target = progress.idle_clock_micros(now_micros, open_since_micros)
             if target is not None and reader.confirm_end():
-                progress.intend(target)
+                progress.intend_clock(target)
 
     def _pack(self, taken: Taken, progress: PartitionProgress, step: Step) -> None:
         batch, first_open = taken.batch, taken.first_open

@@ -6,9 +6,12 @@ ends at e when ``max(c_i, C_i - out_of_order) > e + allowed_lateness``, and a wi
 ``C - out_of_order > e + allowed_lateness``: from then on every record is too late for it. A record that claims to be
 further ahead of its arrival than ``max_ahead`` is refused and moves no clock.
 
-A partition in which nothing happens has no clock of its own: then the wall clock may close its windows, and so may the
-operator. What they decide is no function of the records, so it is an *intent* first: stored at this position, with
-reading stopped, and acted on when it is safe that no restart can forget it (docs/guarantee.md, section 6).
+An operator's stop is a moment S of arrivals, one for the whole run: what arrived by then counts, and what arrived later
+does not, wherever reading happened to be. From then on the log is read as if it ended where all that counts is read.
+
+A partition in which nothing happens has no clock of its own: then the wall clock may close its windows. What the wall
+clock or the operator decides is not a function of the records, so it is an *intent* first: stored at this position,
+with reading stopped, and acted on when it is safe that no restart can forget it (docs/guarantee.md, section 6).
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ EVENT = "event"
 CLOCK_BEGIN = NEVER
 CLOCK_END = 2**62
 _LONGEST_SECONDS = 366 * 86_400
-_VERSION = 1
+_STOP_SECONDS = 1.0  # file systems keep times coarsely
+_CLOCK, _STOP = "clock", "stop"  # kinds of intents
+_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +50,8 @@ class StreamClock:
     out_of_order_seconds: how far clock values of one partition may step back.
     max_ahead_seconds: an event further ahead of its arrival than this is refused.
     idle_timeout_seconds: when nothing has come for so long, the wall clock, behind by as much, closes windows.
+    shown_within_seconds: how long after its stamp the log may show a record, by the clock of the worker that reads it.
+        A stop waits so long for what arrived by then. None: the idle timeout, which must not be shorter.
     """
 
     kind: str = ARRIVAL
@@ -52,16 +59,24 @@ class StreamClock:
     out_of_order_seconds: float = 10
     max_ahead_seconds: float = 300
     idle_timeout_seconds: float = 60
+    shown_within_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in (ARRIVAL, EVENT):
             raise ValueError(f"kind of a clock must be {ARRIVAL!r} or {EVENT!r}, got {self.kind!r}.")
-        for name in ("allowed_lateness_seconds", "out_of_order_seconds", "max_ahead_seconds", "idle_timeout_seconds"):
-            value = getattr(self, name)
+        for field in dataclasses.fields(self)[1:]:
+            name, value = field.name, getattr(self, field.name)
+            if value is None and name == "shown_within_seconds":
+                continue
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= _LONGEST_SECONDS:
                 raise ValueError(f"{name} must be from 0 to {_LONGEST_SECONDS:,} seconds (a year), got {value!r}.")
         if self.idle_timeout_seconds == 0:
             raise ValueError("idle_timeout_seconds must be > 0, got 0. Use 60 for a minute.")
+        if self.shown_within_seconds is not None and self.shown_within_seconds > self.idle_timeout_seconds:
+            raise ValueError(
+                f"shown_within_seconds must be at most idle_timeout_seconds ({self.idle_timeout_seconds!r}), got"
+                f" {self.shown_within_seconds!r}: a partition is idle only when what arrived before is shown."
+            )
 
     @property
     def behind_micros(self) -> int:
@@ -89,6 +104,19 @@ class StreamClock:
     def idle_timeout_micros(self) -> int:
         return _micros(self.idle_timeout_seconds)
 
+    @property
+    def shown_within_micros(self) -> int:
+        shown = self.shown_within_seconds
+        return self.idle_timeout_micros if shown is None else _micros(shown)
+
+    def stop_micros(self, asked_micros: int) -> int:
+        """The last arrival that counts where a stop was asked for at this moment, by the clock of a file system.
+
+        Later by what clocks may differ. So whoever has read a record, and then sees that nobody has asked yet, knows
+        that this record counts.
+        """
+        return asked_micros + self.out_of_order_micros + _micros(_STOP_SECONDS)
+
 
 def _micros(seconds: float) -> int:
     return math.ceil(seconds * MICROS_PER_SECOND)
@@ -96,10 +124,14 @@ def _micros(seconds: float) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Intent:
-    """What the wall clock or the operator wants: this partition's clock at ``clock_micros``. name: never used again."""
+    """What the wall clock or the operator wants. name: never used again.
+
+    kind: ``clock``: this partition's clock at ``micros``; ``stop``: ``micros`` as the last arrival that counts.
+    """
 
     name: str
-    clock_micros: int
+    kind: str
+    micros: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,7 +141,7 @@ class Taken:
     batch: the events. first_open: int64[len(batch)], the first window for which each event is in time.
     from_the_future: int64[k], places of the events that were refused, or their times where they have no places.
     late: how many events of the declared range come too late for at least one of their windows. outside: how many lie
-    outside the range.
+    outside the range. after_stop: how many arrived after the stop, and so do not count.
     """
 
     batch: EventBatch
@@ -117,13 +149,15 @@ class Taken:
     from_the_future: npt.NDArray[np.int64]
     late: int
     outside: int
+    after_stop: int
 
 
 class PartitionProgress:
     """The state of one partition. Every method is a function of this state and its arguments alone.
 
     position: where to read on; None at the beginning. clock_micros: the partition's clock. next_window: the first
-    window that is not closed here. intent: what is to happen at this position, before anything else is read.
+    window that is not closed here. stop_micros: the last arrival that counts; None where nobody has asked for a stop.
+    intent: what is to happen at this position, before anything else is read.
     read_at_micros: wall clock when the last record was read that has a clock value, a hint. run: a digest of what the
     run must keep.
     """
@@ -135,6 +169,7 @@ class PartitionProgress:
         self.position: str | None = None
         self.clock_micros = CLOCK_BEGIN
         self.next_window = 0
+        self.stop_micros: int | None = None
         self.intent: Intent | None = None
         self.read_at_micros = CLOCK_BEGIN
         self.run = ""
@@ -163,22 +198,26 @@ class PartitionProgress:
             raise ValueError("nothing may be read while an intent is pending.")
         self.position = polled.position
         time, arrival = polled.batch.time_micros, _within_range(polled.arrival_micros)
+        stop = CLOCK_END if self.stop_micros is None else self.stop_micros
+        is_by_stop = arrival <= stop
         is_present = time <= arrival + self._clock.max_ahead_micros
+        from_the_future = (time if polled.places is None else polled.places)[is_by_stop & ~is_present]
+        is_present &= is_by_stop
         if self._clock.kind == ARRIVAL:
-            # All that arrives moves this clock: else broken records could hold it, and every window, for ever.
-            value, refused = arrival, polled.passed_micros
+            # All that arrives moves this clock: else broken records could hold it, and every window, for ever. What
+            # arrives after the stop moves it up to there: then it does not matter how records are cut into polls.
+            value, refused = np.minimum(arrival, stop), polled.passed_micros
         else:
             value, refused = np.where(is_present, _within_range(time), CLOCK_BEGIN), None
         # The clock before each row, and after the last one.
         clock = np.concatenate([[self.clock_micros], value])
         if refused is not None:
-            clock = np.maximum(clock, _within_range(refused))
+            clock = np.maximum(clock, np.minimum(_within_range(refused), stop))
         clock = np.maximum.accumulate(clock)
         has_clock_values = (value > CLOCK_BEGIN).any() or (refused is not None and (refused > CLOCK_BEGIN).any())
         if has_clock_values:
             self.read_at_micros = now_micros
         self.clock_micros = int(clock[-1])
-        from_the_future = (time if polled.places is None else polled.places)[~is_present]
         batch, time = polled.batch.where(is_present), time[is_present]
         value, clock = value[is_present], clock[:-1][is_present]
         passed = np.maximum(value, clock - self._clock.out_of_order_micros) - self._clock.lateness_micros
@@ -186,7 +225,8 @@ class PartitionProgress:
         first_window = self._schedule.first_window(time)
         is_inside = first_window >= 0
         late = int((is_inside & (first_window < first_open)).sum())
-        return Taken(batch, first_open, from_the_future, late, int((~is_inside).sum()))
+        after_stop = len(is_by_stop) - int(is_by_stop.sum())
+        return Taken(batch, first_open, from_the_future, late, int((~is_inside).sum()), after_stop)
 
     def sent(self, window: int, shard: int, messages: int) -> None:
         """Counts messages for one shard of an open window. Raises ValueError for a window that is closed."""
@@ -202,14 +242,13 @@ class PartitionProgress:
         self.next_window = max(self.next_window, last)
         return closed
 
-    def has_passed(self, since_micros: int) -> bool:
-        """Whether all that reached the log before this moment, by the wall clock, has been read surely.
+    def has_arrived_after(self, micros: int) -> bool:
+        """Whether something was taken that arrived later; by the clock of events nobody knows."""
+        return self._clock.kind == ARRIVAL and self.clock_micros > micros
 
-        An attempt that died before may have read further than this one, and closed windows. To end the run at a
-        position before that would contradict it.
-        """
-        shown_late = self._clock.out_of_order_micros + self._clock.idle_timeout_micros
-        return self._clock.kind == ARRIVAL and self.clock_micros - shown_late >= since_micros
+    def shows_all_that_counts(self, now_micros: int) -> bool:
+        """Whether a stop was asked for, and the log shows at this moment all that arrived by then."""
+        return self.stop_micros is not None and now_micros >= self.stop_micros + self._clock.shown_within_micros
 
     def idle_clock_micros(self, now_micros: int, since_micros: int) -> int | None:
         """What the wall clock may set this clock to: None unless idle since then and a window could close by it."""
@@ -219,18 +258,31 @@ class PartitionProgress:
         ended_before = np.array([target - self._clock.behind_micros])
         return target if self._schedule.windows_ended_before(ended_before)[0] > self.windows_due else None
 
-    def intend(self, clock_micros: int) -> Intent:
+    def intend_clock(self, micros: int) -> Intent:
         """Binds this partition to set its clock at this position, and stops reading. Raises ValueError if bound."""
+        return self._intend(_CLOCK, micros)
+
+    def intend_stop(self, micros: int) -> Intent:
+        """Binds this partition to count nothing that arrived after this moment, and stops reading until then. Raises
+        ValueError if bound, or if it has a stop already."""
+        if self.stop_micros is not None:
+            raise ValueError("a partition has one stop, and it stays.")
+        return self._intend(_STOP, micros)
+
+    def _intend(self, kind: str, micros: int) -> Intent:
         if self.intent is not None:
             raise ValueError("an intent is pending already.")
-        self.intent = Intent(uuid.uuid4().hex, clock_micros)
+        self.intent = Intent(uuid.uuid4().hex, kind, micros)
         return self.intent
 
     def act(self) -> None:
         """Does what was intended. Call it when no restart can forget the intent."""
         if self.intent is None:
             raise ValueError("no intent is pending.")
-        self.clock_micros = max(self.clock_micros, self.intent.clock_micros)
+        if self.intent.kind == _STOP:
+            self.stop_micros = self.intent.micros
+        else:
+            self.clock_micros = max(self.clock_micros, self.intent.micros)
         self.intent = None
 
     def to_bytes(self) -> bytes:
@@ -240,6 +292,7 @@ class PartitionProgress:
             "position": self.position,
             "clock_micros": self.clock_micros,
             "next_window": self.next_window,
+            "stop_micros": self.stop_micros,
             "intent": None if self.intent is None else dataclasses.asdict(self.intent),
             "read_at_micros": self.read_at_micros,
             "run": self.run,
@@ -259,6 +312,7 @@ class PartitionProgress:
         progress.position = fields["position"]
         progress.clock_micros = fields["clock_micros"]
         progress.next_window = fields["next_window"]
+        progress.stop_micros = fields["stop_micros"]
         progress.intent = None if fields["intent"] is None else Intent(**fields["intent"])
         progress.read_at_micros = fields["read_at_micros"]
         progress.run = fields["run"]

@@ -72,6 +72,14 @@ class PartitionReader(Protocol):
         """
         ...
 
+    def confirm_passed(self) -> bool:
+        """Whether all has been read that the log showed when this was first asked since the reader was opened, or since
+        a poll that did not follow the one before it: the last poll's position lies there or behind.
+
+        False where the log does not answer. So records that come for ever do not put off the end of a run.
+        """
+        ...
+
     def close(self) -> None: ...
 
 

@@ -46,6 +46,8 @@ class OldHint(MemoryReader):
     def confirm_end(self) -> bool:
         return self.is_really_the_end
 
+    confirm_passed = confirm_end
+
 
 @pytest.mark.parametrize("is_draining", [False, True])
 def test_no_window_closes_before_records_that_are_there_and_not_read(is_draining: bool) -> None:
@@ -53,13 +55,14 @@ def test_no_window_closes_before_records_that_are_there_and_not_read(is_draining
     reader = OldHint(MemoryPartition("p", arrivals, 100), 0)
     stepped = poller(confirm=True)
     progress = stepped.start()
+    find_stop = (lambda: at(40)) if is_draining else lambda: None
     for second in range(100, 200, 10):
-        step = stepped.step("p", progress, reader, at(second), is_draining=is_draining)
+        step = stepped.step("p", progress, reader, at(second), find_stop=find_stop, is_confirmed=True)
         assert (progress.intent, progress.next_window, step.messages) == (None, 0, [])
     reader.is_really_the_end = True
-    stepped.step("p", progress, reader, at(200), is_draining=is_draining)
+    stepped.step("p", progress, reader, at(200), find_stop=find_stop)
     assert progress.intent is not None
-    assert (progress.intent.clock_micros == CLOCK_END) is is_draining
+    assert (progress.intent.micros == CLOCK_END) is is_draining
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,7 @@ class Unstamped:
 
     def __init__(self, reader: MemoryReader) -> None:
         self._reader = reader
-        self.confirm_end, self.close = reader.confirm_end, reader.close
+        self.confirm_end, self.confirm_passed, self.close = reader.confirm_end, reader.confirm_passed, reader.close
 
     def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
         polled = self._reader.poll(position, max_records=max_records, max_seconds=max_seconds)

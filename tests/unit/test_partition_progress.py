@@ -201,12 +201,13 @@ def test_the_wall_clock_is_asked_only_when_idle_for_long_enough_and_when_it_woul
 
 def test_an_intent_stops_reading_survives_a_restart_and_acts_once():
     progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
-    intent = progress.intend(at(1021))
+    intent = progress.intend_clock(at(1021))
     assert progress.close_windows(100) == []
     with pytest.raises(ValueError, match="nothing may be read"):
         progress.take(polled([(1001, 1001)]), 0)
-    with pytest.raises(ValueError, match="pending already"):
-        progress.intend(at(1031))
+    for intend in (progress.intend_clock, progress.intend_stop):
+        with pytest.raises(ValueError, match="pending already"):
+            intend(at(1031))
     again = PartitionProgress.from_bytes(progress.to_bytes(), SLIDING, CLOCK, SHARDS)
     assert again.intent == intent
     again.act()
@@ -214,23 +215,64 @@ def test_an_intent_stops_reading_survives_a_restart_and_acts_once():
     with pytest.raises(ValueError, match="no intent"):
         again.act()
     assert again.take(polled([(1009, 1009)]), 0).late == 1  # late for the window that closed; in time for two others
-    assert intent.name != PartitionProgress(SLIDING, CLOCK, SHARDS).intend(at(1021)).name
+    assert intent.name != PartitionProgress(SLIDING, CLOCK, SHARDS).intend_clock(at(1021)).name
 
 
 def test_an_intent_never_moves_the_clock_back():
     progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
     progress.take(polled([(1030, 1040)]), 0)
-    progress.intend(at(1021))
+    progress.intend_clock(at(1021))
     progress.act()
     assert progress.clock_micros == at(1040)
 
 
-def test_a_drain_closes_all_that_is_left():
+def test_the_end_of_the_clock_closes_all_that_is_left():
     progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
-    progress.intend(CLOCK_END)
+    progress.intend_clock(CLOCK_END)
     progress.act()
     assert progress.is_read
     assert [window for window, _ in progress.close_windows(100)] == list(range(HORIZON))
+
+
+@pytest.mark.parametrize("kind", ["arrival", "event"])
+def test_what_arrived_after_the_stop_counts_nowhere_and_makes_nobody_late(kind):
+    """(time, arrival): the third and the fifth arrived later than 1020, and would close all windows."""
+    clock = StreamClock(kind, 27, 3, 1000)
+    told = [(1001, 1001), (None, 1018), (1059, 1500), (None, 1600), (1058, 1020.000001), (1002, 1020), (1003, 1019)]
+    counted = {row for row, (time, arrival) in enumerate(told) if time is not None and arrival <= 1020}
+    for cut in range(len(told) + 1):
+        progress = PartitionProgress(SLIDING, clock, SHARDS)
+        progress.intend_stop(at(1020))
+        assert progress.stop_micros is None, "it acts when it is confirmed"
+        progress.act()
+        found, after = set(), 0
+        for low, high in ((0, cut), (cut, len(told))):
+            progress = PartitionProgress.from_bytes(progress.to_bytes(), SLIDING, clock, SHARDS)
+            taken = progress.take(polled(told[low:high]), 0)
+            found |= {(low + row, window) for row, window in pairs_of_taken(taken, SLIDING)}
+            after += taken.after_stop
+        assert {row for row, _ in found} == counted
+        assert found == {(row, window) for row in counted for window in range(3)}
+        assert (after, taken.late) == (2, 0)
+        assert progress.clock_micros == (at(1020) if kind == "arrival" else at(1003)), "the same however it is cut"
+        assert progress.windows_due == 0
+        with pytest.raises(ValueError, match="one stop, and it stays"):
+            progress.intend_stop(at(1021))
+
+
+def test_after_a_stop_the_log_is_given_the_time_that_it_needs():
+    progress = PartitionProgress(SLIDING, StreamClock("arrival", 7, 3, 20, 15, 4), SHARDS)
+    assert not progress.shows_all_that_counts(at(10**6)), "nobody has asked"
+    progress.intend_stop(at(1020))
+    progress.act()
+    assert not progress.shows_all_that_counts(at(1024) - 1)
+    assert progress.shows_all_that_counts(at(1024))
+    assert StreamClock("event", 7, 3, 20, 15).shown_within_micros == at(15)
+
+
+def test_a_stop_allows_for_what_clocks_differ():
+    assert StreamClock(out_of_order_seconds=3).stop_micros(at(1020)) == at(1024)
+    assert StreamClock(out_of_order_seconds=0).stop_micros(at(1020)) == at(1021)
 
 
 def test_progress_of_another_version_or_number_of_shards_is_refused():
@@ -238,7 +280,7 @@ def test_progress_of_another_version_or_number_of_shards_is_refused():
     with pytest.raises(ValueError, match=r"started with 3 shards, got 4"):
         PartitionProgress.from_bytes(data, SLIDING, CLOCK, 4)
     with pytest.raises(ValueError, match="version 9"):
-        PartitionProgress.from_bytes(data.replace(b'"version":1', b'"version":9'), SLIDING, CLOCK, SHARDS)
+        PartitionProgress.from_bytes(data.replace(b'"version":2', b'"version":9'), SLIDING, CLOCK, SHARDS)
 
 
 @pytest.mark.parametrize(
@@ -250,6 +292,8 @@ def test_progress_of_another_version_or_number_of_shards_is_refused():
         ({"max_ahead_seconds": math.inf}, "max_ahead_seconds must be from 0"),
         ({"idle_timeout_seconds": 0}, "idle_timeout_seconds must be > 0"),
         ({"idle_timeout_seconds": True}, "got True"),
+        ({"shown_within_seconds": -1}, "shown_within_seconds must be from 0"),
+        ({"shown_within_seconds": 61}, r"at most idle_timeout_seconds \(60\), got 61"),
     ],
 )
 def test_clocks_that_cannot_be_used_are_refused(arguments, message):

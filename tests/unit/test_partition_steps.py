@@ -108,22 +108,6 @@ def test_an_intent_waits_for_its_confirmation_and_a_restart_asks_again():
     assert restored.clock_micros == now - at(CLOCK.idle_timeout_seconds), "the clock that was intended, not a later one"
 
 
-def test_a_drain_stops_at_the_position_where_it_was_intended():
-    plan = small_plan(12)
-    start = plan.schedule.start_seconds
-    arrivals = [Arrival(event(row, start + 10 * row), at(start + 10 * row)) for row in range(30)]
-    poller, reader = poller_of(plan), MemoryPartition("p", tuple(arrivals), 10).open()
-    progress = poller.start()
-    poller.step("p", progress, reader, at(start + 300))
-    asked = poller.step("p", progress, reader, at(start + 300), is_draining=True)
-    assert asked.marker is not None
-    assert poller.step("p", progress, reader, at(start + 300)).messages == []
-    done = poller.step("p", progress, reader, at(start + 300), is_confirmed=True)
-    assert progress.is_over
-    assert progress.position == "10"
-    assert len(done.messages) == 11 * SHARDS  # an arrival 90 seconds after the start has closed the first window
-
-
 def test_what_is_sent_does_not_tell_whether_a_drain_or_an_event_after_the_end_closed_the_windows():
     """The end that is published is made of this: one user's event after the declared end must not change it."""
     plan = small_plan(12)
@@ -135,8 +119,9 @@ def test_what_is_sent_does_not_tell_whether_a_drain_or_an_event_after_the_end_cl
         progress, reader = poller.start(), MemoryPartition("p", tuple(log), 100).open()
         steps = [poller.step("p", progress, reader, now)]
         assert progress.is_over == (len(log) > len(arrivals)), "the event after the end leaves nothing to drain"
-        for told in (False, True):
-            steps.append(poller.step("p", progress, reader, now, is_draining=True, is_confirmed=told))
+        for told in (False, True, False, True):
+            steps.append(poller.step("p", progress, reader, now, find_stop=lambda: now, is_confirmed=told))
+            now += CLOCK.shown_within_micros
         assert progress.is_over
         sent.append([message for step in steps for message in step.messages])
     assert sent[0] == sent[1]
