@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import numpy as np
@@ -42,15 +43,19 @@ def _reader() -> Any:
 
 @functools.cache
 def _progress_samples() -> list[Sample]:
-    """At the beginning, on the way, with an intent, and at the end."""
-    samples, poller = [], _poller(True)
+    """At the beginning, on the way, with windows that wait, with a stop, with an intent, and at the end."""
+    states, poller = [], _poller(True)
     progress = poller.start()
-    for step in range(8):
-        samples.append(Sample(f"step {step}", progress.to_bytes(), "", format_mutators.JSON))
-        poller.step(
-            "p", progress, _reader().open(), (START + 10**6) * MICROS, is_draining=step == 5, is_confirmed=step == 6
-        )
-    return [*samples, Sample("end", progress.to_bytes(), "", format_mutators.JSON)]
+    for step in range(7):
+        states.append(progress.to_bytes())
+        stop = (START + 500) * MICROS if step > 1 else None
+        now = (START + 10**6) * MICROS
+        poller.step("p", progress, _reader().open(), now, find_stop=lambda stop=stop: stop, is_confirmed=step > 3)
+    if not any(b'"intent":{' in state for state in states) or not progress.is_over:
+        raise AssertionError("no intent, or no end, among the samples")
+    # The name of an intent is random, and a mutant is to be the same in every process.
+    states = [re.sub(rb'"[0-9a-f]{32}"', b'"%s"' % (b"7e" * 16), state) for state in (*states, progress.to_bytes())]
+    return [Sample(f"step {step}", state, "", format_mutators.JSON) for step, state in enumerate(states)]
 
 
 def _read_progress(_sample: Sample, data: bytes) -> Any:
