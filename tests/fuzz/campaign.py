@@ -27,6 +27,7 @@ _LOOK_SECONDS = 0.5
 _CASES_PER_PROCESS = 20_000  # so that what libraries keep does not add up
 # A case that takes no CPU waits for something. On a machine ten times slower none does so for as long.
 _MOST_WAITING_SECONDS = 100.0
+_GUARD_BYTES = 4 << 30  # protects the machine; far above what is a fault
 
 
 @dataclasses.dataclass
@@ -138,6 +139,8 @@ class _Watched:
                 continue
             if tally.number != number:
                 number, cpu, since = tally.number, times.user + times.system, time.monotonic()
+            if watched.memory_info().rss > _GUARD_BYTES:
+                return "memory", f"more than {_GUARD_BYTES >> 30} GB at once"
             used = times.user + times.system - tally.began
             waited = time.monotonic() - since - (times.user + times.system - cpu)
             # Twice the limit of a case, since a case in four is read twice.
@@ -154,7 +157,8 @@ class _Watched:
 
     def _last_words(self) -> str:
         lines = (self._folder / "stderr").read_text(errors="replace").splitlines()
-        return " | ".join(line.strip() for line in lines[-12:])[-1000:]
+        told = [line.strip() for line in lines if not line.startswith("Extension modules")]
+        return " | ".join(told[-12:])[:1000]
 
 
 def alike(found: Iterable[Found]) -> list[tuple[int, Found]]:

@@ -22,7 +22,6 @@ MOST_BYTES = 512 << 20  # that a case may take
 MOST_SECONDS = 10.0  # of CPU
 _READ_TWICE_EVERY = 4
 _BATCH = 32
-_GUARD_BYTES = 6 << 30  # protects the machine; far above what is a fault
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,9 +143,6 @@ def _folder() -> Iterator[str]:
 def main() -> None:
     """Tasks as JSON lines on standard input, one after the other; each answered by a line when it is done."""
     tally_path, findings_path = sys.argv[1:]
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (_GUARD_BYTES, hard))
     for line in sys.stdin:
         run(Task(**json.loads(line)), tally_path, findings_path)
         print("done", flush=True)
