@@ -236,11 +236,11 @@ def _position_samples() -> list[Sample]:
 def log_readers() -> list[Reader]:
     of_file = {"refusals": (EventFileError,), "place": place_file}
     return [
-        Reader("parquet", log_samples.parquet_samples, read=read_parquet, cost=4, **of_file),
-        Reader("avro", log_samples.avro_samples, read=read_log, cost=2, **of_file),
-        Reader("csv", log_samples.csv_samples, read=read_log, cost=2, **of_file),
-        Reader("json", log_samples.json_samples, read=read_log, **of_file),
-        Reader("gzip", log_samples.gzip_samples, read=read_log, cost=2, **of_file),
-        Reader("folder", _folder_samples, (StreamError,), _place_folder, _read_folder, settle_seconds=0.12, cost=12),
-        Reader("folder-position", _position_samples, (StreamError,), _place_position, _read_position, cost=2),
+        Reader("parquet", log_samples.parquet_samples, read=read_parquet, cost=0.7, **of_file),
+        Reader("avro", log_samples.avro_samples, read=read_log, cost=0.3, **of_file),
+        Reader("csv", log_samples.csv_samples, read=read_log, cost=1, **of_file),
+        Reader("json", log_samples.json_samples, read=read_log, cost=1, **of_file),
+        Reader("gzip", log_samples.gzip_samples, read=read_log, cost=0.5, **of_file),
+        Reader("folder", _folder_samples, (StreamError,), _place_folder, _read_folder, settle_seconds=0.12, cost=10),
+        Reader("folder-position", _position_samples, (StreamError,), _place_position, _read_position, cost=0.5),
     ]

@@ -47,8 +47,7 @@ class Reader:
     read: reads all of it. Returns something to compare with what the second reading returns. Raises the refusals, or
         FaultError.
     settle_seconds: between placing and reading.
-    batch: how many mutants are placed before they are read, so that only one wait is needed.
-    cost: about how many times the time of a JSON file each takes; a campaign gives each reader cases by it.
+    cost: about how many milliseconds of CPU each case takes; a campaign gives each reader cases by it.
     marks: what errors may not hold.
     """
 

@@ -225,10 +225,10 @@ def _read_key(_sample: Sample, path: str) -> Any:
 def report_readers() -> list[Reader]:
     public: dict[str, Any] = {"marks": ()}
     return [
-        Reader("report", report_samples, (ReportFileError,), place_file, _read_report, cost=3, **public),
-        Reader("show", report_samples, (UserError,), place_file, _show, cost=12, **public),
-        Reader("report-folder", _folder_samples, (StreamError,), _place_folder, _read_folder, cost=3, **public),
-        Reader("plan", _plan_samples, (UserError,), place_file, _read_plan, cost=6, **public),
-        Reader("domain", _domain_samples, (ValueError,), place_file, _read_domain, **public),
-        Reader("key", _key_samples, (ValueError,), _place_key, _read_key, cost=0.5, **public),
+        Reader("report", report_samples, (ReportFileError,), place_file, _read_report, cost=0.3, **public),
+        Reader("show", report_samples, (UserError,), place_file, _show, cost=1, **public),
+        Reader("report-folder", _folder_samples, (StreamError,), _place_folder, _read_folder, cost=0.6, **public),
+        Reader("plan", _plan_samples, (UserError,), place_file, _read_plan, cost=0.7, **public),
+        Reader("domain", _domain_samples, (ValueError,), place_file, _read_domain, cost=0.3, **public),
+        Reader("key", _key_samples, (ValueError,), _place_key, _read_key, cost=0.3, **public),
     ]

@@ -133,7 +133,7 @@ def _read_packed(sample: Sample, data: bytes) -> Any:
 def state_readers() -> list[Reader]:
     own = {"place": place_bytes, "marks": ()}
     return [
-        Reader("progress", _progress_samples, (StreamError,), read=_read_progress, **own),
-        Reader("batch", _batch_samples, (ValueError,), read=_read_batch, **own),
-        Reader("packed", _packed_samples, (ValueError,), read=_read_packed, **own),
+        Reader("progress", _progress_samples, (StreamError,), read=_read_progress, cost=0.5, **own),
+        Reader("batch", _batch_samples, (ValueError,), read=_read_batch, cost=0.3, **own),
+        Reader("packed", _packed_samples, (ValueError,), read=_read_packed, cost=0.3, **own),
     ]
