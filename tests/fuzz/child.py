@@ -19,11 +19,12 @@ import tempfile
 import time
 from typing import Any
 
+from tests.fuzz.memory import Memory
 from tests.fuzz.reader import FaultError, outcome, place_bytes
 
 _ROOT = pathlib.Path(__file__).parents[2]
 # Only for what waits without CPU: no machine takes so long for what is ended after some seconds of CPU.
-_MOST_WAITING_SECONDS = 60
+_MOST_WAITING_SECONDS = 300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +70,6 @@ def _reader(name: str) -> Any:
 
 
 def main() -> None:
-    from tests.fuzz.worker import Memory
-
     most_seconds, name, sample_name, path = sys.argv[1:]
     reader = _reader(name)
     sample = next(sample for sample in reader.samples() if sample.name == sample_name)

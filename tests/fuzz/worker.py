@@ -7,13 +7,13 @@ import dataclasses
 import faulthandler
 import json
 import os
-import resource
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
 
+from tests.fuzz.memory import Memory
 from tests.fuzz.reader import FaultError, Mutant, Reader, mutant, outcome
 from tests.fuzz.readers import all_readers
 from tests.fuzz.tally import SharedTally, Tally
@@ -101,34 +101,6 @@ def _try(
 
 def finding(reader: str, one: Mutant, kind: str, what: str) -> str:
     return json.dumps({"reader": reader, "number": one.number, "sample": one.sample.name, "kind": kind, "what": what})
-
-
-class Memory:
-    """What this process takes beyond what it had when this was made, at its peak since the last question."""
-
-    def __init__(self) -> None:
-        self._forget()
-        self._before = _peak()
-
-    def grown(self) -> int:
-        grown = _peak() - self._before
-        if grown > 32 << 20:
-            self._forget()
-        return max(0, grown)
-
-    def _forget(self) -> None:
-        """Linux can start the peak anew; elsewhere it only grows, and the first case that reaches it is to blame."""
-        with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-
-
-def _peak() -> int:
-    """Bytes. The system's account of a process begins with what its parent had; Linux tells its own as well."""
-    try:
-        with open("/proc/self/status", "rb") as file:
-            return int(file.read().split(b"VmHWM:")[1].split(None, 1)[0]) * 1024
-    except (OSError, IndexError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 @contextlib.contextmanager
