@@ -32,7 +32,7 @@ _WINDOW += b'"epsilon_total":1,"delta":0.1,"epsilon_spent":1,"heavy_hitters":'
 
 @dataclasses.dataclass(frozen=True)
 class BigCase:
-    """write: puts the input at a path. sample: whose context the reader takes. verdict: what must come of it, or either.
+    """write: puts the input at a path. sample: whose context the reader takes. verdict: what must come of it.
 
     seconds: of CPU. A case is read at the speed of its bytes: those that have gigabytes get more, and are ``long``.
     """
@@ -199,7 +199,7 @@ def _nested_type(depth: int) -> bytes:
 def _avro_cases() -> list[BigCase]:
     log = ("avro", "text, deflate", ".avro")
     record = avro_record(AVRO_KINDS[0][1], AVRO_KINDS[0][2][0])
-    cell = zigzag(15 * MB) + bytes(15 * MB) + record[1:]
+    cell = zigzag(15 * MB) + bytes(15 * MB) + record[1 + record[0] // 2 :]
     wide = b'{"type":"record","name":"E","fields":[%s]}'
     names = b",".join(b'{"name":"f%d","type":"int"}' % n for n in range(30_000))
     unions = json.dumps(
