@@ -18,7 +18,7 @@ FLINK_LIBRARIES := $(SHH_ENGINES)/flink-$(FLINK_VERSION)/.made
 KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
 PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)
 
-.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream
+.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream fuzz
 
 install: $(INSTALLED)
 
@@ -35,6 +35,11 @@ demo-stream: $(INSTALLED) flink kafka
 
 test: $(INSTALLED) engines
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+# A million mutants over all readers, and the bombs of gigabytes; `make test` has a short form of both.
+fuzz: $(INSTALLED)
+	$(BIN)/python -m tests.fuzz
+	$(BIN)/python -m pytest -n0 -m long tests/fuzz
 
 # The long tests on real engines; `make test` has the short ones.
 test-engines: $(INSTALLED) flink kafka prism

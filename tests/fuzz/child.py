@@ -58,7 +58,7 @@ def read_in_child(reader: str, sample: str, path: str, most_seconds: float) -> R
 
 
 def _reader(name: str) -> Any:
-    """Only the module of the reader is imported; of a log the rows are counted, so that the reader is measured alone."""
+    """Only the module of the reader is imported. Of a log the rows are counted: the reader is measured alone."""
     from tests.fuzz.log_readers import count_rows, log_readers
 
     found = [one for one in log_readers() if one.name == name]
