@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tests.fuzz.big_binary_cases import avro_cases, parquet_cases
 from tests.fuzz.big_case import MB, BigCase, as_file
+from tests.fuzz.format_mutators import sealed
 from tests.fuzz.log_samples import csv_samples, json_samples
 from tests.pipeline_helpers import small_plan
 from tests.unit.report_samples import HEADER
@@ -152,7 +153,7 @@ def _own_cases() -> list[BigCase]:
             "plan",
             "plan 0",
             ".json",
-            as_file(lambda: plan.replace(b'"hits_per_user": 3', b'"hits_per_user": 10000')),
+            as_file(lambda: sealed(plan.replace(b'"hits_per_user": 3', b'"hits_per_user": 10000'))),
             "refused",
             60,
         ),
@@ -161,7 +162,7 @@ def _own_cases() -> list[BigCase]:
             "plan",
             "plan 0",
             ".json",
-            as_file(lambda: plan.replace(b'"end_seconds": ', b'"end_seconds": 12')),
+            as_file(lambda: sealed(plan.replace(b'"end_seconds": ', b'"end_seconds": 12'))),
             "refused",
         ),
         BigCase(

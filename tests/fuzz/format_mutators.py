@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import gzip
+import hashlib
+import json
 import random
 import re
 import struct
@@ -19,12 +21,28 @@ class BrokenFormatError(Exception):
     """The bytes are not of the format."""
 
 
+_NOT_OF_THE_FORMAT = (
+    *(BrokenFormatError, IndexError, ValueError, OverflowError, RecursionError),
+    *(zlib.error, EOFError, OSError, struct.error),
+)
+
+
 def or_any(mutator: Mutator) -> Mutator:
     @functools.wraps(mutator)
     def tried(rng: random.Random, data: bytes) -> bytes:
         try:
             return mutator(rng, data)
-        except (BrokenFormatError, IndexError, ValueError, zlib.error, EOFError, OSError, struct.error):
+        except (
+            BrokenFormatError,
+            IndexError,
+            ValueError,
+            zlib.error,
+            EOFError,
+            OSError,
+            struct.error,
+            RecursionError,
+            OverflowError,
+        ):
             return flip_bits(rng, data)
 
     return tried
@@ -88,7 +106,34 @@ def nest(rng: random.Random, data: bytes) -> bytes:
     return data[: one.start()] + before * depth + one[0] + after * depth + data[one.end() :]
 
 
+def sealed(plan: bytes) -> bytes:
+    """A plan with the fingerprint of what it says. Raises ValueError for what is not a JSON object."""
+    fields = json.loads(plan)
+    if not isinstance(fields, dict):
+        raise ValueError("not an object")
+    fields.pop("fingerprint", None)
+    told = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return json.dumps({**fields, "fingerprint": hashlib.sha256(told.encode()).hexdigest()}, indent=2).encode()
+
+
+@or_any
+def change_and_seal(rng: random.Random, data: bytes) -> bytes:
+    """Behind the fingerprint of a plan are its other checks."""
+    return sealed(rng.choice((replace_token, drop_or_repeat_token, nudge_number))(rng, data))
+
+
+@or_any
+def nudge_number(rng: random.Random, data: bytes) -> bytes:
+    """A number a little, or by a factor, beside what it was."""
+    one = rng.choice(list(re.finditer(rb"-?[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?", data)))
+    number = json.loads(one[0])
+    other = number + rng.choice([-1, 1]) if rng.random() < 0.5 else number * rng.choice([0, -1, 0.5, 2, 10, 1000, 1e-9])
+    other = int(other) if isinstance(number, int) and rng.random() < 0.9 else other
+    return data[: one.start()] + json.dumps(other).encode() + data[one.end() :]
+
+
 JSON = (replace_token, replace_token, drop_or_repeat_token, nest)
+PLAN = (*JSON, change_and_seal, change_and_seal, change_and_seal, change_and_seal)
 
 
 # gzip

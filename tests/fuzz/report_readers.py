@@ -162,7 +162,7 @@ def _plan_samples() -> list[Sample]:
         small_plan(release="kms21"),
     ]
     return [
-        Sample(f"plan {index}", plan.to_json().encode(), ".json", format_mutators.JSON)
+        Sample(f"plan {index}", plan.to_json().encode(), ".json", format_mutators.PLAN)
         for index, plan in enumerate(plans)
     ]
 
