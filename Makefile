@@ -20,7 +20,7 @@ PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream audit sbom mutants
+.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream audit sbom mutants fuzz
 
 install: $(INSTALLED)
 
@@ -37,6 +37,11 @@ demo-stream: $(INSTALLED) flink kafka
 
 test: $(INSTALLED) engines
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+# A million mutants over all readers, and the bombs of gigabytes; `make test` has a short form of both.
+fuzz: $(INSTALLED)
+	$(BIN)/python -m tests.fuzz
+	$(BIN)/python -m pytest -n0 -m long tests/fuzz
 
 # The long tests on real engines; `make test` has the short ones.
 test-engines: $(INSTALLED) flink kafka prism

@@ -18,7 +18,7 @@ from dp_transforms.arguments import shown
 
 MICROS_PER_SECOND = 1_000_000
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # what the calendar of datetime can tell
-_MOST_WINDOWS = 2**31  # packed pairs hold window numbers in 32 bits
+MOST_WINDOWS = 2**31  # packed pairs hold window numbers in 32 bits
 
 
 def format_utc(micros: int) -> str:
@@ -81,8 +81,8 @@ class WindowSchedule:
                 f" {format_utc(self.end_seconds * MICROS_PER_SECOND)}."
             )
 
-        if self.horizon > _MOST_WINDOWS:
-            raise ValueError(f"a run has at most {_MOST_WINDOWS:,} windows, got {self.horizon:,}. Use longer ones.")
+        if self.horizon > MOST_WINDOWS:
+            raise ValueError(f"a run has at most {MOST_WINDOWS:,} windows, got {self.horizon:,}. Use longer ones.")
 
     @classmethod
     def fixed(cls, start: int | str, end: int | str, window_seconds: int) -> WindowSchedule:

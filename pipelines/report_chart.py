@@ -28,7 +28,7 @@ def timeline_svg(reports: Iterable[WindowReport], guarantee: str, *, max_items: 
     for report in rows:
         for heavy_hitter in report.heavy_hitters:
             spans[heavy_hitter.item].append((report.window_start, report.window_end, heavy_hitter.zone))
-    items = sorted(spans, key=lambda item: (-len(spans[item]), spans[item][0], item))[:max_items]
+    items = sorted(spans, key=lambda item: (-len(spans[item]), spans[item][0][:2], item))[:max_items]
     first = min((report.window_start for report in rows), default=0)
     last = max((report.window_end for report in rows), default=1)
 

@@ -35,6 +35,8 @@ def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
         raise damaged_error(path, "Parquet") from None
     _check_schema(path, schema, fields)
     rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
+        raise damaged_error(path, "Parquet")
     ends = np.cumsum(rows, dtype=np.int64).tolist()
     total, size = sum(rows), os.path.getsize(path)
     chunks = []
@@ -52,6 +54,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     try:
         metadata = _metadata(chunk.path)
         schema = metadata.schema.to_arrow_schema()
+        _check_columns(chunk.path, metadata, chunk.part, fields)
         as_dictionary = [
             name
             for name in (fields.user, fields.item)
@@ -86,13 +89,30 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
         raise damaged_error(chunk.path, "Parquet", chunk.first_row + rows_read) from None
 
 
+def _check_columns(path: str, metadata: pq.FileMetaData, group: int, fields: EventFields) -> None:
+    """Raises an error of Arrow, OSError or ValueError for a row group whose columns the footer tells wrongly.
+
+    The first of its rows are read before anything asks for a column's metadata: where these contradict the schema, to
+    ask ends the process, while reading raises an error.
+    """
+    with pq.ParquetFile(path, metadata=metadata, page_checksum_verification=True) as file:
+        next(file.iter_batches(1, row_groups=[group], columns=list(fields.names)), None)
+    for name in fields.names:
+        column = _column(metadata, group, name)
+        sizes = (column.num_values, column.total_compressed_size, column.total_uncompressed_size)
+        if min(sizes) < 0 or column.num_values != metadata.row_group(group).num_rows:
+            raise ValueError("a column of another length")
+
+
+def _column(metadata: pq.FileMetaData, group: int, name: str) -> pq.ColumnChunkMetaData:
+    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    return metadata.row_group(group).column(paths.index(name))
+
+
 def _is_dictionary_encoded(metadata: pq.FileMetaData, group: int, name: str) -> bool:
     """Whether most of a column is stored as positions in a dictionary, by its size: writers give up on large ones."""
-    for index in range(metadata.num_columns):
-        column = metadata.row_group(group).column(index)
-        if column.path_in_schema == name:
-            return bool(column.total_uncompressed_size < _DICTIONARY_BYTES_PER_ROW * column.num_values)
-    return False
+    column = _column(metadata, group, name)
+    return bool(column.total_uncompressed_size < _DICTIONARY_BYTES_PER_ROW * column.num_values)
 
 
 def _metadata(path: str) -> pq.FileMetaData:

@@ -39,13 +39,13 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from dp_transforms.event_files import columns
 from dp_transforms.event_files.discovery import find_file_chunks, is_log_name, read_log_chunk
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, ReadBlock, one_line
+from dp_transforms.event_streams.folder_position import FolderFile, FolderPosition
 from dp_transforms.event_streams.stream_source import NEVER, Polled, StreamError
 from dp_transforms.monitoring.event_batch import EventBatch, concatenate
 from dp_transforms.rejected_events import RejectedEvents
@@ -103,47 +103,6 @@ class FolderPartition:
         return FolderReader(self.folder, since_micros)
 
 
-class _File(NamedTuple):
-    """A file that waits or is being read; sorts in the order of taking."""
-
-    ctime_ns: int
-    name: str
-
-
-class _Position(NamedTuple):
-    """Up to where a folder was read.
-
-    file: the last one taken, none at the beginning. mtime_ns, size: its modification time and bytes, by which a change
-    of its content is noticed. blocks, events: of it, those that were given. is_done: all of it was given.
-    """
-
-    file: _File | None = None
-    mtime_ns: int = 0
-    size: int = 0
-    blocks: int = 0
-    events: int = 0
-    is_done: bool = True
-
-    def to_text(self) -> str:
-        ctime_ns, name = self.file or (None, None)
-        return json.dumps({**self._asdict(), "file": None, "ctime_ns": ctime_ns, "name": name})
-
-    @classmethod
-    def of_text(cls, text: str | None) -> _Position:
-        if text is None:
-            return cls()
-        try:
-            told = json.loads(text)
-            name, numbers = told["name"], [told[key] for key in ("mtime_ns", "size", "blocks", "events")]
-            file = None if name is None else _File(told["ctime_ns"], name)
-            if any(type(number) is not int for number in numbers + ([file.ctime_ns] if file else [])):
-                raise ValueError
-            mtime_ns, size, blocks, events = numbers
-            return cls(file, mtime_ns, size, blocks, events, bool(told["is_done"]))
-        except (ValueError, KeyError, TypeError):
-            raise StreamError("a stored position is none of a folder. Start the job without it.") from None
-
-
 class FolderReader:
     """Keeps the names it has seen, so that a look at a folder with many old files costs one listing.
 
@@ -153,23 +112,23 @@ class FolderReader:
     def __init__(self, folder: LogFolder, since_micros: int = 0) -> None:
         self._folder = folder
         self._since_ns = since_micros * 1_000
-        self._asked_from = _Position()
-        self._begin_at(_Position())
+        self._asked_from = FolderPosition()
+        self._begin_at(FolderPosition())
 
-    def _begin_at(self, position: _Position) -> None:
+    def _begin_at(self, position: FolderPosition) -> None:
         self._position = position
         self._is_at_end = False
         self._asked_ns: int | None = None  # wall clock when it was first asked whether all from then is read
         self._blocks: Iterator[ReadBlock] | None = None
         self._seen: dict[str, int] = {}  # name -> inode, at the last listing
-        self._waiting: list[_File] = []  # a heap
+        self._waiting: list[FolderFile] = []  # a heap
         self._has_listed = False
         self._complete_to_ns = 0  # wall clock before the last look: all that came earlier is known
         self._listed_folder_ns: int | None = None  # the folder's time at the last listing, None: list again
 
     def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
         """See `PartitionReader`. A file comes in blocks of up to about a million records."""
-        at = self._asked_from = _Position.of_text(position)
+        at = self._asked_from = FolderPosition.of_text(position)
         if at != self._position:
             self._begin_at(at)
         deadline = time.monotonic() + max_seconds
@@ -204,7 +163,7 @@ class FolderReader:
         return not self._waiting or self._waiting[0].ctime_ns > self._asked_ns
 
     def close(self) -> None:
-        self._begin_at(_Position())
+        self._begin_at(FolderPosition())
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder.path, name)
@@ -230,7 +189,7 @@ class FolderReader:
 
     def _note(self, entry: os.DirEntry[str], found: _Found) -> None:
         try:
-            file = _File(entry.stat(follow_symlinks=False).st_ctime_ns, entry.name)
+            file = FolderFile(entry.stat(follow_symlinks=False).st_ctime_ns, entry.name)
         except OSError:
             return  # it went away meanwhile
         if file.ctime_ns < self._since_ns:
@@ -238,7 +197,7 @@ class FolderReader:
         if self._has_listed or self._position.file is None or file > self._position.file:
             self._wait_for(file, found)
 
-    def _wait_for(self, file: _File, found: _Found) -> None:
+    def _wait_for(self, file: FolderFile, found: _Found) -> None:
         if self._position.file is None or file > self._position.file:
             heapq.heappush(self._waiting, file)
         else:
@@ -259,13 +218,13 @@ class FolderReader:
                 status = os.lstat(self._path(file.name))
             except OSError:
                 continue  # it went away before anything of it was given
-            now = _File(status.st_ctime_ns, file.name)
+            now = FolderFile(status.st_ctime_ns, file.name)
             if not stat.S_ISREG(status.st_mode):
                 continue
             if now != file:  # it was still being written
                 self._wait_for(now, found)
                 continue
-            self._position = _Position(file, status.st_mtime_ns, status.st_size, is_done=False)
+            self._position = FolderPosition(file, status.st_mtime_ns, status.st_size, is_done=False)
             self._blocks = None
             return True
         return False
@@ -294,7 +253,7 @@ class FolderReader:
         found.add(block, at.file.ctime_ns // 1_000)
         self._position = at._replace(blocks=at.blocks + 1, events=at.events + len(block.batch))
 
-    def _next_block(self, at: _Position, path: str) -> ReadBlock | None:
+    def _next_block(self, at: FolderPosition, path: str) -> ReadBlock | None:
         if self._blocks is None:
             self._blocks = _blocks(path, self._folder.fields)
             given = [len(block.batch) for block in itertools.islice(self._blocks, at.blocks)]

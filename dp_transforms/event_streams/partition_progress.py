@@ -20,6 +20,7 @@ import dataclasses
 import json
 import math
 import uuid
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -302,22 +303,54 @@ class PartitionProgress:
 
     @classmethod
     def from_bytes(cls, data: bytes, schedule: WindowSchedule, clock: StreamClock, shards: int) -> PartitionProgress:
-        """Inverse of `to_bytes`. Raises ValueError for bytes of another version or another number of shards."""
-        fields = json.loads(data)
-        if fields["version"] != _VERSION:
-            raise ValueError(f"the progress has version {fields['version']}, not {_VERSION}. Go on with that version.")
-        if fields["shards"] != shards:
-            raise ValueError(f"the run was started with {fields['shards']} shards, got {shards}. Go on with as many.")
-        progress = cls(schedule, clock, shards)
-        progress.position = fields["position"]
-        progress.clock_micros = fields["clock_micros"]
-        progress.next_window = fields["next_window"]
-        progress.stop_micros = fields["stop_micros"]
-        progress.intent = None if fields["intent"] is None else Intent(**fields["intent"])
-        progress.read_at_micros = fields["read_at_micros"]
-        progress.run = fields["run"]
-        progress._sent = dict(fields["sent"])
+        """Inverse of `to_bytes`. Raises ValueError for another version or number of shards, and for damaged bytes."""
+        try:
+            fields = json.loads(data)
+            version, stored_shards = (_whole(fields[name], 0, 2**31) for name in ("version", "shards"))
+            if version != _VERSION:
+                raise ValueError(f"the progress has version {version}, not {_VERSION}. Go on with that version.")
+            if stored_shards != shards:
+                raise ValueError(f"the run was started with {stored_shards} shards, got {shards}. Go on with as many.")
+            progress = cls(schedule, clock, shards)
+            progress._restore(fields)
+        except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError, UnicodeDecodeError):
+            raise ValueError("the progress is damaged. Go on from an older state, or start the run again.") from None
         return progress
+
+    def _restore(self, fields: dict[str, Any]) -> None:
+        """Raises TypeError or KeyError for what `to_bytes` does not write."""
+        self.position = None if fields["position"] is None else _text(fields["position"])
+        self.clock_micros = _micros_within(fields["clock_micros"])
+        self.next_window = _whole(fields["next_window"], 0, self._schedule.horizon)
+        self.stop_micros = None if fields["stop_micros"] is None else _micros_within(fields["stop_micros"])
+        if fields["intent"] is not None:
+            intent = Intent(**fields["intent"])
+            if intent.kind not in (_CLOCK, _STOP):
+                raise TypeError
+            self.intent = Intent(_text(intent.name), intent.kind, _micros_within(intent.micros))
+        self.read_at_micros = _micros_within(fields["read_at_micros"])
+        self.run = _text(fields["run"])
+        for window, sent in fields["sent"]:
+            if len(sent) != self._shards:
+                raise TypeError
+            messages = [_whole(count, 0, 2**62) for count in sent]
+            self._sent[_whole(window, self.next_window, self._schedule.horizon)] = messages
+
+
+def _whole(value: Any, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise TypeError
+    return value
+
+
+def _micros_within(value: Any) -> int:
+    return _whole(value, CLOCK_BEGIN, CLOCK_END)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
 
 
 def _within_range(micros: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -79,8 +79,8 @@ class EventBatch:
                     raise ValueError("the bytes hold another schema than that of an EventBatch.")
                 table = reader.read_all().combine_chunks()
                 table.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise ValueError("the bytes are not an EventBatch.") from error
+        except (pa.ArrowException, OSError):  # whose words may hold some of the bytes
+            raise ValueError("the bytes are not an EventBatch.") from None
         user, item, time = (one_chunk(table.column(name)) for name in _SCHEMA.names)
         return cls(user, item, time.to_numpy())
 

@@ -8,10 +8,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.packed_arrays import narrowest, pack_arrays, unpack_arrays
+from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
+from dp_transforms.monitoring.packed_arrays import (
+    HASHES,
+    NARROW,
+    WHOLE,
+    check_unpacked,
+    narrowest,
+    pack_arrays,
+    unpack_arrays,
+)
 from dp_transforms.monitoring.runs import concatenated_ranges, run_slices, run_starts
 from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.window_schedule import MOST_WINDOWS
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -137,6 +146,14 @@ class ItemHolders:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ItemHolders:
-        first, windows, items, counts, holders, *table = unpack_arrays(data)
+        """Inverse of `to_bytes`. Raises ValueError for bytes in which a cell has no window, item or holders."""
+        kinds = (WHOLE, NARROW, NARROW, NARROW, HASHES, *TABLE_KINDS)
+        first, windows, items, counts, holders, *arrays = unpack_arrays(data, *kinds)
+        table = ItemTable.from_arrays(*arrays)
         splits = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        return cls(windows + first, items.astype(np.int64), splits, holders, ItemTable.from_arrays(*table))
+        check_unpacked(len(windows) == len(items) == len(counts) and splits[-1] == len(holders))
+        check_unpacked(len(first) == min(1, len(windows)))
+        if len(windows):
+            check_unpacked(0 <= first[0] < MOST_WINDOWS and items.max() < len(table))
+            check_unpacked((windows[1:] >= windows[:-1]).all())
+        return cls(windows + first, items.astype(np.int64), splits, holders, table)

@@ -10,6 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dp_transforms.mechanisms.randomness import IdHasher, Words
+from dp_transforms.monitoring.packed_arrays import BYTES, HASHES, WORDS, check_unpacked
+
+TABLE_KINDS = (HASHES, WORDS, BYTES)  # of `ItemTable.arrays`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,8 +69,15 @@ class ItemTable:
 
     @classmethod
     def from_arrays(cls, hashes: Words, offsets: npt.NDArray[np.uint32], text: npt.NDArray[np.uint8]) -> ItemTable:
+        """Raises ValueError unless each hash has a label of UTF-8 within the text."""
+        check_unpacked(len(offsets) > 0 and len(hashes) == 2 * (len(offsets) - 1))
         buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text)]
-        return cls(hashes.reshape(-1, 2), pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers))
+        try:
+            labels = pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
+            labels.validate(full=True)
+        except pa.ArrowException:
+            check_unpacked(False)
+        return cls(hashes.reshape(-1, 2), labels)
 
 
 def _hash_order(hashes: Words) -> npt.NDArray[np.int64]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.monitoring.packed_arrays import pack_arrays, unpack_arrays
+from dp_transforms.monitoring.packed_arrays import HASHES, WORDS, check_unpacked, pack_arrays, unpack_arrays
 
 _USERS_PER_CELL = 700_000  # 12 bytes each: a cell stays well under 10 MB
 
@@ -22,7 +22,8 @@ class UserBudgets:
     def __init__(self, cells: Iterable[bytes] = ()) -> None:
         self._users = np.zeros(0, dtype=np.uint64)  # ascending
         self._hits = np.zeros(0, dtype=np.uint32)
-        arrays = [unpack_arrays(cell) for cell in cells]
+        arrays = [unpack_arrays(cell, HASHES, WORDS) for cell in cells]
+        check_unpacked(all(len(users) == len(hits) for users, hits in arrays))
         if arrays:
             users, positions = np.unique(np.concatenate([users for users, _ in arrays]), return_inverse=True)
             self._users = users

@@ -10,10 +10,18 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.packed_arrays import narrowest, pack_arrays, unpack_arrays
+from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
+from dp_transforms.monitoring.packed_arrays import (
+    HASHES,
+    NARROW,
+    WHOLE,
+    check_unpacked,
+    narrowest,
+    pack_arrays,
+    unpack_arrays,
+)
 from dp_transforms.monitoring.runs import run_slices, run_starts
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.window_schedule import MOST_WINDOWS, WindowSchedule
 
 _SORT_KEY_LIMIT = 2**62
 
@@ -52,11 +60,16 @@ class UserPairs:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> UserPairs:
-        users, counts, first, windows, items, *table = unpack_arrays(data)
+        """Inverse of `to_bytes`. Raises ValueError for bytes in which a row names no user, window or item."""
+        kinds = (HASHES, NARROW, WHOLE, NARROW, NARROW, *TABLE_KINDS)
+        users, counts, first, windows, items, *arrays = unpack_arrays(data, *kinds)
+        table = ItemTable.from_arrays(*arrays)
         splits = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        return cls(
-            users, splits, windows.astype(np.int64) + first[0], items.astype(np.int64), ItemTable.from_arrays(*table)
-        )
+        check_unpacked(len(counts) == len(users) and splits[-1] == len(windows) == len(items))
+        check_unpacked(len(first) == 1 and 0 <= first[0] < MOST_WINDOWS)
+        check_unpacked(not len(items) or items.max() < len(table))
+        check_unpacked((users[1:] > users[:-1]).all())
+        return cls(users, splits, windows.astype(np.int64) + first[0], items.astype(np.int64), table)
 
     @classmethod
     def from_sorted_codes(

@@ -78,6 +78,8 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
 
 def _records(file: pq.ParquetFile) -> Iterator[WindowReport]:
     for row_group in range(file.metadata.num_row_groups):
+        # Where the metadata of a column contradict the schema, to ask for them ends the process, and reading raises.
+        next(file.iter_batches(batch_size=1, row_groups=[row_group]), None)
         columns = file.metadata.row_group(row_group)
         if any(columns.column(i).num_values > _MAX_VALUES_PER_COLUMN for i in range(columns.num_columns)):
             raise ReportFileError(f"a row group of the Parquet file has more than {_MAX_VALUES_PER_COLUMN} values.")

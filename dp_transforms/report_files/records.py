@@ -41,7 +41,7 @@ class ReportHeader:
     def __post_init__(self) -> None:
         for name in ("run_id", "stream", "guarantee"):
             value = getattr(self, name)
-            if not (isinstance(value, str) and _is_unicode(value)):
+            if not is_unicode(value):
                 raise ReportFileError(f"{name} of a report header must be Unicode text, got {type(value).__name__}.")
         if not isinstance(self.plan, dict):
             raise ReportFileError(f"plan of a report header must be a dict, got {type(self.plan).__name__}.")
@@ -158,8 +158,10 @@ def _check_names(fields: Any, names: tuple[str, ...]) -> None:
         raise ReportFileError(f"a record must have exactly the fields {', '.join(names)}.")
 
 
-def _is_unicode(text: str) -> bool:
-    """Whether the text can be written as UTF-8: a lone surrogate can not."""
+def is_unicode(text: object) -> bool:
+    """Whether it is a text that can be written as UTF-8: a lone surrogate can not."""
+    if not isinstance(text, str):
+        return False
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -168,7 +170,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _text(value: Any, name: str) -> str:
-    if not (isinstance(value, str) and _is_unicode(value)):
+    if not is_unicode(value):
         raise ReportFileError(f"{name} of a record must be Unicode text.")
     return str(value)
 

@@ -189,7 +189,7 @@ def _read_window(path: pathlib.Path, header: ReportHeader) -> WindowReport:
 
 def _read_header(folder: pathlib.Path) -> tuple[ReportHeader, str]:
     fields = _read_fields(folder / _HEADER, {"header", "file_format"})
-    if fields["file_format"] not in FILE_FORMATS:
+    if fields["file_format"] not in tuple(FILE_FORMATS):  # which takes a list or an object as well
         raise ReportFileError(f"{str(folder / _HEADER)!r} names no format of its files.")
     return ReportHeader.from_fields(fields["header"]), fields["file_format"]
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.report_files import ReportFileError, ReportHeader
+from dp_transforms.report_files.records import is_unicode
 from dp_transforms.window_schedule import format_utc
 
 # What a sink gives back: None where the run has not begun, or has not ended.
@@ -112,8 +113,8 @@ def parse_ended(fields: Any) -> RunEnded:
     if not (
         isinstance(fields, Mapping)
         and set(fields) == set(RunEnded._fields)
-        and isinstance(fields["stream"], str)
-        and all(type(fields[name]) is int and fields[name] >= 0 for name in ("windows", "reports"))
+        and is_unicode(fields["stream"])
+        and all(type(fields[name]) is int and 0 <= fields[name] < 2**63 for name in ("windows", "reports"))
     ):
         raise ReportFileError("the record of the end of the run must have a stream, windows and reports.")
     return RunEnded(**fields)

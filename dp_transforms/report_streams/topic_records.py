@@ -19,7 +19,7 @@ import fastavro.schema
 from dp_transforms.monitoring.window_report import WINDOW_REPORT_AVRO_SCHEMA, RunEnded, WindowReport
 from dp_transforms.report_files import ReportFileError, ReportHeader, decode_report, encode_report
 from dp_transforms.report_files.avro import without_logical_types
-from dp_transforms.report_files.records import check_report, parse_header, parse_json, report_fields
+from dp_transforms.report_files.records import check_report, is_unicode, parse_header, parse_json, report_fields
 from dp_transforms.report_streams.report_writer import ended_fields, parse_ended
 
 RECORD_FORMATS = ("json", "avro")
@@ -75,7 +75,7 @@ def decode_record(value: bytes) -> tuple[str, TopicRecord]:
     if value.startswith(_SINGLE_OBJECT):
         return _decode_avro(value)
     fields = parse_json(value)
-    if not isinstance(fields, dict) or not isinstance(run_id := fields.pop("run_id", None), str):
+    if not isinstance(fields, dict) or not is_unicode(run_id := fields.pop("run_id", None)):
         raise ReportFileError("a record has no run_id.")
     if set(fields) == {"header"}:
         return run_id, ReportHeader.from_fields(fields["header"])

@@ -276,6 +276,14 @@ def test_a_chart_shows_every_window_of_the_most_frequent_items(show, tmp_path):
     assert bars == [(0, "14", 220), (0, "14", 580), (0, "14", 1111), (1, "8", 220), (1, "8", 1111)]
 
 
+def test_a_chart_takes_windows_of_different_modes(show, tmp_path):
+    """shh writes one mode into a file; who made another one must not end the command."""
+    path = tmp_path / "chart.svg"
+    mixed = [report(0, HeavyHitter("a", None, 5), HeavyHitter("b", ABOVE, None))]
+    assert show(mixed, "--chart", str(path))[1:] == ("", 0)
+    assert drawn(path)[0] == ["a", "b"]
+
+
 def test_a_chart_escapes_labels_and_overwrites_nothing(show, tmp_path):
     path = tmp_path / "chart.svg"
     label = "</text><script>&" + HOSTILE[-12:]

@@ -1,0 +1,63 @@
+"""How far a folder was read, and as what text the state of a run keeps it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import NamedTuple
+
+from dp_transforms.event_files.discovery import is_log_name
+from dp_transforms.event_streams.stream_source import StreamError
+
+
+class FolderFile(NamedTuple):
+    """A file that waits or is being read; sorts in the order of taking."""
+
+    ctime_ns: int
+    name: str
+
+
+class FolderPosition(NamedTuple):
+    """Up to where a folder was read.
+
+    file: the last one taken, none at the beginning. mtime_ns, size: its modification time and bytes, by which a change
+    of its content is noticed. blocks, events: of it, those that were given. is_done: all of it was given.
+    """
+
+    file: FolderFile | None = None
+    mtime_ns: int = 0
+    size: int = 0
+    blocks: int = 0
+    events: int = 0
+    is_done: bool = True
+
+    def to_text(self) -> str:
+        """For the state of a run; `of_text` is the inverse."""
+        ctime_ns, name = self.file or (None, None)
+        return json.dumps({**self._asdict(), "file": None, "ctime_ns": ctime_ns, "name": name})
+
+    @classmethod
+    def of_text(cls, text: str | None) -> FolderPosition:
+        """None: the beginning. Raises StreamError for what `to_text` does not write."""
+        if text is None:
+            return cls()
+        try:
+            told = json.loads(text)
+            name, is_done = told["name"], told["is_done"]
+            numbers = [told[key] for key in ("mtime_ns", "size", "blocks", "events")]
+            file = None if name is None else FolderFile(told["ctime_ns"], _checked_name(name))
+            if any(type(number) is not int for number in numbers + ([file.ctime_ns] if file else [])):
+                raise ValueError
+            mtime_ns, size, blocks, events = numbers
+            if not (min(size, blocks, events) >= 0 and max(size, blocks, events) < 2**63 and (file or is_done is True)):
+                raise ValueError
+            return cls(file, mtime_ns, size, blocks, events, bool(is_done))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise StreamError("a stored position is none of a folder. Start the job without it.") from None
+
+
+def _checked_name(name: str) -> str:
+    """Raises ValueError or TypeError for what names no log of a folder: no path leads out of it."""
+    if b"\0" in os.fsencode(name) or os.path.basename(name) != name or not is_log_name(name):
+        raise ValueError
+    return name

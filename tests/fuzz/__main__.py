@@ -1,0 +1,90 @@
+"""``python -m tests.fuzz``: the long campaign, or one case again.
+
+python -m tests.fuzz                             a million mutants over all readers; exit code 1 if any fault is found
+python -m tests.fuzz --cases 5000 --reader csv   fewer, of one reader
+python -m tests.fuzz --case csv:1:4711           one mutant, in this process, with the whole traceback
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+import tempfile
+import time
+import traceback
+
+from tests.fuzz.campaign import Result, alike, run
+from tests.fuzz.reader import FaultError, mutant, outcome
+from tests.fuzz.readers import all_readers, cases_by_reader
+
+_MILLION = 1_000_000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("--cases", type=int, default=_MILLION, help="over all readers, or of --reader")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--reader", action="append", choices=sorted(all_readers()))
+    parser.add_argument("--case", metavar="READER:SEED:NUMBER")
+    parser.add_argument("--write", metavar="FILE", type=pathlib.Path, help="with --case: where to put its bytes")
+    options = parser.parse_args()
+    if options.case:
+        return _again(options.case, options.write)
+    counts = cases_by_reader(options.cases)
+    if options.reader:
+        counts = dict.fromkeys(options.reader, options.cases)
+    began, result = time.monotonic(), Result()
+    for name, count in counts.items():
+        with tempfile.TemporaryDirectory() as folder:
+            of_reader = run({name: count}, options.seed, pathlib.Path(folder))
+        result.tallies.update(of_reader.tallies)
+        result.found += of_reader.found
+        print(_row(name, result), flush=True)
+        for times, one in alike(of_reader.found):
+            print(f"    {times} times, first {one.case} ({one.sample}): {one.what}", flush=True)
+    print(_table(result, time.monotonic() - began, options.seed))
+    return 1 if result.found else 0
+
+
+def _row(name: str, result: Result) -> str:
+    one = result.tallies[name]
+    return (
+        f"| {name} | {one.cases:,} | {one.accepted:,} | {one.refused:,} | {one.faults:,} |"
+        f" {one.slowest:.2f} s | {one.memory / 1e6:.0f} MB |"
+    )
+
+
+def _table(result: Result, seconds: float, seed: int) -> str:
+    tallies = result.tallies.values()
+    sums = [f"{sum(getattr(one, name) for one in tallies):,}" for name in ("cases", "accepted", "refused", "faults")]
+    slowest, memory = max(one.slowest for one in tallies), max(one.memory for one in tallies)
+    total = f"| all | {' | '.join(sums)} | {slowest:.2f} s | {memory / 1e6:.0f} MB |"
+    head = ["| reader | mutants | accepted | refused | faults | slowest (CPU) | most memory |", "|---|" + "---:|" * 6]
+    rows = [*head, *(_row(name, result) for name in result.tallies), total]
+    return "\n".join(["", *rows, "", f"Seed {seed}, {seconds / 60:.0f} minutes on one core."])
+
+
+def _again(case: str, write: pathlib.Path | None) -> int:
+    name, seed, number = case.split(":")
+    reader = all_readers()[name]
+    one = mutant(reader, reader.samples(), int(seed), int(number))
+    if write is not None:
+        write.write_bytes(one.data)
+    print(f"sample {one.sample.name!r}, {len(one.data)} bytes")
+    with tempfile.TemporaryDirectory() as folder:
+        place = reader.place(folder, "m", one.sample, one.data)
+        time.sleep(reader.settle_seconds)
+        began = time.process_time()
+        try:
+            print(*outcome(reader, one.sample, place))
+        except FaultError:
+            traceback.print_exc()
+            return 1
+        finally:
+            print(f"{time.process_time() - began:.2f} s of CPU")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

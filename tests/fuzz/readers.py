@@ -1,0 +1,23 @@
+"""All readers that are tried, by name, and how many cases of a campaign each one gets."""
+
+from __future__ import annotations
+
+import functools
+
+from tests.fuzz.log_readers import log_readers
+from tests.fuzz.reader import Reader
+from tests.fuzz.record_readers import record_readers
+from tests.fuzz.report_readers import report_readers
+from tests.fuzz.state_readers import state_readers
+
+
+@functools.cache
+def all_readers() -> dict[str, Reader]:
+    return {one.name: one for one in (*log_readers(), *record_readers(), *report_readers(), *state_readers())}
+
+
+def cases_by_reader(total: int) -> dict[str, int]:
+    """Those that are quick get more; together at least ``total``."""
+    weights = {name: 1 / (0.5 + reader.cost) for name, reader in all_readers().items()}
+    share = total / sum(weights.values())
+    return {name: int(weight * share) + 1 for name, weight in weights.items()}

@@ -1,0 +1,133 @@
+"""Readers of what Kafka carries: records of events, their schema, and the records of a topic of reports."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+import numpy as np
+
+from dp_transforms.event_files import EventFileError
+from dp_transforms.event_streams.record_formats import record_decoder, schema_fingerprint
+from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.report_files import ReportFileError
+from dp_transforms.report_streams.topic_records import RECORD_FORMATS, decode_record, encode_record
+from tests.fuzz import avro_mutators, format_mutators, log_samples
+from tests.fuzz.log_readers import check_batch, check_rejected, check_times, events_of
+from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes
+from tests.unit.report_samples import COUNTS, HEADER, LABELS
+
+_FIRST = 1000  # the position of the first value
+_COPIES = 30
+
+
+def _check_decoded(decoder: Any, values: list[bytes | None], good: list[int]) -> Any:
+    """good: numbers of the values that are events whatever stands beside them."""
+    decoded = decoder.decode("topic:0", values, np.arange(_FIRST, _FIRST + len(values)))
+    check_batch(decoded.batch)
+    check_times(decoded.batch)
+    rejected = check_rejected(decoded.rejected, _FIRST, _FIRST + len(values) - 1)
+    if len(decoded.rows) != len(decoded.batch) or len(decoded.batch) + rejected != len(values):
+        raise FaultError("rows", f"{len(decoded.batch)} events and {rejected} rejected of {len(values)} values")
+    if (np.diff(decoded.rows) <= 0).any():
+        raise FaultError("rows", "not rising")
+    missing = set(good) - set(decoded.rows.tolist())
+    if missing:
+        raise FaultError("others", f"{len(missing)} values of others are gone")
+    return [events_of(decoded.batch), decoded.rows.tolist()]
+
+
+def _read_record(sample: Sample, data: bytes) -> Any:
+    """Alone, and among so many others that they are decoded in one call: it is judged the same, and so are they."""
+    decoder = record_decoder(**sample.context)
+    alone, _ = _check_decoded(decoder, [data], [])
+    others: list[bytes | None] = [sample.data] * _COPIES
+    values = [*others, data, None, *others]
+    good = [number for number in range(len(values)) if number not in (_COPIES, _COPIES + 1)]
+    events, rows = _check_decoded(decoder, values, good)
+    found = [event for event, row in zip(events, rows, strict=True) if row == _COPIES]
+    if found != alone:
+        raise FaultError("others", f"{len(alone)} events alone, {len(found)} among others")
+    return alone
+
+
+@functools.cache
+def _json_records() -> list[Sample]:
+    beside = {"b": {"c": [{}, [], "QZX"]}, "d": "\u2028"}
+    rows = [
+        (log_samples.json_line("user-QZX", "item-QZX", log_samples.TIMES[0]), log_samples.TEXT_TIMES),
+        (log_samples.json_line("Ünï QZX", 4711000123, 4711000000.25, **beside), log_samples.SECONDS),
+        (
+            json.dumps({"user": 4711000000, "item": "QZX", "timestamp": 4711000000}, indent=2).encode(),
+            log_samples.MILLIS,
+        ),
+    ]
+    return [
+        Sample(f"json {index}", data, "", format_mutators.JSON, {"record_format": "json", "fields": fields})
+        for index, (data, fields) in enumerate(rows)
+    ]
+
+
+@functools.cache
+def _avro_records() -> list[Sample]:
+    samples = []
+    for name, schema, records, fields in log_samples.AVRO_KINDS:
+        text = json.dumps(schema)
+        headers = {"none": b"", "confluent": b"\0\0\0\0\7", "single-object": b"\xc3\x01" + schema_fingerprint(text)}
+        for framing, header in headers.items():
+            context = {"record_format": "avro", "fields": fields, "avro_schema": text, "avro_framing": framing}
+            if framing == "confluent":
+                context["avro_schema_id"] = 7
+            data = header + log_samples.avro_record(schema, records[1])
+            samples.append(Sample(f"{name}, {framing}", data, "", (), context))
+    return samples
+
+
+def _read_schema(sample: Sample, data: bytes) -> Any:
+    """A schema that is accepted decodes any bytes without harm."""
+    fields, record = sample.context
+    schema = data.decode("utf-8", "surrogateescape")
+    told = []
+    for framing in ("none", "single-object"):
+        decoder = record_decoder("avro", fields, schema, framing)
+        values: list[bytes | None] = [b"", bytes(20), b"\x0cQZX-QZX" * 4, b"\xff" * 30, record]
+        told.append(_check_decoded(decoder, values, []))
+    return told
+
+
+@functools.cache
+def _schemas() -> list[Sample]:
+    mutators = (*format_mutators.JSON, *avro_mutators.SCHEMA_TEXT)
+    return [
+        Sample(name, json.dumps(schema).encode(), "", mutators, (fields, log_samples.avro_record(schema, records[1])))
+        for name, schema, records, fields in log_samples.AVRO_KINDS
+    ]
+
+
+def _read_topic_record(_sample: Sample, data: bytes) -> Any:
+    """What is accepted can be written and read again."""
+    run_id, record = decode_record(data)
+    for record_format in RECORD_FORMATS:
+        if decode_record(encode_record(record, run_id, record_format)) != (run_id, record):
+            raise FaultError("again", f"a record that is another one when written as {record_format}")
+    return repr(record)
+
+
+@functools.cache
+def _topic_records() -> list[Sample]:
+    records = [HEADER, LABELS, COUNTS, RunEnded("news", 12, 2)]
+    return [
+        Sample(f"{form} {index}", encode_record(record, "run-1", form), "", mutators)
+        for form, mutators in (("json", format_mutators.JSON), ("avro", ()))
+        for index, record in enumerate(records)
+    ]
+
+
+def record_readers() -> list[Reader]:
+    return [
+        Reader("json-record", _json_records, (), place_bytes, _read_record, cost=2.4),
+        Reader("avro-record", _avro_records, (), place_bytes, _read_record, cost=1.7),
+        Reader("avro-schema", _schemas, (EventFileError,), place_bytes, _read_schema, cost=0.4),
+        Reader("topic-record", _topic_records, (ReportFileError,), place_bytes, _read_topic_record, marks=(), cost=0.6),
+    ]

@@ -1,0 +1,234 @@
+"""Readers of what shh itself writes for people and for its next run: reports, their folders, plans, lists of items."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+import xml.etree.ElementTree
+from typing import Any
+
+import click
+import pyarrow.compute as pc
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.item_domain import ItemDomain
+from dp_transforms.monitoring.event_batch import MAX_ID_BYTES
+from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, RunEnded
+from dp_transforms.noise_key import KeyFile
+from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file, report_file_bytes
+from dp_transforms.report_streams import ReportFolder, read_report_folder
+from pipelines import show
+from pipelines.options import UserError
+from pipelines.plan_options import read_plan
+from tests.fuzz import avro_mutators, format_mutators, parquet_mutators
+from tests.fuzz.reader import FaultError, Reader, Sample, place_file
+from tests.pipeline_helpers import small_plan
+from tests.unit.report_samples import COUNTS, HEADER, LABELS, REPORTS, report
+
+_BIG_HEADER = ReportHeader("run-1", "news", "Each user", json.loads(small_plan().to_json()))
+
+
+@functools.cache
+def report_samples() -> list[Sample]:
+    many = [report(hour, *(HeavyHitter(f"item {n}", ABOVE, None) for n in range(hour % 4))) for hour in range(9)]
+    mutators = {"avro": avro_mutators.CONTAINER, "json": format_mutators.JSON, "parquet": parquet_mutators.PARQUET}
+    kinds = {"none": (HEADER, []), "three": (HEADER, REPORTS), "nine": (_BIG_HEADER, many)}
+    return [
+        Sample(f"{form}, {name}", report_file_bytes(header, held, file_format=form), f".{form}", mutators[form])
+        for form in mutators
+        for name, (header, held) in kinds.items()
+    ]
+
+
+def _read_report(_sample: Sample, path: str) -> Any:
+    """What is read could have been written: the same comes back from each format."""
+    header, reports = read_report_file(path)
+    held = list(reports)
+    for form in ("json", "avro"):
+        copy = f"{path}.copy.{form}"
+        with open(copy, "wb") as file:
+            file.write(report_file_bytes(header, held, file_format=form))
+        found, again = read_report_file(copy)
+        again = list(again)
+        os.unlink(copy)
+        if found != header or sorted(map(repr, again)) != sorted(map(repr, held)):
+            raise FaultError("again", f"a report that is another one when written as {form}")
+    return [repr(header), repr(held)]
+
+
+_FORBIDDEN = re.compile("[\0-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u200b-\u200f\ufeff]")
+
+
+def _show(_sample: Sample, path: str) -> Any:
+    """``shh show`` with its table, its JSON and its picture: nothing that a terminal or a browser would obey."""
+    told = []
+    try:
+        for words in (["--all", "--chart", f"{path}.svg"], ["--json"]):
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                show.command.main(args=[path, *words], standalone_mode=False)
+            told.append(out.getvalue())
+        with open(f"{path}.svg", encoding="utf-8") as file:
+            picture = file.read()
+    except click.UsageError as error:
+        raise FaultError("uncaught", type(error).__name__) from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(f"{path}.svg")
+    for text in (*told, picture):
+        if found := _FORBIDDEN.search(text):
+            raise FaultError("terminal", f"{found[0]!r} is shown")
+    for line in told[1].splitlines():
+        json.loads(line)
+    if not told[1].isascii():
+        raise FaultError("terminal", "JSON that is not ASCII")
+    try:
+        xml.etree.ElementTree.fromstring(picture)
+    except xml.etree.ElementTree.ParseError as error:
+        raise FaultError("picture", f"no XML: {error}") from None
+    return told
+
+
+# The folder of a stream
+
+
+@functools.cache
+def _folder_files() -> dict[str, dict[str, bytes]]:
+    """By format: the files that a run of two windows writes."""
+    found = {}
+    for file_format in ("jsonl", "avro"):
+        with tempfile.TemporaryDirectory() as folder:
+            writer = ReportFolder(f"{folder}/r", file_format).open(HEADER)
+            for one in (LABELS, COUNTS):
+                writer.write(one)
+            writer.end(RunEnded("news", 12, 2))
+            found[file_format] = {path.name: path.read_bytes() for path in pathlib.Path(folder, "r").iterdir()}
+    return found
+
+
+@functools.cache
+def _folder_samples() -> list[Sample]:
+    return [
+        Sample(
+            f"{file_format}, {name}",
+            data,
+            name,
+            avro_mutators.CONTAINER if name.endswith("avro") else format_mutators.JSON,
+            others,
+        )
+        for file_format, others in _folder_files().items()
+        for name, data in sorted(others.items())
+    ]
+
+
+def _place_folder(folder: str, name: str, sample: Sample, data: bytes) -> str:
+    path = pathlib.Path(folder, name)
+    path.mkdir()
+    for file, content in {**sample.context, sample.ending: data}.items():
+        (path / file).write_bytes(content)
+    return str(path)
+
+
+def _read_folder(_sample: Sample, path: str) -> Any:
+    try:
+        header, reports, ended = read_report_folder(path)
+        found = [repr(header), repr(reports), repr(ended)]
+        # A run goes on in a folder that can be read.
+        writer = ReportFolder(path, "avro" if any(pathlib.Path(path).glob("*.avro")) else "jsonl").open(header)
+        writer.close()
+        return found
+    finally:
+        shutil.rmtree(path)
+
+
+# Plans
+
+
+@functools.cache
+def _plan_samples() -> list[Sample]:
+    plans = [
+        small_plan(),
+        small_plan(release="labels"),
+        small_plan(sliding=2, hits_per_user=1),
+        small_plan(domain=("a", "b"), threshold=5),
+        small_plan(release="kms21"),
+    ]
+    return [
+        Sample(f"plan {index}", plan.to_json().encode(), ".json", format_mutators.PLAN)
+        for index, plan in enumerate(plans)
+    ]
+
+
+def _read_plan(_sample: Sample, path: str) -> Any:
+    """A plan that is accepted is one: it can be told, used and read again."""
+    plan = read_plan(path)
+    if ReleasePlan.from_json(plan.to_json()) != plan:
+        raise FaultError("again", "a plan that is another one when written")
+    if not plan.guarantee.isprintable() or len(plan.epsilon_after_hits) != plan.hits_per_user:
+        raise FaultError("plan", "not what a plan promises")
+    plan.smallest_detectable()
+    return plan.fingerprint
+
+
+# Items and keys
+
+
+@functools.cache
+def _domain_samples() -> list[Sample]:
+    lines = ["apple", "pear", "Ünï", "7", "a b", "x" * 200, "\u2028", "apple"]
+    return [
+        Sample("lines", "\n".join(lines).encode() + b"\n", ".txt"),
+        Sample("mark, CRLF", b"\xef\xbb\xbf" + "\r\n\r\n".join(lines).encode(), ".txt"),
+        Sample("long", b"y" * MAX_ID_BYTES + b"\nz\n", ".txt"),
+    ]
+
+
+def _read_domain(_sample: Sample, path: str) -> Any:
+    domain = ItemDomain.read(path)
+    domain.labels.validate(full=True)
+    labels = domain.labels.to_pylist()
+    if labels != sorted(set(labels), key=str.encode) or not 1 <= domain.size == len(labels):
+        raise FaultError("domain", "labels out of order, or twice")
+    if not pc.min(pc.binary_length(domain.labels)).as_py() >= 1:
+        raise FaultError("domain", "an empty label")
+    return domain.fingerprint
+
+
+@functools.cache
+def _key_samples() -> list[Sample]:
+    return [
+        Sample(f"{size} bytes", bytes(n * 37 % 251 for n in range(size)), ".key") for size in (32, 33, 64, 1000, 65536)
+    ]
+
+
+def _place_key(folder: str, name: str, sample: Sample, data: bytes) -> str:
+    path = place_file(folder, name, sample, data)
+    os.chmod(path, 0o600)
+    return path
+
+
+def _read_key(_sample: Sample, path: str) -> Any:
+    key = KeyFile(path).get_secret_bytes()
+    if not 32 <= len(key) <= 65536 or not any(key):
+        raise FaultError("key", "too short, too long, or of zero bytes alone")
+    return key
+
+
+def report_readers() -> list[Reader]:
+    public: dict[str, Any] = {"marks": ()}
+    return [
+        Reader("report", report_samples, (ReportFileError,), place_file, _read_report, cost=0.3, **public),
+        Reader("show", report_samples, (UserError,), place_file, _show, cost=1, **public),
+        Reader("report-folder", _folder_samples, (StreamError,), _place_folder, _read_folder, cost=0.6, **public),
+        Reader("plan", _plan_samples, (UserError,), place_file, _read_plan, cost=0.7, **public),
+        Reader("domain", _domain_samples, (ValueError,), place_file, _read_domain, cost=0.3, **public),
+        Reader("key", _key_samples, (ValueError,), _place_key, _read_key, cost=0.3, **public),
+    ]

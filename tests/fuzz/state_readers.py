@@ -1,0 +1,139 @@
+"""Readers of what an engine keeps for a run and hands back: the state of partitions, batches and packed messages."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import numpy as np
+
+from dp_transforms.event_streams.partition_poller import PartitionPoller
+from dp_transforms.event_streams.partition_progress import CLOCK_BEGIN, CLOCK_END, StreamClock
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.monitoring.message_parts import holder_messages, pair_messages
+from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
+from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
+from tests.fuzz import format_mutators
+from tests.fuzz.log_readers import check_batch
+from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes
+from tests.memory_stream import Arrival, MemoryPartition
+from tests.pipeline_helpers import MICROS, SECRET, START, batch_of, random_log, settings_of, small_plan
+
+_CLOCK = StreamClock("arrival", 7, 3, 20, 15)
+_SHARDS = 2
+_LOG = random_log(small_plan(), 3, events=60)
+
+
+def _poller(confirm: bool) -> PartitionPoller:
+    settings = settings_of(small_plan())
+    return PartitionPoller(
+        settings, settings.stream_keys(SECRET), _CLOCK, _SHARDS, domain=None, confirm=confirm, source="fuzz"
+    )
+
+
+@functools.cache
+def _reader() -> Any:
+    arrivals = sorted((Arrival(event, event[2]) for event in _LOG), key=lambda arrival: arrival.micros)
+    return MemoryPartition("p", tuple(arrivals), 20)
+
+
+@functools.cache
+def _progress_samples() -> list[Sample]:
+    """At the beginning, on the way, with windows that wait, with a stop, with an intent, and at the end."""
+    states, poller = [], _poller(True)
+    progress = poller.start()
+    for step in range(7):
+        states.append(progress.to_bytes())
+        stop = (START + 500) * MICROS if step > 1 else None
+        now = (START + 10**6) * MICROS
+        poller.step("p", progress, _reader().open(), now, find_stop=lambda stop=stop: stop, is_confirmed=step > 3)
+    if not any(b'"intent":{' in state for state in states) or not progress.is_over:
+        raise AssertionError("no intent, or no end, among the samples")
+    # The name of an intent is random, and a mutant is to be the same in every process.
+    states = [re.sub(rb'"[0-9a-f]{32}"', b'"%s"' % (b"7e" * 16), state) for state in (*states, progress.to_bytes())]
+    return [Sample(f"step {step}", state, "", format_mutators.JSON) for step, state in enumerate(states)]
+
+
+def _read_progress(_sample: Sample, data: bytes) -> Any:
+    """A state that is accepted is one that a run can go on from, and that is stored again as it is."""
+    poller = _poller(True)
+    progress = poller.restore(data)
+    stored = progress.to_bytes()
+    if poller.restore(stored).to_bytes() != stored:
+        raise FaultError("again", "a state that is another one when stored")
+    horizon = small_plan().schedule.horizon
+    if not 0 <= progress.next_window <= horizon or not CLOCK_BEGIN <= progress.clock_micros <= CLOCK_END:
+        raise FaultError("state", f"window {progress.next_window}, clock {progress.clock_micros}")
+    if progress.position is not None and not isinstance(progress.position, str):
+        raise FaultError("state", f"a position of type {type(progress.position).__name__}")
+    closed = progress.close_windows(1000)
+    if any(len(sent) != _SHARDS or min(sent) < 0 for _, sent in closed):
+        raise FaultError("state", "counts of messages of no shard")
+    return [stored, repr(closed), progress.is_over]
+
+
+@functools.cache
+def _batch_samples() -> list[Sample]:
+    batches = [batch_of(_LOG[:size]) for size in (0, 1, 40)]
+    return [Sample(f"{len(batch)} events", batch.to_bytes()) for batch in batches]
+
+
+def _read_batch(_sample: Sample, data: bytes) -> Any:
+    batch = EventBatch.from_bytes(data)
+    check_batch(batch)
+    return batch.time_micros.tolist()
+
+
+def _check_table(table: ItemTable, items: np.ndarray) -> None:
+    table.labels.validate(full=True)
+    if len(table.labels) != len(table.hashes) or (len(items) and not 0 <= items.min() <= items.max() < len(table)):
+        raise FaultError("packed", "items that no label has")
+
+
+def _pairs() -> list[UserPairs]:
+    keys = settings_of(small_plan()).stream_keys(SECRET)
+    schedule = small_plan().schedule
+    return [pairs for _, _, pairs in pairs_of_events(batch_of(_LOG), schedule, keys, windows_per_slab=4, shards=1)]
+
+
+@functools.cache
+def _packed_samples() -> list[Sample]:
+    pairs = _pairs()
+    samples = [
+        Sample(f"pairs {index}", blob, "", (), "pairs") for index, blob in enumerate(pair_messages(pairs[0], 400))
+    ]
+    holders = ItemHolders.of_pairs(pairs[0])
+    samples += [Sample(f"holders {n}", blob, "", (), "holders") for n, blob in enumerate(holder_messages(holders, 400))]
+    users, hits = np.arange(20, dtype=np.uint64) * 77, np.ones(20, np.uint32)
+    return [*samples, *(Sample("budgets", cell, "", (), "budgets") for cell in budget_cells(users, hits))]
+
+
+def _read_packed(sample: Sample, data: bytes) -> Any:
+    """Unpacked and used, as a stage does."""
+    if sample.context == "budgets":
+        budgets = UserBudgets([data, sample.data])
+        return [budgets.to_cells(), len(budgets)]
+    if sample.context == "pairs":
+        pairs = UserPairs.from_bytes(data)
+        _check_table(pairs.table, pairs.items)
+        return ItemHolders.of_pairs(UserPairs.merge([pairs, UserPairs.from_bytes(sample.data)])).to_bytes()
+    holders = ItemHolders.from_bytes(data)
+    _check_table(holders.table, holders.items)
+    merged_holders = ItemHolders.merge([holders, ItemHolders.from_bytes(sample.data)])
+    return [
+        merged_holders.to_bytes(),
+        [merged_holders.select_range(part).counts.tolist() for _, part in merged_holders.by_window()],
+    ]
+
+
+def state_readers() -> list[Reader]:
+    own = {"place": place_bytes, "marks": ()}
+    return [
+        Reader("progress", _progress_samples, (StreamError,), read=_read_progress, cost=0.5, **own),
+        Reader("batch", _batch_samples, (ValueError,), read=_read_batch, cost=0.3, **own),
+        Reader("packed", _packed_samples, (ValueError,), read=_read_packed, cost=0.3, **own),
+    ]

@@ -1,0 +1,37 @@
+"""Bombs and giants, each in a process of its own, with limits of CPU and memory; the ones of gigabytes are ``long``."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+
+from tests.fuzz.big_case import BigCase
+from tests.fuzz.big_cases import big_cases
+from tests.fuzz.child import read_in_child
+
+_CASES = big_cases()
+
+
+def _marked(case: BigCase) -> object:
+    return pytest.param(case, id=f"{case.reader}, {case.name}", marks=[pytest.mark.long] if case.is_long else [])
+
+
+@pytest.mark.parametrize("case", [_marked(case) for case in _CASES])
+def test_giants_are_read_or_refused_within_their_limits(case: BigCase, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / f"big{case.ending}"
+    case.write(path)
+    os.chmod(path, 0o600)
+    read = read_in_child(case.reader, case.sample, str(path), case.seconds)
+    path.unlink()
+    assert read.verdict in (("accepted", "refused") if case.verdict == "either" else (case.verdict,)), read.words
+    assert read.megabytes <= case.megabytes
+
+
+def test_a_case_that_takes_too_long_or_dies_is_noticed(tmp_path: pathlib.Path) -> None:
+    """The limits above are real: a file that takes seconds is ended at one, and a reader that waits is found."""
+    case = next(case for case in _CASES if case.name == "1 GB in one line" and case.ending == ".jsonl.gz")
+    path = tmp_path / f"big{case.ending}"
+    case.write(path)
+    assert read_in_child(case.reader, case.sample, str(path), 1).verdict == "hang"

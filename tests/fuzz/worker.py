@@ -1,0 +1,124 @@
+"""The process that tries mutants: it may hang or die, and whoever watches it knows at which one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tests.fuzz.memory import Memory
+from tests.fuzz.reader import FaultError, Mutant, Reader, mutant, outcome
+from tests.fuzz.readers import all_readers
+from tests.fuzz.tally import SharedTally, Tally
+
+MOST_BYTES = 512 << 20  # that a case may take
+MOST_SECONDS = 10.0  # of CPU
+_READ_TWICE_EVERY = 4
+_BATCH = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """The cases begin .. end - 1 of one reader."""
+
+    reader: str
+    seed: int
+    begin: int
+    end: int
+
+
+def run(task: Task, tally_path: str, findings_path: str) -> None:
+    """Tries all cases of the task; appends what must not be to the findings, a JSON object a line."""
+    faulthandler.enable()
+    reader = all_readers()[task.reader]
+    samples = reader.samples()
+    shared, tally = SharedTally(tally_path), SharedTally(tally_path).read()
+    base = Memory()
+    with _folder() as folder, open(findings_path, "a", encoding="utf-8") as findings:
+        _warm_up(reader, samples, folder)
+        base = Memory()
+        for first in range(task.begin, task.end, _BATCH):
+            mutants = [mutant(reader, samples, task.seed, n) for n in range(first, min(first + _BATCH, task.end))]
+            placed = [reader.place(folder, f"m{one.number}", one.sample, one.data) for one in mutants]
+            time.sleep(reader.settle_seconds)
+            for one, place in zip(mutants, placed, strict=True):
+                _try(reader, one, place, tally, shared, base, findings)
+                if isinstance(place, str):
+                    with contextlib.suppress(OSError):
+                        os.unlink(place)
+    tally.number = -1
+    shared.write(tally)
+
+
+def _warm_up(reader: Reader, samples: Any, folder: str) -> None:
+    """Libraries take memory when they are first used; and a sample that is refused would make a campaign of nothing."""
+    for index, sample in enumerate(samples):
+        place = reader.place(folder, f"s{index}", sample, sample.data)
+        time.sleep(reader.settle_seconds)
+        if outcome(reader, sample, place)[0] != "accepted":
+            raise AssertionError(f"the sample {sample.name!r} of {reader.name} is refused")
+
+
+def _try(
+    reader: Reader, one: Mutant, place: Any, tally: Tally, shared: SharedTally, base: Memory, findings: Any
+) -> None:
+    tally.number, tally.began = one.number, time.process_time()
+    shared.write(tally)
+    fault = None
+    try:
+        verdict, told = outcome(reader, one.sample, place)
+        if one.number % _READ_TWICE_EVERY == 0 and (not isinstance(place, str) or os.path.isfile(place)):
+            again = outcome(reader, one.sample, place)
+            if again != (verdict, told):
+                raise FaultError("again", f"{verdict}, and at the second reading {again[0]} or something else")
+        tally.accepted += verdict == "accepted"
+        tally.refused += verdict == "refused"
+    except FaultError as error:
+        fault = error
+    seconds, memory = time.process_time() - tally.began, base.grown()
+    if fault is None and memory > MOST_BYTES:
+        fault = FaultError("memory", f"{memory >> 20} MB")
+    if fault is None and seconds > MOST_SECONDS:
+        fault = FaultError("slow", f"{seconds:.1f} s of CPU")
+    if seconds > tally.slowest:
+        tally.slowest, tally.slowest_number = seconds, one.number
+    tally.memory = max(tally.memory, memory)
+    tally.cases += 1
+    if fault is not None:
+        tally.faults += 1
+        findings.write(finding(reader.name, one, fault.kind, str(fault)) + "\n")
+        findings.flush()
+    tally.number = -1
+    shared.write(tally)
+
+
+def finding(reader: str, one: Mutant, kind: str, what: str) -> str:
+    return json.dumps({"reader": reader, "number": one.number, "sample": one.sample.name, "kind": kind, "what": what})
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[str]:
+    """In memory where the system has such a place: nothing here has to outlive the machine."""
+    with tempfile.TemporaryDirectory(
+        prefix="shh-fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    ) as path:
+        yield path
+
+
+def main() -> None:
+    """Tasks as JSON lines on standard input, one after the other; each answered by a line when it is done."""
+    tally_path, findings_path = sys.argv[1:]
+    for line in sys.stdin:
+        run(Task(**json.loads(line)), tally_path, findings_path)
+        print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main()
