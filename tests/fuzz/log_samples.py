@@ -26,7 +26,7 @@ TEXT_TIMES = EventFields()
 SECONDS = EventFields(time_unit="s")
 MILLIS = EventFields(time_unit="ms")
 
-_BEGIN = datetime.datetime(2017, 10, 1, 3, 41, 27, tzinfo=datetime.timezone.utc)
+_BEGIN = datetime.datetime(2017, 10, 1, 3, 41, 27, tzinfo=datetime.UTC)
 USERS = [f"user-QZX-{row % 9}" for row in range(ROWS)]
 ITEMS = [f"item-QZX-{row % 5}" for row in range(ROWS)]
 ODD_USERS = [f"Ünï QZX\u2028{row}" for row in range(ROWS)]

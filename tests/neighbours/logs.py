@@ -53,7 +53,7 @@ def expected_pairs(events: Iterable[Event]) -> frozenset[tuple[int, str, str]]:
 
 
 def iso(micros: int) -> str:
-    moment = datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(microseconds=micros)
+    moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=micros)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
