@@ -83,7 +83,7 @@ def avro_cases() -> list[BigCase]:
             for name, field in huge
         ),
         BigCase("array of 2^31 nulls", *log, _avro([(1, zigzag(2**31) + b"\0" + record)], "null", _beside(_NULLS))),
-        BigCase("16 MB of tiny records", *log, _avro([(4 * MB, bytes(12 * MB))], "null"), "accepted", 30, is_long=True),
+        BigCase("16 MB of tiny records", *log, _avro([(4 * MB, bytes(12 * MB))], "null"), "accepted", 30),
         BigCase("a record in itself", *log, _avro([(1, b"\2" * MB)], "null", _beside(_RECORD))),
         BigCase("type nested 30,000 deep", *log, _avro([], "null", _nested_type(30_000))),
         BigCase("schema nested a million deep", *log, _avro([(1, b"")], "null", b"[" * 10**6)),
@@ -93,12 +93,12 @@ def avro_cases() -> list[BigCase]:
         BigCase("2^60 entries of metadata", *log, as_file(lambda: b"Obj\1" + zigzag(2**60) + b"\2a\2b" * 10**5)),
         BigCase("100,000 empty blocks", *log, _avro([(0, b"")] * 100_000, "null"), "either", 30),
         BigCase(
-            "report, block of 1 GB",
+            "block of 1 GB",
             *report,
             _report_avro([(1, _bomb("deflate", 1024 * MB))]),
             megabytes=1024,  # of a block 256 MB are unpacked, and zlib holds them twice
         ),
-        BigCase("report, 2^60 heavy hitters", *report, _report_avro([(1, _hitters(2**60))])),
+        BigCase("2^60 heavy hitters", *report, _report_avro([(1, _hitters(2**60))])),
         BigCase("schema nested a million deep", "avro-schema", "text", "", as_file(lambda: _nested_type(10**6))),
         BigCase("30,000 fields", "avro-schema", "text", "", as_file(lambda: wide % names)),
         BigCase(
@@ -163,9 +163,7 @@ def _repeated(text: str, rows: int) -> dict[str, Any]:
 def parquet_cases() -> list[BigCase]:
     log = ("parquet", "dictionary", ".parquet")
     return [
-        BigCase(
-            "5 million equal rows", *log, _parquet(lambda: _repeated("u", 5 * 10**6)), "accepted", 60, is_long=True
-        ),
+        BigCase("5 million equal rows", *log, _parquet(lambda: _repeated("u", 5 * 10**6)), "accepted", 60),
         # A page is decoded whole; its label is there in up to four copies.
         BigCase("one label of 300 MB", *log, _parquet(lambda: _repeated("u" * (300 * MB), 10)), "either", 10, 1536),
         BigCase(
@@ -178,7 +176,6 @@ def parquet_cases() -> list[BigCase]:
             "either",
             30,
             1536,
-            is_long=True,
         ),
         BigCase(
             "20,000 columns",

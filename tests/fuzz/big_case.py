@@ -13,7 +13,7 @@ MB = 1 << 20
 class BigCase:
     """write: puts the input at a path. sample: whose context the reader takes. verdict: what must come of it.
 
-    seconds: of CPU. A case is read at the speed of its bytes: those that have gigabytes get more, and are ``long``.
+    seconds: of CPU. A case is read at the speed of its bytes: those that have gigabytes get more.
     """
 
     name: str
@@ -24,7 +24,6 @@ class BigCase:
     verdict: str = "refused"
     seconds: float = 10
     megabytes: float = 512
-    is_long: bool = False
 
 
 def as_file(data: Callable[[], bytes]) -> Callable[[pathlib.Path], None]:

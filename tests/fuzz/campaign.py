@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -66,7 +67,7 @@ def run(cases: dict[str, int], seed: int, folder: pathlib.Path) -> Result:
                     task = watched.run(task, tally, result.found)
             result.tallies[name] = tally
     finally:
-        watched.stop()
+        watched.close()
     return result
 
 
@@ -80,6 +81,9 @@ class _Watched:
         self._read_to = 0
         self._shared = SharedTally(str(self._tally_path))
         self._process: subprocess.Popen[str] | None = None
+        # In memory where the system has such a place: nothing of it has to outlive the machine.
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self._mutants = tempfile.TemporaryDirectory(prefix="shh-fuzz-", dir=memory)
 
     def run(self, task: Task, tally: Tally, found: list[Found]) -> Task:
         """Runs the task, or as much of it as the process lives. Returns what is left of it."""
@@ -109,10 +113,21 @@ class _Watched:
             self._process.wait()
             self._process = None
 
+    def close(self) -> None:
+        self.stop()
+        self._mutants.cleanup()
+
     def _start(self) -> subprocess.Popen[str]:
         with open(self._folder / "stderr", "w") as stderr:
             return subprocess.Popen(
-                [sys.executable, "-m", "tests.fuzz.worker", str(self._tally_path), str(self._findings)],
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.fuzz.worker",
+                    str(self._tally_path),
+                    str(self._findings),
+                    self._mutants.name,
+                ],
                 cwd=_ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Bombs and giants, each in a process of its own, with limits of CPU and memory; the ones of gigabytes are ``long``."""
+"""Bombs and giants, each in a process of its own, with limits of CPU and memory. Most are for ``make fuzz``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,35 @@ from tests.fuzz.big_cases import big_cases
 from tests.fuzz.child import read_in_child
 
 _CASES = big_cases()
+_QUICK = (
+    *(
+        "json, 100 MB line",
+        "csv, 100 MB of one cell",
+        "json, nested a million deep, closed",
+        "gzip, 256 MB of blank lines",
+    ),
+    *(
+        "avro, block of 1 GB, deflate",
+        "avro, block of 1 GB, zstandard",
+        "avro, 2^62 records",
+        "avro, map of 2^62 values",
+    ),
+    *("avro, array of minus 2^62 values", "avro, type nested 30,000 deep", "avro, 2^60 entries of metadata"),
+    *("parquet, footer that says 4 GB", "report, 2^60 heavy hitters", "report, nested a million deep"),
+    *("plan, hits without end", "progress, nested a million deep", "topic-record, nested a million deep"),
+)
+
+
+def _name(case: BigCase) -> str:
+    return f"{case.reader}, {case.name}"
 
 
 def _marked(case: BigCase) -> object:
-    return pytest.param(case, id=f"{case.reader}, {case.name}", marks=[pytest.mark.long] if case.is_long else [])
+    return pytest.param(case, id=_name(case), marks=[] if _name(case) in _QUICK else [pytest.mark.long])
+
+
+def test_the_quick_cases_are_cases() -> None:
+    assert set(_QUICK) <= {_name(case) for case in _CASES}
 
 
 @pytest.mark.parametrize("case", [_marked(case) for case in _CASES])
@@ -29,6 +54,7 @@ def test_giants_are_read_or_refused_within_their_limits(case: BigCase, tmp_path:
     assert read.megabytes <= case.megabytes
 
 
+@pytest.mark.long
 def test_a_case_that_takes_too_long_or_dies_is_noticed(tmp_path: pathlib.Path) -> None:
     """The limits above are real: a file that takes seconds is ended at one, and a reader that waits is found."""
     case = next(case for case in _CASES if case.name == "1 GB in one line" and case.ending == ".jsonl.gz")

@@ -10,7 +10,6 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from tests.fuzz.memory import Memory
@@ -34,19 +33,22 @@ class Task:
     end: int
 
 
-def run(task: Task, tally_path: str, findings_path: str) -> None:
-    """Tries all cases of the task; appends what must not be to the findings, a JSON object a line."""
+def run(task: Task, tally_path: str, findings_path: str, folder: str) -> None:
+    """Tries all cases of the task; appends what must not be to the findings, a JSON object a line.
+
+    folder: for the mutants; whoever watches removes it.
+    """
     faulthandler.enable()
     reader = all_readers()[task.reader]
     samples = reader.samples()
     shared, tally = SharedTally(tally_path), SharedTally(tally_path).read()
     base = Memory()
-    with _folder() as folder, open(findings_path, "a", encoding="utf-8") as findings:
-        _warm_up(reader, samples, folder)
+    with open(findings_path, "a", encoding="utf-8") as findings, tempfile.TemporaryDirectory(dir=folder) as own:
+        _warm_up(reader, samples, own)
         base = Memory()
         for first in range(task.begin, task.end, _BATCH):
             mutants = [mutant(reader, samples, task.seed, n) for n in range(first, min(first + _BATCH, task.end))]
-            placed = [reader.place(folder, f"m{one.number}", one.sample, one.data) for one in mutants]
+            placed = [reader.place(own, f"m{one.number}", one.sample, one.data) for one in mutants]
             time.sleep(reader.settle_seconds)
             for one, place in zip(mutants, placed, strict=True):
                 _try(reader, one, place, tally, shared, base, findings)
@@ -103,20 +105,11 @@ def finding(reader: str, one: Mutant, kind: str, what: str) -> str:
     return json.dumps({"reader": reader, "number": one.number, "sample": one.sample.name, "kind": kind, "what": what})
 
 
-@contextlib.contextmanager
-def _folder() -> Iterator[str]:
-    """In memory where the system has such a place: nothing here has to outlive the machine."""
-    with tempfile.TemporaryDirectory(
-        prefix="shh-fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    ) as path:
-        yield path
-
-
 def main() -> None:
     """Tasks as JSON lines on standard input, one after the other; each answered by a line when it is done."""
-    tally_path, findings_path = sys.argv[1:]
+    tally_path, findings_path, folder = sys.argv[1:]
     for line in sys.stdin:
-        run(Task(**json.loads(line)), tally_path, findings_path)
+        run(Task(**json.loads(line)), tally_path, findings_path, folder)
         print("done", flush=True)
 
 
