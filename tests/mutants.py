@@ -168,6 +168,9 @@ def run(scopes: list[str], sample: int | None, seed: int, jobs: int, again: bool
     chosen = chosen_mutants(scopes, sample, seed)
     wanted = {"not run", *(["survived", "took too long"] if again else [])}
     names = [mutant.name for mutant in chosen if mutant.outcome in wanted]
+    if not chosen:
+        print(f"no mutants of {' '.join(scopes)} in {WORK.name}/: check the name, or remove that folder to begin anew")
+        return 1
     print(f"{len(chosen)} mutants, {len(names)} of them to run", flush=True)
     if not names:
         return 0
@@ -301,6 +304,9 @@ def main() -> int:
     parser.add_argument("--known", action="store_true")
     given = parser.parse_args()
     scopes = [scope.removeprefix("dp_transforms/").removesuffix(".py").strip("/") for scope in given.scopes]
+    for scope in scopes:
+        if not (ROOT / "dp_transforms" / scope).is_dir() and not (ROOT / "dp_transforms" / f"{scope}.py").is_file():
+            parser.error(f"there is no folder and no module dp_transforms/{scope}")
     if given.action == "run" and given.tests:
         return run_with_tests(scopes, given.sample, given.seed, given.tests)
     if given.action == "run":
