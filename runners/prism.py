@@ -14,8 +14,8 @@ from runners.portable import portable_options
 
 PRISM = "prism"
 _START_SECONDS = 120.0
-# Prism cuts a bundle that made no progress for a tenth of a second, and then lets two bundles have one key at once: what
-# the first of them writes to its state is lost.
+# Prism cuts a bundle that makes no progress for a tenth of a second, and then lets two bundles have one key at once:
+# what the first of them writes to the state is lost (docs/engines.md).
 _CUT_NO_BUNDLE = "--experiments=prism_disable_sdf_split"
 
 
