@@ -12,7 +12,10 @@ import time
 import apache_beam as beam
 import psutil
 import pytest
+from apache_beam.coders import VarIntCoder
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
 from runners import flink, job_service, prism
 from runners.engine_process import EngineError, EngineProcess, engine_file
@@ -80,6 +83,27 @@ def test_embedded_flink_runs_loops_and_takes_checkpoints(tmp_path):
 def test_prism_runs_loops(tmp_path):
     with prism.Prism(log_path=tmp_path / "prism.log") as engine:
         _run_loops(prism.options(engine.endpoint), tmp_path / "out.jsonl")
+
+
+class CountSlowly(beam.DoFn):
+    """Key and value -> how many values of the key there were before. So slow that Prism may want to cut its bundle."""
+
+    SEEN = ReadModifyWriteStateSpec("seen_v1", VarIntCoder())
+
+    def process(self, element, seen=beam.DoFn.StateParam(SEEN)):
+        before = seen.read() or 0
+        time.sleep(0.3)
+        seen.write(before + 1)
+        yield before
+
+
+@_needs("prism")
+def test_prism_gives_a_key_to_one_bundle_at_a_time():
+    """It does not when it cuts bundles: what one of two bundles writes to the state is then lost."""
+    with prism.Prism() as engine, beam.Pipeline(options=PipelineOptions(prism.options(engine.endpoint))) as pipeline:
+        values = pipeline | beam.Create([0]) | beam.FlatMap(lambda _: [("key", number) for number in range(12)])
+        seen = values | "Slow" >> beam.ParDo(CountSlowly())
+        assert_that(seen, equal_to(list(range(12))))
 
 
 def test_job_service_runs_a_bounded_pipeline(tmp_path):
