@@ -76,7 +76,7 @@ def draft_of(output: Path) -> Iterator[pathlib.Path]:
     Removes drafts of this output that dead processes of this user left. Raises OSError where none can be made.
     """
     target = pathlib.Path(output)
-    _remove_dead_drafts(target)
+    remove_dead_drafts(target)
     folder, lock = _make_draft(target)
     try:
         yield folder
@@ -171,7 +171,8 @@ def _new_lock(path: pathlib.Path) -> int | None:
     return descriptor
 
 
-def _remove_dead_drafts(output: pathlib.Path) -> None:
+def remove_dead_drafts(output: pathlib.Path) -> None:
+    """Removes what processes that were killed left beside this output; never what a live one writes."""
     name = re.compile(rf"\.{re.escape(output.name)}\.[0-9a-f]{{16}}\.partial")
     with contextlib.suppress(OSError), os.scandir(output.parent) as entries:
         for entry in entries:
@@ -188,19 +189,31 @@ def _remove_if_dead(entry: os.DirEntry[str]) -> None:
         lock = os.open(os.path.join(entry.path, _LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         if found.st_mtime < time.time() - _STALE_SECONDS:
-            shutil.rmtree(entry.path, ignore_errors=True)
+            os.rmdir(entry.path)  # the lock comes first and goes last: without one nothing of ours is in it
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(entry.path, ignore_errors=True)
+        _remove_folder(entry.path)
     finally:
         os.close(lock)
+
+
+def _remove_folder(folder: str) -> None:
+    """The lock last: what is killed in the middle leaves a draft that can still be told to be dead."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name != _LOCK:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove(folder: str) -> None:
     """Again where a worker, which is still at work, put a file into it in the meantime."""
     for _ in range(_MOST_TRIES):
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove_folder(folder)
         if not os.path.lexists(folder):
             break
         time.sleep(0.01)

@@ -6,7 +6,6 @@ cannot loop. The state is what `PartitionProgress` says; messages and state beco
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import time
@@ -25,6 +24,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from dp_transforms import report_coder
 from dp_transforms.counted_groups import Key, Sent
 from dp_transforms.domain_source import DomainSource
+from dp_transforms.event_files.log_chunk import one_line
 from dp_transforms.event_streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
 from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.event_streams.stream_source import PartitionReader, StreamError, StreamPartition
@@ -283,9 +283,16 @@ class _PollDoFn(KeyedStageDoFn):
         """The last arrival that counts, where there is a stop file: by its change time, which the kernel sets when it
         comes there. The same for all partitions, whatever happens to the file after it was first seen here."""
         if self._stop_micros is None and self._polling.stop_file is not None:
-            with contextlib.suppress(OSError):
-                asked_micros = os.stat(self._polling.stop_file).st_ctime_ns // 1000
-                self._stop_micros = self._polling.clock.stop_micros(asked_micros)
+            try:
+                asked_micros = os.lstat(self._polling.stop_file).st_ctime_ns // 1000
+            except FileNotFoundError:
+                return None
+            except OSError as error:  # whether a stop was asked for cannot be told, so nothing may be counted
+                raise StreamError(
+                    f"{one_line(self._polling.stop_file)}: the stop file cannot be looked for ({error.strerror}). Let"
+                    " every worker see its folder, or name another with --stop-file."
+                ) from None
+            self._stop_micros = self._polling.clock.stop_micros(asked_micros)
         return self._stop_micros
 
 

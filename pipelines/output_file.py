@@ -8,13 +8,14 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from dp_transforms.local_files import Path, draft_of, publish, write_whole
+from dp_transforms.local_files import Path, draft_of, publish, remove_dead_drafts, write_whole
 from pipelines.options import UserError
 
 
 def check_output(output: Path, option: str = "--output") -> None:
     """Raises UserError for an output that could not be written: call it before the work, which may spend a budget."""
     if os.path.lexists(output):
+        remove_dead_drafts(pathlib.Path(output))  # of a run that was killed when it had published
         raise _exists(f"{option} {os.fspath(output)}")
     if not pathlib.Path(output).absolute().parent.is_dir():
         raise UserError(

@@ -88,7 +88,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
 def _parts(file: IO[bytes], header: Header, schema: EventSchema) -> Iterator[tuple[ArrowColumns, int]]:
     """Some records, and how far the file is read with them."""
     decoder = RecordDecoder(schema)
-    whole_bytes = _WHOLE_BLOCK_BYTES_OF_REPEATS if schema.has_repeats else _WHOLE_BLOCK_BYTES
+    whole_bytes = whole_block_bytes(schema)
     for count, begin, length in iter_frames(file, header):
         try:
             data = read_block(file, header, begin, length, whole_bytes)
@@ -97,6 +97,11 @@ def _parts(file: IO[bytes], header: Header, schema: EventSchema) -> Iterator[tup
                 yield to_arrow(part, schema), begin + length
         else:
             yield decoder.decode(count, data), begin + length
+
+
+def whole_block_bytes(schema: EventSchema) -> int:
+    """How many bytes of records `RecordDecoder` may be given at once; more are for `decode_one_by_one`."""
+    return _WHOLE_BLOCK_BYTES_OF_REPEATS if schema.has_repeats else _WHOLE_BLOCK_BYTES
 
 
 ArrowColumns = tuple[pa.Array, pa.Array, pa.Array]

@@ -37,9 +37,10 @@ from dp_transforms.rejected_events import RejectedEvents
 
 MAX_DEPTH = 200  # far below what Python's parser can recurse
 MAX_VALUES = 500_000  # commas outside of texts, to be precise: each value can become hundreds of bytes of Python's
-_BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES = 4 << 20  # a broken line of two bytes costs a hundred; larger blocks win nothing
 _ARROW_BLOCK_BYTES = 1 << 20
 _LOOKED_AT_LINES = 100
+_JSON_BLANKS = b" \t\r\n"
 
 _NOT_JSON_NUMBER = re.compile(rb"[:,\[\s]-?(?:NaN|Inf)")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -325,6 +326,9 @@ class _LineParser:
 
     def parse(self, line: bytes) -> dict[str, Any] | None:
         """The object of a line; None if the line is broken."""
+        line = line.removeprefix(UTF8_MARK).strip(_JSON_BLANKS)
+        if not (line.startswith(b"{") and line.endswith(b"}")):
+            return None  # told at once: a small file can hold very many of them
         commas = line.count(b",")
         if commas > MAX_VALUES and commas - sum(text[0].count(b",") for text in _STRING.finditer(line)) > MAX_VALUES:
             return None
@@ -332,7 +336,7 @@ class _LineParser:
             return None
         try:
             # Bytes that are no UTF-8 matter only in the fields that are used, where they become a fault of the cell.
-            event = self._decoder.decode(line.removeprefix(UTF8_MARK).decode("utf-8", "surrogateescape"))
+            event = self._decoder.decode(line.decode("utf-8", "surrogateescape"))
         except (ValueError, RecursionError):
             return None
         return event if isinstance(event, dict) and not isinstance(event, _Repeated) else None

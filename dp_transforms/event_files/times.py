@@ -16,6 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dp_transforms.monitoring.event_batch import MAX_ID_BYTES
+
 _MISSING, _BAD = 1, 5  # as in columns.py
 
 _MIN_MICROS = -62_135_596_800_000_000  # 0001-01-01
@@ -124,9 +126,16 @@ def _from_floats(numbers: npt.NDArray[np.float64], factor: int) -> tuple[npt.NDA
 
 
 def _ascii_text(array: pa.Array) -> pa.StringArray:
-    """The column as text. No time has a byte above 127 in it, so where a cell does, the cell is made unreadable."""
+    """The column as text. No time has a byte above 127 in it, so where a cell does, the cell is made unreadable.
+
+    So is one that is longer than an id may be: Avro passes over such cells in large blocks, and whether a time is read
+    must not depend on the block.
+    """
     text = array.cast(pa.binary()) if not pa.types.is_binary(array.type) else array
     text = text.fill_null(b"")
+    is_long = pc.greater(pc.binary_length(text), MAX_ID_BYTES)
+    if is_long.true_count:
+        text = pc.if_else(is_long, pa.scalar(b"?", pa.binary()), text)
     try:
         return text.cast(pa.string())
     except pa.ArrowInvalid:

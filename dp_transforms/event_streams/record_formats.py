@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from dp_transforms.event_files import avro, columns, json_lines
 from dp_transforms.event_files.avro_container import MAX_BLOCK_BYTES
+from dp_transforms.event_files.avro_records import decode_one_by_one
 from dp_transforms.event_files.avro_schema import EventSchema, check_schema
 from dp_transforms.event_files.line_blocks import MAX_LINE_BYTES
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError
@@ -197,6 +198,7 @@ class AvroRecordDecoder:
         self._end_mark = os.urandom(_END_MARK_BYTES)
         self._many = avro.RecordDecoder(self._schema, self._end_mark)
         self._one = avro.RecordDecoder(self._schema)
+        self._whole_bytes = avro.whole_block_bytes(self._schema)
 
     def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
         """See `RecordDecoder`."""
@@ -228,7 +230,7 @@ class AvroRecordDecoder:
             return
         span = bodies[begin:end]
         try:
-            if sum(map(len, span)) <= MAX_BLOCK_BYTES:
+            if sum(map(len, span)) <= self._whole_bytes:
                 data = self._end_mark.join([*span, b""])
                 parts.append(self._many.decode(len(span), data))
                 kept.append(np.arange(begin, end))
@@ -242,11 +244,18 @@ class AvroRecordDecoder:
             return
         for row in range(begin, end):
             try:
-                part = self._one.decode(1, bodies[row])
+                part = self._decode_alone(bodies[row])
             except Exception:  # as above: this record is the broken one
                 continue
             parts.append(part)
             kept.append(np.array([row]))
+
+    def _decode_alone(self, body: bytes) -> avro.ArrowColumns:
+        """Raises anything for a value that is not one record."""
+        if len(body) <= self._whole_bytes:
+            return self._one.decode(1, body)
+        (records,) = decode_one_by_one(iter([body]), 1, self._schema)
+        return avro.to_arrow(records, self._schema)
 
 
 class _Reasons:
