@@ -258,7 +258,7 @@ def test_an_avro_block_that_unpacks_to_more_than_the_bound_is_refused(tmp_path, 
 
     path = avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, avro_block(1, b"\0" * 5_000_000))
     assert path.stat().st_size < 20_000
-    monkeypatch.setattr(avro, "MAX_RECORD_BYTES", 1_000_000)
+    monkeypatch.setattr(avro, "_MAX_BLOCK_BYTES", 1_000_000)
     assert "unpacks to more than 1000000 bytes" in refusal(path)
 
 
