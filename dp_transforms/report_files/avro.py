@@ -105,7 +105,7 @@ def _parts() -> tuple[Any, Any, Any]:
     place = [field["name"] for field in fields].index("heavy_hitters")
     before, behind = ({**schema, "fields": part} for part in (fields[:place], fields[place + 1 :]))
     parts = (before, fields[place]["type"]["items"], behind)
-    return tuple(fastavro.parse_schema(part) for part in parts)  # type: ignore[return-value]
+    return tuple(fastavro.parse_schema(part) for part in parts)
 
 
 def _inflate(data: bytes) -> bytes:

@@ -176,8 +176,8 @@ def _check_json_size(data: bytes) -> None:
         in_text = np.logical_xor.accumulate(piece == ord('"')) ^ inside
         inside = bool(in_text[-1])
         outside = piece[~in_text]
-        values += np.count_nonzero((outside == ord("{")) | (outside == ord("[")))
-        commas += np.count_nonzero(outside == ord(","))
+        values += int(np.count_nonzero((outside == ord("{")) | (outside == ord("["))))
+        commas += int(np.count_nonzero(outside == ord(",")))
     # A report is an object with a list of objects of three fields; 2^16 is more than what is beside them.
     if values > MAX_HEAVY_HITTERS + (1 << 16) or commas > 3 * MAX_HEAVY_HITTERS + (1 << 16):
         raise too_many_heavy_hitters()

@@ -101,7 +101,7 @@ def avro_cases() -> list[BigCase]:
         BigCase("10 million heavy hitters", *report, _report_avro([(1, _hitters_packed(10**7))])),
         BigCase("10 million blocks of a heavy hitter", *report, _report_avro([(1, _hitters_packed(6 * 10**6, 1))])),
         BigCase("a million records", *report, _report_avro([(10**6, PACK["deflate"](_TINY_RECORD * 10**6))])),
-        BigCase("2^60 heavy hitters", *report, _report_avro([(1, _hitters(2**60))])),
+        BigCase("2^60 heavy hitters", *report, _report_avro([(1, PACK["deflate"](_hitters(2**60, bytes(99))))])),
         BigCase("schema nested a million deep", "avro-schema", "text", "", as_file(lambda: _nested_type(10**6))),
         BigCase("30,000 fields", "avro-schema", "text", "", as_file(lambda: wide % names)),
         BigCase(
@@ -226,7 +226,7 @@ def _report_parquet(count: int, label: str, windows: int = 1, stream: str = "new
                 type=pa.list_(pa.field("element", pa.struct(fields), False)),
             )
         columns = [
-            pa.array([stream] * windows),
+            pa.DictionaryArray.from_arrays(pa.nulls(windows, pa.int32()).fill_null(0), pa.array([stream])),
             pa.array(starts).cast(pa.timestamp("us", "UTC")),
             pa.array([start + 10**6 for start in starts]).cast(pa.timestamp("us", "UTC")),
             hitters,
@@ -235,6 +235,8 @@ def _report_parquet(count: int, label: str, windows: int = 1, stream: str = "new
         fields = [field.with_type(column.type) for field, column in zip(schema, columns, strict=True)]
         table = pa.Table.from_arrays(columns, schema=pa.schema(fields, schema.metadata))
         # The schema of Arrow is not stored: the reader sees texts, as in a report.
-        pq.write_table(table, path, compression="zstd", store_schema=False)
+        with pq.ParquetWriter(path, table.schema, compression="zstd", store_schema=False) as writer:
+            writer.write_table(table)
+            writer.add_key_value_metadata({"shh.header": HEADER.to_json()})
 
     return write
