@@ -200,7 +200,6 @@ def parquet_cases() -> list[BigCase]:
         BigCase("a window of 10 million heavy hitters", *report, _report_parquet(10**7, "i")),
         BigCase("2^18 labels of a megabyte", *report, _report_parquet(2**18, "x" * MB)),
         BigCase("2^18 heavy hitters", *report, _report_parquet(2**18, "i"), "accepted", 30),
-        BigCase("1,000 windows of a stream of 10 MB", *report, _report_parquet(0, "", 1000, "s" * (10 * MB)), "either"),
         BigCase("footer that says 4 GB", *log, as_file(lambda: b"PAR1" + bytes(100) + b"\xff\xff\xff\xff" + b"PAR1")),
     ]
 
