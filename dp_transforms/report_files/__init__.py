@@ -17,7 +17,7 @@ from dp_transforms.report_files.files import (
     report_format,
     write_report_file,
 )
-from dp_transforms.report_files.json_lines import decode_report, encode_report
+from dp_transforms.report_files.json_lines import decode_report, encode_report, report_of_json
 from dp_transforms.report_files.records import HEADER_KEY, ReportFileError, ReportHeader
 
 __all__ = [
@@ -29,5 +29,6 @@ __all__ = [
     "read_report_file",
     "report_file_bytes",
     "report_format",
+    "report_of_json",
     "write_report_file",
 ]

@@ -1,11 +1,12 @@
 """Reports as an Avro object container file, with `WINDOW_REPORT_AVRO_SCHEMA` and the header in the file metadata.
 
 The container is read here and not by fastavro, which trusts the file: a 5 KB schema can end the process, and a small
-block can unpack to any size. fastavro only decodes records, by our schema.
+block can unpack to any size. fastavro only decodes fields and heavy hitters, by our schema.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
@@ -19,6 +20,7 @@ from dp_transforms.monitoring.window_report import WINDOW_REPORT_AVRO_SCHEMA, Wi
 from dp_transforms.report_files.records import (
     HEADER_KEY,
     MAX_HEADER_BYTES,
+    MAX_HEAVY_HITTERS,
     MAX_RECORD_BYTES,
     ReportFileError,
     ReportHeader,
@@ -26,6 +28,7 @@ from dp_transforms.report_files.records import (
     parse_header,
     parse_json,
     report_fields,
+    too_many_heavy_hitters,
 )
 
 _MAGIC = b"Obj\x01"
@@ -33,6 +36,8 @@ _SYNC_BYTES = 16
 _MAX_METADATA_ENTRIES = 64
 # A record takes at least a byte for each of its 4 variable-length fields and 8 for each of its 3 doubles.
 _MIN_RECORD_BYTES = 28
+# A writer puts records into a block until it has 16,000 bytes: the last of them may be of any size.
+_MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 16)
 
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
@@ -58,7 +63,6 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
 
 
 def _records(handle: IO[bytes], sync: bytes, deflated: bool) -> Iterator[WindowReport]:
-    schema = fastavro.parse_schema(without_logical_types(WINDOW_REPORT_AVRO_SCHEMA))
     while first := handle.read(1):
         count = _read_long(handle, first)
         data = _exactly(handle, _read_long(handle))
@@ -69,16 +73,46 @@ def _records(handle: IO[bytes], sync: bytes, deflated: bool) -> Iterator[WindowR
             raise ReportFileError("a block of the Avro file does not hold as many records as it says.")
         stream = io.BytesIO(block)
         for _ in range(count):
-            yield check_report(fastavro.schemaless_reader(stream, schema, None))
+            yield read_datum(stream)
         if stream.tell() != len(block):
             raise ReportFileError("a block of the Avro file holds more than its records.")
 
 
+def read_datum(stream: IO[bytes]) -> WindowReport:
+    """A report at the place where a stream is. Heavy hitters are counted before they are decoded.
+
+    Raises ReportFileError, or what fastavro raises for broken bytes.
+    """
+    before, heavy_hitter, behind = _parts()
+    fields: Any = fastavro.schemaless_reader(stream, before, None)
+    entries: list[Any] = []
+    while (count := _read_long(stream)) != 0:
+        if count < 0:  # a negative count is followed by the size of the block in bytes
+            count = -count
+            _read_long(stream)
+        if len(entries) + count > MAX_HEAVY_HITTERS:
+            raise too_many_heavy_hitters()
+        entries.extend(fastavro.schemaless_reader(stream, heavy_hitter, None) for _ in range(count))
+    rest: Any = fastavro.schemaless_reader(stream, behind, None)
+    return check_report({**fields, "heavy_hitters": entries, **rest})
+
+
+@functools.cache
+def _parts() -> tuple[Any, Any, Any]:
+    """Parsed schemas: the fields before the heavy hitters, a heavy hitter, and the fields behind them."""
+    schema = without_logical_types(WINDOW_REPORT_AVRO_SCHEMA)
+    fields = schema["fields"]
+    place = [field["name"] for field in fields].index("heavy_hitters")
+    before, behind = ({**schema, "fields": part} for part in (fields[:place], fields[place + 1 :]))
+    parts = (before, fields[place]["type"]["items"], behind)
+    return tuple(fastavro.parse_schema(part) for part in parts)
+
+
 def _inflate(data: bytes) -> bytes:
     inflater = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
-    block = inflater.decompress(data, MAX_RECORD_BYTES)
+    block = inflater.decompress(data, _MAX_BLOCK_BYTES)
     if not inflater.eof:  # bytes behind the end are no fault: fastavro leaves 3 of a checksum there
-        raise ReportFileError(f"a block of the Avro file is broken or unpacks to more than {MAX_RECORD_BYTES} bytes.")
+        raise ReportFileError(f"a block of the Avro file is broken or unpacks to more than {_MAX_BLOCK_BYTES} bytes.")
     return block
 
 
@@ -97,7 +131,7 @@ def _read_metadata(handle: IO[bytes]) -> dict[str, bytes]:
     return metadata
 
 
-def _exactly(handle: IO[bytes], size: int, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
+def _exactly(handle: IO[bytes], size: int, max_bytes: int = _MAX_BLOCK_BYTES) -> bytes:
     if not 0 <= size <= max_bytes:
         raise ReportFileError(f"a part of the Avro file says that it has {size} bytes; at most {max_bytes} are read.")
     data = handle.read(size)

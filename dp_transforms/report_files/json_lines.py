@@ -6,7 +6,7 @@ import datetime
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import IO
+from typing import IO, Any
 
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.report_files.records import (
@@ -37,7 +37,11 @@ def encode_report(report: WindowReport, *, ascii_only: bool = False) -> str:
 
 def decode_report(line: bytes | str) -> WindowReport:
     """Inverse of `encode_report`."""
-    fields = parse_json(line)
+    return report_of_json(parse_json(line))
+
+
+def report_of_json(fields: Any) -> WindowReport:
+    """The report of a JSON object that `encode_report` wrote. Raises ReportFileError."""
     if not isinstance(fields, dict):
         raise ReportFileError("a line is no JSON object.")
     for name in ("window_start", "window_end"):

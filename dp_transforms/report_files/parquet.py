@@ -6,24 +6,29 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dp_transforms.monitoring.window_report import WINDOW_REPORT_AVRO_SCHEMA, WindowReport
 from dp_transforms.report_files.records import (
     HEADER_KEY,
     MAX_HEADER_BYTES,
+    MAX_HEAVY_HITTERS,
+    MAX_RECORD_BYTES,
     ReportFileError,
     ReportHeader,
     check_report,
     parse_header,
     report_fields,
+    too_many_heavy_hitters,
 )
 
 _ROW_GROUP_WINDOWS = 1024
 _ROW_GROUP_HEAVY_HITTERS = 1 << 17
-# What a reader takes on: one window alone may be larger than a row group is meant to be.
-_MAX_VALUES_PER_COLUMN = 1 << 24
+# What a reader takes on: a window comes on top of what a row group has before it is full.
+_MAX_VALUES_PER_COLUMN = _ROW_GROUP_HEAVY_HITTERS + MAX_HEAVY_HITTERS
 _MAX_METADATA_ITEMS = 1 << 20
+_BATCH_WINDOWS = 64
 _TYPES = {"string": pa.string(), "long": pa.int64(), "double": pa.float64()}
 
 
@@ -66,28 +71,52 @@ def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowRepor
 def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     file = pq.ParquetFile(
         handle,
+        # A label of megabytes in every row takes a few bytes of the file, and so it does here until it is measured.
+        read_dictionary=["stream", "heavy_hitters.list.element.item", "heavy_hitters.list.element.zone"],
         # A table schema is text of up to 4/3 of the metadata that it carries.
         thrift_string_size_limit=2 * MAX_HEADER_BYTES,
         thrift_container_size_limit=_MAX_METADATA_ITEMS,
     )
-    schema = file.schema_arrow
+    schema = file.schema.to_arrow_schema()
     if not schema.equals(WINDOW_REPORT_ARROW_SCHEMA, check_metadata=False):
         raise ReportFileError("the Parquet schema is not that of a report, so shh did not write the file.")
     return parse_header((schema.metadata or {}).get(HEADER_KEY.encode())), _records(file)
 
 
 def _records(file: pq.ParquetFile) -> Iterator[WindowReport]:
+    # Where the metadata of a column contradict the schema, to ask for them ends the process, and scanning raises. It
+    # keeps nothing of what it reads.
+    file.scan_contents()
     for row_group in range(file.metadata.num_row_groups):
-        # Where the metadata of a column contradict the schema, to ask for them ends the process, and reading raises.
-        next(file.iter_batches(batch_size=1, row_groups=[row_group]), None)
         columns = file.metadata.row_group(row_group)
         if any(columns.column(i).num_values > _MAX_VALUES_PER_COLUMN for i in range(columns.num_columns)):
             raise ReportFileError(f"a row group of the Parquet file has more than {_MAX_VALUES_PER_COLUMN} values.")
-        for batch in file.iter_batches(batch_size=64, row_groups=[row_group]):
-            # Times as plain microseconds: the calendar of datetime ends before that of an int64.
-            columns_by_name = {
-                field.name: (column.cast(pa.int64()) if pa.types.is_timestamp(field.type) else column).to_pylist()
-                for field, column in zip(batch.schema, batch.columns, strict=True)
-            }
-            for row in zip(*columns_by_name.values(), strict=True):
-                yield check_report(dict(zip(columns_by_name, row, strict=True)))
+        for batch in file.iter_batches(batch_size=_BATCH_WINDOWS, row_groups=[row_group]):
+            if _is_within_bounds(batch):
+                yield from _decoded(batch)
+            else:
+                for row in range(len(batch)):
+                    window = batch.slice(row, 1)
+                    if not _is_within_bounds(window):
+                        raise too_many_heavy_hitters()
+                    yield from _decoded(window)
+
+
+def _is_within_bounds(batch: pa.RecordBatch) -> bool:
+    """Whether all of it is no more than one report may be."""
+    heavy_hitters = batch.column("heavy_hitters").flatten()
+    texts = (batch.column("stream"), heavy_hitters.field("item"), heavy_hitters.field("zone"))
+    size = sum(
+        pc.sum(pc.binary_length(text.dictionary).cast(pa.int64()).take(text.indices)).as_py() or 0 for text in texts
+    )
+    return len(heavy_hitters) <= MAX_HEAVY_HITTERS and size <= MAX_RECORD_BYTES
+
+
+def _decoded(batch: pa.RecordBatch) -> Iterator[WindowReport]:
+    # Times as plain microseconds: the calendar of datetime ends before that of an int64.
+    columns_by_name = {
+        field.name: (column.cast(pa.int64()) if pa.types.is_timestamp(field.type) else column).to_pylist()
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+    }
+    for row in zip(*columns_by_name.values(), strict=True):
+        yield check_report(dict(zip(columns_by_name, row, strict=True)))

@@ -9,13 +9,23 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 
 HEADER_KEY = "shh.header"
 HEADER_VERSION = 1
 MAX_HEADER_BYTES = 1 << 20
-# One record, or one block of a compressed file once unpacked. Files are read in pieces of at most this size.
-MAX_RECORD_BYTES = 1 << 28
+# One report, in every format: a heavy hitter of 3 bytes becomes some 400 once it is decoded. Checked on the way out and
+# in, and on the way in before anything is decoded.
+MAX_HEAVY_HITTERS = 1 << 18
+# One report as JSON; every other format takes less. Files are read in pieces of about this size.
+MAX_RECORD_BYTES = 1 << 25
+# What the JSON of a record takes at most beside its texts, and of each heavy hitter.
+_RECORD_FRAME_BYTES, _HEAVY_HITTER_FRAME_BYTES = 512, 80
+# JSON of less is parsed as it is: it becomes 50 times as much at most.
+_UNCOUNTED_JSON_BYTES = 1 << 20
+_COUNTED_BYTES = 1 << 20
 # 0001-01-01 and 9999-12-31T23:59:59.999999 UTC: what the calendar of datetime can tell.
 _FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 
@@ -82,9 +92,13 @@ def parse_header(data: bytes | str | None) -> ReportHeader:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """JSON of one text, without what the standard parser lets through: NaN, duplicate keys, unbounded nesting."""
+    """JSON of one text in UTF-8, without what the standard parser lets through: NaN, duplicate keys, unbounded nesting,
+    and more values than a report has."""
     try:
-        return json.loads(data, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+        text = data if isinstance(data, str) else data.decode()
+        if len(text) > _UNCOUNTED_JSON_BYTES:
+            _check_json_size(text.encode())
+        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except RecursionError as error:
         raise ReportFileError("the JSON is nested too deeply.") from error
     except ReportFileError:
@@ -113,6 +127,13 @@ def check_report(fields: Mapping[str, Any]) -> WindowReport:
         raise ReportFileError("window_end of a report must lie after window_start.")
     if report.delta > 1:
         raise ReportFileError("delta of a report must be in [0, 1].")
+    size = _RECORD_FRAME_BYTES + _json_bytes(report.stream)
+    size += sum(_HEAVY_HITTER_FRAME_BYTES + _json_bytes(entry.item) for entry in report.heavy_hitters)
+    if size > MAX_RECORD_BYTES:
+        raise ReportFileError(
+            f"the report of a window must have <= {MAX_RECORD_BYTES} bytes as JSON. Run with a higher threshold, or"
+            " shorter labels."
+        )
     return report
 
 
@@ -136,9 +157,42 @@ def in_file_order(reports: Iterable[WindowReport]) -> list[WindowReport]:
     return sorted(reports, key=lambda report: (report.stream, report.window_start, report.window_end))
 
 
+def too_many_heavy_hitters() -> ReportFileError:
+    return ReportFileError(
+        f"the report of a window must have <= {MAX_HEAVY_HITTERS} heavy hitters, got more. Run with a higher threshold."
+    )
+
+
+def _check_json_size(data: bytes) -> None:
+    """Raises ReportFileError for JSON that has more bytes, lists, objects or other values than a report or a header."""
+    # A header, or the run id of a record of a topic, may come on top.
+    if len(data) > MAX_RECORD_BYTES + MAX_HEADER_BYTES:
+        raise ReportFileError(f"the JSON has more than {MAX_RECORD_BYTES + MAX_HEADER_BYTES} bytes.")
+    # Without what is escaped, every other quote ends a text. Pairs of backslashes go first: a quote behind them is one.
+    plain = np.frombuffer(data.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
+    inside, values, commas = False, 0, 0
+    for begin in range(0, len(plain), _COUNTED_BYTES):
+        piece = plain[begin : begin + _COUNTED_BYTES]
+        in_text = np.logical_xor.accumulate(piece == ord('"')) ^ inside
+        inside = bool(in_text[-1])
+        outside = piece[~in_text]
+        values += int(np.count_nonzero((outside == ord("{")) | (outside == ord("["))))
+        commas += int(np.count_nonzero(outside == ord(",")))
+    # A report is an object with a list of objects of three fields; 2^16 is more than what is beside them.
+    if values > MAX_HEAVY_HITTERS + (1 << 16) or commas > 3 * MAX_HEAVY_HITTERS + (1 << 16):
+        raise too_many_heavy_hitters()
+
+
+def _json_bytes(text: str) -> int:
+    """What a text takes as JSON in UTF-8."""
+    return len(json.encoder.encode_basestring(text).encode())
+
+
 def _heavy_hitters(entries: Any) -> list[HeavyHitter]:
     if not isinstance(entries, (list, tuple)):
         raise ReportFileError("heavy_hitters of a report must be a list.")
+    if len(entries) > MAX_HEAVY_HITTERS:
+        raise too_many_heavy_hitters()
     heavy_hitters = []
     for entry in entries:
         _check_names(entry, HeavyHitter._fields)

@@ -10,16 +10,15 @@ from __future__ import annotations
 import functools
 import io
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import fastavro
 import fastavro.schema
 
 from dp_transforms.monitoring.window_report import WINDOW_REPORT_AVRO_SCHEMA, RunEnded, WindowReport
-from dp_transforms.report_files import ReportFileError, ReportHeader, decode_report, encode_report
-from dp_transforms.report_files.avro import without_logical_types
-from dp_transforms.report_files.records import check_report, is_unicode, parse_header, parse_json, report_fields
+from dp_transforms.report_files import ReportFileError, ReportHeader, encode_report, report_of_json
+from dp_transforms.report_files.avro import read_datum, without_logical_types
+from dp_transforms.report_files.records import is_unicode, parse_header, parse_json, report_fields
 from dp_transforms.report_streams.report_writer import ended_fields, parse_ended
 
 RECORD_FORMATS = ("json", "avro")
@@ -57,6 +56,7 @@ ENDED_AVRO_SCHEMA: dict[str, Any] = {
     ],
 }
 TOPIC_AVRO_SCHEMAS = (HEADER_AVRO_SCHEMA, REPORT_AVRO_SCHEMA, ENDED_AVRO_SCHEMA)
+_HEADER, _REPORT, _ENDED = range(3)
 
 
 def encode_record(record: TopicRecord, run_id: str, record_format: str) -> bytes:
@@ -81,16 +81,16 @@ def decode_record(value: bytes) -> tuple[str, TopicRecord]:
         return run_id, ReportHeader.from_fields(fields["header"])
     if set(fields) == {"ended"}:
         return run_id, parse_ended(fields["ended"])
-    return run_id, decode_report(json.dumps(fields))
+    return run_id, report_of_json(fields)
 
 
 def _encode_avro(record: TopicRecord, run_id: str) -> bytes:
     if isinstance(record, ReportHeader):
-        index, fields = 0, {"header": record.to_json()}
+        index, fields = _HEADER, {"header": record.to_json()}
     elif isinstance(record, RunEnded):
-        index, fields = 2, ended_fields(record)
+        index, fields = _ENDED, ended_fields(record)
     else:
-        index, fields = 1, report_fields(record)
+        index, fields = _REPORT, report_fields(record)
     fingerprint, schema = _schemas()[index]
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, schema, {"run_id": run_id, **fields})
@@ -104,16 +104,22 @@ def _decode_avro(value: bytes) -> tuple[str, TopicRecord]:
     index = next((index for index, (known, _) in enumerate(_schemas()) if known == fingerprint), None)
     if index is None:
         raise ReportFileError("the fingerprint of a record is of none of the schemas of reports.")
-    schema = _schemas()[index][1]
     try:
-        fields: Any = fastavro.schemaless_reader(stream, schema, None)
+        if index == _REPORT:
+            run_id: Any = fastavro.schemaless_reader(stream, "string", None)
+            report = read_datum(stream)
+        else:
+            fields: Any = fastavro.schemaless_reader(stream, _schemas()[index][1], None)
+    except ReportFileError:
+        raise
     except (EOFError, IndexError, ValueError, OverflowError, MemoryError) as error:
         raise ReportFileError("a record is no Avro datum of its schema.") from error
-    if stream.tell() != len(value) or not isinstance(fields, Mapping):
+    if stream.tell() != len(value):
         raise ReportFileError("a record holds more than its Avro datum.")
+    if index == _REPORT:
+        return run_id, report
     rest = {name: field for name, field in fields.items() if name != "run_id"}
-    records = (lambda: parse_header(rest["header"]), lambda: check_report(rest), lambda: parse_ended(rest))
-    return fields["run_id"], records[index]()
+    return fields["run_id"], parse_header(rest["header"]) if index == _HEADER else parse_ended(rest)
 
 
 @functools.cache

@@ -96,9 +96,12 @@ def avro_cases() -> list[BigCase]:
             "block of 1 GB",
             *report,
             _report_avro([(1, _bomb("deflate", 1024 * MB))]),
-            megabytes=1024,  # of a block 256 MB are unpacked, and zlib holds them twice
         ),
-        BigCase("2^60 heavy hitters", *report, _report_avro([(1, _hitters(2**60))])),
+        BigCase("240 MB of heavy hitters", *report, _report_avro([(1, _hitters_packed(80 * 10**6))])),
+        BigCase("10 million heavy hitters", *report, _report_avro([(1, _hitters_packed(10**7))])),
+        BigCase("10 million blocks of a heavy hitter", *report, _report_avro([(1, _hitters_packed(6 * 10**6, 1))])),
+        BigCase("a million records", *report, _report_avro([(10**6, PACK["deflate"](_TINY_RECORD * 10**6))])),
+        BigCase("2^60 heavy hitters", *report, _report_avro([(1, PACK["deflate"](_hitters(2**60, bytes(99))))])),
         BigCase("schema nested a million deep", "avro-schema", "text", "", as_file(lambda: _nested_type(10**6))),
         BigCase("30,000 fields", "avro-schema", "text", "", as_file(lambda: wide % names)),
         BigCase(
@@ -126,6 +129,16 @@ def avro_cases() -> list[BigCase]:
 
 def _hitters(count: int, rest: bytes = b"") -> bytes:
     return b"\2s" + zigzag(0) + zigzag(10**9) + zigzag(count) + rest
+
+
+def _hitters_packed(count: int, block: int | None = None) -> bytes:
+    """A record of ``count`` heavy hitters without a label, zone or count, in one array block or blocks of so many."""
+    empty = bytes(3)
+    body = zigzag(count) + empty * count if block is None else (zigzag(block) + empty * block) * (count // block)
+    return PACK["deflate"](b"\2s" + zigzag(0) + zigzag(10**9) + body + b"\0" + bytes(24))
+
+
+_TINY_RECORD = b"\2s" + zigzag(0) + zigzag(10**9) + zigzag(1) + bytes(3) + b"\0" + bytes(24)
 
 
 def _report_avro(blocks: list[tuple[int, bytes]]) -> Callable[[pathlib.Path], None]:
@@ -161,7 +174,7 @@ def _repeated(text: str, rows: int) -> dict[str, Any]:
 
 
 def parquet_cases() -> list[BigCase]:
-    log = ("parquet", "dictionary", ".parquet")
+    log, report = ("parquet", "dictionary", ".parquet"), ("report", "parquet, three", ".parquet")
     return [
         BigCase("5 million equal rows", *log, _parquet(lambda: _repeated("u", 5 * 10**6)), "accepted", 60),
         # A page is decoded whole; its label is there in up to four copies.
@@ -184,5 +197,45 @@ def parquet_cases() -> list[BigCase]:
             "either",
             30,
         ),
+        BigCase("a window of 10 million heavy hitters", *report, _report_parquet(10**7, "i")),
+        BigCase("2^18 labels of a megabyte", *report, _report_parquet(2**18, "x" * MB)),
+        BigCase("2^18 heavy hitters", *report, _report_parquet(2**18, "i"), "accepted", 30),
         BigCase("footer that says 4 GB", *log, as_file(lambda: b"PAR1" + bytes(100) + b"\xff\xff\xff\xff" + b"PAR1")),
     ]
+
+
+def _report_parquet(count: int, label: str, windows: int = 1, stream: str = "news") -> Callable[[pathlib.Path], None]:
+    """Windows, each of ``count`` heavy hitters with one label: in the file these are a few KB."""
+
+    def write(path: pathlib.Path) -> None:
+        from dp_transforms.report_files.parquet import WINDOW_REPORT_ARROW_SCHEMA
+
+        schema = WINDOW_REPORT_ARROW_SCHEMA.with_metadata({"shh.header": HEADER.to_json()})
+        starts = [n * 10**6 for n in range(windows)]
+        hitters = pa.array([[]] * windows, schema.field("heavy_hitters").type)
+        if count:
+            one = schema.field("heavy_hitters").type.value_type
+            total = count * windows
+            labels = pa.DictionaryArray.from_arrays(pa.nulls(total, pa.int32()).fill_null(0), pa.array([label]))
+            fields = [pa.field("item", labels.type, False), one.field("zone"), one.field("noisy_count")]
+            values = [labels, pa.nulls(total, pa.string()), pa.nulls(total, pa.int64())]
+            hitters = pa.ListArray.from_arrays(
+                pa.array(range(0, total + 1, count), pa.int32()),
+                pa.StructArray.from_arrays(values, fields=fields),
+                type=pa.list_(pa.field("element", pa.struct(fields), False)),
+            )
+        columns = [
+            pa.DictionaryArray.from_arrays(pa.nulls(windows, pa.int32()).fill_null(0), pa.array([stream])),
+            pa.array(starts).cast(pa.timestamp("us", "UTC")),
+            pa.array([start + 10**6 for start in starts]).cast(pa.timestamp("us", "UTC")),
+            hitters,
+            *(pa.array([0.5] * windows) for _ in range(3)),
+        ]
+        fields = [field.with_type(column.type) for field, column in zip(schema, columns, strict=True)]
+        table = pa.Table.from_arrays(columns, schema=pa.schema(fields, schema.metadata))
+        # The schema of Arrow is not stored: the reader sees texts, as in a report.
+        with pq.ParquetWriter(path, table.schema, compression="zstd", store_schema=False) as writer:
+            writer.write_table(table)
+            writer.add_key_value_metadata({"shh.header": HEADER.to_json()})
+
+    return write

@@ -138,7 +138,30 @@ def _own_cases() -> list[BigCase]:
     return [
         BigCase("nested a million deep", *report, as_file(lambda: _HEADER_LINE + million + b"\n")),
         BigCase("header nested a million deep", *report, as_file(lambda: b'{"header":' + million + b"\n")),
-        BigCase("line of 300 MB", *report, _pieces(_times(b" " * MB, 300, _HEADER_LINE)), megabytes=1024),
+        BigCase("line of 300 MB", *report, _pieces(_times(b" " * MB, 300, _HEADER_LINE))),
+        *(
+            BigCase(
+                f"32 MB of {name}",
+                *report,
+                as_file(lambda values=values: _HEADER_LINE + b"[" + values * (MB * 31 // len(values)) + b"0]\n"),
+            )
+            for name, values in (
+                ("objects", b'{"":0},'),
+                ("nested lists", b"[" * 500 + b"]" * 500 + b","),
+                ("numbers", b"999,"),
+                ("texts", b'"ab",'),
+            )
+        ),
+        *(
+            BigCase(
+                f"32 MB of {name}",
+                "topic-record",
+                "json 0",
+                "",
+                as_file(lambda values=values: b"[" + values * (MB * 31 // len(values)) + b"0]"),
+            )
+            for name, values in (("objects", b'{"":0},'), ("lists", b"[[]],"))
+        ),
         BigCase("header of 300 MB", *report, _pieces(_times(b" " * MB, 300))),
         BigCase("nested a million deep", "plan", "plan 0", ".json", as_file(lambda: million)),
         BigCase("100 MB of blanks", "plan", "plan 0", ".json", as_file(lambda: plan + b" " * 100 * MB), "either"),

@@ -258,7 +258,7 @@ def test_an_avro_block_that_unpacks_to_more_than_the_bound_is_refused(tmp_path, 
 
     path = avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, avro_block(1, b"\0" * 5_000_000))
     assert path.stat().st_size < 20_000
-    monkeypatch.setattr(avro, "MAX_RECORD_BYTES", 1_000_000)
+    monkeypatch.setattr(avro, "_MAX_BLOCK_BYTES", 1_000_000)
     assert "unpacks to more than 1000000 bytes" in refusal(path)
 
 
@@ -289,3 +289,54 @@ def test_a_parquet_row_group_of_more_values_than_the_bound_is_refused(tmp_path, 
     path = written(tmp_path, "parquet")
     monkeypatch.setattr(parquet, "_MAX_VALUES_PER_COLUMN", 4)
     assert "more than 4 values" in refusal(path)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_report_of_more_heavy_hitters_than_the_bound_is_neither_written_nor_read(tmp_path, monkeypatch, ending):
+    from dp_transforms.report_files import avro, parquet, records
+
+    path = written(tmp_path, ending)
+    for module in (avro, parquet, records):
+        monkeypatch.setattr(module, "MAX_HEAVY_HITTERS", 1)
+    assert "heavy hitters, got more. Run with a higher threshold" in refusal(path)
+    (tmp_path / "new").mkdir()
+    with pytest.raises(ReportFileError, match=r"<= 1 heavy hitters, got more\. Run with a higher threshold"):
+        written(tmp_path / "new", ending)
+    assert not list((tmp_path / "new").iterdir())
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_report_of_more_bytes_than_the_bound_is_neither_written_nor_read(tmp_path, monkeypatch, ending):
+    from dp_transforms.report_files import parquet, records
+
+    path = written(tmp_path, ending)
+    for module in (parquet, records):
+        monkeypatch.setattr(module, "MAX_RECORD_BYTES", 600)
+    refusal(path)
+    (tmp_path / "new").mkdir()
+    with pytest.raises(ReportFileError, match=r"<= 600 bytes as JSON\. Run with a higher threshold"):
+        written(tmp_path / "new", ending)
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_the_size_of_a_report_is_never_told_too_small():
+    from dp_transforms.report_files import encode_report, records
+
+    label = '\0\x1f\\"\U0001f600é' * 50
+    for heavy_hitter in (HeavyHitter(label, "between", -(1 << 63)), HeavyHitter("", None, None)):
+        one = LABELS._replace(heavy_hitters=[heavy_hitter] * 100, stream=label, epsilon_spent=1.2345678901234567e-300)
+        told = records._RECORD_FRAME_BYTES + records._json_bytes(label)
+        told += 100 * (records._HEAVY_HITTER_FRAME_BYTES + records._json_bytes(heavy_hitter.item))
+        assert len(encode_report(one).encode()) <= told
+
+
+def test_values_of_json_are_counted_outside_of_texts_alone(monkeypatch):
+    from dp_transforms.report_files import records
+
+    held = ['"[{,' * 40_000, "\\", '\\"{', "[" * 140_000]
+    monkeypatch.setattr(records, "MAX_HEAVY_HITTERS", 0)
+    for piece in (999, 1 << 20):
+        monkeypatch.setattr(records, "_COUNTED_BYTES", piece)
+        records._check_json_size(json.dumps(held).encode())
+        with pytest.raises(ReportFileError, match="heavy hitters"):
+            records._check_json_size(json.dumps([*held, [[]] * 66_000]).encode())
