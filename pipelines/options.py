@@ -74,8 +74,9 @@ _FIELD_OPTIONS = (
     click.option(
         "--csv-line-ends-in-cells",
         is_flag=True,
-        help="Quoted cells of CSV files may hold line ends; then a quote that is not closed ends the run. Without it a "
-        "row is a line, and only such a line is rejected.",
+        help="Quoted cells of CSV files may hold line ends: only for files whose writer puts quotes around every such "
+        "cell, else one row can swallow others. A quote that is not closed then ends the run. Without it a row is a "
+        "line, and only such a line is rejected.",
     ),
     click.option("--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, not the budget options."),
 )

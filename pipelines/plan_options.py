@@ -130,7 +130,7 @@ def read_plan(path: str) -> ReleasePlan:
     try:
         text = read_regular(path, _MOST_PLAN_BYTES)
         if len(text) > _MOST_PLAN_BYTES:
-            raise ValueError("it has more than 1 MB, so it is no plan. Write one with `shh plan --output`.")
+            raise ValueError("it has more than 1 MB, so it is not a plan. Write one with `shh plan --output`.")
         plan = ReleasePlan.from_json(text)
     except OSError as error:
         raise UserError(

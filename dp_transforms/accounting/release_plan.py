@@ -312,7 +312,7 @@ class ReleasePlan:
     def from_json(cls, text: str | bytes) -> ReleasePlan:
         """Reads `to_json` text and checks all of it again, the accountant included. Raises ValueError.
 
-        The fingerprint finds what was changed without a thought, in an editor or on the way. It is no signature: who
+        The fingerprint finds what was changed without a thought, in an editor or on the way. It is not a signature: who
         computes it anew can change anything that the other checks let pass.
         """
         fields = parse_plan(text)

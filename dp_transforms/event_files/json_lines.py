@@ -1,10 +1,11 @@
 """JSON lines: one object per line. Arrow reads blocks of plain lines; blocks with anything odd are read line by line.
 
 Both ways give the same events and the same rejected lines (tests/unit/test_event_files_json.py compares them), so what
-is accepted does not depend on where a block begins or on what else is in it. A line is broken if it is no JSON object,
-holds NaN or an infinity, repeats one of the three fields, nests deeper than MAX_DEPTH or holds more than MAX_VALUES.
-A byte order mark at the front of a line is passed over, of every line: a file may be several that were joined, and
-which one of its lines comes first must not matter. Blank lines are no events. Positions are numbers of lines.
+is accepted does not depend on where a block begins or on what else is in it. A line is broken if it is not a JSON
+object, holds NaN or an infinity, repeats one of the three fields, nests deeper than MAX_DEPTH or holds more than
+MAX_VALUES. A byte order mark at the front of a line is passed over, of every line: a file may be several that were
+joined, and which one of its lines comes first must not matter. Blank lines are not events. Positions are numbers of
+lines.
 """
 
 from __future__ import annotations

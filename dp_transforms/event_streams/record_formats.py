@@ -34,6 +34,8 @@ RECORD_FORMATS = ("json", "avro")
 # single-object: the bytes C3 01 and the CRC-64-AVRO fingerprint of the schema, 8 bytes, before it.
 AVRO_FRAMINGS = ("none", "confluent", "single-object")
 
+_PIECE_BYTES = 1 << 16
+
 NO_VALUE = "no value"
 TOO_LARGE = f"value of more than {MAX_BLOCK_BYTES >> 20} MB"
 BROKEN_RECORD = "broken record"
@@ -254,7 +256,8 @@ class AvroRecordDecoder:
         """Raises anything for a value that is not one record."""
         if len(body) <= self._whole_bytes:
             return self._one.decode(1, body)
-        (records,) = decode_one_by_one(iter([body]), 1, self._schema)
+        pieces = (body[at : at + _PIECE_BYTES] for at in range(0, len(body), _PIECE_BYTES))
+        (records,) = decode_one_by_one(pieces, 1, self._schema, self._whole_bytes)
         return avro.to_arrow(records, self._schema)
 
 

@@ -141,6 +141,15 @@ def test_earlier_records_of_one_user_push_nobody_out_of_a_drain(tmp_path, monkey
     assert seen == [50_300, 50_300]
 
 
+def test_a_stop_file_that_cannot_be_looked_for_ends_the_run(tmp_path):
+    """Nobody knows then whether what was polled came before the stop."""
+    (tmp_path / "file").touch()
+    arrivals = [Arrival(("u", "news", START * MICROS), START * MICROS)]
+    loop = Loop(MemoryStream.of([arrivals], 10), stop_file=str(tmp_path / "file" / "stop"), confirm=False)
+    with pytest.raises(StreamError, match="stop file cannot be looked for"):
+        loop.fire()
+
+
 def test_the_stop_is_when_the_file_came_and_stays_what_it_was(tmp_path, monkeypatch):
     """By the change time, which nobody can set: neither a copied file's time of writing nor a second touch counts."""
     arrivals = [Arrival((f"u{row}", "news", at), at) for row in range(40) for at in [(START + row) * MICROS]]

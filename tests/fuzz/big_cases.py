@@ -118,6 +118,12 @@ def _text_cases() -> list[BigCase]:
         BigCase("1 GB in one line", *in_csv, _pieces(_times(line, 1024, _CSV), packed=True), "either", 30),
         BigCase("4 GB in one line", *in_csv, _pieces(_times(line, 4096, _CSV), packed=True), "either", 120),
         BigCase("4 GB in one line", *in_json, _pieces(_times(line, 4096, good), packed=True), "accepted", 120),
+        BigCase(
+            "8 MB of broken lines", *in_json, _pieces(_times(b"{\n" * (MB // 2), 8, _BEGIN), packed=True), "accepted"
+        ),
+        BigCase(
+            "8 MB of broken lines", *in_csv, _pieces(_times(b'"\n' * (MB // 2), 8, _CSV), packed=True), "accepted", 30
+        ),
         BigCase("10,000 members", *in_json, as_file(lambda: gzip.compress(_BEGIN[:100]) * 10_000), "either"),
         BigCase(
             "100,000 empty members",

@@ -20,9 +20,10 @@ from tests.neighbours.binary_files import (
     write_avro,
     write_parquet,
 )
-from tests.neighbours.logs import PLACES, Log, crowd, expected_pairs, place
+from tests.neighbours.logs import HIM, PLACES, Log, crowd, expected_pairs, iso, place
 from tests.neighbours.replayed import FIELDS, Neighbours
 from tests.neighbours.rounds import rounds
+from tests.pipeline_helpers import MICROS, START
 
 EVENTS = crowd(1)
 EXPECTED = expected_pairs(EVENTS)
@@ -80,6 +81,20 @@ def test_large_cells_and_many_rows(tmp_path: pathlib.Path, form: str, case: str)
     for source in rounds(form, case):
         log = place(others_of("whole"), large_cells()[case], source.choice(PLACES), source.getrandbits(32))
         pair.write(lambda folder, rows: write_large(folder, form, rows), log)
+        assert pair.same().pairs >= EXPECTED
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+def test_long_times_of_others_beside_a_long_label(tmp_path: pathlib.Path, codec: str) -> None:
+    """Large blocks are decoded in another way: what it passes over must be refused in small ones too."""
+    me, pair = HIM.encode(), Neighbours(tmp_path)
+    moment = iso(START * MICROS).removesuffix("Z").encode()
+    times = [moment + b"0" * digits + b"Z" for digits in (1_000, 16_300, 17_000)]
+    others = others_of("text") + [(b"o%d" % number, b"long", time) for number, time in enumerate(times)]
+    for source in rounds("long times", codec):
+        his = [(me, b"A" * (5 << 20), times[0])]
+        log = place(others, his, source.choice(PLACES), source.getrandbits(32))
+        pair.write(lambda folder, rows: write_avro(folder / "log.avro", "text", rows, codec, 32 << 20), log)
         assert pair.same().pairs >= EXPECTED
 
 

@@ -112,6 +112,15 @@ def test_iso_text_alone_and_among_all_kinds_of_others(text: str, micros: int | N
     assert _parsed(pa.array([text.encode(), b"\xff"], pa.binary())) == [micros, None]
 
 
+def test_a_text_that_is_longer_than_an_id_may_be_is_not_a_time_whatever_stands_beside_it() -> None:
+    """Avro passes over longer cells where a block is large: whether a time is read must not depend on the block."""
+    fits, long = (f"2017-10-01T03:00:00.{'0' * (length - 21)}Z" for length in (16_384, 16_385))
+    assert _parsed(pa.array([fits])) == [1_506_826_800_000_000]
+    assert _parsed(pa.array([long])) == [None]
+    assert _parsed(pa.array([long, fits, None, long])) == [None, 1_506_826_800_000_000, None, None]
+    assert _parsed(pa.array(["0" * 16_384, "0" * 16_385]), "s") == [0, None]
+
+
 _EDITS = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([*"0129:-+Z .Tt,", ""]), st.integers(0, 1)), max_size=3)
 
 

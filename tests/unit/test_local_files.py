@@ -201,6 +201,16 @@ class TestWhatTheDeadLeft:
         with draft_of(tmp_path / "report"):
             assert not left.exists()
 
+    def test_one_without_a_lock_that_holds_something_is_not_ours(self, tmp_path):
+        """Somebody else may have given a folder of ours this name; the lock of a draft comes first and goes last."""
+        left = tmp_path / ".report.0123456789abcdef.partial"
+        left.mkdir()
+        (left / "precious").touch()
+        old = time.time() - 7200
+        os.utime(left, (old, old))
+        write_whole(tmp_path / "report", write)
+        assert (left / "precious").exists()
+
     def test_what_only_looks_alike_is_spared(self, tmp_path):
         (tmp_path / "precious").mkdir()
         (tmp_path / ".report.0123456789abcdef.partial").symlink_to(tmp_path / "precious")

@@ -229,7 +229,7 @@ def test_no_folder_and_strange_positions(tmp_path: pathlib.Path) -> None:
         '{"next_offset": 3}',
         '{"name":"x","ctime_ns":"1","mtime_ns":1,"size":0,"blocks":0,"events":0}',
     ):
-        with pytest.raises(StreamError, match="none of a folder"):
+        with pytest.raises(StreamError, match="not one of a folder"):
             poll_once(open_reader(tmp_path), position)
 
 

@@ -244,6 +244,24 @@ def test_avro_values_that_would_swallow_their_neighbours() -> None:
     assert rejected == {record_formats.BROKEN_RECORD: [2, 5, 6, 7]}
 
 
+def test_an_avro_value_of_very_many_cells_is_broken_and_one_with_a_long_text_is_not() -> None:
+    """A byte of an array can become 200 bytes of Python's: such values are decoded in bounded parts, each by itself."""
+    fields = [*PLAIN["fields"], {"name": "tags", "type": {"type": "array", "items": "long"}}]
+    schema = {**PLAIN, "fields": [*fields, {"name": "note", "type": "string"}]}
+
+    def value(user: str, tags: int, note: int) -> bytes:
+        out = io.BytesIO()
+        event = dict(zip((field["name"] for field in fields), (user, "i", MICROS, [1] * tags), strict=True))
+        fastavro.schemaless_writer(out, fastavro.parse_schema(schema), {**event, "note": "n" * note})
+        return out.getvalue()
+
+    values = [value("a", 3, 3), value("b", 1_500_000, 0), value("c", 3, 3_000_000), value("d", 900_000, 0)]
+    decoder = record_decoder("avro", EventFields(), json.dumps(schema))
+    expected_events = [(user, "i", MICROS) for user in "acd"]
+    assert _decode(decoder, values) == (expected_events, {record_formats.BROKEN_RECORD: [2]})
+    assert [len(_decode(decoder, [value])[0]) for value in values] == [1, 0, 1, 1]
+
+
 def test_one_broken_value_among_many_costs_only_itself() -> None:
     values: list[bytes | None] = [_avro(PLAIN, str(n), "i", MICROS + n) for n in range(1_000)]
     values[777], values[3] = b"\xff" * 12, None
