@@ -95,7 +95,8 @@ def test_a_signal_at_any_moment_is_one_line(tmp_path: pathlib.Path, command: str
     code = 128 + stop
     wrong = [ended for ended in ours if (ended.code, ended.told, ended.left) != (code, "shh: stopped.\n", set())]
     assert not wrong, f"{len(wrong)} of {len(ours)}: {wrong[0]}"
-    assert len([ended for ended in everything if came_before_the_first_line(ended)]) <= 2
+    # A handful of milliseconds here, so a moment or two; more on a machine that is slow to import a module.
+    assert len([ended for ended in everything if came_before_the_first_line(ended)]) <= len(moments) / 4
 
 
 PROGRAM = """
