@@ -9,6 +9,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from dp_transforms.accounting.charging_game import (
     charging_game_delta,
@@ -242,3 +243,19 @@ def test_tiny_deltas_keep_their_digits(hits: int, epsilon: float) -> None:
     falls = -np.diff(deltas)
     assert (falls > 0).all()
     assert falls == pytest.approx(np.full(4, falls.mean()), rel=1e-2)
+
+
+@pytest.mark.parametrize(("epsilon_per_query", "q"), [(0.1, 0.2), (0.5, 0.05), (1.0, 0.25)])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
+def test_what_the_static_adversary_attains_with_one_hit_by_hand(
+    epsilon_per_query: float, q: float, epsilon: float
+) -> None:
+    """Calls without a hit are geometric; of them each goes down with probability ``(down - q) / (1 - q)``."""
+    down = 1 / (1 + math.exp(epsilon_per_query))
+    attained = 0.0
+    for count in range(math.ceil(60 / q)):
+        went_down = np.arange(count + 1)
+        loss = epsilon_per_query * (count - 2 * went_down - 1)
+        gained = np.maximum(0.0, 1 - np.exp(epsilon - loss))
+        attained += q * (1 - q) ** count * binom.pmf(went_down, count, (down - q) / (1 - q)) @ gained
+    assert static_adversary_delta(epsilon_per_query, q, 1, epsilon) == pytest.approx(attained, rel=1e-6)

@@ -13,12 +13,14 @@ import random
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dp_transforms.accounting.calibration import hash_delta
 from dp_transforms.accounting.composition import optimal_composition_delta
 from dp_transforms.accounting.mixed_charging import MixedChargingAccountant
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.accounting.target_charging import closed_form_epsilon
 from dp_transforms.window_schedule import WindowSchedule
 
 DIGITS = decimal.Context(prec=60, Emin=-(10**8), Emax=10**8)
@@ -143,3 +145,26 @@ def test_a_plan_with_one_digit_too_little_for_a_small_share_is_refused(share: st
         * Fraction(plan.noise.total_variation),
     }[share]
     assert high == pytest.approx(float(wanted), rel=1e-14, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("epsilon_per_query", "target_probability", "hits", "delta"),
+    [(0.1, 0.25, 8, 1e-7), (0.01, 0.4, 100, 1e-9), (0.001, 0.01, 1, 1e-6), (3.0, 0.04, 5, 1e-6)],
+)
+def test_the_closed_form_keeps_its_margin_for_rounding(
+    epsilon_per_query: float, target_probability: float, hits: int, delta: float
+) -> None:
+    """Basic and advanced composition of r calls, each with 60 digits, at the very r that are tried."""
+    log_term = math.log(1 / delta) / hits
+    least = (1 + log_term + math.sqrt(log_term**2 + 2 * log_term)) * hits / target_probability
+    truth = decimal.Decimal("inf")
+    with decimal.localcontext(DIGITS):
+        e, q, promised = map(decimal.Decimal, (epsilon_per_query, target_probability, delta))
+        for calls in map(decimal.Decimal, np.geomspace(least, 2 * least, 2000).tolist()):
+            alpha = calls * q / hits - 1
+            left = promised - (-(alpha**2) * hits / (2 * (1 + alpha))).exp()
+            if left > 0:
+                advanced = calls * e**2 / 2 + e * (2 * calls * (1 / left).ln()).sqrt()
+                truth = min(truth, calls * e, advanced)
+    found = closed_form_epsilon(epsilon_per_query, target_probability, hits, delta)
+    assert 1 + 0.5e-10 < decimal.Decimal(found) / truth < 1 + 1e-8

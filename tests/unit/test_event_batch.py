@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.mechanisms.randomness import IdHasher
-from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.event_batch import MAX_ID_BYTES, EventBatch, are_ids
 
 TIMES = np.array([1, 2, 3], dtype=np.int64)
 IDS = pa.array(["a", "b", "a"]).dictionary_encode()
@@ -76,3 +76,10 @@ def test_bytes_come_back_and_other_bytes_are_refused() -> None:
     for wrong in (b"", b"x" * 100, data[: len(data) // 2]):
         with pytest.raises(ValueError, match="EventBatch"):
             EventBatch.from_bytes(wrong)
+
+
+def test_an_id_is_as_long_as_it_may_be_and_no_longer() -> None:
+    for letter in ("x", "é"):  # of one byte, and of two
+        longest = letter * (MAX_ID_BYTES // len(letter.encode()))
+        assert are_ids(pa.array(["a", longest]))
+        assert not are_ids(pa.array(["a", longest + "x"]))

@@ -53,6 +53,7 @@ class Broker:
         self.millis: dict[int, int] = {}
         self.broken: tuple[int, ...] = ()
         self.first_at_time: dict[int, int] = {}  # offset by milliseconds
+        self.waits: list[float] = []  # seconds, of each call that asked for records
         self._at, self._ended_at = 0, -1
         self._fetched: list[Message] = []  # by a consumer that is not closed
 
@@ -69,6 +70,8 @@ class Broker:
         self._at = partitions[0].offset
 
     def consume(self, count: int, seconds: float) -> list[Message]:
+        assert count > 0, "there is nothing to ask for"
+        self.waits.append(seconds)
         if self.is_cut_off:
             return []
         assert self._at >= self.low, "auto.offset.reset is error"
@@ -233,6 +236,18 @@ def test_a_poll_from_an_earlier_position_gives_nothing_that_was_fetched_before(
     again = reader.poll(position(1), max_records=3, max_seconds=0.2)
     assert (offsets_of(again), again.position) == ([1, 2, 3], position(4))
     assert offsets_of(reader.poll(position(4), max_records=3, max_seconds=0.2)) == [4, 5, 6]
+
+
+@pytest.mark.parametrize("max_records", [1, 2, 9])
+def test_a_poll_waits_for_its_first_record_alone(
+    monkeypatch: pytest.MonkeyPatch, now: list[float], max_records: int
+) -> None:
+    """What has come is given at once: a slow partition is not read in steps of seconds."""
+    broker = Broker()
+    broker.shown = broker.given = 3
+    polled = reader_of(broker, monkeypatch).poll(None, max_records=max_records, max_seconds=0.25)
+    assert offsets_of(polled) == list(range(min(3, max_records)))
+    assert broker.waits == [0.25, 0.0][:max_records]
 
 
 def test_what_retention_has_deleted_is_never_passed_over(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:

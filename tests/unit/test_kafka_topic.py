@@ -104,7 +104,7 @@ def test_the_log_of_the_client_goes_nowhere() -> None:
     for _ in range(2):
         logger = silent_logger()
         assert not logger.propagate
-        assert len([handler for handler in logger.handlers if isinstance(handler, logging.NullHandler)]) == 1
+        assert len([handler for handler in logger.handlers if type(handler) is logging.NullHandler]) == 1
 
 
 def test_errors_are_named_by_words_of_the_library() -> None:

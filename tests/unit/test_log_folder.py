@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.event_files import EventFields, json_lines
+from dp_transforms.event_streams.folder_position import FolderFile, FolderPosition
 from dp_transforms.event_streams.log_folder import CAME_BEHIND, FolderReader, LogFolder
 from dp_transforms.event_streams.stream_source import StreamError
 from tests.unit.event_files_oracle import SECRET, write_avro, write_json, write_parquet
@@ -231,6 +232,30 @@ def test_no_folder_and_strange_positions(tmp_path: pathlib.Path) -> None:
     ):
         with pytest.raises(StreamError, match="not one of a folder"):
             poll_once(open_reader(tmp_path), position)
+
+
+@pytest.mark.parametrize("field", ["size", "blocks", "events"])
+def test_numbers_of_a_position_are_those_that_a_folder_can_have(field: str) -> None:
+    held = FolderPosition(FolderFile(1, "a.csv"), 2, 3, 4, 5, is_done=False)
+    for number in (0, 2**63 - 1):
+        position = held._replace(**{field: number})
+        assert FolderPosition.of_text(position.to_text()) == position
+    for number in (-1, 2**63):
+        with pytest.raises(StreamError, match="none of a folder"):
+            FolderPosition.of_text(held._replace(**{field: number}).to_text())
+
+
+def test_a_folder_stays_the_same_where_a_process_goes_elsewhere(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As workers do, which are told the partition and begin in a directory of their own."""
+    (tmp_path / "logs").mkdir()
+    drop(tmp_path / "logs", "a.jsonl", "a")
+    monkeypatch.chdir(tmp_path)
+    (partition,) = LogFolder("logs", EventFields(), 0.1).partitions()
+    assert partition.name == f"folder:{tmp_path / 'logs'}"
+    monkeypatch.chdir("/")
+    assert users_of(poll(partition.open())) == ["a"]
 
 
 def test_many_old_files_are_listed_and_not_read_again(tmp_path: pathlib.Path) -> None:

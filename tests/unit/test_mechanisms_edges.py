@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -16,8 +18,10 @@ from dp_transforms.mechanisms.small_database import (
     small_database_records_needed,
     small_database_size,
 )
+from dp_transforms.mechanisms.sparse_vector import NumericSparse
 from dp_transforms.mechanisms.synthetic_data import LARGEST_COUNT
 from dp_transforms.mechanisms.target_charging import HitLimit, TargetCharging
+from dp_transforms.mechanisms.threshold_monitor import ThresholdMonitor
 
 
 def test_a_selection_asks_its_candidates_about_the_data() -> None:
@@ -104,3 +108,19 @@ def test_the_noise_of_a_source_is_that_of_the_wide_table_below_its_narrow_one() 
         assert draws.dtype == np.int64
         # The mean size is 1 / epsilon; of 400 it is off by half with a probability below 1e-20 (Chernoff).
         assert 0.5 / epsilon < np.abs(draws).mean() < 1.6 / epsilon
+
+
+@pytest.mark.parametrize(("grid", "rounded"), [(1, 0), (2, 1), (10, 1)])
+def test_values_are_off_by_their_noise_and_on_a_finer_grid_by_a_unit_of_rounding(grid: int, rounded: int) -> None:
+    """That of c = 3 draws one exceeds k units has a probability of at most ``3 exp(-k value_epsilon)``."""
+    sparse = NumericSparse([5] * 3, epsilon=1.0, threshold=0, cutoff=3, grid=grid)
+    noise_units = round(sparse.value_accuracy(0.01) * grid) - rounded
+    assert 3 * math.exp(-noise_units * sparse._value_epsilon) <= 0.01
+    assert 3 * math.exp(-(noise_units - 1) * sparse._value_epsilon) > 0.01
+
+
+def test_more_elements_than_a_monitor_can_have_are_refused_before_they_are_copied() -> None:
+    """A view of one number: its copy would have eight terabytes."""
+    noise = {"hits": 1, "threshold": 5.0, "wide_epsilon": 3e-5, "narrow_epsilon": 2e-3, "cap": 3300}
+    with pytest.raises(ValueError, match="the number of elements"):
+        ThresholdMonitor(np.broadcast_to(np.int64(1), (2**40 + 1,)), **noise)

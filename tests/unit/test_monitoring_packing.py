@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.packed_arrays import pack_arrays, unpack_arrays
 from dp_transforms.monitoring.runs import run_slices, run_starts
 
@@ -37,3 +39,15 @@ def test_runs(rows: list[tuple[int, int]]) -> None:
     slices = run_slices(columns[:, 0], columns[:, 1])
     assert [rows[part] for part in slices] == [[*group] for _, group in itertools.groupby(rows)]
     assert run_starts(columns[:, 0], columns[:, 1]).tolist() == [part.start for part in slices]
+
+
+def test_labels_that_are_no_text_or_not_there_are_refused() -> None:
+    hashes, offsets = np.arange(4, dtype=np.uint64), np.array([0, 1, 3], dtype=np.uint32)
+
+    def labels_of(text: bytes, offsets: npt.NDArray[np.uint32] = offsets) -> list[str]:
+        return ItemTable.from_arrays(hashes, offsets, np.frombuffer(text, dtype=np.uint8)).labels.to_pylist()
+
+    assert labels_of("aé".encode()) == ["a", "é"]
+    for text, wrong in ((b"a\xff\xff", offsets), (b"a", offsets), (b"abc", offsets[:0]), (b"abc", offsets[:2])):
+        with pytest.raises(ValueError, match="packed arrays are damaged"):
+            labels_of(text, wrong)
