@@ -324,3 +324,16 @@ def test_what_cannot_be_decoded_is_refused_at_once() -> None:
     }
     with pytest.raises(EventFileError, match="a record that contains itself"):
         record_decoder("avro", EventFields(), json.dumps(recursive))
+
+
+def test_an_avro_value_of_the_largest_size_is_read_and_a_larger_one_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = avro_schema(("string", "string", TICKS))
+    values = []
+    for user in ("u", "uu"):
+        written = io.BytesIO()
+        fastavro.schemaless_writer(written, schema, {"user": user, "item": "i", "timestamp": MICROS})
+        values.append(written.getvalue())
+    monkeypatch.setattr(record_formats, "MAX_BLOCK_BYTES", len(values[0]))
+    events, rejected = _decode(record_decoder("avro", EventFields(), json.dumps(schema)), values)
+    assert events == [("u", "i", MICROS)]
+    assert rejected == {record_formats.TOO_LARGE: [2]}
