@@ -20,7 +20,7 @@ def parse_plan(text: str | bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise ValueError(f"the text is not a plan in JSON. {WRITE_ONE}")
+        raise ValueError(f"the plan is not JSON text as `shh plan` writes it. {WRITE_ONE}")
     return fields
 
 

@@ -56,7 +56,7 @@ def _parse_position(position: str | None) -> int | None:
     except (ValueError, KeyError, TypeError):
         offset = -1
     if offset is not None and (not isinstance(offset, int) or offset < 0):
-        raise StreamError("a stored position is none of a Kafka topic. Start the job without it.")
+        raise StreamError("a stored position is not one of a Kafka topic. Start the job without it.")
     return offset
 
 

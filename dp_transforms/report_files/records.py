@@ -70,12 +70,18 @@ class ReportHeader:
     def from_fields(cls, fields: Any) -> ReportHeader:
         """From the JSON object that `to_json` wrote. Raises ReportFileError for anything else."""
         if not isinstance(fields, dict):
-            raise ReportFileError("the header of the report file is no JSON object.")
+            raise ReportFileError("the header of the report file is not a JSON object.")
         version = fields.get("version")
         if version != HEADER_VERSION:
             raise ReportFileError(
                 f"the header of the report file must have version {HEADER_VERSION}. Read it with the shh that wrote it."
             )
+        try:
+            text = json.dumps(fields, ensure_ascii=False)
+        except RecursionError:
+            text = None
+        if not is_unicode(text):
+            raise ReportFileError("the header of the report file holds text that is not Unicode, or nests too deeply.")
         try:
             return cls(fields["run_id"], fields["stream"], fields["guarantee"], fields["plan"])
         except KeyError as error:

@@ -241,7 +241,7 @@ def test_numbers_of_a_position_are_those_that_a_folder_can_have(field: str) -> N
         position = held._replace(**{field: number})
         assert FolderPosition.of_text(position.to_text()) == position
     for number in (-1, 2**63):
-        with pytest.raises(StreamError, match="none of a folder"):
+        with pytest.raises(StreamError, match="not one of a folder"):
             FolderPosition.of_text(held._replace(**{field: number}).to_text())
 
 
