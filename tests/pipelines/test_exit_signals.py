@@ -106,16 +106,19 @@ from pipelines import exit_signals
 exit_signals.install()
 with exit_signals.Unwinding():
     try:
-        print("started", flush=True)
         {body}
     except KeyboardInterrupt:
         print("unwound", flush=True)
         sys.exit(exit_signals.stopped_with)
 """
-SWALLOWING = """
+STARTED = 'print("started", flush=True)'
+# What it says first, it says where it would swallow a signal already.
+SWALLOWING = f"""
         while True:
             try:
-                time.sleep(0.01)
+                {STARTED} if exit_signals.stopped_with is None else None
+                while True:
+                    time.sleep(0.01)
             except BaseException:
                 print("swallowed", flush=True)
 """
@@ -137,7 +140,7 @@ def signalled(program: str, *stops: signal.Signals) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_what_was_started_is_stopped_in_order(stop: signal.Signals, code: int) -> None:
-    program = PROGRAM.format(before="", body="time.sleep(600)")
+    program = PROGRAM.format(before="", body=f"{STARTED}; time.sleep(600)")
     assert signalled(program, stop) == (code, "started\nunwound\n", "")
 
 
@@ -154,7 +157,7 @@ def test_what_swallows_a_signal_is_ended_after_a_while() -> None:
 
 def test_a_signal_that_the_parent_switched_off_stays_so() -> None:
     """As nohup and jobs in the background of a shell have it."""
-    body = "time.sleep(0.5); print('went on')"
+    body = f"{STARTED}; time.sleep(0.5); print('went on')"
     program = PROGRAM.format(before="signal.signal(signal.SIGINT, signal.SIG_IGN)", body=body)
     assert signalled(program, signal.SIGINT) == (0, "started\nwent on\n", "")
 
