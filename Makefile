@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The package as it is installed, for mypy, which does not know package_dir.
+TYPED := $(VENV)/typed
 INSTALLED := $(VENV)/.installed
 JOBS ?= 2
 
@@ -30,10 +32,10 @@ $(INSTALLED): pyproject.toml setup.py
 	@touch $@
 
 demo: $(INSTALLED)
-	@$(BIN)/python -m pipelines.demo
+	@$(BIN)/python -m dp_transforms.pipelines.demo
 
 demo-stream: $(INSTALLED) flink kafka
-	@$(BIN)/python -m pipelines.demo_stream
+	@$(BIN)/python -m dp_transforms.pipelines.demo_stream
 
 test: $(INSTALLED) engines
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
@@ -110,7 +112,9 @@ $(PRISM_MADE):
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	@rm -rf $(TYPED) && mkdir -p $(TYPED)/dp_transforms
+	@ln -s $(CURDIR)/dp_transforms/* $(CURDIR)/pipelines $(CURDIR)/runners $(TYPED)/dp_transforms
+	cd $(TYPED) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

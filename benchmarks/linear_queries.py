@@ -20,16 +20,16 @@ from dp_transforms.accounting.composition import (
     optimal_composition_delta,
     smallest_safe_argument,
 )
-from dp_transforms.mechanisms.halting import Halted
-from dp_transforms.mechanisms.multiplicative_weights import (
+from dp_transforms.mechanisms.papers.halting import Halted
+from dp_transforms.mechanisms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
     offline_records_needed,
     online_records_needed,
 )
-from dp_transforms.mechanisms.noise_source import SecretNoise
-from dp_transforms.mechanisms.query import LinearQuery
-from dp_transforms.mechanisms.small_database import SmallDatabase, small_database_records_needed
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.query import LinearQuery
+from dp_transforms.mechanisms.papers.small_database import SmallDatabase, small_database_records_needed
 
 _EPSILON, _DELTA = 1.0, 1e-6
 _ATTRIBUTES, _RECORDS, _UPDATES = 9, 10_000, 20

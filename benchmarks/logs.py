@@ -32,7 +32,8 @@ def simulated_log(events: int, ending: str = "parquet") -> Path:
     path = data_folder() / f"events_{events}.{ending}"
     if not path.exists():
         run_measured(
-            "pipelines.cli", "simulate", "--events", str(events), "--users", str(max(1, int(events * USERS_PER_EVENT))),
+            *("dp_transforms.pipelines.cli", "simulate"),
+            "--events", str(events), "--users", str(max(1, int(events * USERS_PER_EVENT))),
             "--items", "50000", "--start", START, "--days", str(DAYS), "--seed", str(SEED), "--output", str(path),
         )  # fmt: skip
     return path

@@ -41,7 +41,7 @@ from dp_transforms.accounting.target_charging import (
     static_adversary_delta,
 )
 from dp_transforms.accounting.threshold_monitor import calibrate_threshold_monitor
-from dp_transforms.mechanisms.sparse_vector import epsilon_per_run
+from dp_transforms.mechanisms.papers.sparse_vector import epsilon_per_run
 
 _BUDGETS = ((2.0, 1e-9), (1.0, 1e-6))  # the plot shows the first
 _HITS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300)

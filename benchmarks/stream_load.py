@@ -26,6 +26,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from dp_transforms.runners.engine_process import EngineError, engine_file, java
+from dp_transforms.runners.flink import JOB_SERVER_JAR, WorkerPool
+from dp_transforms.runners.flink_cluster import FLINK_LIBRARIES, FlinkCluster
+from dp_transforms.runners.kafka_server import KAFKA_LIBRARIES, KafkaServer
 from rich.console import Console
 
 from benchmarks import stream_samples
@@ -36,10 +40,6 @@ from benchmarks.stream_samples import Sample, Sampler, percentile
 from dp_transforms.monitoring.user_budgets import budget_cells
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.report_streams.topic_records import decode_record
-from runners.engine_process import EngineError, engine_file, java
-from runners.flink import JOB_SERVER_JAR, WorkerPool
-from runners.flink_cluster import FLINK_LIBRARIES, FlinkCluster
-from runners.kafka_server import KAFKA_LIBRARIES, KafkaServer
 
 PLOT = Path(__file__).parents[1] / "docs" / "stream_delay.svg"
 _RATES = (20_000, 40_000, 60_000, 80_000, 100_000, 125_000, 150_000, 200_000)
@@ -191,7 +191,9 @@ def load(engines: Engines, topic: str, steps: Sequence[tuple[int, int]]) -> Load
                 break
             time.sleep(0.5)
         if shh.poll():
-            raise RuntimeError(f"shh stream failed: {(engines.folder / 'pipelines.cli.log').read_text()[-1500:]}")
+            raise RuntimeError(
+                f"shh stream failed: {(engines.folder / 'dp_transforms.pipelines.cli.log').read_text()[-1500:]}"
+            )
         told = json.loads(producer.communicate()[0]) if producer.poll() is not None or shh.poll() == 0 else {}
         seen = dict(arrivals.seen)
     for job in engines.cluster.rest.jobs():
@@ -203,7 +205,7 @@ def load(engines: Engines, topic: str, steps: Sequence[tuple[int, int]]) -> Load
 
 def _stream_command(engines: Engines, topic: str, reports: str, start: int, end: int) -> list[str]:
     return [
-        *(sys.executable, "-m", "pipelines.cli", "stream"),
+        *(sys.executable, "-m", "dp_transforms.pipelines.cli", "stream"),
         *("--kafka", engines.kafka.bootstrap, "--topic", topic, "--time-unit", "ms", "--output-topic", reports),
         *("--start", _utc(start), "--end", _utc(end), "--window", f"{_WINDOW_SECONDS}s", *_BUDGET),
         *("--allowed-lateness", f"{_LATENESS_SECONDS}s", "--out-of-order", "0s"),
@@ -267,7 +269,16 @@ def _peers(engines: Engines, hold: LoadRun) -> tuple[float, float, int]:
     run_measured("benchmarks.stream_peers", "dump", servers, hold.topic, str(events), str(path))
     end = hold.start_seconds + len(hold.delays) * _WINDOW_SECONDS
     replay = run_measured(
-        *("pipelines.cli", "replay", str(path), "--time-unit", "ms", "--window", f"{_WINDOW_SECONDS}s", *_BUDGET),
+        *(
+            "dp_transforms.pipelines.cli",
+            "replay",
+            str(path),
+            "--time-unit",
+            "ms",
+            "--window",
+            f"{_WINDOW_SECONDS}s",
+            *_BUDGET,
+        ),
         *("--start", _utc(hold.start_seconds), "--end", _utc(end), "--output", f"{OUTPUT}.jsonl", "--allow-large-log"),
     )
     return events / told["seconds"], events / replay.wall_seconds, events

@@ -39,21 +39,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dp_transforms.accounting.release_plan import ReleasePlan
+    from dp_transforms.beam.monitor_stream import MonitorStream
+    from dp_transforms.beam.read_events import ReadEvents
+    from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+    from dp_transforms.beam.write_report_stream import WriteReportStream
     from dp_transforms.event_files import EventFields, find_log_chunks
     from dp_transforms.event_streams.kafka_topic import KafkaTopic
     from dp_transforms.event_streams.log_folder import LogFolder
     from dp_transforms.event_streams.partition_progress import StreamClock
     from dp_transforms.item_domain import ItemDomain
-    from dp_transforms.monitor_stream import MonitorStream
     from dp_transforms.monitoring.event_batch import EventBatch
     from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
-    from dp_transforms.read_events import ReadEvents
     from dp_transforms.rejected_events import RejectedEvents
     from dp_transforms.report_files import ReportHeader
     from dp_transforms.report_streams import ReportFolder, ReportTopic
-    from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
     from dp_transforms.window_schedule import WindowSchedule
-    from dp_transforms.write_report_stream import WriteReportStream
 
 _HOME = {
     "EventBatch": "monitoring.event_batch",
@@ -62,18 +62,18 @@ _HOME = {
     "ItemDomain": "item_domain",
     "KafkaTopic": "event_streams.kafka_topic",
     "LogFolder": "event_streams.log_folder",
-    "MonitorStream": "monitor_stream",
-    "ReadEvents": "read_events",
+    "MonitorStream": "beam.monitor_stream",
+    "ReadEvents": "beam.read_events",
     "RejectedEvents": "rejected_events",
     "ReleasePlan": "accounting.release_plan",
     "ReportFolder": "report_streams",
     "ReportHeader": "report_files",
     "ReportTopic": "report_streams",
-    "ShiftingHeavyHitters": "shifting_heavy_hitters",
+    "ShiftingHeavyHitters": "beam.release_heavy_hitters",
     "StreamClock": "event_streams.partition_progress",
     "WindowReport": "monitoring.window_report",
     "WindowSchedule": "window_schedule",
-    "WriteReportStream": "write_report_stream",
+    "WriteReportStream": "beam.write_report_stream",
     "find_log_chunks": "event_files",
 }
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dp_transforms.arguments import check_positive, check_range
+from dp_transforms.checks import check_positive, check_range
 
 UNIFORM_BITS = 128
 _GUARD_BITS = 160  # beyond UNIFORM_BITS, so that the error of a million multiplications stays far below one unit

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.arguments import shown
+from dp_transforms.checks import shown
 
 MICROS_PER_SECOND = 1_000_000
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # what the calendar of datetime can tell

@@ -23,11 +23,11 @@ from dp_transforms.accounting.calibration import solve_target_charging
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.target_charging import not_prior_probability
 from dp_transforms.accounting.threshold_monitor import ThresholdMonitorNoise, calibrate_threshold_monitor
-from dp_transforms.mechanisms.individual_charging import IndividualCharging
-from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.query import LinearQuery
-from dp_transforms.mechanisms.sparse_vector import Sparse
-from dp_transforms.mechanisms.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
+from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
+from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.query import LinearQuery
+from dp_transforms.mechanisms.papers.sparse_vector import Sparse
+from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
 
 EPSILON, DELTA, BETA = 1.0, 1e-6, 1e-3
 HELD_PER_USER = 3  # k*: heavy items that one user ever holds

@@ -10,6 +10,10 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import click
+from dp_transforms.pipelines.audit_report import as_record, print_audit
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.output_file import check_output, write_output
+from dp_transforms.pipelines.plan_options import read_plan
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -23,11 +27,7 @@ from dp_transforms.auditing.exact import (
     rounds_until_excluded,
 )
 from dp_transforms.auditing.sampled import Observed, SampledAudit, chunks_of, judge, plan_sampling, run_chunk
-from dp_transforms.monitoring.settings import MonitorSettings
-from pipelines.audit_report import as_record, print_audit
-from pipelines.options import UserError
-from pipelines.output_file import check_output, write_output
-from pipelines.plan_options import read_plan
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 
 _MOST_RUNS = 200_000
 _LEAST_RUNS = 1_000
@@ -116,7 +116,7 @@ def _default_runs(plan: ReleasePlan) -> int:
 
 def _settings(plan: ReleasePlan) -> MonitorSettings:
     """What workers are told in a real run."""
-    from dp_transforms.shifting_heavy_hitters import settings_of_plan  # imports Beam, which takes seconds
+    from dp_transforms.run_settings import settings_of_plan
 
     return settings_of_plan(plan, stream="audit", run_id=uuid.uuid4().hex)
 

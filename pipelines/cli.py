@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from pipelines import exit_signals
+from dp_transforms.pipelines import exit_signals
 
 TYPE_CHECKING = False  # what typing has, without its 10 ms
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     before = exit_signals.install()
     try:
-        from pipelines import subcommands
+        from dp_transforms.pipelines import subcommands
 
         subcommands.run(sys.argv[1:] if arguments is None else arguments)
     finally:

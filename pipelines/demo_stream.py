@@ -16,16 +16,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from dp_transforms.pipelines.demo import fresh_folder
+from dp_transforms.pipelines.simulated_stream import LiveStream, LiveStreamWriter
+from dp_transforms.runners.engine_process import EngineError
+from dp_transforms.runners.flink import WorkerPool
+from dp_transforms.runners.flink_cluster import FlinkCluster
+from dp_transforms.runners.kafka_server import KafkaServer, StoredRecord
 from rich.console import Console
 
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.report_streams.topic_records import decode_record
-from pipelines.demo import fresh_folder
-from pipelines.simulated_stream import LiveStream, LiveStreamWriter
-from runners.engine_process import EngineError
-from runners.flink import WorkerPool
-from runners.flink_cluster import FlinkCluster
-from runners.kafka_server import KafkaServer, StoredRecord
 
 _FOLDER = pathlib.Path("demo") / "stream"
 _STREAM = LiveStream(events_per_second=1500, users=60_000, partitions=2)
@@ -121,7 +121,9 @@ def _run(
         ["--checkpoint-dir", str(_FOLDER / "checkpoints"), "--checkpoint-interval", "2s"],
     )
     _command(console, "shh " + " \\\n      ".join(" ".join(words) for words in lines))
-    with _started([sys.executable, "-m", "pipelines.cli", *(word for words in lines for word in words)]) as shh:
+    with _started(
+        [sys.executable, "-m", "dp_transforms.pipelines.cli", *(word for words in lines for word in words)]
+    ) as shh:
         _kill_worker(console, kafka, cluster, pool, shh, start + _KILL_AFTER_SECONDS)
         while shh.poll() is None and time.time() < end + _PATIENCE_SECONDS:
             writer.check()

@@ -1,4 +1,4 @@
-"""The options of `pipelines.options.field_options` -> the fields of an event. Apart, since a plan needs no reader."""
+"""The options of `options.field_options` -> the fields of an event. Apart, since a plan does not need a reader."""
 
 from __future__ import annotations
 

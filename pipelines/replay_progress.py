@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from dp_transforms.read_events import ReadProgress
+from dp_transforms.beam.read_events import ReadProgress
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 

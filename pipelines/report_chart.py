@@ -7,9 +7,10 @@ import textwrap
 from collections.abc import Iterable
 from xml.sax.saxutils import escape
 
+from dp_transforms.pipelines.report_table import label_text
+
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, WindowReport
 from dp_transforms.window_schedule import format_utc
-from pipelines.report_table import label_text
 
 _ROW, _LABELS, _CELLS, _LINE = 20, 220, 900, 16
 _MAX_LABEL = 30

@@ -10,11 +10,11 @@ from typing import Any, BinaryIO
 import click
 import pyarrow as pa
 import pyarrow.compute as pc
+from dp_transforms.pipelines.options import UTC_TIME, UserError
+from dp_transforms.pipelines.output_file import check_output, write_output
+from dp_transforms.pipelines.simulated_log import LogPlan, SimulatedBlock, simulate_log
 
 from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
-from pipelines.options import UTC_TIME, UserError
-from pipelines.output_file import check_output, write_output
-from pipelines.simulated_log import LogPlan, SimulatedBlock, simulate_log
 
 _PROGRESS_FROM_EVENTS = 1_000_000
 _LATEST_SECONDS = 253_402_300_800  # the year 10000

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 
-from pipelines.exit_signals import INTERRUPTED, TERMINATED
+from dp_transforms.pipelines.exit_signals import INTERRUPTED, TERMINATED
 
 _SECONDS_BETWEEN_GLANCES = 0.05
 

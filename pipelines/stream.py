@@ -6,12 +6,11 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-
-from pipelines.exit_signals import Unwinding
-from pipelines.stream_options import stream_options
-from pipelines.stream_request import stream_request
-from pipelines.stream_run import run_stream
-from pipelines.stream_status import StreamStatus
+from dp_transforms.pipelines.exit_signals import Unwinding
+from dp_transforms.pipelines.stream_options import stream_options
+from dp_transforms.pipelines.stream_request import stream_request
+from dp_transforms.pipelines.stream_run import run_stream
+from dp_transforms.pipelines.stream_status import StreamStatus
 
 
 @click.command(name="stream")

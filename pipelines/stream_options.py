@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
-
-from pipelines.options import DURATION, DURATION_OR_ZERO, field_options
-from pipelines.plan_options import plan_options
+from dp_transforms.pipelines.options import DURATION, DURATION_OR_ZERO, field_options
+from dp_transforms.pipelines.plan_options import plan_options
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ipaddress
 
 import click
-
-from pipelines.options import UserError
-from pipelines.stream_options import FLINK, PRISM
-from runners.flink import LOCAL
-from runners.open_ports import addresses_of, is_loopback, is_open_here, open_ports
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.stream_options import FLINK, PRISM
+from dp_transforms.runners.flink import LOCAL
+from dp_transforms.runners.open_ports import addresses_of, is_loopback, is_open_here, open_ports
 
 _WHY = "Beam asks for no password there and runs the code that it is sent, beside the noise key"
 _ALLOW = "close it off by other means (docs/deploy.md) and give --allow-open-ports"
@@ -51,8 +50,9 @@ def check_worker_pool(pool: str, flink_master: str) -> None:
     is_flink_here = flink_master == LOCAL or _is_here(addresses_of(flink_master.rpartition(":")[0]))
     if is_flink_here and _is_here(addresses) and is_open_here(port):
         raise UserError(
-            f"--worker-pool {pool} listens beyond this machine. {_WHY}. Start it with python -m runners.on_loopback"
-            f" apache_beam.runners.worker.worker_pool_main --service_port={port}, or {_ALLOW}."
+            f"--worker-pool {pool} listens beyond this machine. {_WHY}. Start it with python -m"
+            " dp_transforms.runners.on_loopback apache_beam.runners.worker.worker_pool_main"
+            f" --service_port={port}, or {_ALLOW}."
         )
 
 

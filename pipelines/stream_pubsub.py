@@ -13,7 +13,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from dp_transforms.shifting_heavy_hitters import HeavyHitters, ShiftingHeavyHitters
+from dp_transforms.beam.release_heavy_hitters import HeavyHitters, ShiftingHeavyHitters
 
 _NAME = re.compile(r"projects/[^/\s]+/subscriptions/[^/\s]+")
 

@@ -16,32 +16,32 @@ from collections.abc import Sequence
 import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, TestOptions
 from apache_beam.runners.runner import PipelineResult, PipelineState
+from dp_transforms.pipelines.flink_watch import FlinkWatch
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.pipeline_errors import told_in_one_line
+from dp_transforms.pipelines.quiet_workers import quiet_workers
+from dp_transforms.pipelines.sink_look import SinkLook
+from dp_transforms.pipelines.stop_signals import caught_stops
+from dp_transforms.pipelines.stream_engine import started_engine
+from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS
+from dp_transforms.pipelines.stream_ports import check_ports
+from dp_transforms.pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
+from dp_transforms.pipelines.stream_request import StreamRequest
+from dp_transforms.pipelines.stream_status import StreamStatus
+from dp_transforms.pipelines.stream_topic import check_topic
+from dp_transforms.runners import dataflow
+from dp_transforms.runners.engine_process import EngineError
+from dp_transforms.runners.flink_rest import ENDED, FlinkRest
 
+from dp_transforms.beam.count_for_operator import operator_counts, operator_gauges
+from dp_transforms.beam.monitor_stream import MonitorStream
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.write_report_stream import WriteRejectedFolder, WriteReportStream
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.partition_progress import ARRIVAL
-from dp_transforms.monitor_stream import MonitorStream
 from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.operator_counters import operator_counts, operator_gauges
 from dp_transforms.report_streams import ReportFolder
-from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.window_schedule import MICROS_PER_SECOND
-from dp_transforms.write_report_stream import WriteRejectedFolder, WriteReportStream
-from pipelines.flink_watch import FlinkWatch
-from pipelines.options import UserError
-from pipelines.pipeline_errors import told_in_one_line
-from pipelines.quiet_workers import quiet_workers
-from pipelines.sink_look import SinkLook
-from pipelines.stop_signals import caught_stops
-from pipelines.stream_engine import started_engine
-from pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS
-from pipelines.stream_ports import check_ports
-from pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
-from pipelines.stream_request import StreamRequest
-from pipelines.stream_status import StreamStatus
-from pipelines.stream_topic import check_topic
-from runners import dataflow
-from runners.engine_process import EngineError
-from runners.flink_rest import ENDED, FlinkRest
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 _LOOKING_SHARE = 10  # a look that takes long is followed by a pause so many times longer

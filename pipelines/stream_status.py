@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from dp_transforms.pipelines.report_table import is_ascii_only, windows_table
 from rich.console import Console
 
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.operator_counters import (
+from dp_transforms.beam.count_for_operator import (
     CLOCK_LAG_SECONDS,
     EVENTS_AFTER_STOP,
     EVENTS_FROM_THE_FUTURE,
@@ -19,8 +19,8 @@ from dp_transforms.operator_counters import (
     EVENTS_REJECTED,
     PENDING_WINDOWS,
 )
+from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.report_files import encode_report
-from pipelines.report_table import is_ascii_only, windows_table
 
 _ITEMS_PER_WINDOW = 12
 _SECONDS_BETWEEN_LINES = 60.0  # where stderr is a file

@@ -12,9 +12,8 @@ import warnings
 from collections.abc import Sequence
 
 import click
-
-from pipelines import exit_signals
-from pipelines.options import UserError, one_line
+from dp_transforms.pipelines import exit_signals
+from dp_transforms.pipelines.options import UserError, one_line
 
 # Each in a module of its name; what it does is said here too, so that ``shh --help`` imports none of them.
 _COMMANDS = {

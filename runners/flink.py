@@ -15,10 +15,9 @@ import tempfile
 from collections.abc import Mapping
 
 import psutil
-
-from runners.engine_process import Engine, engine_file, free_port, is_port_open, java
-from runners.flink_rest import FlinkRest
-from runners.portable import portable_options
+from dp_transforms.runners.engine_process import Engine, engine_file, free_port, is_port_open, java
+from dp_transforms.runners.flink_rest import FlinkRest
+from dp_transforms.runners.portable import portable_options
 
 __all__ = ["JobServer", "WorkerPool", "options"]
 
@@ -205,7 +204,12 @@ class WorkerPool(Engine):
         self.log_path = pathlib.Path(os.devnull if log_path is None else log_path)
         # Beam starts "python": it must be this one.
         path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        command = [sys.executable, "-m", "runners.on_loopback", "apache_beam.runners.worker.worker_pool_main"]
+        command = [
+            sys.executable,
+            "-m",
+            "dp_transforms.runners.on_loopback",
+            "apache_beam.runners.worker.worker_pool_main",
+        ]
         command.append(f"--service_port={port}")
         self._start(command, self.log_path, lambda: is_port_open(port), _START_SECONDS, {"PATH": path, **(env or {})})
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
-from runners import flink
-from runners.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
-from runners.flink_rest import FlinkRest
+from dp_transforms.runners import flink
+from dp_transforms.runners.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
+from dp_transforms.runners.flink_rest import FlinkRest
 
 FLINK_LIBRARIES = f"flink-{flink.FLINK_RELEASE}/.made"  # `make flink` puts it there last, beside the folder lib
 _START_SECONDS = 120.0
@@ -53,7 +53,7 @@ appender.console.layout.pattern = %d{HH:mm:ss,SSS} %-5p %c{1} - %m%n
 class FlinkCluster:
     """Job manager and task manager on free ports; logs, checkpoints and savepoints below `folder`.
 
-    `rest` asks the job manager; `address` is the master for `runners.flink.JobServer`.
+    `rest` asks the job manager; `address` is the master for `dp_transforms.runners.flink.JobServer`.
     """
 
     def __init__(self, folder: pathlib.Path, slots: int = 4) -> None:

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
-from runners.engine_process import EngineError
+from dp_transforms.runners.engine_process import EngineError
 
 ENDED = ("FINISHED", "CANCELED", "FAILED", "SUSPENDED")
 _POLL_SECONDS = 0.2

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from runners.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
+from dp_transforms.runners.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
 
 _SETTINGS = """\
 process.roles=broker,controller

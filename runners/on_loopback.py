@@ -6,7 +6,7 @@ option for another address. It tells its clients "localhost" all the same, so th
 
 For a program of Beam::
 
-    python -m runners.on_loopback apache_beam.runners.worker.worker_pool_main --service_port=50000
+    python -m dp_transforms.runners.on_loopback apache_beam.runners.worker.worker_pool_main --service_port=50000
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def _add_port(add: Callable[[str], int], address: str) -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit("usage: python -m runners.on_loopback MODULE [ARGUMENT]...")
+        sys.exit("usage: python -m dp_transforms.runners.on_loopback MODULE [ARGUMENT]...")
     # Not in this module: as "__main__" it is another one than the one that others import.
-    from runners import on_loopback
+    from dp_transforms.runners import on_loopback
 
     on_loopback.listen_on_loopback()
     sys.argv = sys.argv[1:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runners.on_loopback import listen_on_loopback
+from dp_transforms.runners.on_loopback import listen_on_loopback
 
 ENVIRONMENTS = ("LOOPBACK", "EXTERNAL")
 
@@ -27,7 +27,7 @@ def portable_options(
     if (environment == "EXTERNAL") != (worker_address is not None):
         raise ValueError(
             f"worker_address must be given for EXTERNAL and for nothing else, got {worker_address!r} for {environment}."
-            " Use the address of a runners.flink.WorkerPool."
+            " Use the address of a dp_transforms.runners.flink.WorkerPool."
         )
     if environment == "LOOPBACK":
         listen_on_loopback()

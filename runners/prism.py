@@ -9,8 +9,8 @@ import os
 import pathlib
 import shutil
 
-from runners.engine_process import Engine, EngineError, engine_file, free_port, is_port_open
-from runners.portable import portable_options
+from dp_transforms.runners.engine_process import Engine, EngineError, engine_file, free_port, is_port_open
+from dp_transforms.runners.portable import portable_options
 
 PRISM = "prism"
 _START_SECONDS = 120.0

@@ -18,13 +18,14 @@ from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from dp_transforms import event_batches  # noqa: F401  (registers the coder of EventBatch)
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.beam import encode_elements  # noqa: F401  (registers the coder of EventBatch)
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
-from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters, settings_of_plan
+from dp_transforms.run_settings import settings_of_plan
 from dp_transforms.window_schedule import WindowSchedule
 from tests.oracle import Event
 
@@ -260,7 +261,7 @@ class LocalCounter:
         cls.counts.clear()
         for module in ("assign_windows", "bound_contributions", "collect_events", "find_candidates"):
             monkeypatch.setattr(f"dp_transforms.{module}.operator_counter", cls)
-        monkeypatch.setattr("dp_transforms.monitor_heavy_hitters.operator_counter", cls)
+        monkeypatch.setattr("dp_transforms.beam.monitor_heavy_hitters.operator_counter", cls)
         return cls.counts
 
 

@@ -71,7 +71,7 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path: pathlib.Pat
 
 
 def test_the_demo_simulates_replays_and_shows(tmp_path: pathlib.Path) -> None:
-    result = run_python("-m", "pipelines.demo", cwd=tmp_path)
+    result = run_python("-m", "dp_transforms.pipelines.demo", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert re.findall(r"^\$ shh (\w+)", result.stdout, re.MULTILINE) == ["simulate", "replay", "show"]
     assert "(2, 1e-09)-differentially private" in result.stdout
@@ -80,7 +80,7 @@ def test_the_demo_simulates_replays_and_shows(tmp_path: pathlib.Path) -> None:
 
 
 def _commands() -> dict[str, click.Command]:
-    from pipelines.subcommands import shh
+    from dp_transforms.pipelines.subcommands import shh
 
     context = click.Context(shh)
     found = {name: shh.get_command(context, name) for name in shh.list_commands(context)}

@@ -118,7 +118,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_help_and_plan_wait_for_nothing_that_they_do_not_use() -> None:
     code = (
         "import contextlib, io, sys\n"
-        "from pipelines.cli import main\n"
+        "from dp_transforms.pipelines.cli import main\n"
         "with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
         "    main({words})\n"
         "print(*sorted({{name.partition('.')[0] for name in sys.modules}}))\n"

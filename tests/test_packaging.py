@@ -48,7 +48,7 @@ def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pa
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", target, wheel, cwd=tmp_path)
     assert not (target / "tests").exists()
     assert not (target / "benchmarks").exists()
-    use = "from dp_transforms import ReleasePlan, ShiftingHeavyHitters; import pipelines, dp_transforms; "
+    use = "from dp_transforms import ReleasePlan, ShiftingHeavyHitters; import dp_transforms.pipelines, dp_transforms; "
     told = run(sys.executable, "-c", use + "print(dp_transforms.__file__)", cwd=tmp_path, PYTHONPATH=str(target))
     assert pathlib.Path(told.strip()).is_relative_to(target)
     version = run(target / "bin" / "shh", "--version", cwd=tmp_path, PYTHONPATH=str(target))

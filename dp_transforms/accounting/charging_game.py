@@ -40,7 +40,7 @@ from dp_transforms.accounting.composition import (
     optimal_composition_delta,
     smallest_safe_argument,
 )
-from dp_transforms.arguments import check_whole, is_number
+from dp_transforms.checks import check_whole, is_number
 
 Values = npt.NDArray[np.float64]
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import gammaln
 
-from dp_transforms.arguments import check_positive, check_whole, is_number
+from dp_transforms.checks import check_positive, check_whole, is_number
 
 ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what anybody can measure
 MOST_CALLS = 10**7  # the sum of optimal composition has a term for each

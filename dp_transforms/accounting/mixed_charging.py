@@ -35,7 +35,7 @@ from dp_transforms.accounting.renyi import (
     largest_lam,
     target_charge,
 )
-from dp_transforms.arguments import check_whole, is_number
+from dp_transforms.checks import check_whole, is_number
 
 _SMALLEST_ORDER = 1.02  # dp_accounting converts no order up to 1.01
 _ORDERS = 400

@@ -6,7 +6,7 @@ import collections
 import json
 from typing import Any
 
-from dp_transforms.arguments import shown
+from dp_transforms.checks import shown
 
 WRITE_ONE = "Write one with `shh plan --output`."
 

@@ -32,7 +32,7 @@ from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
 from dp_transforms.accounting.plan_json import WRITE_ONE, parse_plan
 from dp_transforms.accounting.release_modes import RELEASE_MODES, ReleaseMode
-from dp_transforms.arguments import check_whole, shown
+from dp_transforms.checks import check_whole, shown
 from dp_transforms.window_schedule import WindowSchedule
 
 FORMAT_VERSION = 3

@@ -31,7 +31,7 @@ import numpy as np
 
 from dp_transforms.accounting.charging_game import check_target
 from dp_transforms.accounting.composition import ROUNDING, check_delta, check_epsilon
-from dp_transforms.arguments import check_whole, is_number
+from dp_transforms.checks import check_whole, is_number
 
 _ORDERS = 400  # tried where the caller names none, dense at either end: within one part in 10^4 of the best order
 SMALLEST_DIVERGENCE = 1e-15  # smaller ones are rounded up to it: dp_accounting takes ln(1 - e^-divergence)

@@ -28,7 +28,7 @@ from dp_transforms.accounting.composition import (
     optimal_composition_delta,
     smallest_safe_argument,
 )
-from dp_transforms.arguments import check_whole
+from dp_transforms.checks import check_whole
 
 _CUTS = 2000  # values of r tried by the closed form; each of them is a valid bound
 

@@ -26,7 +26,7 @@ from dp_transforms.accounting.composition import (
     optimal_composition_delta,
     smallest_safe_argument,
 )
-from dp_transforms.arguments import check_range, check_whole, is_number
+from dp_transforms.checks import check_range, check_whole, is_number
 from dp_transforms.noise_distribution import MIN_WIDE_EPSILON, upper_tail
 
 _PER_HIT = 75.0  # the constants of [KMS21] Theorem 3.2

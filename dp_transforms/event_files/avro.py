@@ -17,7 +17,7 @@ from typing import IO, Any
 import fastavro
 import pyarrow as pa
 
-from dp_transforms.event_files import columns, times
+from dp_transforms.event_files import id_columns, times
 from dp_transforms.event_files.avro_container import (
     MAX_BLOCK_BYTES,
     BlockTooLargeError,
@@ -82,7 +82,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     except Exception:
         # Whatever the decoder raises on hostile bytes, its words may hold some of them.
         raise damaged_error(chunk.path, "Avro", rows_decoded) from None
-    yield ReadBlock(columns.empty_batch(), (), 0, shares.rest())
+    yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
 
 
 def _parts(file: IO[bytes], header: Header, schema: EventSchema) -> Iterator[tuple[ArrowColumns, int]]:
@@ -188,14 +188,14 @@ def _assemble(
     first_row: int,
     byte_share: int,
 ) -> ReadBlock:
-    return columns.assemble_block(path, to_columns(parts, schema), lambda rows: rows + first_row, byte_share)
+    return id_columns.assemble_block(path, to_columns(parts, schema), lambda rows: rows + first_row, byte_share)
 
 
 def to_columns(
     parts: Sequence[ArrowColumns], schema: EventSchema
-) -> tuple[columns.IdColumn, columns.IdColumn, times.TimeColumn]:
+) -> tuple[id_columns.IdColumn, id_columns.IdColumn, times.TimeColumn]:
     """The columns of at least one decoded block, joined."""
     user, item, time = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
     if schema.time_unit == "ns":
         time = time.view(pa.timestamp("ns"))
-    return columns.encode_ids(user), columns.encode_ids(item), times.parse_times(time, schema.time_unit)
+    return id_columns.encode_ids(user), id_columns.encode_ids(item), times.parse_times(time, schema.time_unit)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from dp_transforms.event_files import columns, times
+from dp_transforms.event_files import id_columns, times
 from dp_transforms.event_files.csv_rows import RowBlock, row_of_each_line, rows_over_lines
 from dp_transforms.event_files.line_blocks import UTF8_MARK, LineBlock, line_blocks
 from dp_transforms.event_files.log_chunk import (
@@ -142,7 +142,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
                 yield block
     except (pa.ArrowException, OSError):
         raise damaged_error(path, "CSV", rows_read) from None
-    yield ReadBlock(columns.empty_batch(), (), 0, shares.rest())
+    yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
 
 
 def _row_blocks(path: str, stream: Any, header: _Header, fields: EventFields, delimiter: bytes) -> Iterator[RowBlock]:
@@ -172,8 +172,8 @@ class _Parser:
         unparsed = list(rows.rejected)
         if invalid:
             numbers = rows.numbers()[np.array(invalid, np.int64)]
-            unparsed.append(RejectedEvents(self._path, tuple(numbers.tolist()), columns.WRONG_NUMBER_OF_CELLS))
-        return columns.assemble_block(
+            unparsed.append(RejectedEvents(self._path, tuple(numbers.tolist()), id_columns.WRONG_NUMBER_OF_CELLS))
+        return id_columns.assemble_block(
             self._path,
             (
                 _encode_ids(user, is_utf8=is_utf8),
@@ -226,11 +226,11 @@ def _is_utf8(text: bytes) -> bool:
         return False
 
 
-def _encode_ids(cells: pa.BinaryArray, *, is_utf8: bool) -> columns.IdColumn:
+def _encode_ids(cells: pa.BinaryArray, *, is_utf8: bool) -> id_columns.IdColumn:
     if is_utf8:
-        return columns.encode_ids(cells)
+        return id_columns.encode_ids(cells)
     encoded = cells.dictionary_encode()
     values = encoded.dictionary.view(pa.string())
     if not pc.all(pc.string_is_ascii(values)).as_py():
         values = pa.array([value.encode("latin1") for value in values.to_pylist()], pa.binary())
-    return columns.encode_ids(pa.DictionaryArray.from_arrays(encoded.indices, values, safe=False))
+    return id_columns.encode_ids(pa.DictionaryArray.from_arrays(encoded.indices, values, safe=False))

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.event_files import columns
+from dp_transforms.event_files import id_columns
 from dp_transforms.event_files.line_blocks import BLANKS, MAX_LINE_BYTES, LineBlock
 from dp_transforms.event_files.log_chunk import EventFileError
 from dp_transforms.rejected_events import RejectedEvents
@@ -62,7 +62,7 @@ def row_of_each_line(path: str, block: LineBlock, delimiter: bytes) -> RowBlock:
     if not block.too_long:
         return rows
     return dataclasses.replace(
-        rows, rejected=(RejectedEvents(path, block.too_long, columns.LINE_TOO_LONG), *rows.rejected)
+        rows, rejected=(RejectedEvents(path, block.too_long, id_columns.LINE_TOO_LONG), *rows.rejected)
     )
 
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json
 
-from dp_transforms.event_files import columns, times
+from dp_transforms.event_files import id_columns, times
 from dp_transforms.event_files.line_blocks import BLANKS, UTF8_MARK, LineBlock, line_blocks
 from dp_transforms.event_files.log_chunk import (
     EventFields,
@@ -47,7 +47,7 @@ _NOT_JSON_NUMBER = re.compile(rb"[:,\[\s]-?(?:NaN|Inf)")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _EXACT_IN_FLOAT = 2.0**53
 
-Columns = tuple[columns.IdColumn, columns.IdColumn, times.TimeColumn]
+Columns = tuple[id_columns.IdColumn, id_columns.IdColumn, times.TimeColumn]
 _Rows = npt.NDArray[np.int64]
 
 
@@ -92,16 +92,16 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
                 yield _read_block(chunk.path, block, fields, shares.up_to(text.bytes_read()))
     except (pa.ArrowException, OSError):
         raise damaged_error(chunk.path, "gzip", lines_read) from None
-    yield ReadBlock(columns.empty_batch(), (), 0, shares.rest())
+    yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
 
 
 def _read_block(path: str, block: LineBlock, fields: EventFields, byte_share: int) -> ReadBlock:
-    unparsed = [RejectedEvents(path, block.too_long, columns.LINE_TOO_LONG)] if block.too_long else []
+    unparsed = [RejectedEvents(path, block.too_long, id_columns.LINE_TOO_LONG)] if block.too_long else []
     read = decode_lines(block, fields)
     broken = read.broken()
     if len(broken):
-        unparsed.append(RejectedEvents(path, tuple(broken.tolist()), columns.BROKEN_LINE))
-    return columns.assemble_block(path, read.columns, lambda rows: read.numbers()[rows], byte_share, unparsed)
+        unparsed.append(RejectedEvents(path, tuple(broken.tolist()), id_columns.BROKEN_LINE))
+    return id_columns.assemble_block(path, read.columns, lambda rows: read.numbers()[rows], byte_share, unparsed)
 
 
 class DecodedLines:
@@ -228,7 +228,7 @@ def _read_fast(lines: _Lines, schema: pa.Schema | None, fields: EventFields) -> 
         largest = max(np.abs(time.fill_null(0.0).to_numpy()).max(), np.abs(time_column.micros).max())
         if not largest < _EXACT_IN_FLOAT:
             return None
-    return columns.encode_ids(user), columns.encode_ids(item), time_column
+    return id_columns.encode_ids(user), id_columns.encode_ids(item), time_column
 
 
 def guess_schema(lines: Iterable[bytes], fields: EventFields) -> pa.Schema | None:
@@ -271,22 +271,22 @@ def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, _
     return columns_read, np.flatnonzero(~is_broken), np.flatnonzero(is_broken)
 
 
-def _id_column(values: list[Any]) -> columns.IdColumn:
+def _id_column(values: list[Any]) -> id_columns.IdColumn:
     # A lone surrogate, which JSON can spell, becomes bytes that are no UTF-8.
     cells = [value.encode("utf-8", "surrogatepass") if isinstance(value, str) else None for value in values]
-    column = columns.encode_ids(pa.array(cells, pa.binary()))
+    column = id_columns.encode_ids(pa.array(cells, pa.binary()))
     is_wrong = np.fromiter((not isinstance(value, (str, type(None))) for value in values), np.bool_, len(values))
-    column.faults[is_wrong] = columns.WRONG_TYPE
+    column.faults[is_wrong] = id_columns.WRONG_TYPE
     return column
 
 
 def _time_column(values: list[Any], unit: str | None) -> times.TimeColumn:
     micros = np.zeros(len(values), np.int64)
-    faults = np.full(len(values), columns.WRONG_TYPE, np.uint8)
+    faults = np.full(len(values), id_columns.WRONG_TYPE, np.uint8)
     rows: dict[type, list[int]] = {}
     for row, value in enumerate(values):
         rows.setdefault(type(value), []).append(row)
-    faults[rows.get(type(None), [])] = columns.MISSING
+    faults[rows.get(type(None), [])] = id_columns.MISSING
     for kind, convert, arrow_type in (
         (str, lambda text: text.encode("utf-8", "surrogatepass"), pa.binary()),
         (_Integer, _to_int64, pa.int64()),

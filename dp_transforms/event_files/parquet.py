@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_transforms.event_files import columns, times
+from dp_transforms.event_files import id_columns, times
 from dp_transforms.event_files.log_chunk import (
     MAX_BLOCK_ROWS,
     EventFields,
@@ -58,7 +58,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
         as_dictionary = [
             name
             for name in (fields.user, fields.item)
-            if columns.is_text_type(schema.field(name).type) and _is_dictionary_encoded(metadata, chunk.part, name)
+            if id_columns.is_text_type(schema.field(name).type) and _is_dictionary_encoded(metadata, chunk.part, name)
         ]
         with pq.ParquetFile(
             chunk.path,
@@ -71,11 +71,11 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
                 first_row = chunk.first_row + rows_read + 1
                 share = chunk.bytes * (rows_read + len(batch)) // (chunk.events or 1)
                 share -= chunk.bytes * rows_read // (chunk.events or 1)
-                block = columns.assemble_block(
+                block = id_columns.assemble_block(
                     chunk.path,
                     (
-                        columns.encode_ids(batch.column(fields.user)),
-                        columns.encode_ids(batch.column(fields.item)),
+                        id_columns.encode_ids(batch.column(fields.user)),
+                        id_columns.encode_ids(batch.column(fields.item)),
                         times.parse_times(batch.column(fields.time), fields.time_unit),
                     ),
                     lambda rows, first_row=first_row: rows + first_row,  # type: ignore[misc]
@@ -129,7 +129,7 @@ def _metadata_of_version(path: str, mtime_ns: int, size: int) -> pq.FileMetaData
 def _check_schema(path: str, schema: pa.Schema, fields: EventFields) -> None:
     check_fields_present(path, schema.names, fields, has_schema=True)
     for name in (fields.user, fields.item):
-        if not columns.is_id_type(schema.field(name).type):
+        if not id_columns.is_id_type(schema.field(name).type):
             raise id_type_error(path, name, str(schema.field(name).type)[:80])
     time_type = schema.field(fields.time).type
     if pa.types.is_dictionary(time_type):
@@ -137,5 +137,5 @@ def _check_schema(path: str, schema: pa.Schema, fields: EventFields) -> None:
     if times.is_number_type(time_type):
         if fields.time_unit not in times.MICROS_PER_UNIT:
             raise time_unit_error(path, fields.time)
-    elif not (pa.types.is_timestamp(time_type) or pa.types.is_date(time_type) or columns.is_text_type(time_type)):
+    elif not (pa.types.is_timestamp(time_type) or pa.types.is_date(time_type) or id_columns.is_text_type(time_type)):
         raise time_type_error(path, fields.time, str(time_type)[:80])

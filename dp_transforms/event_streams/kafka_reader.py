@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.event_files import columns
+from dp_transforms.event_files import id_columns
 from dp_transforms.event_files.log_chunk import one_line
 from dp_transforms.event_streams import kafka_client
 from dp_transforms.event_streams.stream_source import Polled, StreamError, passed_arrivals
@@ -250,7 +250,7 @@ class KafkaReader:
         name = self._partition.name
         is_at_end = self._is_at_end and self._failing_since is None
         if not messages:
-            return Polled(columns.empty_batch(), np.zeros(0, np.int64), _position(offset), 0, is_at_end)
+            return Polled(id_columns.empty_batch(), np.zeros(0, np.int64), _position(offset), 0, is_at_end)
         count = len(messages)
         offsets = np.fromiter((message.offset() for message in messages), np.int64, count)
         kinds, millis = _timestamps((message.timestamp() for message in messages), count)

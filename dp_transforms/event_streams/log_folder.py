@@ -42,7 +42,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dp_transforms.event_files import columns
+from dp_transforms.event_files import id_columns
 from dp_transforms.event_files.discovery import find_file_chunks, is_log_name, read_log_chunk
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, ReadBlock, one_line
 from dp_transforms.event_streams.folder_position import FolderFile, FolderPosition
@@ -301,7 +301,7 @@ class _Found:
         passed = np.full(int(sizes.sum()) + 1, NEVER, np.int64)
         np.maximum.at(passed, np.cumsum(sizes)[sizes == 0], of_batches[sizes == 0])
         full = [batch for batch in self._batches if len(batch)]
-        batch = concatenate(full) if full else columns.empty_batch()
+        batch = concatenate(full) if full else id_columns.empty_batch()
         return Polled(
             batch, np.repeat(of_batches, sizes), position, self.records, is_at_end, tuple(self._rejected), passed
         )

@@ -18,9 +18,9 @@ import pyarrow as pa
 from dp_transforms.event_streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock, Taken
 from dp_transforms.event_streams.stream_source import PartitionReader, StreamError
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.counted_messages import pair_messages
 from dp_transforms.monitoring.domain_table import DomainTable
-from dp_transforms.monitoring.message_parts import pair_messages
-from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_pairs import pairs_of_events
 from dp_transforms.rejected_events import RejectedEvents
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.event_files import avro, columns, json_lines
+from dp_transforms.event_files import avro, id_columns, json_lines
 from dp_transforms.event_files.avro_container import MAX_BLOCK_BYTES
 from dp_transforms.event_files.avro_records import decode_one_by_one
 from dp_transforms.event_files.avro_schema import EventSchema, check_schema
@@ -127,12 +127,12 @@ class JsonRecordDecoder:
         if len(rows) < len(lines):
             lines = [lines[row] for row in rows.tolist()]
         if not lines:
-            return DecodedRecords(columns.empty_batch(), rows, reasons.report(source, positions))
+            return DecodedRecords(id_columns.empty_batch(), rows, reasons.report(source, positions))
         read = _JsonSpans(lines, self._schema, self._fields)
         self._schema = read.schema
         kept = np.concatenate(read.kept)
         reasons.add(BROKEN_RECORD, rows[np.setdiff1d(np.arange(len(rows)), kept, assume_unique=True)])
-        return _assemble(source, columns.join_columns(read.parts), rows[kept], positions, reasons)
+        return _assemble(source, id_columns.join_columns(read.parts), rows[kept], positions, reasons)
 
 
 class _JsonSpans:
@@ -221,7 +221,7 @@ class AvroRecordDecoder:
         read = np.concatenate(kept) if kept else np.zeros(0, np.int64)
         reasons.add(BROKEN_RECORD, rows[np.setdiff1d(np.arange(len(rows)), read)])
         if not parts:
-            return DecodedRecords(columns.empty_batch(), read, reasons.report(source, positions))
+            return DecodedRecords(id_columns.empty_batch(), read, reasons.report(source, positions))
         return _assemble(source, avro.to_columns(parts, self._schema), rows[read], positions, reasons)
 
     def _decode_span(
@@ -290,9 +290,9 @@ def _assemble(
     source: str, read: json_lines.Columns, rows_read: _Rows, positions: _Rows, reasons: _Reasons
 ) -> DecodedRecords:
     """rows_read: for each row of the columns the number of its value."""
-    block = columns.assemble_block(source, read, lambda rows: positions[rows_read[rows]], 0)
+    block = id_columns.assemble_block(source, read, lambda rows: positions[rows_read[rows]], 0)
     return DecodedRecords(
-        block.batch, rows_read[columns.good_rows(read)], (*reasons.report(source, positions), *block.rejected)
+        block.batch, rows_read[id_columns.good_rows(read)], (*reasons.report(source, positions), *block.rejected)
     )
 
 

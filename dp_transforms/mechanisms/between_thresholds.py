@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from dp_transforms.arguments import LARGEST_WHOLE, check_whole
+from dp_transforms.checks import LARGEST_WHOLE, check_whole
 from dp_transforms.mechanisms.release_rule import Release
 
 

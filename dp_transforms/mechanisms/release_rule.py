@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple, Protocol
 
-from dp_transforms.arguments import LARGEST_WHOLE, check_whole
+from dp_transforms.checks import LARGEST_WHOLE, check_whole
 
 
 class Release(NamedTuple):

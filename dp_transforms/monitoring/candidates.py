@@ -12,7 +12,7 @@ import numpy as np
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 
 
 def find_candidates(cells: ItemHolders, settings: MonitorSettings, keys: StreamKeys) -> ItemHolders:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.runs import run_slices, run_starts
+from dp_transforms.monitoring.equal_rows import run_slices, run_starts
 from dp_transforms.monitoring.user_pairs import UserPairs
 
 

@@ -14,7 +14,7 @@ import dataclasses
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
 from dp_transforms.monitoring.window_queries import WindowCharges, WindowQueries
 from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport, release_order

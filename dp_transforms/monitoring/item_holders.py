@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.monitoring.equal_rows import concatenated_ranges, run_slices, run_starts
 from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
 from dp_transforms.monitoring.packed_arrays import (
     HASHES,
@@ -18,7 +19,6 @@ from dp_transforms.monitoring.packed_arrays import (
     pack_arrays,
     unpack_arrays,
 )
-from dp_transforms.monitoring.runs import concatenated_ranges, run_slices, run_starts
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.window_schedule import MOST_WINDOWS
 

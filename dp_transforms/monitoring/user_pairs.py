@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.equal_rows import run_slices, run_starts
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
 from dp_transforms.monitoring.packed_arrays import (
@@ -20,7 +21,6 @@ from dp_transforms.monitoring.packed_arrays import (
     pack_arrays,
     unpack_arrays,
 )
-from dp_transforms.monitoring.runs import run_slices, run_starts
 from dp_transforms.window_schedule import MOST_WINDOWS, WindowSchedule
 
 _SORT_KEY_LIMIT = 2**62

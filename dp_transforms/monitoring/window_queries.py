@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.equal_rows import concatenated_ranges
 from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.query_noise import QueryNoise, digests_of_groups
-from dp_transforms.monitoring.runs import concatenated_ranges
-from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
 
 

@@ -22,7 +22,7 @@ from dp_transforms.mechanisms.discrete_laplace import Inversion
 from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.noise_distribution import UNIFORM_BITS
 
 _ONE = 1 << UNIFORM_BITS

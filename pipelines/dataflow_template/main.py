@@ -6,9 +6,8 @@ import sys
 from collections.abc import Sequence
 
 import click
-
-from pipelines.cli import main
-from pipelines.stream import command
+from dp_transforms.pipelines.cli import main
+from dp_transforms.pipelines.stream import command
 
 
 def command_line(arguments: Sequence[str]) -> list[str]:

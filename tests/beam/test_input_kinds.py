@@ -13,12 +13,12 @@ from apache_beam.typehints import row_type
 from apache_beam.utils.secret import RawSecret
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.collect_events import CollectEvents, canonical_id
+from dp_transforms.beam.collect_events import CollectEvents, canonical_id
+from dp_transforms.beam.count_for_operator import EVENTS_REJECTED, operator_counts
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.operator_counters import EVENTS_REJECTED, operator_counts
 from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from tests.oracle import oracle_reports
 from tests.pipeline_helpers import (
     MICROS,
@@ -203,7 +203,7 @@ def test_what_is_no_id_is_rejected_with_a_reason_and_nothing_else_is_lost(tmp_pa
 
 def test_a_batch_from_single_elements_is_stamped_with_its_earliest_event(monkeypatch):
     """Whatever comes later in the bundle: a watermark must not overtake an event that waits in a batch."""
-    monkeypatch.setattr("dp_transforms.collect_events._MAX_BATCH", 3)
+    monkeypatch.setattr("dp_transforms.beam.collect_events._MAX_BATCH", 3)
     times = [50, 20, 40, 90, 80, 70, 60]
     pipeline, found = local_pipeline(), Collected()
     batches, rejected = (

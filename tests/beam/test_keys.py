@@ -8,10 +8,10 @@ import tempfile
 import apache_beam as beam
 import pytest
 
-from dp_transforms import noise_key
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.beam import load_noise_key
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.window_schedule import WindowSchedule
 from tests.leak_search import forms_of, job_graph, options_of, places_with, texts_within, traces  # noqa: F401
 from tests.oracle import oracle_reports
@@ -100,15 +100,15 @@ def monitored(plan, log, key):
 
 
 def new_fresh_key(before):
-    (token,) = noise_key._FRESH_KEYS.keys() - before
-    return noise_key._FRESH_KEYS[token]
+    (token,) = load_noise_key._FRESH_KEYS.keys() - before
+    return load_noise_key._FRESH_KEYS[token]
 
 
 @pytest.mark.parametrize("kind", ["key file", "fresh key"])
 def test_the_key_is_written_nowhere(tmp_path, traces, kind):  # noqa: F811
     plan = small_plan(release="labels", hits_per_user=2)
     log = random_log(plan, seed=1, events=600)
-    before = set(noise_key._FRESH_KEYS)
+    before = set(load_noise_key._FRESH_KEYS)
     pipeline, reports, collected = monitored(plan, log, key_file(tmp_path) if kind == "key file" else None)
     _ = reports | collected.sink()
     key = SECRET if kind == "key file" else new_fresh_key(before)

@@ -11,13 +11,13 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming
 
-from dp_transforms import monitor_heavy_hitters
-from dp_transforms.assign_windows import PackPairsDoFn, Sharding
-from dp_transforms.bound_contributions import BoundContributionsDoFn
-from dp_transforms.find_candidates import FindCandidatesDoFn
-from dp_transforms.monitor_heavy_hitters import ThresholdMonitorEvolvingDoFn
+from dp_transforms.beam import monitor_heavy_hitters
+from dp_transforms.beam.assign_windows import PackPairsDoFn, Sharding
+from dp_transforms.beam.bound_contributions import BoundContributionsDoFn
+from dp_transforms.beam.count_for_operator import LATE_BATCHES
+from dp_transforms.beam.find_candidates import FindCandidatesDoFn
+from dp_transforms.beam.monitor_heavy_hitters import ThresholdMonitorEvolvingDoFn
 from dp_transforms.monitoring.user_budgets import UserBudgets
-from dp_transforms.operator_counters import LATE_BATCHES
 from tests.oracle import oracle_reports
 from tests.pipeline_helpers import MICROS, SECRET, START, LocalCounter, batch_of, settings_of, small_plan
 

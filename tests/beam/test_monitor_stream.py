@@ -7,20 +7,20 @@ import time
 
 import pytest
 
-from dp_transforms.counted_groups import GatherCountedDoFn
+from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counts
+from dp_transforms.beam.gather_counted import GatherCountedDoFn
+from dp_transforms.beam.monitor_heavy_hitters import CountedMonitorDoFn, _with_key
+from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.event_streams.partition_poller import announced
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitor_heavy_hitters import CountedMonitorDoFn, _with_key
-from dp_transforms.monitor_stream import MonitorStream
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.contributions import bound_contributions
+from dp_transforms.monitoring.counted_messages import holder_messages, pair_messages
 from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.message_parts import holder_messages, pair_messages
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.operator_counters import LATE_BATCHES, operator_counts
 from tests.beam.test_monitor_do_fn import Bag, Cell, HeldSecret
 from tests.memory_stream import BROKEN, Arrival, MemoryStream
 from tests.oracle import oracle_reports, oracle_transcript
@@ -244,7 +244,7 @@ def test_a_group_is_complete_when_all_that_was_announced_has_come_in_any_order()
 
 
 def test_more_than_was_announced_is_counted_and_never_emitted(monkeypatch):
-    monkeypatch.setattr("dp_transforms.counted_groups.operator_counter", LocalCounter)
+    monkeypatch.setattr("dp_transforms.beam.gather_counted.operator_counter", LocalCounter)
     LocalCounter.counts.clear()
     gathered = Gathered(1)
     assert gathered.take([(0, b"a"), (0, b"b"), (2, b"c")]) == []
@@ -344,7 +344,7 @@ def messages_to_the_monitor(plan, log, shards):
 @pytest.mark.parametrize("most_bytes", [10**6, 1])
 @pytest.mark.parametrize("order", ["in order", "backwards", "shuffled", "the first window last"])
 def test_the_monitor_closes_windows_in_order_whatever_order_their_parts_have(order, most_bytes, monkeypatch):
-    monkeypatch.setattr("dp_transforms.monitor_heavy_hitters.MOST_MESSAGE_BYTES", most_bytes)
+    monkeypatch.setattr("dp_transforms.beam.monitor_heavy_hitters.MOST_MESSAGE_BYTES", most_bytes)
     plan = small_plan(30, sliding=3, release="labels", max_items_per_user=1, hits_per_user=2)
     log = ordered_log(plan, 8)
     messages = list(messages_to_the_monitor(plan, log, 3))

@@ -8,11 +8,11 @@ import time
 import apache_beam as beam
 import pytest
 
-from dp_transforms import poll_partitions
+from dp_transforms.beam import poll_partitions
+from dp_transforms.beam.poll_partitions import PollInTimersDoFn, PollPartitions
 from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.user_pairs import UserPairs
-from dp_transforms.poll_partitions import PollInTimersDoFn, PollPartitions
 from tests.beam.test_monitor_do_fn import Cell, HeldSecret, Timer
 from tests.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, MemoryStream
 from tests.pipeline_helpers import MICROS, SECRET, START, settings_of, small_plan

@@ -8,9 +8,9 @@ import apache_beam as beam
 import pytest
 
 from dp_transforms import KafkaTopic, LogFolder, MonitorStream, StreamClock
+from dp_transforms.beam.poll_partitions import PollInTimersDoFn
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.stream_source import StreamError, StreamSource
-from dp_transforms.poll_partitions import PollInTimersDoFn
 from tests.pipeline_helpers import RUN_ID, key_file, small_plan
 
 FIELDS = EventFields("user", "item", "timestamp")

@@ -15,15 +15,15 @@ import random
 import apache_beam as beam
 import pytest
 
-from dp_transforms import poll_partitions
-from dp_transforms.bound_contributions import BoundContributionsCountedDoFn
-from dp_transforms.counted_groups import GatherCountedDoFn
+from dp_transforms.beam import poll_partitions
+from dp_transforms.beam.bound_contributions import BoundContributionsCountedDoFn
+from dp_transforms.beam.find_candidates import FindCandidatesCountedDoFn
+from dp_transforms.beam.gather_counted import GatherCountedDoFn
+from dp_transforms.beam.monitor_heavy_hitters import ENDED, CountedMonitorDoFn, _with_key
+from dp_transforms.beam.poll_partitions import PollPartitions
 from dp_transforms.event_streams.partition_progress import StreamClock
-from dp_transforms.find_candidates import FindCandidatesCountedDoFn
-from dp_transforms.monitor_heavy_hitters import ENDED, CountedMonitorDoFn, _with_key
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.poll_partitions import PollPartitions
 from tests.beam.test_monitor_do_fn import Bag, Cell, HeldSecret, Timer
 from tests.beam.test_monitor_stream import contents
 from tests.memory_stream import Arrival, MemoryPartition

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dp_transforms.beam.count_for_operator import EVENTS_OUTSIDE_RANGE, EVENTS_READ, operator_counts
+from dp_transforms.beam.read_events import ReadEvents
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.event_files import EventFields, find_log_chunks
 from dp_transforms.item_domain import ItemDomain
-from dp_transforms.operator_counters import EVENTS_OUTSIDE_RANGE, EVENTS_READ, operator_counts
-from dp_transforms.read_events import ReadEvents
-from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from tests.oracle import oracle_reports, oracle_transcript
 from tests.pipeline_helpers import (
     MICROS,

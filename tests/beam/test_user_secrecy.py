@@ -14,9 +14,9 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
+from dp_transforms.beam.count_for_operator import EVENTS_REJECTED, operator_counts
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.operator_counters import EVENTS_REJECTED, operator_counts
-from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from tests.leak_search import forms_of, job_graph, metrics_of, places_with, traces  # noqa: F401
 from tests.pipeline_helpers import (
     MICROS,

@@ -12,19 +12,19 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
+from dp_transforms.beam.write_report_stream import (
+    WriteRejectedFolder,
+    WriteReportStream,
+    _SharedWriter,
+    _WriteStreamDoFn,
+)
+from dp_transforms.beam.write_reports import WriteRejected
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportFolder, ReportTopic
-from dp_transforms.write_report_stream import (
-    WriteRejectedFolder,
-    WriteReportStream,
-    _SharedWriter,
-    _WriteStreamDoFn,
-)
-from dp_transforms.write_reports import WriteRejected
 from tests.pipeline_helpers import Collected, local_pipeline
 
 HOUR = 3_600_000_000

@@ -17,7 +17,8 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
-from dp_transforms import report_coder, write_reports
+from dp_transforms.beam import encode_elements, write_reports
+from dp_transforms.beam.write_reports import WriteRejected, WriteReports
 from dp_transforms.local_files import draft_of, publish
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.rejected_events import RejectedEvents
@@ -26,7 +27,6 @@ from dp_transforms.report_files import (
     ReportHeader,
     read_report_file,
 )
-from dp_transforms.write_reports import WriteRejected, WriteReports
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 HOUR = 3_600_000_000
@@ -86,7 +86,7 @@ def check_types(row):
 def test_released_types_travel_as_rows_and_survive_a_shuffle():
     for row_type in (HeavyHitter, WindowReport, RejectedEvents):
         assert isinstance(beam.coders.registry.get_coder(row_type), beam.coders.RowCoder)
-    report_coder.register()
+    encode_elements.register_coders()
     coder = beam.coders.registry.get_coder(WindowReport)
     for original in REPORTS:
         assert coder.decode(coder.encode(original)) == original
@@ -210,7 +210,7 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path, monkeypatch, failing):
 def test_a_worker_that_dies_before_the_file_is_complete_leaves_no_output(tmp_path):
     program = textwrap.dedent("""
         import os, sys
-        from dp_transforms import write_reports
+        from dp_transforms.beam import write_reports
         from dp_transforms.report_files import ReportHeader
         header = ReportHeader("run-1", "news", "g", {})
         os.fsync = lambda descriptor: os._exit(9)

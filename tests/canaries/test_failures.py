@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from apache_beam.metrics import Metrics
 
-from dp_transforms import read_events
+from dp_transforms.beam import read_events
 from dp_transforms.event_files import EventFields, EventFileError, LogChunk, ReadBlock
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, SHARED
@@ -78,7 +78,7 @@ def test_other_files_that_change_under_the_run(shell: Shell, canaries: Canaries,
 KILLING = """
 import os, sys
 from dp_transforms import {module} as module
-from pipelines.cli import main
+from dp_transforms.pipelines.cli import main
 called = module.{function}
 def then_die(*arguments, **named):
     result = called(*arguments, **named)
@@ -107,7 +107,7 @@ def test_a_full_disk(home: Home, canaries: Canaries, search: Search) -> None:
     def little_space() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
 
-    ran = run_apart(home, ("-B", "-m", "pipelines.cli", *REPLAY), preexec=little_space)
+    ran = run_apart(home, ("-B", "-m", "dp_transforms.pipelines.cli", *REPLAY), preexec=little_space)
     assert ran.code == 1
     assert "File too large" in ran.err
     assert list(found_in(search, ran.places)) == []
@@ -234,7 +234,7 @@ def test_processes_of_beam_print_the_words_of_a_library(
     rows = [row for row in logs.rows_of(canaries) if row[1] != SHARED]
     home.put("log.csv", logs.file_of("csv", rows))
     home.put("noise.key", bytes(range(32)), 0o600)
-    command = ("-m", "pipelines.cli", *REPLAY, "--noise-key-file", "noise.key", *more)
+    command = ("-m", "dp_transforms.pipelines.cli", *REPLAY, "--noise-key-file", "noise.key", *more)
     ran = run_apart(home, command, environment=quoting_library(tmp_path))
     assert ran.code == 1
     assert told in ran.err.splitlines()[-1]

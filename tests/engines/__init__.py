@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from runners import flink, prism
-from runners.engine_process import EngineError, engine_file, java
-from runners.flink_cluster import FLINK_LIBRARIES
-from runners.kafka_server import KAFKA_LIBRARIES
+from dp_transforms.runners import flink, prism
+from dp_transforms.runners.engine_process import EngineError, engine_file, java
+from dp_transforms.runners.flink_cluster import FLINK_LIBRARIES
+from dp_transforms.runners.kafka_server import KAFKA_LIBRARIES
 
 
 def skip_reason(name: str) -> str | None:

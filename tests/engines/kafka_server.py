@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from runners import kafka_server
-from runners.kafka_server import CALL_SECONDS
+from dp_transforms.runners import kafka_server
+from dp_transforms.runners.kafka_server import CALL_SECONDS
 
 
 class KafkaServer(kafka_server.KafkaServer):

@@ -18,14 +18,14 @@ import fastavro
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.beam.monitor_stream import MonitorStream
+from dp_transforms.beam.write_report_stream import WriteRejectedFolder, WriteReportStream
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.partition_progress import StreamClock
-from dp_transforms.monitor_stream import MonitorStream
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportSink
-from dp_transforms.write_report_stream import WriteRejectedFolder, WriteReportStream
 from tests.oracle import Event, Transcript, oracle_transcript
 from tests.pipeline_helpers import MICROS, MINUTE, RUN_ID, SECRET, settings_of, small_plan
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(LACKING is not None, reason=L
 def start(folder: pathlib.Path) -> subprocess.Popen[str]:
     """As a shell does for `make demo-stream &`: the program begins with SIGINT ignored."""
     return subprocess.Popen(
-        [sys.executable, "-u", "-m", "pipelines.demo_stream"],
+        [sys.executable, "-u", "-m", "dp_transforms.pipelines.demo_stream"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

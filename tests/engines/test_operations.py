@@ -10,9 +10,9 @@ import time
 
 import pytest
 from apache_beam.runners.runner import PipelineState
+from dp_transforms.runners import flink
+from dp_transforms.runners.flink_rest import ENDED
 
-from runners import flink
-from runners.flink_rest import ENDED
 from tests.engines.conftest import ROOT
 from tests.engines.stream_case import CLOCK, counted_events, history_case, submit, wait_for_end, wait_for_reports
 from tests.engines.test_kills import TASK_MANAGER, WORKER, running

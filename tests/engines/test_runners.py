@@ -16,11 +16,11 @@ from apache_beam.coders import VarIntCoder
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
+from dp_transforms.runners import flink, job_service, prism
+from dp_transforms.runners.engine_process import EngineError, EngineProcess, engine_file
+from dp_transforms.runners.flink_cluster import FLINK_LIBRARIES
+from dp_transforms.runners.kafka_server import KAFKA_LIBRARIES
 
-from runners import flink, job_service, prism
-from runners.engine_process import EngineError, EngineProcess, engine_file
-from runners.flink_cluster import FLINK_LIBRARIES
-from runners.kafka_server import KAFKA_LIBRARIES
 from tests.engines import looping, skip_reason
 
 LIMIT = 40
@@ -125,7 +125,7 @@ def test_processes_end_with_their_starter(tmp_path):
     seconds = f"1234.{os.getpid()}"  # found again by it
     program = ["sh", "-c", f"sleep {seconds} & sleep {seconds}"]
     code = (
-        "import pathlib, time, runners.engine_process as e;"
+        "import pathlib, time, dp_transforms.runners.engine_process as e;"
         f"e.EngineProcess({program!r}, pathlib.Path({str(tmp_path / 'log')!r}));"
         "print('started', flush=True); time.sleep(600)"
     )

@@ -11,10 +11,10 @@ import numpy as np
 from dp_transforms.event_streams.partition_poller import PartitionPoller
 from dp_transforms.event_streams.partition_progress import CLOCK_BEGIN, CLOCK_END, StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.monitoring.counted_messages import holder_messages, pair_messages
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.message_parts import holder_messages, pair_messages
 from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from tests.fuzz import format_mutators

@@ -11,12 +11,12 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.assign_windows import AssignWindows, PackPairsDoFn, Sharding
-from dp_transforms.bound_contributions import BoundContributions, BoundContributionsDoFn
+from dp_transforms.beam.assign_windows import AssignWindows, PackPairsDoFn, Sharding
+from dp_transforms.beam.bound_contributions import BoundContributions, BoundContributionsDoFn
+from dp_transforms.beam.load_noise_key import KeyFile
+from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks, read_log_chunk
 from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.noise_key import KeyFile
-from dp_transforms.read_events import ReadEvents
 from tests.beam.test_monitor_do_fn import HeldSecret
 from tests.neighbours.logs import ODD_USERS, PLAN, USERS, Log, without_him
 from tests.pipeline_helpers import SECRET, Collected, local_pipeline, settings_of

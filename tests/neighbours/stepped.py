@@ -16,7 +16,7 @@ import pyarrow as pa
 from dp_transforms.event_streams.partition_poller import PartitionPoller, Step
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import PartitionReader
-from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_pairs import UserPairs
 from tests.neighbours.replayed import OTHERS, Pair
 from tests.pipeline_helpers import MICROS, SECRET, settings_of, small_plan

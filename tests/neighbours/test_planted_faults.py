@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.event_files import avro, columns, csv_lines, json_lines, times
+from dp_transforms.event_files import avro, csv_lines, id_columns, json_lines, times
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 from dp_transforms.event_files.text_files import TextStream
 from dp_transforms.event_streams import log_folder
@@ -104,8 +104,8 @@ def let_quotes_run_over_lines(patch: pytest.MonkeyPatch) -> None:
 
 def block_of(rows: list[list[str]], chunk: LogChunk, fields: EventFields) -> ReadBlock:
     user, item, time = (pa.array([row[at].encode("latin1") for row in rows], pa.binary()) for at in range(3))
-    read = (columns.encode_ids(user), columns.encode_ids(item), times.parse_times(time, fields.time_unit))
-    return columns.assemble_block(chunk.path, read, lambda found: found, chunk.bytes)
+    read = (id_columns.encode_ids(user), id_columns.encode_ids(item), times.parse_times(time, fields.time_unit))
+    return id_columns.assemble_block(chunk.path, read, lambda found: found, chunk.bytes)
 
 
 def give_up_at_a_long_row(patch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def lose_what_is_read_with_a_broken_record(patch: pytest.MonkeyPatch) -> None:
         if not decoded.rejected:
             return decoded
         none = np.zeros(0, np.int64)
-        return DecodedRecords(columns.empty_batch(), none, decoded.rejected)
+        return DecodedRecords(id_columns.empty_batch(), none, decoded.rejected)
 
     whole = JsonRecordDecoder.decode
     patch.setattr(JsonRecordDecoder, "decode", decode)
@@ -154,9 +154,9 @@ def close_what_is_idle_without_asking_the_log(patch: pytest.MonkeyPatch) -> None
 def read_numbers_as_ids_in_the_fast_way_alone(patch: pytest.MonkeyPatch) -> None:
     """Where a line is odd, whole numbers are no ids any more."""
 
-    def id_column(values: list[Any]) -> columns.IdColumn:
+    def id_column(values: list[Any]) -> id_columns.IdColumn:
         read = slow(values)
-        read.faults[[isinstance(value, json_lines._Integer) for value in values]] = columns.WRONG_TYPE
+        read.faults[[isinstance(value, json_lines._Integer) for value in values]] = id_columns.WRONG_TYPE
         return read
 
     slow = json_lines._id_column
@@ -172,8 +172,8 @@ def leave_out_a_block_with_an_odd_time(patch: pytest.MonkeyPatch) -> None:
         none = np.zeros(len(block.batch), np.bool_)
         return ReadBlock(block.batch.where(none), block.rejected, block.rows, block.bytes) if is_odd else block
 
-    whole = columns.assemble_block
-    patch.setattr(columns, "assemble_block", assemble)
+    whole = id_columns.assemble_block
+    patch.setattr(id_columns, "assemble_block", assemble)
 
 
 # Each with the tests that must find it, and what they are called with behind the folder or the patches.

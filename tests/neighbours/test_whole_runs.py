@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from dp_transforms.pipelines.cli import main
 
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.beam.poll_partitions import PollPartitions
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.event_streams.partition_progress import StreamClock
-from dp_transforms.poll_partitions import PollPartitions
 from dp_transforms.report_files import read_report_file
 from dp_transforms.window_schedule import WindowSchedule
-from pipelines.cli import main
 from tests.beam.test_monitor_stream import Ran
 from tests.neighbours.binary_files import PARQUET, cells_of, hostile_cells, odd_cells, write_avro, write_parquet
 from tests.neighbours.broker import Brokers, Message, Partition
@@ -105,7 +105,7 @@ BUDGET = [
 def replay(folder: pathlib.Path, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[Any]]:
     """Exit code and reports of `shh replay` in this process. The key is kept, and the id of the run is the same: no
     user may choose both, so the test takes the place of what draws ids."""
-    monkeypatch.setattr("pipelines.replay.uuid", types.SimpleNamespace(uuid4=lambda: uuid.UUID(int=7)))
+    monkeypatch.setattr("dp_transforms.pipelines.replay.uuid", types.SimpleNamespace(uuid4=lambda: uuid.UUID(int=7)))
     output = folder.parent / f"{folder.name}.jsonl"
     try:
         main(["replay", str(folder), *BUDGET, *words, "--output", str(output)])

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from dp_transforms.pipelines.cli import main
+from dp_transforms.pipelines.subcommands import shh
 
 from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.report_files import ReportHeader, write_report_file
-from pipelines.cli import main
-from pipelines.subcommands import shh
 
 BUDGET = [
     *("--start", "2026-01-01", "--end", "2026-01-01T02:00:00Z", "--window", "1h"),

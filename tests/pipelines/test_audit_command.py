@@ -12,6 +12,9 @@ import sys
 
 import pytest
 from click.testing import CliRunner, Result
+from dp_transforms.pipelines.audit import command, finish, sample
+from dp_transforms.pipelines.audit_report import as_record, print_audit
+from dp_transforms.pipelines.options import UserError
 from rich.console import Console
 
 from dp_transforms.accounting.release_plan import ReleasePlan
@@ -20,9 +23,6 @@ from dp_transforms.auditing.query_law import ThresholdLaw
 from dp_transforms.auditing.sampled import FALSE_ALARM, SampledAudit
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.window_schedule import WindowSchedule
-from pipelines.audit import command, finish, sample
-from pipelines.audit_report import as_record, print_audit
-from pipelines.options import UserError
 
 ROOT = pathlib.Path(__file__).parents[2]
 RUNS = 2_000
@@ -54,7 +54,7 @@ def _run(*words: object) -> Result:
 
 def _shh(*words: object, cwd: pathlib.Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", *map(str, words)],
+        [sys.executable, "-m", "dp_transforms.pipelines.cli", *map(str, words)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"},
         capture_output=True,
@@ -289,7 +289,7 @@ def _finish(
 
 
 def test_half_the_noise_ends_in_a_loud_sentence(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`UserError` is exit code 1 (pipelines.cli)."""
+    """`UserError` is exit code 1 (dp_transforms.pipelines.cli)."""
     plan = _plan()
     mechanism = dataclasses.replace(
         Mechanism.of_plan(plan), law=ThresholdLaw(2 * plan.epsilon_per_query, plan.zone_width)

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from dp_transforms.pipelines.demo import demo
 
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.report_streams import ReportFolder
-from pipelines.demo import demo
 from tests.pipelines.command_paths import (
     BUDGET,
     FOREIGN,
@@ -236,7 +236,7 @@ def watch(event, arguments):
     if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC) and not flags & os.O_EXCL:
         os.write(2, f"OPENED {path}\\n".encode())
 sys.addaudithook(watch)
-from pipelines.cli import main
+from dp_transforms.pipelines.cli import main
 main()
 """
 

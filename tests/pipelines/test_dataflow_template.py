@@ -9,9 +9,8 @@ import shlex
 
 import click
 import pytest
-
-from pipelines.dataflow_template.main import command_line
-from pipelines.stream import command
+from dp_transforms.pipelines.dataflow_template.main import command_line
+from dp_transforms.pipelines.stream import command
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "pipelines" / "dataflow_template"

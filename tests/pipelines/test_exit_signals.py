@@ -14,8 +14,8 @@ import time
 from typing import NamedTuple
 
 import pytest
+from dp_transforms.pipelines.cli import main
 
-from pipelines.cli import main
 from tests.pipelines.test_replay_command import BUDGET, ROOT, write_log
 
 MOMENTS = 42
@@ -23,7 +23,7 @@ SECONDS = 1.5  # a command takes so long to import all that it needs, on a machi
 AT_ONCE = 4
 PATIENCE_SECONDS = 300
 # Says when the interpreter, which is not ours, has begun to run what is.
-STARTING = "import os; os.write(1, b'.'); from pipelines.cli import main; main()"
+STARTING = "import os; os.write(1, b'.'); from dp_transforms.pipelines.cli import main; main()"
 KEY = bytes(range(32))
 COMMANDS = {
     "plan": ["plan", *BUDGET, "--output", "plan.json"],
@@ -110,7 +110,7 @@ def test_a_signal_at_any_moment_is_one_line(tmp_path: pathlib.Path, command: str
 
 PROGRAM = """
 import signal, sys, time
-from pipelines import exit_signals
+from dp_transforms.pipelines import exit_signals
 {before}
 exit_signals.install()
 with exit_signals.Unwinding():

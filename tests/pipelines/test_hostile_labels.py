@@ -10,14 +10,14 @@ from collections.abc import Callable
 from xml.etree import ElementTree
 
 import pytest
+from dp_transforms.pipelines import replay, stream_status
+from dp_transforms.pipelines.cli import main
+from dp_transforms.pipelines.report_chart import timeline_svg
+from dp_transforms.pipelines.report_table import label_text
 from rich.console import Console
 
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.report_files import ReportHeader, write_report_file
-from pipelines import replay, stream_status
-from pipelines.cli import main
-from pipelines.report_chart import timeline_svg
-from pipelines.report_table import label_text
 
 HOUR = 3_600_000_000
 HOSTILE = {

@@ -17,19 +17,19 @@ ROOT = pathlib.Path(__file__).parents[2]
 FULL = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
-from pipelines.cli import main
+from dp_transforms.pipelines.cli import main
 main()
 """
 # In the middle of a replay, within a DoFn.
 MEANWHILE = """
-from dp_transforms import read_events
+from dp_transforms.beam import read_events
 advance = read_events.ReadProgress.advance
 def and_then(*arguments):
     advance(*arguments)
     import os, shutil, signal
     {what}
 read_events.ReadProgress.advance = and_then
-from pipelines.cli import main
+from dp_transforms.pipelines.cli import main
 main()
 """
 
@@ -114,6 +114,6 @@ def test_what_kill_9_leaves_is_removed_by_the_next_run(folder: pathlib.Path) -> 
     left = {name.split("/")[0] for name in names_below(folder) - before}
     assert len(left) == 2
     assert all(name.startswith((".out.avro.", ".rejected.jsonl.")) for name in left)
-    done = shh("from pipelines.cli import main; main()", *words)
+    done = shh("from dp_transforms.pipelines.cli import main; main()", *words)
     assert done.returncode == 0, done.stderr
     assert names_below(folder) - before == {"out.avro", "rejected.jsonl"}

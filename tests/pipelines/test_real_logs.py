@@ -35,7 +35,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def replay(log: RealLog, folder: pathlib.Path, *more: str) -> Found:
     report = folder / "report.jsonl"
     finished = subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", *log.replay_arguments(report, *more)],
+        [sys.executable, "-m", "dp_transforms.pipelines.cli", *log.replay_arguments(report, *more)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -29,7 +29,7 @@ MANY, FEW = 300, 5
 def shh(*words: object, cwd: pathlib.Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs the command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", *map(str, words)],
+        [sys.executable, "-m", "dp_transforms.pipelines.cli", *map(str, words)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,

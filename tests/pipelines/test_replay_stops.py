@@ -11,9 +11,9 @@ import time
 
 import psutil
 import pytest
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.pipeline_errors import told_in_one_line
 
-from pipelines.options import UserError
-from pipelines.pipeline_errors import told_in_one_line
 from tests.pipeline_helpers import key_file
 from tests.pipelines.test_replay_command import BUDGET, ROOT, shh, write_log
 
@@ -42,8 +42,8 @@ def test_a_replay_that_is_stopped_leaves_nothing(tmp_path: pathlib.Path, stop: s
 STOPPING = """
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have switched off for us
-from dp_transforms import read_events
-from pipelines.cli import main
+from dp_transforms.beam import read_events
+from dp_transforms.pipelines.cli import main
 
 advance = read_events.ReadProgress.advance
 def stop_after(*arguments):
@@ -61,7 +61,7 @@ def test_a_standard_output_that_is_full_gives_one_line(tmp_path: pathlib.Path) -
     assert shh("replay", "log.parquet", *BUDGET, "--output", "report.avro", cwd=tmp_path).returncode == 0
     with open("/dev/full", "w") as full:
         result = subprocess.run(
-            [sys.executable, "-m", "pipelines.cli", "show", "report.avro"],
+            [sys.executable, "-m", "dp_transforms.pipelines.cli", "show", "report.avro"],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=full,
@@ -75,7 +75,7 @@ def test_a_standard_output_that_is_full_gives_one_line(tmp_path: pathlib.Path) -
 
 def worker_says(kind: str, message: str) -> str:
     """The text in which an error of a worker arrives."""
-    place = '  File "/x/site-packages/dp_transforms/read_events.py", line 80, in process'
+    place = '  File "/x/site-packages/dp_transforms/beam/read_events.py", line 80, in process'
     return f"Traceback (most recent call last):\n{place}\n{kind}: {message} [while running 'ReadEvents/ReadChunks']\n"
 
 
@@ -85,7 +85,7 @@ def worker_says(kind: str, message: str) -> str:
         (ValueError("secret [while running 'ReadEvents']"), "failed with an error"),
         (
             RuntimeError(worker_says("ValueError", "secret")),
-            "ValueError at dp_transforms/read_events.py:80",
+            "ValueError at dp_transforms/beam/read_events.py:80",
         ),
         (RuntimeError(worker_says("pyarrow.lib.ArrowInvalid", "secret")), "read_events.py:80"),
         (KeyError("secret"), "failed with KeyError"),
@@ -109,7 +109,7 @@ def test_workers_in_processes_of_their_own_end_with_the_replay(tmp_path: pathlib
     assert shh("simulate", "--events", 1_000_000, "--output", "log.parquet", cwd=tmp_path).returncode == 0
     words = ["replay", "log.parquet", *BUDGET, "--noise-key-file", key_file(tmp_path), "--output", "report.avro"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipelines.cli", *words, "--", "--direct_running_mode=multi_processing"],
+        [sys.executable, "-m", "dp_transforms.pipelines.cli", *words, "--", "--direct_running_mode=multi_processing"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.DEVNULL,

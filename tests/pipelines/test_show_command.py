@@ -13,13 +13,13 @@ import unicodedata
 from xml.etree import ElementTree
 
 import pytest
+from dp_transforms.pipelines import cli
+from dp_transforms.pipelines.report_table import escape_text, label_text, legend, windows_table
 from rich.console import Console
 
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.report_files import ReportHeader, decode_report, write_report_file
 from dp_transforms.report_streams import ReportFolder
-from pipelines import cli
-from pipelines.report_table import escape_text, label_text, legend, windows_table
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 HOUR = 3_600_000_000
@@ -300,7 +300,7 @@ def test_a_chart_escapes_labels_and_overwrites_nothing(show, tmp_path):
 
 def run_shh(*arguments, **environment):
     return subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", *arguments],
+        [sys.executable, "-m", "dp_transforms.pipelines.cli", *arguments],
         cwd=REPOSITORY,
         env={**os.environ, "COLUMNS": "100", **environment},
         check=False,
@@ -312,7 +312,8 @@ def test_show_starts_without_beam(tmp_path):
     path = tmp_path / "report.jsonl"
     write_report_file(path, HEADER, LABELS)
     program = (
-        "import sys; from pipelines import cli; cli.main(['show', sys.argv[1]]); sys.exit('apache_beam' in sys.modules)"
+        "import sys; from dp_transforms.pipelines import cli; "
+        "cli.main(['show', sys.argv[1]]); sys.exit('apache_beam' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(path)], cwd=REPOSITORY, check=False, capture_output=True)
     assert done.returncode == 0, done.stderr
@@ -322,7 +323,7 @@ def test_show_starts_without_beam(tmp_path):
 def test_a_pipe_that_closes_early_is_no_error(tmp_path, options):
     path = tmp_path / "report.jsonl"
     write_report_file(path, HEADER, many(3000))
-    command = [sys.executable, "-m", "pipelines.cli", "show", str(path), "--all", *options]
+    command = [sys.executable, "-m", "dp_transforms.pipelines.cli", "show", str(path), "--all", *options]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         running.stdout.readline()
         running.stdout.close()

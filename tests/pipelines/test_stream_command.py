@@ -15,6 +15,9 @@ import types
 import apache_beam as beam
 import pytest
 from apache_beam.io.gcp import pubsub
+from dp_transforms.pipelines.cli import main
+from dp_transforms.pipelines.stream_pubsub import user_and_item
+from dp_transforms.pipelines.stream_run import _job_name
 
 from dp_transforms import (
     EventFields,
@@ -26,11 +29,8 @@ from dp_transforms import (
     WindowSchedule,
     find_log_chunks,
 )
+from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.report_files import read_report_file
-from dp_transforms.write_reports import WriteReports
-from pipelines.cli import main
-from pipelines.stream_pubsub import user_and_item
-from pipelines.stream_run import _job_name
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 START = 1_577_836_800  # 2020-01-01T00:00:00Z
@@ -251,7 +251,7 @@ ENDLESS = ["--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", 
 def started(folder: pathlib.Path, *words: str) -> subprocess.Popen[str]:
     """A run whose range is not over when all is read, once it says that it can be stopped."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipelines.cli", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words],
+        [sys.executable, "-m", "dp_transforms.pipelines.cli", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

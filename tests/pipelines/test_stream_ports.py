@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.stream_engine import started_engine
+from dp_transforms.pipelines.stream_ports import check_ports, check_worker_pool
+from dp_transforms.pipelines.stream_request import EngineChoice
 
-from pipelines.options import UserError
-from pipelines.stream_engine import started_engine
-from pipelines.stream_ports import check_ports, check_worker_pool
-from pipelines.stream_request import EngineChoice
 from tests.pipeline_helpers import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -33,14 +33,14 @@ while True:
 # `shh`, in a process that begins to listen on all addresses once the pipeline runs.
 OPENS_LATE = """
 import socket, sys, threading, time
-import pipelines.cli
+import dp_transforms.pipelines.cli
 opened = []
 def open_late():
     while not any(thread.name == "pipeline" for thread in threading.enumerate()):
         time.sleep(0.05)
     opened.append(socket.create_server(("0.0.0.0", 0)))
 threading.Thread(target=open_late, daemon=True).start()
-pipelines.cli.main(sys.argv[1:])
+dp_transforms.pipelines.cli.main(sys.argv[1:])
 """
 
 
@@ -56,7 +56,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def shh(folder: pathlib.Path, *words: str, code: str = "") -> subprocess.CompletedProcess[str]:
-    begin = ["-c", code] if code else ["-m", "pipelines.cli"]
+    begin = ["-c", code] if code else ["-m", "dp_transforms.pipelines.cli"]
     plan = ["--start", "2020-01-01", "--end", "2020-02-01", "--window", "1d", "--epsilon", "8", "--delta", "1e-6"]
     return subprocess.run(
         [sys.executable, *begin, "stream", "--folder", "logs", "--noise-key-file", "noise.key", *plan, *words],
@@ -158,7 +158,10 @@ def test_what_deploy_says_for_kubernetes_fits_together() -> None:
     labels = template["metadata"]["labels"]
     assert labels == deployment["spec"]["selector"]["matchLabels"]
     taskmanager, workers = template["spec"]["containers"]
-    assert (taskmanager["name"], workers["command"][:3]) == ("taskmanager", ["python", "-m", "runners.on_loopback"])
+    assert (taskmanager["name"], workers["command"][:3]) == (
+        "taskmanager",
+        ["python", "-m", "dp_transforms.runners.on_loopback"],
+    )
     assert importlib.util.find_spec(workers["command"][3]) is not None
     for policy in (among, takes):
         assert (policy["kind"], policy["spec"]["policyTypes"]) == ("NetworkPolicy", ["Ingress"])

@@ -6,10 +6,11 @@ import io
 import json
 
 import pytest
+from dp_transforms.pipelines import stream_status
 from rich.console import Console
 
 from dp_transforms import HeavyHitter, WindowReport
-from dp_transforms.operator_counters import (
+from dp_transforms.beam.count_for_operator import (
     CLOCK_LAG_SECONDS,
     EVENTS_LATE,
     EVENTS_OUTSIDE_DOMAIN,
@@ -18,7 +19,6 @@ from dp_transforms.operator_counters import (
     EVENTS_REJECTED,
     PENDING_WINDOWS,
 )
-from pipelines import stream_status
 
 HOUR = 3_600_000_000
 

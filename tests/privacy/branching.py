@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 
 Law = dict[Hashable, float]
 Draw = tuple[int, float | None]  # its number on a path, and its epsilon, or None for a uniform

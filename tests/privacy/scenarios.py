@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable
 
-from dp_transforms.mechanisms.noise_source import NoiseSource
+from dp_transforms.mechanisms.papers.noise_source import NoiseSource
 from tests.privacy.branching import exact_law, hockey_stick
 
 

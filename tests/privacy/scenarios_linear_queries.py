@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.mechanisms.exponential_mechanism import ExponentialMechanism
-from dp_transforms.mechanisms.multiplicative_weights import (
+from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
+from dp_transforms.mechanisms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
 )
-from dp_transforms.mechanisms.noise_source import NoiseSource
-from dp_transforms.mechanisms.query import LinearQuery
-from dp_transforms.mechanisms.small_database import SmallDatabase
-from dp_transforms.mechanisms.sparse_vector import NumericSparse
-from dp_transforms.mechanisms.synthetic_data import SyntheticData
+from dp_transforms.mechanisms.papers.noise_source import NoiseSource
+from dp_transforms.mechanisms.papers.query import LinearQuery
+from dp_transforms.mechanisms.papers.small_database import SmallDatabase
+from dp_transforms.mechanisms.papers.sparse_vector import NumericSparse
+from dp_transforms.mechanisms.papers.synthetic_data import SyntheticData
 from tests.privacy.scenarios import Scenario
 
 Run = Callable[[NoiseSource, bool], Hashable]

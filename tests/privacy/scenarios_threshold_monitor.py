@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.threshold_monitor import ThresholdMonitorAccountant
-from dp_transforms.mechanisms.individual_charging import IndividualCharging
-from dp_transforms.mechanisms.noise_source import NoiseSource
-from dp_transforms.mechanisms.query import LinearQuery
+from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
+from dp_transforms.mechanisms.papers.noise_source import NoiseSource
+from dp_transforms.mechanisms.papers.query import LinearQuery
+from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
+from dp_transforms.mechanisms.papers.user_counters import UserCounters
 from dp_transforms.mechanisms.release_rule import Release, ReleaseRule
-from dp_transforms.mechanisms.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
-from dp_transforms.mechanisms.user_counters import UserCounters
 from tests.privacy.scenarios import Scenario
 
 Transcript = Sequence[Release | None]

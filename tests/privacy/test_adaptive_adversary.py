@@ -15,7 +15,7 @@ from dp_transforms.auditing.adversary import Kernel, best_adversary
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor
-from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
 from tests.privacy.adversary import Action, extract_kernel
 from tests.privacy.exact_monitor import settings_for, target_probability

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 from tests.privacy.branching import attained_epsilon, exact_law, hockey_stick, sampled_law
 
 

@@ -12,7 +12,7 @@ import pytest
 from dp_transforms.accounting.charging_game import charging_game_delta
 from dp_transforms.monitoring import window_queries
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor
-from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from tests.privacy.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
 from tests.privacy.exact_domain import DomainProbe, UntestedZeros
 from tests.privacy.exact_monitor import (

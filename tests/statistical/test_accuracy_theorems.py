@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.query import RealQuery
-from dp_transforms.mechanisms.sparse_vector import AboveThreshold, NumericSparse, Sparse
+from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.query import RealQuery
+from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse
 from tests.statistical.tools import too_many
 
 RUNS = 3000

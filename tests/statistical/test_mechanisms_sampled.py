@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_transforms.mechanisms.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from tests.privacy.branching import exact_law, sampled_law
 from tests.privacy.scenarios import Scenario
 from tests.privacy.test_scenarios import collect

@@ -16,7 +16,7 @@ from scipy import stats
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitoring.settings import MonitorSettings
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.zero_items import ZeroItemDraws, binomial_integers, draw_zero_items
 from dp_transforms.noise_distribution import capped_sum_upper_tail
 from dp_transforms.window_schedule import WindowSchedule

@@ -21,9 +21,9 @@ from dp_transforms.accounting.mixed_charging import (
 )
 from dp_transforms.accounting.renyi import RenyiAccountant
 from dp_transforms.accounting.target_charging import between_probability, not_prior_probability
-from dp_transforms.mechanisms.halting import Halted
-from dp_transforms.mechanisms.private_computation import NotPrior
-from dp_transforms.mechanisms.target_charging import TargetCharging
+from dp_transforms.mechanisms.papers.halting import Halted
+from dp_transforms.mechanisms.papers.private_computation import NotPrior
+from dp_transforms.mechanisms.papers.target_charging import TargetCharging
 from tests.unit.test_mechanisms_target_charging import _Scripted
 
 DELTA = 1e-6

@@ -14,7 +14,7 @@ from dp_transforms.auditing.statistics import (
     clopper_pearson,
     epsilon_lower_bound,
 )
-from dp_transforms.mechanisms.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 
 
 def _at_least(successes: int, runs: int, probability: float) -> float:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.event_files import EventFields, columns, find_log_chunks, hint_of_log, json_lines, line_blocks
+from dp_transforms.event_files import EventFields, find_log_chunks, hint_of_log, id_columns, json_lines, line_blocks
 from tests.unit.event_files_oracle import SECRET, expected, read_all, write_json
 
 TIME = "2017-10-01T03:00:00Z"
@@ -283,8 +283,8 @@ def test_the_fast_way_agrees_with_the_slow_one(block: bytes, unit: str | None) -
 def _events(block: line_blocks.LineBlock, fields: EventFields) -> dict[int, tuple[str, str, int]]:
     """Events by the number of their line."""
     read = json_lines.decode_lines(block, fields)
-    batch = columns.assemble_block("log", read.columns, lambda rows: read.numbers()[rows], 0).batch
-    numbers = read.numbers()[columns.good_rows(read.columns)].tolist()
+    batch = id_columns.assemble_block("log", read.columns, lambda rows: read.numbers()[rows], 0).batch
+    numbers = read.numbers()[id_columns.good_rows(read.columns)].tolist()
     cells = zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
     return dict(zip(numbers, cells, strict=True))
 

@@ -103,7 +103,7 @@ def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path: pathlib.Path) -> 
 
 
 def test_a_dictionary_with_repeated_empty_and_null_values(tmp_path: pathlib.Path) -> None:
-    from dp_transforms.event_files.columns import encode_ids
+    from dp_transforms.event_files.id_columns import encode_ids
 
     values = pa.array(["a", "a", "", None, "b", "unused"])
     array = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 3, 4, None], pa.int8()), values)
@@ -243,7 +243,7 @@ def test_other_rows_than_the_footer_says(tmp_path: pathlib.Path, more: int) -> N
 
 @pytest.mark.parametrize("index", [2, -1, 127, -128])
 def test_an_index_outside_of_its_dictionary(index: int) -> None:
-    from dp_transforms.event_files.columns import encode_ids
+    from dp_transforms.event_files.id_columns import encode_ids
     from dp_transforms.event_files.times import parse_times
 
     indices = pa.array([0, 1, index, None], pa.int8())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.mechanisms.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 
 PATH = pathlib.Path(__file__).parents[2] / "examples" / "pate_labels.py"
 

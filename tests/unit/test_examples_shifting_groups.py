@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "examples" / "shifting_groups.py"
 

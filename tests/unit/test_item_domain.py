@@ -10,14 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms import domain_source, item_domain
+from dp_transforms import item_domain
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.domain_source import DomainSource
+from dp_transforms.beam import load_domain
+from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.shifting_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.window_schedule import WindowSchedule
 
 
@@ -86,11 +87,11 @@ def test_size_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) ->
     assert ItemDomain.of_text(b"a\nb\nc\na\n", "f").size == 3
     with pytest.raises(ValueError, match="f must hold 1 to 3 different items, got 4"):
         ItemDomain.of_text(b"a\nb\nc\nd\n", "f")
-    for module in (item_domain, domain_source):
+    for module in (item_domain, load_domain):
         monkeypatch.setattr(module, "MOST_DOMAIN_BYTES", 1 << 20)
     path = tmp_path / "items.txt"
     path.write_bytes(b"a\n" * (1 << 19) + b"b")
-    for read in (ItemDomain.read, domain_source.read_domain):
+    for read in (ItemDomain.read, load_domain.read_domain):
         with pytest.raises(ValueError, match="must have at most 1 MB"):
             read(str(path))
 

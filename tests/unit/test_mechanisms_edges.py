@@ -7,21 +7,21 @@ import math
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.individual_charging import IndividualCharging
-from dp_transforms.mechanisms.multiplicative_weights import OnlineMultiplicativeWeights
-from dp_transforms.mechanisms.noise_source import SecretNoise
-from dp_transforms.mechanisms.private_computation import NoisyAnswer
-from dp_transforms.mechanisms.query import LinearQuery
-from dp_transforms.mechanisms.selection import OneShotTopK
-from dp_transforms.mechanisms.small_database import (
+from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
+from dp_transforms.mechanisms.papers.multiplicative_weights import OnlineMultiplicativeWeights
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer
+from dp_transforms.mechanisms.papers.query import LinearQuery
+from dp_transforms.mechanisms.papers.selection import OneShotTopK
+from dp_transforms.mechanisms.papers.small_database import (
     SmallDatabase,
     small_database_records_needed,
     small_database_size,
 )
-from dp_transforms.mechanisms.sparse_vector import NumericSparse
-from dp_transforms.mechanisms.synthetic_data import LARGEST_COUNT
-from dp_transforms.mechanisms.target_charging import HitLimit, TargetCharging
-from dp_transforms.mechanisms.threshold_monitor import ThresholdMonitor
+from dp_transforms.mechanisms.papers.sparse_vector import NumericSparse
+from dp_transforms.mechanisms.papers.synthetic_data import LARGEST_COUNT
+from dp_transforms.mechanisms.papers.target_charging import HitLimit, TargetCharging
+from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor
 
 
 def test_a_selection_asks_its_candidates_about_the_data() -> None:

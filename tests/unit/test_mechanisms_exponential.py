@@ -8,8 +8,8 @@ import math
 
 import pytest
 
-from dp_transforms.mechanisms.exponential_mechanism import ExponentialMechanism
-from dp_transforms.mechanisms.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from tests.privacy.branching import attained_epsilon, exact_law
 from tests.statistical.tools import SECRET, chi_squared_rejects
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from dp_transforms.mechanisms.individual_charging import IndividualCharging
-from dp_transforms.mechanisms.noise_source import SecretNoise
-from dp_transforms.mechanisms.query import LinearQuery
-from dp_transforms.mechanisms.threshold_monitor import ThresholdMonitorEvolving
+from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.query import LinearQuery
+from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitorEvolving
 from dp_transforms.noise_distribution import probability
 from tests.unit.test_mechanisms_threshold_monitor import SMALL, key, top_probability
 

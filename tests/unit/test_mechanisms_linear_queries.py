@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.halting import Halted
-from dp_transforms.mechanisms.multiplicative_weights import (
+from dp_transforms.mechanisms.papers.halting import Halted
+from dp_transforms.mechanisms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
     offline_records_needed,
     online_records_needed,
     update_limit,
 )
-from dp_transforms.mechanisms.query import LinearQuery
-from dp_transforms.mechanisms.small_database import (
+from dp_transforms.mechanisms.papers.query import LinearQuery
+from dp_transforms.mechanisms.papers.small_database import (
     SmallDatabase,
     small_database_records_needed,
 )
-from dp_transforms.mechanisms.synthetic_data import MultiplicativeWeights, SyntheticData
+from dp_transforms.mechanisms.papers.synthetic_data import MultiplicativeWeights, SyntheticData
 
 
 class _ChosenNoise:

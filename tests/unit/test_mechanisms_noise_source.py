@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from tests.statistical.tools import FALSE_ALARM, chi_squared_rejects, laplace_rejects, laplace_tail, too_many
 
 KEY = bytes(range(32))

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.mechanisms.boundary_wrapper import FiniteMechanism
-from dp_transforms.mechanisms.exponential_mechanism import ExponentialMechanism
-from dp_transforms.mechanisms.marginals import Marginals
-from dp_transforms.mechanisms.noise_source import SecretNoise
-from dp_transforms.mechanisms.query import (
+from dp_transforms.mechanisms.papers.boundary_wrapper import FiniteMechanism
+from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
+from dp_transforms.mechanisms.papers.marginals import Marginals
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.query import (
     DEFAULT_GRID,
     LARGEST_GRID,
     LinearQuery,
@@ -26,7 +26,7 @@ from dp_transforms.mechanisms.query import (
     epsilon_per_unit,
     units_up,
 )
-from dp_transforms.mechanisms.synthetic_data import check_histogram
+from dp_transforms.mechanisms.papers.synthetic_data import check_histogram
 from dp_transforms.noise_distribution import MAX_EPSILON
 
 NAN, INFINITE = math.nan, math.inf

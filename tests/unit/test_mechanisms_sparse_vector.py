@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.halting import Halted
-from dp_transforms.mechanisms.noise_source import NoiseSource
-from dp_transforms.mechanisms.query import LinearQuery, Query, RealQuery
-from dp_transforms.mechanisms.sparse_vector import AboveThreshold, NumericSparse, Sparse
+from dp_transforms.mechanisms.papers.halting import Halted
+from dp_transforms.mechanisms.papers.noise_source import NoiseSource
+from dp_transforms.mechanisms.papers.query import LinearQuery, Query, RealQuery
+from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse
 from tests.privacy.branching import exact_law
 from tests.statistical.tools import laplace_probability, laplace_tail
 

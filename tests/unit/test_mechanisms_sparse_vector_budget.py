@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dp_transforms.accounting.composition import optimal_composition_delta
-from dp_transforms.mechanisms.noise_source import SecretNoise
-from dp_transforms.mechanisms.query import LinearQuery, RealQuery
-from dp_transforms.mechanisms.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.query import LinearQuery, RealQuery
+from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
 from tests.privacy.branching import exact_law
 from tests.unit.test_mechanisms_sparse_vector import (
     KEY,

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from dp_transforms.mechanisms.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from dp_transforms.mechanisms.randomness import StreamKeys, Words
 
 SECRET = bytes(range(32))

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
-from dp_transforms.mechanisms.boundary_wrapper import FiniteMechanism, TwoRuns, exponential_choice
-from dp_transforms.mechanisms.halting import Halted
-from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.private_computation import NoisyAnswer, NoisyTest, NoisyZoneTest, NotPrior
-from dp_transforms.mechanisms.query import LinearQuery, RealQuery
+from dp_transforms.mechanisms.papers.boundary_wrapper import FiniteMechanism, TwoRuns, exponential_choice
+from dp_transforms.mechanisms.papers.halting import Halted
+from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer, NoisyTest, NoisyZoneTest, NotPrior
+from dp_transforms.mechanisms.papers.query import LinearQuery, RealQuery
+from dp_transforms.mechanisms.papers.target_charging import HitLimit, MultiTargetCharging, Price, TargetCharging
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, NamesAboveThreshold
-from dp_transforms.mechanisms.target_charging import HitLimit, MultiTargetCharging, Price, TargetCharging
 from tests.privacy.branching import exact_law
 
 COUNT = LinearQuery([1])

@@ -12,9 +12,9 @@ import pytest
 
 from dp_transforms.accounting.target_charging import between_probability
 from dp_transforms.accounting.target_charging import not_prior_probability as accounted_not_prior
-from dp_transforms.mechanisms.boundary_wrapper import BOUNDARY, BoundaryWrapper, FiniteMechanism, TwoRuns
-from dp_transforms.mechanisms.private_computation import NoisyZoneTest, NotPrior
-from dp_transforms.mechanisms.query import LinearQuery
+from dp_transforms.mechanisms.papers.boundary_wrapper import BOUNDARY, BoundaryWrapper, FiniteMechanism, TwoRuns
+from dp_transforms.mechanisms.papers.private_computation import NoisyZoneTest, NotPrior
+from dp_transforms.mechanisms.papers.query import LinearQuery
 from tests.privacy.branching import exact_law, hockey_stick
 from tests.unit.target_oracle import largest_q, largest_q_by_program, pairs
 

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from dp_transforms.mechanisms.noise_source import SecretNoise
-from dp_transforms.mechanisms.private_computation import NoisyZoneTest, NotPrior, OwnTarget
-from dp_transforms.mechanisms.query import LinearQuery
-from dp_transforms.mechanisms.target_charging import HitLimit, TargetCharging
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.private_computation import NoisyZoneTest, NotPrior, OwnTarget
+from dp_transforms.mechanisms.papers.query import LinearQuery
+from dp_transforms.mechanisms.papers.target_charging import HitLimit, TargetCharging
 
 QUERY = LinearQuery([1, 0])
 ZONE = NoisyZoneTest(QUERY, threshold=500, zone_width=4, epsilon=1.0)

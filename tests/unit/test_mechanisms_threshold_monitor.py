@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.threshold_monitor import calibrate_threshold_monitor
-from dp_transforms.mechanisms.individual_charging import IndividualCharging
-from dp_transforms.mechanisms.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.query import LinearQuery
+from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
+from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.query import LinearQuery
+from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
 from dp_transforms.mechanisms.release_rule import Release
-from dp_transforms.mechanisms.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
 from dp_transforms.noise_distribution import capped_sum_upper_tail, probability
 from tests.privacy.branching import exact_law, hockey_stick, sampled_law
 
@@ -351,7 +351,7 @@ def test_an_answer_does_not_check_the_data_again(monkeypatch: pytest.MonkeyPatch
     def refuse(data: object, length: int) -> None:
         raise AssertionError("checked again")
 
-    monkeypatch.setattr("dp_transforms.mechanisms.query.check_counts", refuse)
+    monkeypatch.setattr("dp_transforms.mechanisms.papers.query.check_counts", refuse)
     with pytest.raises(AssertionError):
         LinearQuery([1, 1]).answer([1, 1])
     for ask in streams:

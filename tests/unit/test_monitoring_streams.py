@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.counted_messages import holder_messages, pair_messages
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.message_parts import holder_messages, pair_messages
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.monitoring.zero_items import ZeroItemDraws, ZeroItemsOfWindows, draw_zero_items
 from tests.pipeline_helpers import batches_of

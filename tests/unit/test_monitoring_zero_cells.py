@@ -13,8 +13,8 @@ from dp_transforms.mechanisms.randomness import StreamKeys, sum_modulo_2_128
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.query_noise import digests_of_groups
-from dp_transforms.monitoring.settings import MonitorSettings
 from dp_transforms.window_schedule import WindowSchedule
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)

@@ -16,7 +16,7 @@ from apache_beam.internal import pickler
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.secret import RawSecret
 
-from dp_transforms.noise_key import FreshKey, KeyFile, resolve_noise_key
+from dp_transforms.beam.load_noise_key import FreshKey, KeyFile, resolve_noise_key
 
 KEY = bytes(range(100, 140))
 DATAFLOW = ["--project=some-project", "--region=r", "--temp_location=gs://some/t", "--staging_location=gs://some/s"]

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from dp_transforms.mechanisms.query import LinearQuery
-from dp_transforms.mechanisms.user_counters import UserCounters, check_whole
+from dp_transforms.mechanisms.papers.query import LinearQuery
+from dp_transforms.mechanisms.papers.user_counters import UserCounters, check_whole
 from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
 
 STEPS = 100_000  # of each machine below, at least

@@ -1,0 +1,128 @@
+"""Verb: events to packed pairs by window. Distinct pairs before the shuffle, ids as keyed hashes from here on.
+
+With a known domain, events with other items end here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import apache_beam as beam
+from apache_beam.transforms.window import FixedWindows, TimestampedValue
+from apache_beam.utils.timestamp import Duration, Timestamp
+
+from dp_transforms.beam.count_for_operator import (
+    EVENTS_OUTSIDE_DOMAIN,
+    EVENTS_OUTSIDE_RANGE,
+    EVENTS_READ,
+    operator_counter,
+)
+from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.user_pairs import pairs_of_events
+from dp_transforms.window_schedule import WindowSchedule
+
+_BOUNDED_GROUPS = 128
+_UNBOUNDED_SHARDS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharding:
+    """How the work is cut; results do not depend on it.
+
+    windows_per_slab: consecutive windows that travel together, so that cost does not grow with the number of windows.
+    shards: groups of users, and again of items, within a slab.
+    """
+
+    windows_per_slab: int
+    shards: int
+
+    @classmethod
+    def choose(cls, schedule: WindowSchedule, *, is_bounded: bool, shards: int | None) -> Sharding:
+        """Bounded input: about 128 groups, fewer shards as windows shrink. A stream closes each window by itself."""
+        if shards is not None and (not isinstance(shards, int) or shards < 1):
+            raise ValueError(f"shards must be a whole number >= 1, got {shards!r}. Leave it out for a good default.")
+        if not is_bounded:
+            return cls(1, shards or _UNBOUNDED_SHARDS)
+        slabs = min(schedule.horizon, _BOUNDED_GROUPS)
+        return cls(-(-schedule.horizon // slabs), shards or max(1, min(16, _BOUNDED_GROUPS // slabs)))
+
+
+class AssignWindows(beam.PTransform):
+    """`EventBatch` -> ``((slab, shard), packed UserPairs)``.
+
+    Bounded input stays in the GlobalWindow: grouping one key over many Beam windows is quadratic on local runners. A
+    stream is stamped with the last instant of each window and put in Beam windows of one slide, which end together with
+    it.
+    """
+
+    def __init__(
+        self,
+        settings: MonitorSettings,
+        noise_key: beam.Secret,
+        sharding: Sharding,
+        is_bounded: bool,
+        domain: DomainSource | None = None,
+    ) -> None:
+        super().__init__()
+        self._do_fn = PackPairsDoFn(settings, noise_key, sharding, stamp=not is_bounded, domain=domain)
+        self._schedule = settings.schedule
+        self._is_bounded = is_bounded
+
+    def expand(self, batches: beam.PCollection) -> beam.PCollection:
+        packed = batches | "PackPairs" >> beam.ParDo(self._do_fn).with_output_types(tuple[tuple[int, int], bytes])
+        return packed if self._is_bounded else packed | "OneCellPerWindow" >> window_per_slide(self._schedule)
+
+
+def window_per_slide(schedule: WindowSchedule) -> beam.WindowInto:
+    """Beam windows of one slide for what is stamped with the last instant of a window of the schedule."""
+    offset = Timestamp(seconds=schedule.start_seconds % schedule.slide_seconds)
+    return beam.WindowInto(FixedWindows(Duration(seconds=schedule.slide_seconds), offset))
+
+
+class PackPairsDoFn(KeyedDoFn):
+    """Adapts `pairs_of_events`; counts events outside the declared range or domain for the operator."""
+
+    def __init__(
+        self,
+        settings: MonitorSettings,
+        noise_key: beam.Secret,
+        sharding: Sharding,
+        *,
+        stamp: bool,
+        domain: DomainSource | None = None,
+    ) -> None:
+        super().__init__(settings, noise_key, domain)
+        self._sharding = sharding
+        self._stamp = stamp
+        self._read = operator_counter(EVENTS_READ)
+        self._outside = operator_counter(EVENTS_OUTSIDE_RANGE)
+        self._foreign = operator_counter(EVENTS_OUTSIDE_DOMAIN)
+
+    def process(self, batch: EventBatch) -> Iterator[object]:
+        schedule = self._settings.schedule
+        self._read.inc(len(batch))
+        is_inside = schedule.first_window(batch.time_micros) >= 0
+        self._outside.inc(int((~is_inside).sum()))
+        if self._domain is not None:
+            is_known = self._domain.contains(self._keys.item_ids(batch.item.dictionary))[batch.item.indices.to_numpy()]
+            self._foreign.inc(int((is_inside & ~is_known).sum()))
+            batch = batch.where(is_known)
+        pairs = pairs_of_events(
+            batch,
+            schedule,
+            self._keys,
+            windows_per_slab=self._sharding.windows_per_slab,
+            shards=self._sharding.shards,
+        )
+        for slab, shard, part in pairs:
+            element = ((slab, shard), part.to_bytes())
+            yield TimestampedValue(element, max_timestamp(schedule, slab)) if self._stamp else element
+
+
+def max_timestamp(schedule: WindowSchedule, window: int) -> Timestamp:
+    """The last instant of a window."""
+    return Timestamp(micros=schedule.window_end_micros(window) - 1)

@@ -1,0 +1,103 @@
+"""Verb: all pairs of some users in some windows -> at most L items per user and window, turned to item order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import apache_beam as beam
+from apache_beam.utils.windowed_value import PaneInfo
+
+from dp_transforms.beam.assign_windows import Sharding
+from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counter
+from dp_transforms.beam.drop_late_panes import is_late
+from dp_transforms.beam.gather_counted import GatherCounted, Group, Key, Sent
+from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.event_streams.partition_poller import announced
+from dp_transforms.monitoring.contributions import bound_contributions
+from dp_transforms.monitoring.counted_messages import holder_messages
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.user_pairs import UserPairs
+
+
+class BoundContributions(beam.PTransform):
+    """``((slab, shard of users), packed UserPairs)`` -> ``((slab, shard of items), packed ItemHolders)``."""
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
+        super().__init__()
+        self._settings = settings
+        self._noise_key = noise_key
+        self._sharding = sharding
+
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
+        return (
+            packed
+            | "GroupByUserShard" >> beam.GroupByKey()
+            | "BoundUsers"
+            >> beam.ParDo(BoundContributionsDoFn(self._settings, self._noise_key, self._sharding)).with_output_types(
+                tuple[tuple[int, int], bytes]
+            )
+        )
+
+
+class BoundContributionsCounted(beam.PTransform):
+    """The same with counted messages: ``((window, user shard), message)`` -> ``((window, item shard), message)``.
+
+    senders: how many senders each shard of users has. Each of these sends to every shard of items of its window, also
+    when it has nothing: so each shard of items has as many senders as there are shards.
+    """
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, shards: int, senders: int) -> None:
+        super().__init__()
+        self._do_fn = BoundContributionsCountedDoFn(settings, noise_key, shards)
+        self._senders = senders
+
+    def expand(self, messages: beam.PCollection) -> beam.PCollection:
+        return (
+            messages
+            | "GatherUserShard" >> GatherCounted(self._senders)
+            | "BoundUsers" >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent])
+        )
+
+
+class BoundContributionsDoFn(KeyedDoFn):
+    """Adapts `bound_contributions` to groups; only the pane on time counts."""
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
+        super().__init__(settings, noise_key)
+        self._sharding = sharding
+        self._late = operator_counter(LATE_BATCHES)
+
+    def process(
+        self,
+        group: tuple[tuple[int, int], Iterable[bytes]],
+        pane: PaneInfo = beam.DoFn.PaneInfoParam,
+    ) -> Iterator[tuple[tuple[int, int], bytes]]:
+        (slab, _), blobs = group
+        if is_late(pane):
+            self._late.inc(sum(1 for _ in blobs))
+            return
+        pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
+        bounded = bound_contributions(pairs, self._settings.max_items_per_user, self._keys)
+        for shard, cells in ItemHolders.of_pairs(bounded).shard_by_item(self._sharding.shards):
+            yield (slab, shard), cells.to_bytes()
+
+
+class BoundContributionsCountedDoFn(KeyedDoFn):
+    """Adapts `bound_contributions` to groups that are complete."""
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, shards: int) -> None:
+        super().__init__(settings, noise_key)
+        self._shards = shards
+
+    def process(self, group: Group) -> Iterator[tuple[Key, Sent]]:
+        (window, _), blobs = group
+        parts: dict[int, ItemHolders] = {}
+        if blobs:
+            pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
+            bounded = bound_contributions(pairs, self._settings.max_items_per_user, self._keys)
+            parts = dict(ItemHolders.of_pairs(bounded).shard_by_item(self._shards))
+        for shard in range(self._shards):
+            packed = list(holder_messages(parts[shard])) if shard in parts else []
+            for message in announced(packed):
+                yield (window, shard), message

@@ -1,0 +1,72 @@
+"""Verb: a known domain -> those of its items that are published although nobody holds them, in all windows.
+
+They join the cells of the log before the candidates are found, and there a cell that has holders displaces its zero
+item. So whether a window holds any event is seen nowhere but in what is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import apache_beam as beam
+from apache_beam.transforms.window import TimestampedValue
+
+from dp_transforms.beam.assign_windows import Sharding, max_timestamp, window_per_slide
+from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.zero_items import draw_zero_items
+
+
+class DrawZeroItems(beam.PTransform):
+    """Begin of a pipeline -> ``((slab, shard of items), packed ItemHolders)``, windowed as `AssignWindows` does."""
+
+    def __init__(
+        self,
+        settings: MonitorSettings,
+        noise_key: beam.Secret,
+        sharding: Sharding,
+        is_bounded: bool,
+        domain: DomainSource,
+    ) -> None:
+        super().__init__()
+        self._do_fn = DrawZeroItemsDoFn(settings, noise_key, sharding, stamp=not is_bounded, domain=domain)
+        self._schedule = settings.schedule
+        self._is_bounded = is_bounded
+
+    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection:
+        drawn = (
+            begin
+            | "Once" >> beam.Impulse()
+            | "DrawForAllWindows" >> beam.ParDo(self._do_fn).with_output_types(tuple[tuple[int, int], bytes])
+        )
+        return drawn if self._is_bounded else drawn | "OneCellPerWindow" >> window_per_slide(self._schedule)
+
+
+class DrawZeroItemsDoFn(KeyedDoFn):
+    """Adapts `draw_zero_items`: the same answer whenever and wherever it runs."""
+
+    def __init__(
+        self,
+        settings: MonitorSettings,
+        noise_key: beam.Secret,
+        sharding: Sharding,
+        *,
+        stamp: bool,
+        domain: DomainSource,
+    ) -> None:
+        super().__init__(settings, noise_key, domain)
+        self._sharding = sharding
+        self._stamp = stamp
+
+    def process(self, once: bytes) -> Iterator[object]:
+        assert self._domain is not None
+        for slab, shard, cells in draw_zero_items(
+            self._domain,
+            self._settings,
+            self._keys,
+            windows_per_slab=self._sharding.windows_per_slab,
+            shards=self._sharding.shards,
+        ):
+            element = ((slab, shard), cells.to_bytes())
+            yield (TimestampedValue(element, max_timestamp(self._settings.schedule, slab)) if self._stamp else element)

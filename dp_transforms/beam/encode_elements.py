@@ -1,0 +1,46 @@
+"""Registers how elements travel in Beam: `EventBatch` as an Arrow stream, the released types by their schemas.
+
+Importing this module is enough. In another process Beam decodes a row as a NamedTuple of its own with the same fields
+(and any sequence as a list), so take fields by name or position, and do not test with isinstance.
+"""
+
+from __future__ import annotations
+
+import apache_beam as beam
+
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.rejected_events import RejectedEvents
+
+
+class EventBatchCoder(beam.coders.Coder):
+    """An Arrow IPC stream, opaque to Beam. Deterministic only byte by byte: a batch is never a key."""
+
+    def encode(self, value: EventBatch) -> bytes:
+        return value.to_bytes()
+
+    def decode(self, encoded: bytes) -> EventBatch:
+        return EventBatch.from_bytes(encoded)
+
+    def estimate_size(self, value: EventBatch) -> int:
+        """For Beam's counters, which would otherwise encode the batch to learn its size."""
+        return int(value.user.nbytes + value.item.nbytes + value.time_micros.nbytes)
+
+    def is_deterministic(self) -> bool:
+        return False
+
+    def to_type_hint(self) -> type[EventBatch]:
+        return EventBatch
+
+
+def register_coders() -> None:
+    """Makes `EventBatchCoder` the coder of batches, RowCoder that of released types and rejected events.
+
+    May be called again.
+    """
+    beam.coders.registry.register_coder(EventBatch, EventBatchCoder)
+    for row_type in (HeavyHitter, WindowReport, RunEnded, RejectedEvents):
+        beam.coders.registry.register_coder(row_type, beam.coders.RowCoder)
+
+
+register_coders()

@@ -1,0 +1,111 @@
+"""Verb: all holders of some items in some windows -> the candidates among them (docs/guarantee.md, section 5.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import apache_beam as beam
+from apache_beam.utils.windowed_value import PaneInfo
+
+from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counter
+from dp_transforms.beam.drop_late_panes import is_late
+from dp_transforms.beam.gather_counted import GatherCounted, Group, Key, Sent
+from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.event_streams.partition_poller import announced
+from dp_transforms.monitoring.candidates import find_candidates
+from dp_transforms.monitoring.counted_messages import holder_messages
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.zero_items import ZeroItemsOfWindows
+
+
+class FindCandidates(beam.PTransform):
+    """``((slab, shard of items), packed ItemHolders)`` -> ``(stream, (slab, shard, packed candidates))``."""
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
+        super().__init__()
+        self._settings = settings
+        self._noise_key = noise_key
+
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
+        return (
+            packed
+            | "GroupByItemShard" >> beam.GroupByKey()
+            | "DrawPassBits"
+            >> beam.ParDo(FindCandidatesDoFn(self._settings, self._noise_key)).with_output_types(
+                tuple[str, tuple[int, int, bytes]]
+            )
+        )
+
+
+class FindCandidatesCounted(beam.PTransform):
+    """The same for counted messages: ``((window, shard of items), message)`` -> ``((window, 0), message)``.
+
+    Each shard of items sends to its window, also when it has no candidates. domain: where the items are
+    known; those that nobody holds join here, window by window, as `draw_zero_items` would draw them.
+    """
+
+    def __init__(
+        self, settings: MonitorSettings, noise_key: beam.Secret, shards: int, domain: DomainSource | None = None
+    ) -> None:
+        super().__init__()
+        self._do_fn = FindCandidatesCountedDoFn(settings, noise_key, shards, domain)
+        self._shards = shards
+
+    def expand(self, messages: beam.PCollection) -> beam.PCollection:
+        return (
+            messages
+            | "GatherItemShard" >> GatherCounted(self._shards)
+            | "DrawPassBits" >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent])
+        )
+
+
+class FindCandidatesDoFn(KeyedDoFn):
+    """Adapts `find_candidates` to groups; only the pane on time counts."""
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
+        super().__init__(settings, noise_key)
+        self._late = operator_counter(LATE_BATCHES)
+
+    def process(
+        self,
+        group: tuple[tuple[int, int], Iterable[bytes]],
+        pane: PaneInfo = beam.DoFn.PaneInfoParam,
+    ) -> Iterator[tuple[str, tuple[int, int, bytes]]]:
+        (slab, shard), blobs = group
+        if is_late(pane):
+            self._late.inc(sum(1 for _ in blobs))
+            return
+        cells = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs])
+        candidates = find_candidates(cells, self._settings, self._keys)
+        if len(candidates):
+            yield self._settings.stream, (slab, shard, candidates.to_bytes())
+
+
+class FindCandidatesCountedDoFn(KeyedDoFn):
+    """Adapts `find_candidates` to groups that are complete."""
+
+    def __init__(
+        self, settings: MonitorSettings, noise_key: beam.Secret, shards: int, domain: DomainSource | None
+    ) -> None:
+        super().__init__(settings, noise_key, domain)
+        self._shards = shards
+        self._zero_items: ZeroItemsOfWindows | None = None
+
+    def setup(self) -> None:
+        super().setup()
+        if self._domain is not None:
+            self._zero_items = ZeroItemsOfWindows(self._domain, self._settings, self._keys, self._shards)
+
+    def process(self, group: Group) -> Iterator[tuple[Key, Sent]]:
+        (window, shard), blobs = group
+        parts = [ItemHolders.from_bytes(blob) for blob in blobs]
+        drawn = self._zero_items.cells(window, shard) if self._zero_items is not None else None
+        if drawn is not None:
+            parts.append(drawn)
+        packed: list[bytes] = []
+        if parts:
+            packed = list(holder_messages(find_candidates(ItemHolders.merge(parts), self._settings, self._keys)))
+        for message in announced(packed):
+            yield (window, 0), message

@@ -1,0 +1,141 @@
+"""`MonitorStream`: the transform that users import for streams that do not end by themselves."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import NamedTuple
+
+import apache_beam as beam
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.beam.assign_windows import Sharding
+from dp_transforms.beam.bound_contributions import BoundContributionsCounted
+from dp_transforms.beam.find_candidates import FindCandidatesCounted
+from dp_transforms.beam.gather_counted import GatherCounted
+from dp_transforms.beam.load_domain import domain_of_plan
+from dp_transforms.beam.load_noise_key import resolve_noise_key
+from dp_transforms.beam.monitor_heavy_hitters import ENDED, MonitorCounted
+from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
+from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.event_streams.stream_source import StreamError, StreamSource
+from dp_transforms.item_domain import ItemDomain
+from dp_transforms.monitoring.window_report import RunEnded, WindowReport
+from dp_transforms.run_settings import check_names, settings_of_plan
+
+
+class StreamOutput(NamedTuple):
+    """What `MonitorStream` returns.
+
+    reports: PCollection of `WindowReport`, one per window with heavy items, at the maximal timestamp of its window, in
+        the GlobalWindow. ended: PCollection of `RunEnded`, one, when the last window of the schedule is closed.
+        rejected: PCollection of `RejectedEvents`, for the operator alone.
+    """
+
+    reports: beam.PCollection
+    ended: beam.PCollection
+    rejected: beam.PCollection
+
+
+class MonitorStream(beam.PTransform):
+    """Which items are held by many users in each window of a stream, under user-level differential privacy.
+
+    Guarantee: as in `ShiftingHeavyHitters`, over all windows of the plan's schedule; the reports are the same ones that
+    it gives for the events in time. Which events these are, the records of the partitions and the clock decide, and no
+    watermark (docs/guarantee.md, sections 6 and 7): it does not depend on the engine, nor on restarts from the stored
+    state.
+
+    source: a `StreamSource`; its partitions are asked for when the transform is applied, and are fixed for the run.
+    plan, noise_key, stream, shards, domain: as in `ShiftingHeavyHitters`. A run that goes on after a restart must have
+        the same ones.
+    clock: when a window is closed, and which events are too late.
+    run_id: fresh for every run. Give the old one only to go on from the stored state of that run.
+    driver: ``timers`` for engines that store and restore state; ``loop`` where timers cannot go on for ever: each
+        partition is then read in one call until it has ended.
+    confirm: whether a decision of the wall clock or of the operator waits until the engine has stored it. False only
+        where nothing is ever restored.
+    stop_file: when a file appears at this path, what arrived by then counts, all windows are closed, and the run ends.
+        All workers must see it; leave it there, as it is, until the run has ended. "By then" allows for what clocks
+        differ: `StreamClock.stop_micros`.
+    poll_seconds: how long to wait when a partition has nothing more.
+
+    Raises ValueError for arguments that cannot be used and StreamError for a source that cannot.
+    """
+
+    def __init__(
+        self,
+        source: StreamSource,
+        plan: ReleasePlan,
+        *,
+        clock: StreamClock,
+        noise_key: beam.Secret | str | os.PathLike[str] | None = None,
+        run_id: str,
+        stream: str = "events",
+        shards: int | None = None,
+        domain: ItemDomain | str | os.PathLike[str] | None = None,
+        driver: str = TIMERS,
+        confirm: bool = True,
+        stop_file: str | None = None,
+        poll_seconds: float = 0.5,
+    ) -> None:
+        super().__init__()
+        if not isinstance(plan, ReleasePlan):
+            raise ValueError(
+                f"plan must be a ReleasePlan, got a {type(plan).__name__}. Use ReleasePlan.calibrate(...)."
+            )
+        if not isinstance(clock, StreamClock):
+            raise ValueError(f"clock must be a StreamClock, got a {type(clock).__name__}.")
+        if not isinstance(run_id, str):
+            raise ValueError("run_id must be given: a fresh name for a new run, the old one to go on with a run.")
+        check_names(stream=stream, run_id=run_id)
+        if driver not in (TIMERS, LOOP):
+            raise ValueError(f"driver must be {TIMERS!r} or {LOOP!r}, got {driver!r}.")
+        if isinstance(poll_seconds, bool) or not 0 < poll_seconds < math.inf:
+            raise ValueError(f"poll_seconds must be > 0 and finite, got {poll_seconds!r}.")
+        if stop_file is not None and "://" in stop_file:
+            raise ValueError(f"stop_file must be a path that all workers see, not a URL, got {stop_file!r}.")
+        self._domain = domain_of_plan(domain, plan)
+        self._source = source
+        self._plan = plan
+        self._clock = clock
+        self._noise_key = noise_key
+        self._run_id = run_id
+        self._stream = stream
+        if shards is None and driver == LOOP:
+            shards = 1  # an engine that cannot loop works in one process, and pays for each key
+        self._shards = Sharding.choose(plan.schedule, is_bounded=False, shards=shards).shards
+        self._driver = driver
+        self._confirm = confirm
+        self._stop_file = stop_file
+        self._poll_seconds = poll_seconds
+
+    def expand(self, begin: beam.pvalue.PBegin) -> StreamOutput:
+        noise_key = resolve_noise_key(self._noise_key, begin.pipeline)
+        settings = settings_of_plan(self._plan, stream=self._stream, run_id=self._run_id)
+        partitions = self._source.partitions()
+        names = {partition.name for partition in partitions}
+        if not partitions or len(names) != len(partitions):
+            raise StreamError(f"a source must have partitions of different names, got {len(partitions)}.")
+        messages, rejected = begin | "PollPartitions" >> PollPartitions(
+            partitions,
+            settings,
+            noise_key,
+            self._clock,
+            self._shards,
+            source=self._source.fingerprint(),
+            domain=self._domain,
+            driver=self._driver,
+            confirm=self._confirm,
+            stop_file=self._stop_file,
+            poll_seconds=self._poll_seconds,
+        )
+        monitored = (
+            messages
+            | "BoundContributions" >> BoundContributionsCounted(settings, noise_key, self._shards, len(partitions))
+            | "FindCandidates" >> FindCandidatesCounted(settings, noise_key, self._shards, self._domain)
+            | "GatherWindows" >> GatherCounted(self._shards)
+            | "MonitorHeavyHitters" >> MonitorCounted(settings, noise_key)
+        )
+        reports, ended = monitored.reports, monitored[ENDED]
+        reports.element_type, ended.element_type = WindowReport, RunEnded
+        return StreamOutput(reports, ended, rejected)

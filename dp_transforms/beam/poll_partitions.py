@@ -1,0 +1,380 @@
+"""Verb: a stream source -> messages of packed pairs by window, announced and counted. What was read is never shuffled.
+
+A partition is read by a loop: of timers, whose state an engine stores and restores, or in one call where an engine
+cannot loop. The state is what `PartitionProgress` says; messages and state become durable together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders import BytesCoder, VarIntCoder
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.transforms.core import RestrictionProvider
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
+from apache_beam.utils.timestamp import Duration, Timestamp
+
+from dp_transforms.beam import encode_elements
+from dp_transforms.beam.count_for_operator import (
+    CLOCK_LAG_SECONDS,
+    INTENTS,
+    PARTITION_STATE_BYTES,
+    operator_counter,
+    operator_gauge,
+)
+from dp_transforms.beam.gather_counted import Key, Sent
+from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.event_files.log_chunk import one_line
+from dp_transforms.event_streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
+from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock
+from dp_transforms.event_streams.stream_source import PartitionReader, StreamError, StreamPartition
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.window_schedule import MICROS_PER_SECOND
+
+encode_elements.register_coders()
+
+TIMERS = "timers"
+LOOP = "loop"
+REJECTED = "rejected"  # tag of the second output
+_INTENTS = "intents"  # tag of the third
+_KEEP_ALIVE_SECONDS = 600
+_ASK_AGAIN_SECONDS = 30
+
+# How often an intent must be confirmed. Flink, told that a checkpoint is complete, calls back for all bundles that have
+# ended by then, also for those that ended behind the checkpoint's barrier: the first call may be such a one. The second
+# question is put after that call, so the checkpoint that answers it began after the intent was stored.
+_CONFIRMATIONS = 2
+# Of this process: how often intents were confirmed, and when each question was last put, by (intent, number).
+_CONFIRMED: dict[str, int] = {}
+_ASKED: dict[tuple[str, int], float] = {}
+
+
+class PollPartitions(beam.PTransform):
+    """Begin of a pipeline -> ``((window, shard of users), (announced, blob))``, and `RejectedEvents`.
+
+    Each partition sends to every shard of every window, and announces there when it closes the window: so each has as
+    many senders as there are partitions. driver: ``timers``, or ``loop``: each partition in one call until it has
+    ended. source: its fingerprint. confirm, stop_file, poll_seconds: as in `MonitorStream`. max_records: of one poll;
+    results do not depend on it.
+    """
+
+    def __init__(
+        self,
+        partitions: Sequence[StreamPartition],
+        settings: MonitorSettings,
+        noise_key: beam.Secret,
+        clock: StreamClock,
+        shards: int,
+        *,
+        source: str = "",
+        domain: DomainSource | None,
+        driver: str,
+        confirm: bool,
+        stop_file: str | None,
+        poll_seconds: float,
+        max_records: int = MAX_RECORDS,
+    ) -> None:
+        super().__init__()
+        self._names = [partition.name for partition in partitions]
+        do_fn = PollInTimersDoFn if driver == TIMERS else PollInLoopDoFn
+        self._driver = driver
+        self._confirm = confirm and driver == TIMERS  # a loop in one call is never restored
+        self._do_fn = do_fn(
+            {partition.name: partition for partition in partitions},
+            settings,
+            noise_key,
+            domain,
+            _Polling(clock, source, shards, self._confirm, stop_file, poll_seconds, max_records),
+        )
+
+    def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
+        emit = _KeepAliveDoFn(self._names) if self._driver == TIMERS else _EmitDoFn(self._names)
+        polled = (
+            begin
+            | "Once" >> beam.Impulse()
+            | "Partitions" >> beam.ParDo(emit).with_output_types(tuple[str, int])
+            | "Poll" >> beam.ParDo(self._do_fn).with_outputs(REJECTED, _INTENTS, main="messages")
+        )
+        polled.messages.element_type = convert_to_beam_type(tuple[Key, Sent])
+        polled[REJECTED].element_type = RejectedEvents
+        if self._confirm:
+            polled[_INTENTS].element_type = str
+            _ = polled[_INTENTS] | "Confirm" >> beam.ParDo(_ConfirmDoFn()).with_output_types(str)
+        return polled.messages, polled[REJECTED]
+
+
+class _EmitDoFn(beam.DoFn):
+    """The names of the partitions, each with its number."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def process(self, once: bytes) -> Iterator[tuple[str, int]]:
+        for number, name in enumerate(self._names):
+            yield name, number
+
+
+class _ForEver(RestrictionProvider):
+    """A restriction that never ends: one position for each time that the engine comes back."""
+
+    def initial_restriction(self, element: bytes) -> OffsetRange:
+        return OffsetRange(0, 2**60)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: bytes, restriction: OffsetRange) -> int:
+        return 1
+
+    def truncate(self, element: bytes, restriction: OffsetRange) -> None:
+        return None
+
+
+class _KeepAliveDoFn(beam.DoFn):
+    """The partitions once, and then nothing, for ever.
+
+    An engine drops the state and the timers of a pipeline whose input has ended. This input never does. It comes back
+    seldom, as some engines keep a little of every return.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        once: bytes,
+        tracker: Any = beam.DoFn.RestrictionParam(_ForEver()),  # noqa: B008
+    ) -> Iterator[tuple[str, int]]:
+        returns = tracker.current_restriction().start
+        if not tracker.try_claim(returns):
+            return
+        if returns == 0:
+            for number, name in enumerate(self._names):
+                yield name, number
+        tracker.defer_remainder(Duration(seconds=_KEEP_ALIVE_SECONDS))
+
+
+class _ConfirmDoFn(beam.DoFn):
+    """Learns when an intent is stored for good: the engine then calls back. Fused with the DoFn that wants to know."""
+
+    def process(self, intent: str, finalizer: Any = beam.DoFn.BundleFinalizerParam) -> Iterator[str]:
+        finalizer.register(_Confirmation(intent))
+        yield from ()
+
+
+class _Confirmation:
+    def __init__(self, intent: str) -> None:
+        self._intent = intent
+        self._number = _CONFIRMED.get(intent, 0) + 1
+
+    def __call__(self) -> None:
+        _CONFIRMED[self._intent] = max(self._number, _CONFIRMED.get(self._intent, 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Polling:
+    """How partitions are polled, in plain values."""
+
+    clock: StreamClock
+    source: str
+    shards: int
+    confirm: bool
+    stop_file: str | None
+    poll_seconds: float
+    max_records: int
+
+
+class _PollDoFn(KeyedDoFn):
+    """Steps partitions with `PartitionPoller`, and keeps their readers open from step to step."""
+
+    def __init__(
+        self,
+        partitions: dict[str, StreamPartition],
+        settings: MonitorSettings,
+        noise_key: beam.Secret,
+        domain: DomainSource | None,
+        polling: _Polling,
+    ) -> None:
+        super().__init__(settings, noise_key, domain)
+        self._partitions = partitions
+        self._polling = polling
+        self._lag = operator_gauge(CLOCK_LAG_SECONDS)
+        self._state_bytes = operator_gauge(PARTITION_STATE_BYTES)
+        self._intents = operator_counter(INTENTS)
+        self._poller: PartitionPoller
+        self._readers: dict[str, tuple[PartitionReader, int]]
+        self._stored: dict[str, bytes]
+        self._stop_micros: int | None
+
+    def setup(self) -> None:
+        super().setup()
+        polling = self._polling
+        self._readers, self._stored, self._stop_micros = {}, {}, None
+        self._poller = PartitionPoller(
+            self._settings,
+            self._keys,
+            polling.clock,
+            polling.shards,
+            domain=self._domain,
+            confirm=polling.confirm,
+            source=polling.source,
+            max_records=polling.max_records,
+        )
+
+    def teardown(self) -> None:
+        readers, self._readers = self._readers, {}
+        for reader, _ in readers.values():
+            reader.close()
+
+    def _step(self, name: str, progress: PartitionProgress) -> Step:
+        """One step; a reader that fails is closed, and the error passed on."""
+        now = _now_micros()
+        if name not in self._partitions:
+            raise StreamError(f"the source has no partition {name!r} any more. Go on with the source of this run.")
+        if name not in self._readers:
+            since_micros = self._polling.clock.first_arrival_micros(self._settings.schedule)
+            self._readers[name] = (self._partitions[name].open(since_micros), now)
+        reader, open_since = self._readers[name]
+        asked = progress.intent
+        try:
+            step = self._poller.step(
+                name,
+                progress,
+                reader,
+                now,
+                find_stop=self._find_stop,
+                is_confirmed=asked is not None and _CONFIRMED.get(asked.name, 0) >= _CONFIRMATIONS,
+                open_since_micros=open_since,
+            )
+        except BaseException:
+            self._close_reader(name)
+            raise
+        if asked is not None and progress.intent is None:
+            _CONFIRMED.pop(asked.name, None)
+            for number in range(_CONFIRMATIONS):
+                _ASKED.pop((asked.name, number), None)
+        self._count(step, progress, now)
+        if progress.is_over:
+            self._close_reader(name)
+        return step
+
+    def _close_reader(self, name: str) -> None:
+        reader, _ = self._readers.pop(name)
+        reader.close()
+
+    def _count(self, step: Step, progress: PartitionProgress, now_micros: int) -> None:
+        for name, count in step.counts.items():
+            if count:
+                operator_counter(name).inc(count)
+        if abs(progress.clock_micros) < 2**61:
+            self._lag.set((now_micros - progress.clock_micros) // MICROS_PER_SECOND)
+
+    def _find_stop(self) -> int | None:
+        """The last arrival that counts, where there is a stop file: by its change time, which the kernel sets when it
+        comes there. The same for all partitions, whatever happens to the file after it was first seen here."""
+        if self._stop_micros is None and self._polling.stop_file is not None:
+            try:
+                asked_micros = os.lstat(self._polling.stop_file).st_ctime_ns // 1000
+            except FileNotFoundError:
+                return None
+            except OSError as error:  # whether a stop was asked for cannot be told, so nothing may be counted
+                raise StreamError(
+                    f"{one_line(self._polling.stop_file)}: the stop file cannot be looked for ({error.strerror}). Let"
+                    " every worker see its folder, or name another with --stop-file."
+                ) from None
+            self._stop_micros = self._polling.clock.stop_micros(asked_micros)
+        return self._stop_micros
+
+
+class PollInTimersDoFn(_PollDoFn):
+    """Stateful, keyed by partition: one step at each firing of a timer that sets itself again until all is closed."""
+
+    PROGRESS = ReadModifyWriteStateSpec("progress_v1", BytesCoder())
+    PARTITIONS = ReadModifyWriteStateSpec("partitions_v1", VarIntCoder())  # how many the run was started with
+    POLL = TimerSpec("poll_v1", TimeDomain.REAL_TIME)
+
+    def process(
+        self,
+        element: tuple[str, int],
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        partitions: Any = beam.DoFn.StateParam(PARTITIONS),
+        poll: Any = beam.DoFn.TimerParam(POLL),
+    ) -> None:
+        if progress.read() is None:
+            progress.write(self._poller.start().to_bytes())
+            partitions.write(len(self._partitions))
+            poll.set(Timestamp.now())
+
+    @on_timer(POLL)
+    def poll(
+        self,
+        name: str = beam.DoFn.KeyParam,
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        partitions: Any = beam.DoFn.StateParam(PARTITIONS),
+        poll: Any = beam.DoFn.TimerParam(POLL),
+    ) -> Iterator[object]:
+        started_with = partitions.read()
+        if started_with != len(self._partitions):  # no window would ever be complete
+            raise StreamError(
+                f"the run was started with {started_with} partitions, and the source has {len(self._partitions)} now."
+                " Partitions are fixed for a run: start a new one."
+            )
+        before = progress.read()
+        now = self._poller.restore(before)
+        if name in self._readers and self._stored.get(name) != before:
+            # The state was restored, or kept elsewhere meanwhile: begin as a new process would.
+            self._close_reader(name)
+        if now.is_over:
+            return
+        step = self._step(name, now)
+        stored = self._stored[name] = now.to_bytes()
+        if stored != before:
+            progress.write(stored)
+        self._state_bytes.set(len(stored))
+        yield from step.messages
+        for rejected in step.rejected:
+            yield beam.pvalue.TaggedOutput(REJECTED, rejected)
+        if step.marker is not None and _must_ask(step.marker):
+            self._intents.inc()
+            yield beam.pvalue.TaggedOutput(_INTENTS, step.marker)
+        if not now.is_over:
+            poll.set(Timestamp.now() + Duration(seconds=0 if step.is_busy else self._polling.poll_seconds))
+
+
+class PollInLoopDoFn(_PollDoFn):
+    """Reads a partition in one call until all is closed. Nothing is restored: an engine that repeats the call begins
+    anew, and what an earlier call has sent is dropped with it."""
+
+    def process(self, element: tuple[str, int]) -> Iterator[object]:
+        name, _ = element
+        progress = self._poller.start()
+        while not progress.is_over:
+            step = self._step(name, progress)
+            yield from step.messages
+            for rejected in step.rejected:
+                yield beam.pvalue.TaggedOutput(REJECTED, rejected)
+            if not step.is_busy and not progress.is_over:
+                time.sleep(self._polling.poll_seconds)
+
+
+def _must_ask(intent: str) -> bool:
+    """Whether this process has not asked for the next confirmation lately; notes that it does."""
+    now, question = time.monotonic(), (intent, _CONFIRMED.get(intent, 0))
+    if now - _ASKED.get(question, -_ASK_AGAIN_SECONDS) < _ASK_AGAIN_SECONDS:
+        return False
+    _ASKED[question] = now
+    return True
+
+
+def _now_micros() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,78 @@
+"""Verb: log files -> event batches, and the rows that could not be read."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import apache_beam as beam
+
+from dp_transforms.beam.count_for_operator import EVENTS_REJECTED, operator_counter
+from dp_transforms.beam.split_rejected import REJECTED, batches_and_rejected, typed
+from dp_transforms.event_files import EventFields, LogChunk, read_log_chunk
+
+
+class ReadProgress:
+    """Counts what was read, for a progress bar in this process; in any other process it counts in vain."""
+
+    _live: ClassVar[dict[str, ReadProgress]] = {}
+    _lock = threading.Lock()
+
+    def __init__(self) -> None:
+        self.token = uuid.uuid4().hex
+        self.rows = 0
+        self.bytes = 0
+        self._live[self.token] = self
+
+    @classmethod
+    def advance(cls, token: str | None, rows: int, size: int) -> None:
+        with cls._lock:
+            progress = cls._live.get(token or "")
+            if progress is not None:
+                progress.rows += rows
+                progress.bytes += size
+
+    def close(self) -> None:
+        self._live.pop(self.token, None)
+
+
+class ReadEvents(beam.PTransform):
+    """Reads the chunks of a log. Returns ``(batches, rejected)``: PCollections of `EventBatch` and `RejectedEvents`.
+
+    chunks: from `event_files.find_log_chunks`, which has checked that the files exist and have the fields.
+    progress: counts rows and bytes while the pipeline runs in this process.
+    """
+
+    def __init__(self, chunks: Sequence[LogChunk], fields: EventFields, progress: ReadProgress | None = None) -> None:
+        super().__init__()
+        self._chunks = list(chunks)
+        self._fields = fields
+        self._progress_token = progress.token if progress is not None else None
+
+    def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
+        return typed(
+            begin
+            | "Chunks" >> beam.Create(self._chunks)
+            | "SpreadChunks" >> beam.Reshuffle()
+            | "ReadChunks" >> batches_and_rejected(ReadChunkDoFn(self._fields, self._progress_token))
+        )
+
+
+class ReadChunkDoFn(beam.DoFn):
+    """Adapts `read_log_chunk`."""
+
+    def __init__(self, fields: EventFields, progress_token: str | None) -> None:
+        self._fields = fields
+        self._progress_token = progress_token
+        self._rejected = operator_counter(EVENTS_REJECTED)
+
+    def process(self, chunk: LogChunk) -> Iterator[object]:
+        for block in read_log_chunk(chunk, self._fields):
+            for rejected in block.rejected:
+                self._rejected.inc(len(rejected.positions))
+                yield beam.pvalue.TaggedOutput(REJECTED, rejected)
+            if len(block.batch):
+                yield block.batch
+            ReadProgress.advance(self._progress_token, block.rows, block.bytes)

@@ -1,0 +1,223 @@
+"""`ShiftingHeavyHitters`: the transform that users import."""
+
+from __future__ import annotations
+
+import operator
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, WindowFn
+from apache_beam.typehints import typehints
+from apache_beam.typehints.row_type import RowTypeConstraint
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.beam.assign_windows import AssignWindows, Sharding
+from dp_transforms.beam.bound_contributions import BoundContributions
+from dp_transforms.beam.collect_events import CollectEvents, Getter
+from dp_transforms.beam.draw_zero_items import DrawZeroItems
+from dp_transforms.beam.find_candidates import FindCandidates
+from dp_transforms.beam.load_domain import domain_of_plan
+from dp_transforms.beam.load_noise_key import resolve_noise_key
+from dp_transforms.beam.monitor_heavy_hitters import MonitorHeavyHitters
+from dp_transforms.item_domain import ItemDomain
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.run_settings import check_names, settings_of_plan
+from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule
+
+
+class HeavyHitters(NamedTuple):
+    """What `ShiftingHeavyHitters` returns.
+
+    reports: PCollection of `WindowReport`, one per window with heavy items, at the maximal timestamp of its window, in
+        the GlobalWindow. rejected: PCollection of `RejectedEvents`, for the operator alone.
+    """
+
+    reports: beam.PCollection
+    rejected: beam.PCollection
+
+
+class ShiftingHeavyHitters(beam.PTransform):
+    """Which items are held by many users in each window, under user-level differential privacy over the whole run.
+
+    Guarantee: all reports together are (plan.epsilon, plan.delta)-DP for adding or removing one user with all its
+    events, however many windows of the plan's schedule are published (docs/guarantee.md); with a known domain, provided
+    the list of items is public and was not made from the log. ``rejected`` and Beam's metrics are for the operator and
+    not covered.
+
+    plan: a `ReleasePlan`; its schedule declares the windows. Events outside its range are skipped and counted.
+    window: None for the windows of the plan; otherwise they are checked to be the same ones.
+    user, item: names of the fields of the elements (with a schema, or NamedTuples, rows and mappings without one), or
+        functions of an element. Plain tuples are pairs (user, item), and an `EventBatch` has columns of its own: there
+        they are not used. Event time is the element's timestamp; batches carry it.
+    noise_key: a path to a private file of at least 32 bytes, a `beam.Secret`, or None for a key drawn for this run,
+        which is allowed only where the run stays in this process.
+    run_id: fresh for every run; None draws one whenever the transform is applied. Reuse it only to resume the same run
+        over the same input. A pipeline object or template that runs twice repeats its noise: build it anew.
+    stream: name in the reports. Streams that share users add up.
+    shards: how many parts large windows are cut into; results do not depend on it.
+    domain: for a plan with a known domain, that domain: the path of its file, which every worker must be able to read,
+        or an `ItemDomain` of at most 5 MB, which travels in the job graph. Events with other items are left out
+        and counted.
+
+    The watermark of a stream must not follow the event times of any one user (docs/guarantee.md, section 7).
+
+    Input is globally windowed, or in the windows of the plan; in sliding ones each element is read, and counted for the
+    operator, once for each of its windows. Raises ValueError for input windowed otherwise and without a usable key.
+    """
+
+    def __init__(
+        self,
+        plan: ReleasePlan,
+        window: WindowFn | None = None,
+        user: str | Getter = "user",
+        item: str | Getter = "item",
+        noise_key: beam.Secret | str | os.PathLike[str] | None = None,
+        *,
+        run_id: str | None = None,
+        stream: str = "events",
+        shards: int | None = None,
+        domain: ItemDomain | str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(plan, ReleasePlan):
+            raise ValueError(
+                f"plan must be a ReleasePlan, got a {type(plan).__name__}. Use ReleasePlan.calibrate(...)."
+            )
+        if window is not None:
+            _check_window(window, plan.schedule)
+        for name, getter in (("user", user), ("item", item)):
+            if not (callable(getter) or (isinstance(getter, str) and getter)):
+                raise ValueError(f"{name} must be a field name or a function, got {getter!r}.")
+        check_names(stream=stream, run_id=run_id)
+        self._domain = domain_of_plan(domain, plan)
+        self._plan = plan
+        self._user = user
+        self._item = item
+        self._noise_key = noise_key
+        self._shards = shards
+        self._run_id = run_id
+        self._stream = stream
+
+    def expand(self, events: beam.PCollection) -> HeavyHitters:
+        windowing = events.windowing.windowfn
+        if not isinstance(windowing, GlobalWindows):
+            _check_window(windowing, self._plan.schedule)
+        noise_key = resolve_noise_key(self._noise_key, events.pipeline)
+        is_bounded = events.is_bounded
+        sharding = Sharding.choose(self._plan.schedule, is_bounded=is_bounded, shards=self._shards)
+        batches, rejected = self._batches(events)
+        # Drawn here, not with the transform: one that is applied twice must not repeat its noise over other data.
+        run_id = self._run_id or uuid.uuid4().hex
+        settings = settings_of_plan(self._plan, stream=self._stream, run_id=run_id)
+        cells = (
+            batches
+            | "AssignWindows" >> AssignWindows(settings, noise_key, sharding, is_bounded, self._domain)
+            | "BoundContributions" >> BoundContributions(settings, noise_key, sharding)
+        )
+        if self._domain is not None:
+            zero_items = events.pipeline | "DrawZeroItems" >> DrawZeroItems(
+                settings, noise_key, sharding, is_bounded, self._domain
+            )
+            cells = (cells, zero_items) | "WithZeroItems" >> beam.Flatten()
+        reports = (
+            cells
+            | "FindCandidates" >> FindCandidates(settings, noise_key)
+            | "MonitorHeavyHitters" >> MonitorHeavyHitters(settings, noise_key, sharding, is_bounded)
+        )
+        return HeavyHitters(reports, rejected)
+
+    def _batches(self, events: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
+        if events.element_type is EventBatch:
+            none = events | "NoneRejected" >> beam.FlatMap(_nothing).with_output_types(RejectedEvents)
+            globally = events | "BatchesInGlobalWindow" >> beam.WindowInto(GlobalWindows())
+            globally.element_type = EventBatch
+            return globally, none
+        user, item = self._getters(events.element_type)
+        batches, rejected = events | "CollectEvents" >> CollectEvents(user, item)
+        return batches, rejected
+
+    def _getters(self, element_type: Any) -> tuple[Getter, Getter]:
+        row_type = RowTypeConstraint.from_user_type(element_type) if isinstance(element_type, type) else element_type
+        if isinstance(row_type, RowTypeConstraint):
+            names = [name for name, _ in row_type._fields]
+            for flag, getter in (("user", self._user), ("item", self._item)):
+                if isinstance(getter, str) and getter not in names:
+                    raise ValueError(
+                        f"{flag}={getter!r} is no field of the input; it has {', '.join(names)}."
+                        f" Name one of them, or give a function."
+                    )
+            return _getter(self._user), _getter(self._item)
+        if callable(self._user) and callable(self._item):
+            return self._user, self._item
+        if callable(self._user) or callable(self._item):
+            raise ValueError("the input has no schema: give functions for both user and item, or pairs (user, item).")
+        if _may_be_pair(element_type):
+            return _named_or_pair(self._user, 0), _named_or_pair(self._item, 1)
+        raise ValueError(
+            f"the input must have a schema, or be pairs (user, item) or EventBatch, got elements of {element_type!r}."
+            " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
+        )
+
+
+def _check_window(window: WindowFn, schedule: WindowSchedule) -> None:
+    """Raises ValueError unless the Beam windows are those of the schedule."""
+    if isinstance(window, SlidingWindows):
+        size, slide = window.size.micros, window.period.micros
+    elif isinstance(window, FixedWindows):
+        size = slide = window.size.micros
+    else:
+        raise ValueError(
+            f"windows must be FixedWindows or SlidingWindows, got {type(window).__name__}."
+            " Apply the transform to globally windowed input."
+        )
+    declared = (schedule.window_seconds * MICROS_PER_SECOND, schedule.slide_seconds * MICROS_PER_SECOND)
+    aligned = (schedule.start_seconds * MICROS_PER_SECOND - window.offset.micros) % slide == 0
+    if (size, slide) != declared or not aligned:
+        raise ValueError(
+            f"the windows ({size / MICROS_PER_SECOND:g} s every {slide / MICROS_PER_SECOND:g} s, offset"
+            f" {window.offset.micros / MICROS_PER_SECOND:g} s) are not those of the plan ({schedule.window_seconds} s"
+            f" every {schedule.slide_seconds} s, aligned to its start). Make the plan for these windows, or give none."
+        )
+
+
+def _getter(field: str | Getter) -> Getter:
+    return operator.attrgetter(field) if isinstance(field, str) else field
+
+
+def _named_or_pair(field: str | Getter, position: int) -> Getter:
+    """Reads elements of unknown type: by name where they have names, and else as pairs (user, item).
+
+    A step that stamps elements often loses their type; a NamedTuple (item, user) must not be read by position then.
+    """
+    if not isinstance(field, str):
+        return field
+
+    def get(element: Any) -> Any:
+        if isinstance(element, Mapping):
+            return element[field]
+        if isinstance(element, (tuple, list)) and not hasattr(element, "_fields"):
+            return _checked_pair(element)[position]
+        return getattr(element, field)
+
+    return get
+
+
+def _checked_pair(pair: Sequence[Any]) -> Sequence[Any]:
+    if len(pair) != 2:
+        raise ValueError("the element is no pair (user, item).")
+    return pair
+
+
+def _may_be_pair(element_type: Any) -> bool:
+    if element_type in (Any, typehints.Any, object):
+        return True
+    constraint = typehints.normalize(element_type)
+    return isinstance(constraint, typehints.TupleHint.TupleConstraint) and len(constraint.tuple_types) == 2
+
+
+def _nothing(batch: EventBatch) -> tuple[RejectedEvents, ...]:
+    return ()

@@ -1,0 +1,29 @@
+"""Verb: settings and a secret -> what a DoFn works with on its worker: keyed functions, the items of a known domain."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+
+from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.domain_table import DomainTable
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
+
+
+class KeyedDoFn(beam.DoFn):
+    """Holds the settings and, from ``setup()`` on, the keyed functions of the stream as ``self._keys``.
+
+    domain: for the stages that need the items of a known domain; then they are in ``self._domain``.
+    """
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, domain: DomainSource | None = None) -> None:
+        self._settings = settings
+        self._noise_key = noise_key
+        self._domain_source = domain
+        self._keys: StreamKeys
+        self._domain: DomainTable | None = None
+
+    def setup(self) -> None:
+        self._keys = self._settings.stream_keys(self._noise_key.get_bytes())
+        if self._domain_source is not None:
+            self._domain = self._domain_source.table(self._keys)

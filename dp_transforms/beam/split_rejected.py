@@ -1,0 +1,26 @@
+"""Verb: what a DoFn read -> batches, and beside them the rows that it rejected."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+
+from dp_transforms.beam import encode_elements
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.rejected_events import RejectedEvents
+
+encode_elements.register_coders()
+
+REJECTED = "rejected"  # tag of the second output
+
+
+def batches_and_rejected(do_fn: beam.DoFn) -> beam.PTransform:
+    """ParDo of a DoFn that yields `EventBatch` and, tagged `REJECTED`, `RejectedEvents`; `typed` takes its outputs."""
+    return beam.ParDo(do_fn).with_outputs(REJECTED, main="batches")
+
+
+def typed(outputs: beam.pvalue.DoOutputsTuple) -> tuple[beam.PCollection, beam.PCollection]:
+    """The two outputs ``(batches, rejected)`` with their element types, which Beam can't infer for tagged ones."""
+    batches, rejected = outputs.batches, outputs[REJECTED]
+    batches.element_type = EventBatch
+    rejected.element_type = RejectedEvents
+    return batches, rejected

@@ -1,0 +1,210 @@
+"""Verbs at the end of a stream: `WriteReportStream`, into a folder or a topic, and `WriteRejectedFolder`.
+
+Any bundle may run twice and a worker may die between two lines. A sink keeps the first answer for every window, so what
+is written twice is there once, and a second answer is never written (`dp_transforms.report_streams`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import os
+import pathlib
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import IO, Any, ClassVar
+
+import apache_beam as beam
+from apache_beam.coders import BooleanCoder
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
+
+from dp_transforms.beam import encode_elements
+from dp_transforms.beam.write_reports import encode_rejected, replace_private, write_rejected_lines
+from dp_transforms.monitoring.window_report import RunEnded, WindowReport
+from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.report_files import ReportHeader, decode_report, encode_report
+from dp_transforms.report_files.files import write_error
+from dp_transforms.report_streams.report_writer import ReportSink, ReportWriter, end_key, report_key
+
+encode_elements.register_coders()
+
+_REPORT, _ENDED = b"R", b"E"
+
+
+class WriteReportStream(beam.PTransform):
+    """Writes the reports of one stream, and at last its end. Takes ``(reports, ended)``, bounded or not.
+
+    sink: a `ReportFolder` or a `ReportTopic`.
+    header: what the sink says about the run; it names the run and the stream.
+
+    Returns a PCollection of the keys that were written, again for what is written again. A worker that is refused by
+    the sink fails its bundle with StreamError.
+    """
+
+    def __init__(self, sink: ReportSink, header: ReportHeader) -> None:
+        super().__init__()
+        header.to_json()
+        self._sink = sink
+        self._header = header
+
+    def expand(self, inputs: tuple[beam.PCollection, beam.PCollection]) -> beam.PCollection:
+        reports, ended = inputs
+        everywhere = beam.WindowInto(beam.window.GlobalWindows())  # before they flow together: one coder for both
+        encoded = (
+            reports
+            | "EncodeReports" >> beam.Map(_encode_report).with_output_types(bytes)
+            | "ReportsGlobally" >> everywhere,
+            ended | "EncodeEnded" >> beam.Map(_encode_ended).with_output_types(bytes) | "EndGlobally" >> everywhere,
+        )
+        return (
+            encoded
+            | "Together" >> beam.Flatten()
+            | "OneKey" >> beam.Map(_with_key, self._header.stream).with_output_types(tuple[str, bytes])
+            | "WriteReports" >> beam.ParDo(_WriteStreamDoFn(self._sink, self._header)).with_output_types(str)
+        )
+
+
+class WriteRejectedFolder(beam.PTransform):
+    """Writes `RejectedEvents` of a stream as JSON lines, a file per element: source, position, reason.
+
+    path: a folder, made with mode 0700 where it is missing. The files have mode 0600: where a record was broken may be
+        as private as the record. They are named by a digest of their content, so that one that is written again is
+        there once. Returns a PCollection of the paths.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self._path = os.fspath(path)
+
+    def expand(self, rejected: beam.PCollection) -> beam.PCollection:
+        return rejected | "WriteRejected" >> beam.ParDo(_WriteRejectedFolderDoFn(self._path)).with_output_types(str)
+
+
+def _encode_report(report: WindowReport) -> bytes:
+    return _REPORT + encode_report(report).encode()
+
+
+def _encode_ended(ended: RunEnded) -> bytes:
+    return _ENDED + json.dumps(list(ended)).encode()
+
+
+def _with_key(encoded: bytes, stream: str) -> tuple[str, bytes]:
+    return stream, encoded
+
+
+def _write_all(content: bytes, handle: IO[bytes]) -> None:
+    handle.write(content)
+
+
+class _SharedWriter:
+    """The one writer of a step of a pipeline in this process.
+
+    An engine may keep several copies of a DoFn and go back and forth between them, or run them at once. Each that
+    opened a sink of its own would shut out the others.
+    """
+
+    _by_step: ClassVar[dict[str, _SharedWriter]] = {}
+    _by_step_lock = threading.Lock()
+
+    def __init__(self, sink: ReportSink, header: ReportHeader) -> None:
+        self._sink = sink
+        self._header = header
+        self._lock = threading.Lock()
+        self._writer: ReportWriter | None = None
+
+    @classmethod
+    def of_step(cls, step: str, sink: ReportSink, header: ReportHeader) -> _SharedWriter:
+        with cls._by_step_lock:
+            return cls._by_step.setdefault(step, cls(sink, header))
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[ReportWriter]:
+        """The open writer, for one thread at a time. After an error it is given up."""
+        with self._lock:
+            try:
+                if self._writer is None:
+                    self._writer = self._sink.open(self._header)
+                yield self._writer
+            except BaseException:
+                self._give_up()
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+
+class _WriteStreamDoFn(beam.DoFn):
+    """Writes at the end of each bundle, in the order of arrival, the end of the run behind the reports; commits."""
+
+    # Never set. To have it brings all elements, which have one key, to one worker at a time.
+    ONE_WORKER = ReadModifyWriteStateSpec("one_worker_v1", BooleanCoder())
+
+    def __init__(self, sink: ReportSink, header: ReportHeader) -> None:
+        self._sink = sink
+        self._header = header
+        self._reports: list[WindowReport] = []
+        self._ended: list[RunEnded] = []
+        self._step = uuid.uuid4().hex  # the same in all copies: they come out of one job graph
+        self._shared: _SharedWriter
+
+    def setup(self) -> None:
+        self._shared = _SharedWriter.of_step(self._step, self._sink, self._header)
+
+    def start_bundle(self) -> None:
+        self._reports, self._ended = [], []
+
+    def process(
+        self,
+        element: tuple[str, bytes],
+        one_worker: Any = beam.DoFn.StateParam(ONE_WORKER),
+    ) -> Iterator[str]:
+        encoded = element[1]
+        if encoded.startswith(_ENDED):
+            self._ended.append(RunEnded(*json.loads(encoded[1:])))
+            yield end_key(self._ended[-1].stream)
+        else:
+            self._reports.append(decode_report(encoded[1:]))
+            yield report_key(self._reports[-1])
+
+    def finish_bundle(self) -> None:
+        if not (self._reports or self._ended):
+            return
+        with self._shared.opened() as writer:
+            for report in self._reports:
+                writer.write(report)
+            for ended in self._ended:
+                writer.end(ended)
+            writer.commit()
+
+    def teardown(self) -> None:
+        self._shared.close()
+
+
+class _WriteRejectedFolderDoFn(beam.DoFn):
+    """Writes each element to a file of its own."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def process(self, rejected: RejectedEvents) -> Iterator[str]:
+        lines = io.BytesIO()
+        write_rejected_lines(lines, [encode_rejected(rejected)])
+        name = f"rejected-{hashlib.sha256(lines.getvalue()).hexdigest()[:32]}.jsonl"
+        path = pathlib.Path(self._path) / name
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(self._path, error) from None
+        if not path.exists():
+            replace_private(str(path), functools.partial(_write_all, lines.getvalue()), stands_for=self._path)
+        yield str(path)

@@ -1,0 +1,170 @@
+"""The one source of noise of the mechanisms that run alone: exact draws, one after the other, from a secret key.
+
+A mechanism is given a `NoiseSource` and asks it for nothing but these three kinds of draw, so a test can put every
+possible outcome in its place. In the pipeline draws are keyed by what they are for instead (`randomness.StreamKeys`).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import threading
+from collections.abc import Sequence
+from typing import NoReturn, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.checks import check_range, check_whole, is_number
+from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
+from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES, BlockFunction, Words, derive_key
+from dp_transforms.noise_distribution import UNIFORM_BITS
+
+_FIRST_DRAWS, _MOST_DRAWS = 8, 256  # made at once for one epsilon: twice as many each time
+_EPSILONS_WAITING = 16
+_LARGEST_TABLE_SCALE = 100.0  # beyond, two short tables are made sooner than one long one
+_WORD = 1 << 64
+
+
+class NoiseSource(Protocol):
+    """Where a mechanism's randomness comes from. Draws are independent."""
+
+    def discrete_laplace(self, epsilon: float) -> int:
+        """``Pr[Z = z] = (1 - a)/(1 + a) a^|z|`` with ``a = exp(-epsilon)``."""
+        ...
+
+    def bernoulli(self, probability: float) -> bool:
+        """True with this probability, which must lie in [0, 1]. For private computations of your own."""
+        ...
+
+    def choose(self, weights: Sequence[int]) -> int:
+        """A position, with probability proportional to its weight: whole numbers >= 0, not all 0."""
+        ...
+
+
+class SecretNoise:
+    """Draws from AES-256 in counter mode under a key that nobody else has.
+
+    Guarantee: no draw is handed out twice, also not to several threads; every draw is exact up to a total variation
+    below 2^-90 (`noise_distribution.sampling_total_variation`).
+
+    key: None, the right choice, takes a fresh one from the operating system. A key given, of at least 32 bytes, is for
+    tests and for repeating a run on the same data. Whoever else knows it, from a script or an example, subtracts the
+    noise from what was published: all privacy is gone. So it is if a key is used twice on different data.
+
+    A source belongs to the process that made it, and cannot be copied or pickled: its copy would repeat its draws. In
+    another process, such as the child of a fork, each draw raises RuntimeError; make a new source there.
+
+    >>> noise = SecretNoise()
+    >>> -1000 < noise.discrete_laplace(0.5) < 1000, noise.choose([0, 3, 0])
+    (True, 1)
+    """
+
+    def __init__(self, key: bytes | None = None) -> None:
+        key = os.urandom(MIN_KEY_BYTES) if key is None else key
+        _check_key(key)
+        self._function = BlockFunction(derive_key(key, "draws in order"))
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._next_block = 0
+        self._waiting: dict[float, _Waiting] = {}  # the epsilon that was used last is the last one
+
+    def uniforms(self, count: int) -> Words:
+        """uint64[count, 2]: the next 128-bit uniform integers."""
+        check_whole("count", count, 0)
+        self._check_process()
+        blocks = np.zeros((count, 2), dtype=np.uint64)
+        with self._lock:
+            first = self._next_block
+            self._next_block = first + count
+            blocks[:, 0] = np.arange(first, first + count, dtype=np.uint64)
+            return self._function(blocks)
+
+    def discrete_laplace_array(self, epsilon: float, count: int) -> npt.NDArray[np.int64]:
+        """int64[count]: that many independent draws at once."""
+        epsilon = _real("epsilon", epsilon)
+        check_whole("count", count, 0)
+        if epsilon * _LARGEST_TABLE_SCALE >= 1:
+            return discrete_laplace(epsilon).sample(self.uniforms(count))
+        each = WideDiscreteLaplace.UNIFORMS
+        return wide_discrete_laplace(epsilon).sample(self.uniforms(count * each).reshape(count, each, 2))
+
+    def discrete_laplace(self, epsilon: float) -> int:
+        epsilon = _real("epsilon", epsilon)
+        self._check_process()
+        with self._lock:
+            waiting = self._waiting.pop(epsilon, None) or _Waiting()
+            if not waiting.draws:
+                waiting.draws.extend(self.discrete_laplace_array(epsilon, waiting.next_count).tolist())
+                waiting.next_count = min(2 * waiting.next_count, _MOST_DRAWS)
+            self._waiting[epsilon] = waiting
+            if len(self._waiting) > _EPSILONS_WAITING:
+                del self._waiting[next(iter(self._waiting))]  # never handed out: nothing is lost but time
+            return waiting.draws.popleft()
+
+    def bernoulli(self, probability: float) -> bool:
+        check_range("probability", probability, 0, 1)
+        numerator, denominator = float(probability).as_integer_ratio()
+        return self._uniform_below(1 << UNIFORM_BITS) * denominator < numerator << UNIFORM_BITS
+
+    def choose(self, weights: Sequence[int]) -> int:
+        whole = [int(weight) if isinstance(weight, (int, np.integer)) else -1 for weight in weights]
+        if min(whole, default=-1) < 0 or not any(whole):
+            raise ValueError("weights must be whole numbers >= 0, and one of them > 0.")
+        left = self._uniform_below(sum(whole))
+        for position, weight in enumerate(whole):
+            if left < weight:
+                return position
+            left -= weight
+        raise AssertionError("unreachable: the weights add up to more than what was drawn")
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError("a SecretNoise cannot be copied or pickled: both would draw the same noise. Make a new one.")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
+
+    def __reduce__(self) -> NoReturn:
+        self.__copy__()
+
+    def _check_process(self) -> None:
+        """Before the lock is taken, which another thread may have held when the process was forked."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this SecretNoise was made by another process, which draws the same noise. Make a new one, and a new "
+                "mechanism with a budget of its own, in this process."
+            )
+
+    def _uniform_below(self, limit: int) -> int:
+        """A uniform integer in [0, limit), by rejection: exact."""
+        bits = (limit - 1).bit_length()
+        blocks = max(1, -(-bits // UNIFORM_BITS))
+        while True:
+            drawn = 0
+            for high, low in self.uniforms(blocks).tolist():
+                drawn = drawn << UNIFORM_BITS | high * _WORD + low
+            drawn >>= blocks * UNIFORM_BITS - bits
+            if drawn < limit:
+                return drawn
+
+
+@dataclasses.dataclass
+class _Waiting:
+    """Draws for one epsilon that have not been asked for yet, and how many are made when they have run out."""
+
+    draws: collections.deque[int] = dataclasses.field(default_factory=collections.deque)
+    next_count: int = _FIRST_DRAWS
+
+
+def _real(name: str, value: object) -> float:
+    """The value as a float of Python, so that equal numbers share a table."""
+    if not is_number(value):
+        raise ValueError(f"{name} must be a number, got {value!r}.")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, (bytes, bytearray)) or len(key) < MIN_KEY_BYTES:
+        got = f"{len(key)}" if isinstance(key, (bytes, bytearray)) else type(key).__name__
+        raise ValueError(f"the key must have at least {MIN_KEY_BYTES} bytes, got {got}. Use None for a fresh one.")

@@ -1,0 +1,189 @@
+"""The one definition of a query: a question whose exact answer one user changes by at most 1, on a grid of integers.
+
+Real numbers never meet noise here. An answer is a whole number of *units* of ``1 / grid``, one user changes it by at
+most `sensitivity` units, and discrete Laplace noise with ``epsilon / sensitivity`` for each unit is added to it: that
+is epsilon-DP, exactly, with no floating-point arithmetic between the data and what is published.
+
+How the guarantees of the papers, stated for real queries and continuous Laplace noise, carry over: their proofs use of
+the noise that a shift by one user's share changes every probability by a factor of at most e^epsilon, and the discrete
+distribution has this for every whole number of units. Rounding comes before the noise and for each record on its own
+(`LinearQuery`, sensitivity unchanged), or to the answer as a whole (`RealQuery`). Answers at distance 1 are at most
+grid units apart after exact rounding down; `RealQuery` pays for one unit more, which covers what a function loses to
+its own floating-point arithmetic (a distance of up to ``1 + 1 / grid``). Theorems on accuracy hold with half a unit for
+each record, or one unit, on top. Their tail bound holds at every whole number m of units: with ``a = e^-epsilon``,
+``Pr[|Z| > m] = 2 a^(m + 1) / (1 + a) <= a^m``.
+
+A query must be pure and total: it looks at nothing but the data, and it does not raise on any data that one user can
+bring about. Whether it raises depends on the data, so an exception publishes something that nothing has paid for; its
+message here says what is allowed, and never a value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fractions
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.checks import check_positive, check_whole
+from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON
+
+DEFAULT_GRID = 1024
+LARGEST_GRID = 2**20
+_LARGEST_ANSWER = 2**62
+
+
+class Query(Protocol):
+    """A question to data. grid: units in 1. sensitivity: units by which one user changes the answer, at most."""
+
+    @property
+    def grid(self) -> int: ...
+
+    @property
+    def sensitivity(self) -> int: ...
+
+    def answer(self, data: Any) -> int:
+        """The exact answer in units."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinearQuery:
+    """``f(S) = sum over the records x of S of f(x)``, with f(x) in [0, 1]: weights ``f(x) * grid``, whole numbers.
+
+    weights: int64[n], one for each record, or for each kind of record, each in 0 .. grid. The data are int64[n]: how
+    often each (kind of) record is there; with one user a record, 1 for those that count.
+
+    Condition: a user has at most one record. With r records a user, epsilon becomes r epsilon.
+
+    >>> LinearQuery.of([0.25, 1, 0.5], grid=4).answer([1, 1, 0])  # 5 quarters
+    5
+    """
+
+    weights: npt.NDArray[np.int64]
+    grid: int = 1
+
+    def __post_init__(self) -> None:
+        check_grid(self.grid)
+        weights = np.asarray(self.weights)
+        if weights.ndim != 1 or weights.dtype.kind not in "iub" or not len(weights):
+            raise ValueError(f"weights must be whole numbers int64[n], n >= 1, got {weights.dtype}{weights.shape}.")
+        if weights.min() < 0 or weights.max() > self.grid:
+            raise ValueError(f"weights must lie in 0 .. {self.grid}, the grid. Weights on a finer grid need that grid.")
+        weights = weights.astype(np.int64)  # a copy, and for reading only: what was checked stays true
+        weights.flags.writeable = False
+        object.__setattr__(self, "weights", weights)
+
+    @classmethod
+    def of(cls, values: Sequence[float] | npt.NDArray, grid: int = DEFAULT_GRID) -> LinearQuery:
+        """From real values in [0, 1], each rounded to the nearest multiple of 1 / grid."""
+        check_grid(grid)
+        numbers = np.asarray(values, dtype=np.float64)
+        if numbers.ndim != 1 or not len(numbers) or not ((numbers >= 0) & (numbers <= 1)).all():
+            raise ValueError("values must be float[n], n >= 1, each in [0, 1].")
+        return cls(np.rint(numbers * grid).astype(np.int64), grid)
+
+    @property
+    def sensitivity(self) -> int:
+        return self.grid
+
+    def answer(self, data: Any) -> int:
+        return self.answer_to_counts(check_counts(data, len(self.weights)))
+
+    def answer_to_counts(self, counts: npt.NDArray[np.int64]) -> int:
+        """The same for data that have been checked by `check_counts` for this number of weights."""
+        return int(self.weights @ counts)
+
+
+@dataclasses.dataclass(frozen=True)
+class RealQuery:
+    """Any function of the data that one user changes by at most 1: rounded down to the grid.
+
+    With grid 1 the function must return whole numbers, and its sensitivity is 1 unit; else it is grid + 1 units.
+
+    Condition: what the function *computes*, with all rounding of its floats, differs by at most ``1 + 1 / grid``
+    between data with and without any one user (with grid 1: by at most 1). A coarser grid leaves more room.
+
+    >>> RealQuery(lambda heights: sum(min(h, 2.0) / 2 for h in heights), grid=1000).answer([1.7, 1.0])
+    1350
+    """
+
+    function: Callable[[Any], float]
+    grid: int = 1
+
+    def __post_init__(self) -> None:
+        check_grid(self.grid)
+
+    @property
+    def sensitivity(self) -> int:
+        return 1 if self.grid == 1 else self.grid + 1
+
+    def answer(self, data: Any) -> int:
+        value = self.function(data)
+        ratio = _ratio(value)
+        if ratio is None or not abs(ratio[0]) * self.grid < _LARGEST_ANSWER * ratio[1]:
+            raise ValueError(
+                "the answer to a query must be a finite number below 2^62 / grid in absolute value, "
+                f"got a {type(value).__name__} that is not."
+            )
+        if self.grid == 1 and ratio[1] != 1:
+            raise ValueError(
+                f"a query with grid 1 must have whole answers, got a {type(value).__name__} that is not whole. "
+                "Use a finer grid."
+            )
+        # In whole numbers: a product of floats would be rounded, by more than a unit for large values.
+        return ratio[0] * self.grid // ratio[1]
+
+
+def epsilon_per_unit(epsilon: float, units: int, *, name: str = "epsilon") -> float:
+    """The epsilon of noise for each unit, such that so many units together cost at most `epsilon`.
+
+    ``epsilon / units``, rounded down exactly: more noise, never less; at most MAX_EPSILON. Raises ValueError if the
+    noise would be too wide to be drawn. name: of the argument that the message is about.
+    """
+    per_unit = min(check_positive(name, epsilon) / units, MAX_EPSILON)
+    if fractions.Fraction(per_unit) * units > fractions.Fraction(float(epsilon)):
+        per_unit = math.nextafter(per_unit, 0)
+    if per_unit < MIN_WIDE_EPSILON:
+        raise ValueError(
+            f"the noise would be too wide: {name} must leave at least {MIN_WIDE_EPSILON} for each unit of an answer, "
+            f"got {per_unit:.3g}. Use a larger epsilon, or a smaller cutoff or grid."
+        )
+    return per_unit
+
+
+def check_grid(grid: int) -> None:
+    """Raises ValueError unless 1 can be cut into so many units."""
+    check_whole("grid", grid, 1, LARGEST_GRID)
+
+
+def check_counts(data: Any, length: int) -> npt.NDArray[np.int64]:
+    """The data of a linear query: int64[length], each >= 0, small enough that no sum can overflow."""
+    counts = np.asarray(data)
+    if counts.shape != (length,) or counts.dtype.kind not in "iub":
+        raise ValueError(f"data must be whole numbers int64[{length}], got {counts.dtype}{counts.shape}.")
+    counts = counts.astype(np.int64)
+    if counts.min() < 0 or float(counts.sum(dtype=np.float64)) * LARGEST_GRID >= _LARGEST_ANSWER:
+        raise ValueError(f"data must be counts >= 0 that add up to less than 2^62 / {LARGEST_GRID}.")
+    return counts
+
+
+def units_up(value: float, grid: int) -> int:
+    """A threshold in units, rounded up: fewer answers reach it. value: finite, at most 2^40 in absolute value."""
+    ratio = _ratio(value)
+    if ratio is None or isinstance(value, (bool, np.bool_)) or not abs(ratio[0]) <= 2**40 * ratio[1]:
+        raise ValueError(f"a threshold must be a number in [-2^40, 2^40], got {value!r}.")
+    return -(-ratio[0] * grid // ratio[1])
+
+
+def _ratio(value: object) -> tuple[int, int] | None:
+    """A finite number as numerator and denominator, exactly, in lowest terms; None for anything else."""
+    if isinstance(value, (int, fractions.Fraction)):
+        return value.as_integer_ratio()
+    if isinstance(value, (float, np.floating)):
+        return float(value).as_integer_ratio() if math.isfinite(value) else None
+    return (int(value), 1) if isinstance(value, (np.integer, np.bool_)) else None

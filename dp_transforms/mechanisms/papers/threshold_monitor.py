@@ -1,0 +1,162 @@
+"""ThresholdMonitor and ThresholdMonitorEvolving: tests of a stream of queries that never halt ([KMS21]).
+
+A user pays only for answers "top", and only as much as it contributed to them; one that has paid `hits` is removed, and
+the rest of the stream goes on. Guarantee: (epsilon, delta)-DP for one user with all of its contributions (neighbours:
+with and without the user), for any number of queries, each chosen after the answers before it. Conditions: noise that
+satisfies docs/threshold_monitor_on_a_grid.md, section 2; a user's weight depends on nothing but this user's own data
+and published answers; making a query does not raise depending on the data; one thread at a time asks. Numbers
+from a budget, and back:
+
+    noise = dp_transforms.accounting.threshold_monitor.calibrate_threshold_monitor(epsilon, delta, hits, grid)
+    noise.accountant.epsilon(delta)
+
+The constants are those of the paper, and large: `individual_charging` does the same with far less noise.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.checks import check_fraction, check_range, check_whole
+from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.query import LinearQuery, check_counts, check_grid, units_up
+from dp_transforms.mechanisms.papers.user_counters import UserCounters
+from dp_transforms.noise_distribution import MAX_EPSILON, MIN_WIDE_EPSILON, UNIFORM_BITS, capped_sum_tail_integer
+
+_LONGEST_CAP = 2**40
+
+
+class _Monitor:
+    """The rule that both share; copies: int64[n], how many times each record or user is there."""
+
+    def __init__(
+        self,
+        copies: npt.NDArray[np.int64],
+        hits: int,
+        threshold: float,
+        wide_epsilon: float,
+        narrow_epsilon: float,
+        cap: int,
+        grid: int,
+        noise: NoiseSource | None,
+    ) -> None:
+        check_grid(grid)
+        check_whole("hits", hits, 1, 2**32)
+        check_whole("cap", cap, 0, _LONGEST_CAP)
+        for name, epsilon in (("wide_epsilon", wide_epsilon), ("narrow_epsilon", narrow_epsilon)):
+            check_range(name, epsilon, MIN_WIDE_EPSILON, MAX_EPSILON)
+        self._copies = copies
+        self._counters = UserCounters(len(copies), hits * grid)
+        self._threshold = units_up(threshold, grid)
+        self._threshold_shift = float(Fraction(self._threshold, grid) - Fraction(float(threshold)))
+        self._wide_epsilon, self._narrow_epsilon, self._cap = wide_epsilon, narrow_epsilon, cap
+        self._grid = grid
+        self._noise = SecretNoise() if noise is None else noise
+
+    def ask(self, query: LinearQuery) -> bool:
+        """Whether the noisy sum of the weights of all that are still there reaches the threshold: "top"."""
+        self._counters.check_query(query, self._grid)
+        total = query.answer_to_counts(self._copies * self._counters.active())
+        wide = self._noise.discrete_laplace(self._wide_epsilon)
+        narrow = self._noise.discrete_laplace(self._narrow_epsilon)
+        top = bool(total + wide + min(narrow, self._cap) >= self._threshold)
+        if top:
+            self._counters.charge(query.weights)
+        return top
+
+    def active(self) -> npt.NDArray[np.bool_]:
+        """bool[n]: who has paid less than `hits`. For tests and operators: not to be published."""
+        return self._counters.active()
+
+    def accuracy(self, queries: int, beta: float) -> float:
+        """An alpha such that, with probability at least 1 - beta, the first `queries` answers are all right up to it.
+
+        All "top" have ``f >= threshold - alpha`` and all others ``f <= threshold + alpha``, where f is the sum over
+        those still there, on the grid. [KMS21] Theorem 3.1 with the exact tails of ``W + min(V, cap)``.
+        """
+        check_whole("queries", queries, 1, 2**60)
+        allowed = int(Fraction(check_fraction("beta", beta)) / queries * (1 << UNIFORM_BITS))
+
+        def errs_too_often(units: int) -> bool:
+            # One query errs one way only. The lower tail is the heavier one: V is cut off above.
+            args = self._wide_epsilon, self._narrow_epsilon, self._cap
+            return (1 << UNIFORM_BITS) - capped_sum_tail_integer(*args, -units) + 1 > allowed
+
+        high = 1
+        while errs_too_often(high):
+            high *= 2
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if errs_too_often(middle) else (low, middle)
+        return high / self._grid + self._threshold_shift
+
+
+class ThresholdMonitor(_Monitor):
+    """Which queries of a stream about one database are above a threshold; it never halts ([KMS21] Algorithm 3).
+
+    Guarantee: (epsilon, delta)-DP for one record, condition and numbers: see the module. Each element pays its weight
+    f(x) for a "top", and all of its copies are deleted once it has paid `hits`.
+
+    records: int64[n], how often each element is in the database (1 for each user, if records are users); a query has a
+    weight for each. threshold: rounded up to the grid. wide_epsilon, narrow_epsilon, cap: the noise ``W + min(V, cap)``
+    in units of ``1 / grid``. Source: [KMS21] Theorem 3.2.
+
+    >>> monitor = ThresholdMonitor([10**7, 10**7], hits=1, threshold=5e6, wide_epsilon=3e-5, narrow_epsilon=2e-3,
+    ...                            cap=3300)
+    >>> [monitor.ask(LinearQuery(weights)) for weights in ([1, 0], [1, 0], [0, 1])]
+    [True, False, True]
+    """
+
+    def __init__(
+        self,
+        records: Any,
+        *,
+        hits: int,
+        threshold: float,
+        wide_epsilon: float,
+        narrow_epsilon: float,
+        cap: int,
+        grid: int = 1,
+        noise: NoiseSource | None = None,
+    ) -> None:
+        copies = np.asarray(records)
+        check_whole("the number of elements", copies.size, 1, 2**40)
+        copies = check_counts(copies, copies.size)
+        super().__init__(copies, hits, threshold, wide_epsilon, narrow_epsilon, cap, grid, noise)
+
+
+class ThresholdMonitorEvolving(_Monitor):
+    """The same for data that changes with every step: each query brings what each user contributes at this step.
+
+    Guarantee: (epsilon, delta)-DP for one user with all it ever contributes, condition and numbers: see the module. A
+    user that is absent at a step has weight 0. Source: [KMS21] Algorithm 5 and Theorem 4.4. Replacing a user's data,
+    which is how the theorem is worded, is twice that step: (2 epsilon, (1 + e^epsilon) delta).
+
+    users: how many; they are positions 0 .. users - 1 of every query's weights. The rest is as in `ThresholdMonitor`.
+
+    >>> monitor = ThresholdMonitorEvolving(2000, hits=1, threshold=500, wide_epsilon=0.05, narrow_epsilon=0.5, cap=2)
+    >>> [monitor.ask(LinearQuery(np.arange(2000) % 2 == step % 2)) for step in range(4)]  # each user pays once
+    [True, True, False, False]
+    """
+
+    def __init__(
+        self,
+        users: int,
+        *,
+        hits: int,
+        threshold: float,
+        wide_epsilon: float,
+        narrow_epsilon: float,
+        cap: int,
+        grid: int = 1,
+        noise: NoiseSource | None = None,
+    ) -> None:
+        check_whole("users", users, 1, 2**40)
+        super().__init__(
+            np.ones(users, dtype=np.int64), hits, threshold, wide_epsilon, narrow_epsilon, cap, grid, noise
+        )
