@@ -71,9 +71,10 @@ class Mutant(NamedTuple):
 def mutants_of(scopes: list[str]) -> list[Mutant]:
     """All mutants that mutmut made, of these scopes, in order."""
     found = []
-    for meta in sorted(WORK.glob("dp_transforms/*/*.py.meta")):
-        module = f"{meta.parent.name}/{meta.name.removesuffix('.py.meta')}"
-        if any(scope in (module, meta.parent.name) for scope in scopes):
+    package = WORK / "dp_transforms"
+    for meta in sorted(package.rglob("*.py.meta")):
+        module = meta.relative_to(package).as_posix().removesuffix(".py.meta")
+        if any(f"{module}/".startswith(f"{scope}/") for scope in scopes):
             found += _of_module(module, meta)
     return found
 

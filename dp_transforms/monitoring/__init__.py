@@ -1,6 +1,6 @@
 """The streaming core on numpy columns; knows no Beam, no accounting.
 
-settings               the plain numbers that workers need of a plan
+monitor_settings       the plain numbers that workers need of a plan
 event_batch            events as columns: user, item, time
 packed_arrays          arrays to bytes and back: what travels through a shuffle
 item_table             keyed 128-bit hashes of items and their labels
