@@ -26,10 +26,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from dp_transforms.runners.engine_process import EngineError, engine_file, java
-from dp_transforms.runners.flink import JOB_SERVER_JAR, WorkerPool
-from dp_transforms.runners.flink_cluster import FLINK_LIBRARIES, FlinkCluster
-from dp_transforms.runners.kafka_server import KAFKA_LIBRARIES, KafkaServer
 from rich.console import Console
 
 from benchmarks import stream_samples
@@ -40,6 +36,10 @@ from benchmarks.stream_samples import Sample, Sampler, percentile
 from dp_transforms.monitoring.user_budgets import budget_cells
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.report_streams.topic_records import decode_record
+from dp_transforms.runners.engine_process import EngineError, engine_file, java
+from dp_transforms.runners.flink import JOB_SERVER_JAR, WorkerPool
+from dp_transforms.runners.flink_cluster import FLINK_LIBRARIES, FlinkCluster
+from dp_transforms.runners.kafka_server import KAFKA_LIBRARIES, KafkaServer
 
 PLOT = Path(__file__).parents[1] / "docs" / "stream_delay.svg"
 _RATES = (20_000, 40_000, 60_000, 80_000, 100_000, 125_000, 150_000, 200_000)

@@ -17,19 +17,18 @@ Public names, loaded when first used:
 
 Map of the package, from what knows nothing to what knows all:
 
-- noise_distribution, window_schedule, item_domain: the discrete Laplace distribution; the declared windows and items.
-  local_files: how files are opened, and how an output appears whole or not at all.
-- accounting: from a budget to plain numbers. Knows no mechanism and no Beam.
-- mechanisms: keyed randomness, exact noise, release rules. Knows no accounting and no Beam.
-- monitoring: the streaming core on numpy columns. Knows no Beam.
-- auditing: what the worst streams attain, exactly and by running the core, against a plan's claim. Knows no Beam.
+- checks, noise_distribution, local_files: checks of arguments; the discrete Laplace distribution; how files are opened,
+  and how an output appears whole or not at all.
+- window_schedule, item_domain, rejected_events: the declared windows and items; rows that could not be read.
+- accounting: from a budget to plain numbers. Knows no mechanism.
+- mechanisms: keyed randomness, exact noise, release rules. Knows no accounting. `mechanisms.papers` is a library beside
+  the pipeline: the papers' mechanisms, each to be used alone.
+- monitoring: the streaming core on numpy columns. run_settings: from a plan to what workers need.
+- auditing: what the worst streams attain, exactly and by running the core, against a plan's claim.
 - event_files, report_files: logs in, reports out. event_streams, report_streams: the same for what goes on: partitions
-  that grow, and how far each one is; sinks that keep the first answer for a window. Know no Beam.
-- Beam, one verb a module, in the order in which an event meets them: read_events or collect_events, assign_windows,
-  bound_contributions, draw_zero_items, find_candidates, monitor_heavy_hitters (the stateful per-key DoFn),
-  write_reports. They share noise_key, domain_source, stage, operator_counters and the coders; shifting_heavy_hitters
-  puts them together. For streams poll_partitions takes the place of the first ones, counted_groups that of grouping by
-  key, write_report_stream that of the last, and monitor_stream puts together all but the last.
+  that grow, and how far each one is; sinks that keep the first answer for a window.
+- beam: all that imports Beam, and nothing else does.
+- runners: engines and their options. pipelines: the command ``shh``.
 """
 
 from __future__ import annotations

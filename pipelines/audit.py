@@ -10,10 +10,6 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import click
-from dp_transforms.pipelines.audit_report import as_record, print_audit
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.output_file import check_output, write_output
-from dp_transforms.pipelines.plan_options import read_plan
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -28,6 +24,10 @@ from dp_transforms.auditing.exact import (
 )
 from dp_transforms.auditing.sampled import Observed, SampledAudit, chunks_of, judge, plan_sampling, run_chunk
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.pipelines.audit_report import as_record, print_audit
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.output_file import check_output, write_output
+from dp_transforms.pipelines.plan_options import read_plan
 
 _MOST_RUNS = 200_000
 _LEAST_RUNS = 1_000

@@ -6,8 +6,9 @@ import pathlib
 import shutil
 import sys
 
-from dp_transforms.pipelines.cli import main
 from rich.console import Console
+
+from dp_transforms.pipelines.cli import main
 
 _FOLDER = pathlib.Path("demo")
 _LOG, _REPORT = str(_FOLDER / "clicks.parquet"), str(_FOLDER / "report.avro")

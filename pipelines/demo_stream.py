@@ -16,16 +16,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from rich.console import Console
+
+from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.pipelines.demo import fresh_folder
 from dp_transforms.pipelines.simulated_stream import LiveStream, LiveStreamWriter
+from dp_transforms.report_streams.topic_records import decode_record
 from dp_transforms.runners.engine_process import EngineError
 from dp_transforms.runners.flink import WorkerPool
 from dp_transforms.runners.flink_cluster import FlinkCluster
 from dp_transforms.runners.kafka_server import KafkaServer, StoredRecord
-from rich.console import Console
-
-from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.report_streams.topic_records import decode_record
 
 _FOLDER = pathlib.Path("demo") / "stream"
 _STREAM = LiveStream(events_per_second=1500, users=60_000, partitions=2)

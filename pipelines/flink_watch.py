@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from dp_transforms.beam.count_for_operator import NAMESPACE, STREAM_GAUGES
 from dp_transforms.runners.engine_process import EngineError
 from dp_transforms.runners.flink_rest import ENDED, FlinkJob, FlinkRest
-
-from dp_transforms.beam.count_for_operator import NAMESPACE, STREAM_GAUGES
 
 _LEAST_PATIENCE_SECONDS = 60.0
 _PATIENCE_CHECKPOINTS = 10

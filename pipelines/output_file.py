@@ -8,9 +8,8 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from dp_transforms.pipelines.options import UserError
-
 from dp_transforms.local_files import Path, draft_of, publish, remove_dead_drafts, write_whole
+from dp_transforms.pipelines.options import UserError
 
 
 def check_output(output: Path, option: str = "--output") -> None:

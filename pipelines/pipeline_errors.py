@@ -6,10 +6,9 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from dp_transforms.pipelines.options import UserError
-
 from dp_transforms.event_files import EventFileError
 from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.pipelines.options import UserError
 from dp_transforms.report_files import ReportFileError
 
 _OURS = "EventFileError|ReportFileError|StreamError"  # whose messages hold no cell

@@ -7,6 +7,13 @@ import pathlib
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.table import Table
+
+from dp_transforms.accounting.noise_parameters import NoiseParameters
+from dp_transforms.accounting.release_modes import RELEASE_MODES, TargetChargingMode
+from dp_transforms.accounting.release_plan import ReleasePlan, check_hits
+from dp_transforms.noise_distribution import check_epsilon
 from dp_transforms.pipelines.output_file import check_output, write_output
 from dp_transforms.pipelines.plan_options import (
     PLAN_OPTIONS,
@@ -16,13 +23,6 @@ from dp_transforms.pipelines.plan_options import (
     plan_options,
     warn_of_delta,
 )
-from rich.console import Console
-from rich.table import Table
-
-from dp_transforms.accounting.noise_parameters import NoiseParameters
-from dp_transforms.accounting.release_modes import RELEASE_MODES, TargetChargingMode
-from dp_transforms.accounting.release_plan import ReleasePlan, check_hits
-from dp_transforms.noise_distribution import check_epsilon
 
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)

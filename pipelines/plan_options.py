@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
-from dp_transforms.pipelines.options import DURATION, UTC_TIME, UserError
 
 from dp_transforms.accounting.release_modes import RELEASE_MODES
 from dp_transforms.accounting.release_plan import (
@@ -20,6 +19,7 @@ from dp_transforms.accounting.release_plan import (
 )
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.local_files import read_regular
+from dp_transforms.pipelines.options import DURATION, UTC_TIME, UserError
 from dp_transforms.window_schedule import WindowSchedule
 
 _MOST_PLAN_BYTES = 1 << 20

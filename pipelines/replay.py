@@ -9,6 +9,10 @@ from typing import Any
 
 import click
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
+from rich.console import Console
+
+from dp_transforms.beam.read_events import ReadProgress
+from dp_transforms.event_files import find_log_chunks, hint_of_log
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.options import UserError, field_options
@@ -17,12 +21,8 @@ from dp_transforms.pipelines.plan_options import flag, plan_of_command, plan_opt
 from dp_transforms.pipelines.replay_progress import show_progress
 from dp_transforms.pipelines.replay_run import ReplayRequest, ReplaySummary, check_memory, run_replay
 from dp_transforms.pipelines.report_table import is_ascii_only, legend, windows_table
-from dp_transforms.runners.direct import is_local, pipeline_options
-from rich.console import Console
-
-from dp_transforms.beam.read_events import ReadProgress
-from dp_transforms.event_files import find_log_chunks, hint_of_log
 from dp_transforms.report_files import read_report_file, report_format
+from dp_transforms.runners.direct import is_local, pipeline_options
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 12

@@ -12,11 +12,6 @@ from collections.abc import Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.output_file import output_draft, publish_output
-from dp_transforms.pipelines.pipeline_errors import told_in_one_line
-from dp_transforms.pipelines.quiet_workers import quiet_workers
-from dp_transforms.runners.direct import free_memory_bytes
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.count_for_operator import (
@@ -30,7 +25,12 @@ from dp_transforms.beam.read_events import ReadEvents, ReadProgress
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.write_reports import WriteRejected, WriteReports
 from dp_transforms.event_files import EventFields, LogChunk, estimate_log
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.output_file import output_draft, publish_output
+from dp_transforms.pipelines.pipeline_errors import told_in_one_line
+from dp_transforms.pipelines.quiet_workers import quiet_workers
 from dp_transforms.report_files import ReportHeader
+from dp_transforms.runners.direct import free_memory_bytes
 
 # Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
 _BASE_BYTES = 400_000_000

@@ -7,9 +7,8 @@ import textwrap
 from collections.abc import Iterable
 from xml.sax.saxutils import escape
 
-from dp_transforms.pipelines.report_table import label_text
-
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, WindowReport
+from dp_transforms.pipelines.report_table import label_text
 from dp_transforms.window_schedule import format_utc
 
 _ROW, _LABELS, _CELLS, _LINE = 20, 220, 900, 16

@@ -7,14 +7,14 @@ import os
 from collections.abc import Iterator
 
 import click
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.output_file import check_output, write_output
-from dp_transforms.pipelines.report_chart import timeline_svg
-from dp_transforms.pipelines.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
 from rich.console import Console
 from rich.text import Text
 
 from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.output_file import check_output, write_output
+from dp_transforms.pipelines.report_chart import timeline_svg
+from dp_transforms.pipelines.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
 from dp_transforms.report_files import ReportFileError, ReportHeader, encode_report, read_report_file
 
 _LATEST_WINDOWS = 24

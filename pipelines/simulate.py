@@ -10,10 +10,10 @@ from typing import Any, BinaryIO
 import click
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from dp_transforms.pipelines.options import UTC_TIME, UserError
 from dp_transforms.pipelines.output_file import check_output, write_output
 from dp_transforms.pipelines.simulated_log import LogPlan, SimulatedBlock, simulate_log
-
 from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
 
 _PROGRESS_FROM_EVENTS = 1_000_000

@@ -12,6 +12,7 @@ from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
+
 from dp_transforms.runners.engine_process import EngineError
 
 _TICK_SECONDS = 0.05

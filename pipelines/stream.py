@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+
 from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.stream_options import stream_options
 from dp_transforms.pipelines.stream_request import stream_request

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from apache_beam.options.pipeline_options import PipelineOptions
+
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS, PRISM
 from dp_transforms.pipelines.stream_ports import check_ports

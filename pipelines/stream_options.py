@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+
 from dp_transforms.pipelines.options import DURATION, DURATION_OR_ZERO, field_options
 from dp_transforms.pipelines.plan_options import plan_options
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 import click
+
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.stream_options import FLINK, PRISM
 from dp_transforms.runners.flink import LOCAL

@@ -14,13 +14,6 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.utils.secret import GcpSecret
-from dp_transforms.pipelines.event_options import event_fields
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.plan_options import flag, plan_of_command
-from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS, JOB_SERVICE, PRISM
-from dp_transforms.pipelines.stream_ports import check_worker_pool
-from dp_transforms.pipelines.stream_pubsub import PubSubSubscription
-from dp_transforms.runners.flink import LOCAL as LOCAL_FLINK
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.load_noise_key import KeyFile
@@ -29,9 +22,16 @@ from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import StreamError, StreamSource
+from dp_transforms.pipelines.event_options import event_fields
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.plan_options import flag, plan_of_command
+from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS, JOB_SERVICE, PRISM
+from dp_transforms.pipelines.stream_ports import check_worker_pool
+from dp_transforms.pipelines.stream_pubsub import PubSubSubscription
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportFolder, ReportSink, ReportTopic
 from dp_transforms.report_streams.report_writer import check_same_run
+from dp_transforms.runners.flink import LOCAL as LOCAL_FLINK
 
 _SECRET_VERSION = re.compile(r"projects/[^/\s]+/secrets/[^/\s]+/versions/[1-9]\d*")
 _MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"

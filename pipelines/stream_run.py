@@ -16,6 +16,14 @@ from collections.abc import Sequence
 import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, TestOptions
 from apache_beam.runners.runner import PipelineResult, PipelineState
+
+from dp_transforms.beam.count_for_operator import operator_counts, operator_gauges
+from dp_transforms.beam.monitor_stream import MonitorStream
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.write_report_stream import WriteRejectedFolder, WriteReportStream
+from dp_transforms.event_streams.kafka_topic import KafkaTopic
+from dp_transforms.event_streams.partition_progress import ARRIVAL
+from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.pipelines.flink_watch import FlinkWatch
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.pipeline_errors import told_in_one_line
@@ -29,18 +37,10 @@ from dp_transforms.pipelines.stream_pubsub import PubSubSubscription, monitor_su
 from dp_transforms.pipelines.stream_request import StreamRequest
 from dp_transforms.pipelines.stream_status import StreamStatus
 from dp_transforms.pipelines.stream_topic import check_topic
+from dp_transforms.report_streams import ReportFolder
 from dp_transforms.runners import dataflow
 from dp_transforms.runners.engine_process import EngineError
 from dp_transforms.runners.flink_rest import ENDED, FlinkRest
-
-from dp_transforms.beam.count_for_operator import operator_counts, operator_gauges
-from dp_transforms.beam.monitor_stream import MonitorStream
-from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.write_report_stream import WriteRejectedFolder, WriteReportStream
-from dp_transforms.event_streams.kafka_topic import KafkaTopic
-from dp_transforms.event_streams.partition_progress import ARRIVAL
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.report_streams import ReportFolder
 from dp_transforms.window_schedule import MICROS_PER_SECOND
 
 _SECONDS_BETWEEN_LOOKS = 1.0

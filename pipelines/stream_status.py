@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from dp_transforms.pipelines.report_table import is_ascii_only, windows_table
 from rich.console import Console
 
 from dp_transforms.beam.count_for_operator import (
@@ -20,6 +19,7 @@ from dp_transforms.beam.count_for_operator import (
     PENDING_WINDOWS,
 )
 from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.pipelines.report_table import is_ascii_only, windows_table
 from dp_transforms.report_files import encode_report
 
 _ITEMS_PER_WINDOW = 12

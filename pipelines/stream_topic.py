@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dp_transforms.pipelines.options import UserError
-
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.partition_progress import ARRIVAL, StreamClock
+from dp_transforms.pipelines.options import UserError
 
 
 def check_topic(source: KafkaTopic, clock: StreamClock, tell: Callable[[str], None]) -> None:

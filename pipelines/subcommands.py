@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Sequence
 
 import click
+
 from dp_transforms.pipelines import exit_signals
 from dp_transforms.pipelines.options import UserError, one_line
 
@@ -36,7 +37,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = importlib.import_module(f"pipelines.{cmd_name}").command
+        command = importlib.import_module(f"dp_transforms.pipelines.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import psutil
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+
 from dp_transforms.runners.on_loopback import listen_on_loopback
 
 LOCAL_RUNNER = "FnApiRunner"

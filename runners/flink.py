@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping
 
 import psutil
+
 from dp_transforms.runners.engine_process import Engine, engine_file, free_port, is_port_open, java
 from dp_transforms.runners.flink_rest import FlinkRest
 from dp_transforms.runners.portable import portable_options

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 import click
+
 from dp_transforms.pipelines.cli import main
 from dp_transforms.pipelines.stream import command
 

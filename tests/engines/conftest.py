@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from dp_transforms.runners import flink
 
 from dp_transforms.beam.count_for_operator import NAMESPACE, STREAM_GAUGES
+from dp_transforms.runners import flink
 from tests.canaries.conftest import canaries, home, recorded, search, shell  # noqa: F401  (fixtures)
 from tests.engines import skip_reason
 from tests.engines.flink_cluster import FlinkCluster

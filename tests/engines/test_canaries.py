@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dp_transforms.runners.kafka_server import KafkaServer
 
+from dp_transforms.runners.kafka_server import KafkaServer
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, FORMATS, SHARED
 from tests.canaries.places import BROKER, CHECKPOINTS, ENGINE_LOGS, assert_as_documented

@@ -9,8 +9,8 @@ import signal
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from dp_transforms.runners import flink
 
+from dp_transforms.runners import flink
 from tests.engines import looping, skip_reason
 from tests.engines.flink_cluster import FlinkCluster
 

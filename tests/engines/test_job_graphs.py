@@ -8,12 +8,12 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.utils.secret import GcpSecret
-from dp_transforms.runners import dataflow, flink, job_service, prism
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.runners import dataflow, flink, job_service, prism
 from tests.leak_search import forms_of, places_with, texts_within
 from tests.pipeline_helpers import RUN_ID, SECRET, key_file, small_plan
 

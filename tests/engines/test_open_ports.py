@@ -13,11 +13,11 @@ import time
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+
+from dp_transforms.report_streams import ReportFolder
 from dp_transforms.runners import flink
 from dp_transforms.runners.engine_process import free_port, is_port_open
 from dp_transforms.runners.flink_cluster import FlinkCluster
-
-from dp_transforms.report_streams import ReportFolder
 from tests.engines import looping, skip_reason
 from tests.engines.listening import (
     ROOT,

@@ -10,9 +10,9 @@ import time
 
 import pytest
 from apache_beam.runners.runner import PipelineState
+
 from dp_transforms.runners import flink
 from dp_transforms.runners.flink_rest import ENDED
-
 from tests.engines.conftest import ROOT
 from tests.engines.stream_case import CLOCK, counted_events, history_case, submit, wait_for_end, wait_for_reports
 from tests.engines.test_kills import TASK_MANAGER, WORKER, running
@@ -27,11 +27,10 @@ def _changed_package(folder: pathlib.Path, mark: pathlib.Path) -> pathlib.Path:
     """A copy of the product with other internals: records are cut into other polls, a private attribute has another
     name, a function is new. The states keep their format. Who imports it leaves a mark."""
     shutil.copytree(ROOT / "dp_transforms", folder / "dp_transforms", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("tests", "runners"):
-        (folder / name).symlink_to(ROOT / name)
+    (folder / "tests").symlink_to(ROOT / "tests")
     poller = folder / "dp_transforms" / "event_streams" / "partition_poller.py"
     _replace(poller, "max_records=self._max_records, ", "max_records=70, ")
-    poll = folder / "dp_transforms" / "poll_partitions.py"
+    poll = folder / "dp_transforms" / "beam" / "poll_partitions.py"
     _replace(poll, "self._stop_micros", "self._last_arrival")
     function = f"\n\ndef _leave_mark():\n    open({str(mark)!r}, 'a').close()\n\n\n_leave_mark()\n"
     poll.write_text(poll.read_text() + function)

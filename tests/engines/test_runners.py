@@ -16,11 +16,11 @@ from apache_beam.coders import VarIntCoder
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
+
 from dp_transforms.runners import flink, job_service, prism
 from dp_transforms.runners.engine_process import EngineError, EngineProcess, engine_file
 from dp_transforms.runners.flink_cluster import FLINK_LIBRARIES
 from dp_transforms.runners.kafka_server import KAFKA_LIBRARIES
-
 from tests.engines import looping, skip_reason
 
 LIMIT = 40

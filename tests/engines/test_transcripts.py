@@ -8,11 +8,11 @@ import os
 import time
 
 import pytest
-from dp_transforms.runners import flink, job_service, prism
 
 from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.report_streams import ReportFolder, ReportTopic
+from dp_transforms.runners import flink, job_service, prism
 from tests.engines import skip_reason
 from tests.engines.answers import faults, raw_records
 from tests.engines.stream_case import FIELDS, STREAM, history_case, plain_reports, submit, wait_for_end

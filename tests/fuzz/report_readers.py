@@ -16,9 +16,6 @@ from typing import Any
 
 import click
 import pyarrow.compute as pc
-from dp_transforms.pipelines import show
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.plan_options import read_plan
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.load_noise_key import KeyFile
@@ -26,6 +23,9 @@ from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.event_batch import MAX_ID_BYTES
 from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, RunEnded
+from dp_transforms.pipelines import show
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.plan_options import read_plan
 from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file, report_file_bytes
 from dp_transforms.report_streams import ReportFolder, read_report_folder
 from tests.fuzz import avro_mutators, format_mutators, parquet_mutators

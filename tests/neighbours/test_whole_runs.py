@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from dp_transforms.pipelines.cli import main
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.poll_partitions import PollPartitions
@@ -20,6 +19,7 @@ from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.pipelines.cli import main
 from dp_transforms.report_files import read_report_file
 from dp_transforms.window_schedule import WindowSchedule
 from tests.beam.test_monitor_stream import Ran

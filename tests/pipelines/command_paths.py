@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import click
 import pytest
-from dp_transforms.pipelines.cli import main
-from dp_transforms.pipelines.subcommands import shh
 
 from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, WindowReport
+from dp_transforms.pipelines.cli import main
+from dp_transforms.pipelines.subcommands import shh
 from dp_transforms.report_files import ReportHeader, write_report_file
 
 BUDGET = [

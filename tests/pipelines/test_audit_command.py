@@ -12,9 +12,6 @@ import sys
 
 import pytest
 from click.testing import CliRunner, Result
-from dp_transforms.pipelines.audit import command, finish, sample
-from dp_transforms.pipelines.audit_report import as_record, print_audit
-from dp_transforms.pipelines.options import UserError
 from rich.console import Console
 
 from dp_transforms.accounting.release_plan import ReleasePlan
@@ -22,6 +19,9 @@ from dp_transforms.auditing.exact import Claim, ExactAudit, Mechanism, audit_exa
 from dp_transforms.auditing.query_law import ThresholdLaw
 from dp_transforms.auditing.sampled import FALSE_ALARM, SampledAudit
 from dp_transforms.item_domain import ItemDomain
+from dp_transforms.pipelines.audit import command, finish, sample
+from dp_transforms.pipelines.audit_report import as_record, print_audit
+from dp_transforms.pipelines.options import UserError
 from dp_transforms.window_schedule import WindowSchedule
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from dp_transforms.pipelines.demo import demo
 
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.pipelines.demo import demo
 from dp_transforms.report_streams import ReportFolder
 from tests.pipelines.command_paths import (
     BUDGET,

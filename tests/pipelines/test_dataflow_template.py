@@ -9,6 +9,7 @@ import shlex
 
 import click
 import pytest
+
 from dp_transforms.pipelines.dataflow_template.main import command_line
 from dp_transforms.pipelines.stream import command
 

@@ -14,8 +14,8 @@ import time
 from typing import NamedTuple
 
 import pytest
-from dp_transforms.pipelines.cli import main
 
+from dp_transforms.pipelines.cli import main
 from tests.pipelines.test_replay_command import BUDGET, ROOT, write_log
 
 MOMENTS = 42

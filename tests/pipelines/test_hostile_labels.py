@@ -10,13 +10,13 @@ from collections.abc import Callable
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
+
+from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.pipelines import replay, stream_status
 from dp_transforms.pipelines.cli import main
 from dp_transforms.pipelines.report_chart import timeline_svg
 from dp_transforms.pipelines.report_table import label_text
-from rich.console import Console
-
-from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.report_files import ReportHeader, write_report_file
 
 HOUR = 3_600_000_000

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+
+from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.pipelines import audit, plan
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.plan_options import read_plan
-
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.window_schedule import WindowSchedule
 from tests.unit.plan_files import changed_plan
 

@@ -11,12 +11,12 @@ import sys
 import click
 import pytest
 from click.testing import CliRunner, Result
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.plan import command
-from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, plan_from_options, plan_options
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.item_domain import ItemDomain
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.plan import command
+from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, plan_from_options, plan_options
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
 BUDGET = ["--epsilon", "2", "--delta", "1e-9"]

@@ -7,10 +7,10 @@ import pathlib
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dp_transforms.pipelines import replay_run
-from dp_transforms.pipelines.options import UserError
 
 from dp_transforms import EventFields, ReleasePlan, WindowSchedule, find_log_chunks
+from dp_transforms.pipelines import replay_run
+from dp_transforms.pipelines.options import UserError
 
 
 def write_log(folder: pathlib.Path, pairs: list[tuple[str, str]]) -> None:

@@ -6,10 +6,10 @@ import io
 import time
 
 import pytest
-from dp_transforms.pipelines import replay_progress
 from rich.console import Console
 
 from dp_transforms.beam.read_events import ReadProgress
+from dp_transforms.pipelines import replay_progress
 
 
 def shown_while(steps: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> str:

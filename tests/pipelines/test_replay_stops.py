@@ -11,9 +11,9 @@ import time
 
 import psutil
 import pytest
+
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.pipeline_errors import told_in_one_line
-
 from tests.pipeline_helpers import key_file
 from tests.pipelines.test_replay_command import BUDGET, ROOT, shh, write_log
 

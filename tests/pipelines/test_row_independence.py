@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import fastavro
 import pytest
+
 from dp_transforms.pipelines.cli import main
 
 TIME = "2020-01-01T00:30:00Z"

@@ -13,11 +13,11 @@ import unicodedata
 from xml.etree import ElementTree
 
 import pytest
-from dp_transforms.pipelines import cli
-from dp_transforms.pipelines.report_table import escape_text, label_text, legend, windows_table
 from rich.console import Console
 
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.pipelines import cli
+from dp_transforms.pipelines.report_table import escape_text, label_text, legend, windows_table
 from dp_transforms.report_files import ReportHeader, decode_report, write_report_file
 from dp_transforms.report_streams import ReportFolder
 

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dp_transforms.pipelines import stream_run
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.sink_look import SinkLook
-from dp_transforms.pipelines.stream_request import EngineChoice
 
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
+from dp_transforms.pipelines import stream_run
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.sink_look import SinkLook
+from dp_transforms.pipelines.stream_request import EngineChoice
 
 HOUR = 3_600_000_000
 REPORTS = [WindowReport("events", hour * HOUR, (hour + 1) * HOUR, [], 1.0, 1e-9, 0.5) for hour in range(2)]

@@ -15,9 +15,6 @@ import types
 import apache_beam as beam
 import pytest
 from apache_beam.io.gcp import pubsub
-from dp_transforms.pipelines.cli import main
-from dp_transforms.pipelines.stream_pubsub import user_and_item
-from dp_transforms.pipelines.stream_run import _job_name
 
 from dp_transforms import (
     EventFields,
@@ -30,6 +27,9 @@ from dp_transforms import (
     find_log_chunks,
 )
 from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.pipelines.cli import main
+from dp_transforms.pipelines.stream_pubsub import user_and_item
+from dp_transforms.pipelines.stream_run import _job_name
 from dp_transforms.report_files import read_report_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -6,7 +6,6 @@ import io
 import json
 
 import pytest
-from dp_transforms.pipelines import stream_status
 from rich.console import Console
 
 from dp_transforms import HeavyHitter, WindowReport
@@ -19,6 +18,7 @@ from dp_transforms.beam.count_for_operator import (
     EVENTS_REJECTED,
     PENDING_WINDOWS,
 )
+from dp_transforms.pipelines import stream_status
 
 HOUR = 3_600_000_000
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.stream import command
-from dp_transforms.pipelines.stream_request import stream_request
-from dp_transforms.pipelines.stream_topic import check_topic
 
 from dp_transforms import KafkaTopic, StreamClock
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import TopicSettings
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.stream import command
+from dp_transforms.pipelines.stream_request import stream_request
+from dp_transforms.pipelines.stream_topic import check_topic
 from tests.pipeline_helpers import key_file
 
 

@@ -9,10 +9,10 @@ import urllib.parse
 from collections.abc import Iterator
 
 import pytest
-from dp_transforms.pipelines.flink_watch import FlinkWatch
-from dp_transforms.runners.flink_rest import FlinkRest, beam_metric_name
 
 from dp_transforms.beam.count_for_operator import NAMESPACE, STREAM_GAUGES
+from dp_transforms.pipelines.flink_watch import FlinkWatch
+from dp_transforms.runners.flink_rest import FlinkRest, beam_metric_name
 
 # Taken from a job on Flink 1.19.3 with two parallel parts.
 POLL, WRITE = "[2]MonitorStream/PollPartitions/{Poll__Confirm}", "[7]{MonitorStream__WriteReportStream}"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+
 from dp_transforms.runners.open_ports import OpenPort, addresses_of, is_loopback, is_open_here, open_ports
 
 ROOT = pathlib.Path(__file__).parents[2]
