@@ -13,7 +13,7 @@ import fastavro
 
 from dp_transforms.event_files.avro_container import MAX_BLOCK_BYTES, BlockTooLargeError
 from dp_transforms.event_files.avro_schema import EventSchema
-from dp_transforms.monitoring.event_batch import MAX_ID_BYTES
+from dp_transforms.event_ids import MAX_ID_BYTES
 
 _RECORDS_AT_ONCE = 4096
 _BYTES_AT_ONCE = 1 << 20
