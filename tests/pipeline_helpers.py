@@ -260,7 +260,7 @@ class LocalCounter:
         """Makes every stage that is built from here on count locally. Returns the counts."""
         cls.counts.clear()
         for module in ("assign_windows", "bound_contributions", "collect_events", "find_candidates"):
-            monkeypatch.setattr(f"dp_transforms.{module}.operator_counter", cls)
+            monkeypatch.setattr(f"dp_transforms.beam.{module}.operator_counter", cls)
         monkeypatch.setattr("dp_transforms.beam.monitor_heavy_hitters.operator_counter", cls)
         return cls.counts
 
