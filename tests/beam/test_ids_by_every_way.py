@@ -19,7 +19,7 @@ from dp_transforms.event_files import EventFields
 from dp_transforms.event_ids import MAX_ID_BYTES
 from dp_transforms.event_streams.record_formats import record_decoder
 from dp_transforms.rejected_events import RejectedEvents
-from tests.unit.event_files_oracle import read_all
+from tests.helpers.event_files_oracle import read_all
 
 Pair = tuple[Any, Any]
 TIME = "2017-10-01T03:00:00Z"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.event_files.times import BAD_TIME, iso_micros, parse_times
 from dp_transforms.event_ids import MISSING
-from tests.unit.event_files_oracle import oracle_micros
+from tests.helpers.event_files_oracle import oracle_micros
 
 
 def _parsed(array: pa.Array, unit: str | None = None) -> list[int | None]:
