@@ -19,7 +19,7 @@ from dp_transforms.beam import poll_partitions
 from dp_transforms.beam.bound_contributions import BoundContributionsCountedDoFn
 from dp_transforms.beam.find_candidates import FindCandidatesCountedDoFn
 from dp_transforms.beam.gather_counted import GatherCountedDoFn
-from dp_transforms.beam.monitor_heavy_hitters import ENDED, CountedMonitorDoFn, _with_key
+from dp_transforms.beam.monitor_counted import ENDED, CountedMonitorDoFn, parts_of_window
 from dp_transforms.beam.poll_partitions import PollPartitions
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.monitoring.item_holders import ItemHolders
@@ -139,7 +139,7 @@ class Engine:
             for group in gather.process(element, **self.state(stage, element[0], blobs=Bag, count=Cell)):
                 if stage == "items":
                     self.compare(group)
-                self.send(to, do_fn.process(group) if do_fn else _with_key(group, "events"))
+                self.send(to, do_fn.process(group) if do_fn else parts_of_window(group, "events"))
 
     def compare(self, group):
         """What a shard of a window holds, against what it ever held."""
