@@ -23,7 +23,8 @@ from dp_transforms.beam.count_for_operator import (
 )
 from dp_transforms.beam.read_events import ReadEvents, ReadProgress
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.write_reports import WriteRejected, WriteReports
+from dp_transforms.beam.write_rejected import WriteRejected
+from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.event_files import EventFields, LogChunk, estimate_log
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import output_draft, publish_output
