@@ -32,7 +32,7 @@ from dp_transforms.beam.count_for_operator import (
 from dp_transforms.beam.gather_counted import Key, Sent
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.event_files.log_chunk import one_line
+from dp_transforms.checks import on_one_line
 from dp_transforms.event_streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
 from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.event_streams.stream_source import PartitionReader, StreamError, StreamPartition
@@ -289,8 +289,8 @@ class _PollDoFn(KeyedDoFn):
                 return None
             except OSError as error:  # whether a stop was asked for cannot be told, so nothing may be counted
                 raise StreamError(
-                    f"{one_line(self._polling.stop_file)}: the stop file cannot be looked for ({error.strerror}). Let"
-                    " every worker see its folder, or name another with --stop-file."
+                    f"{on_one_line(self._polling.stop_file)}: the stop file cannot be looked for ({error.strerror})."
+                    " Let every worker see its folder, or name another with --stop-file."
                 ) from None
             self._stop_micros = self._polling.clock.stop_micros(asked_micros)
         return self._stop_micros
