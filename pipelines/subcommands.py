@@ -1,7 +1,8 @@
-"""The subcommands of ``shh``: dispatches to one module for each, and turns expected errors into one line."""
+"""The subcommands of ``shh``: runs the module of each, and turns expected errors into one line."""
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
 import os
@@ -13,12 +14,13 @@ from collections.abc import Sequence
 
 import click
 
+from dp_transforms.checks import on_one_line
 from dp_transforms.pipelines import exit_signals
-from dp_transforms.pipelines.options import UserError, one_line
+from dp_transforms.pipelines.options import UserError
 
-# Each in a module of its name; what it does is said here too, so that ``shh --help`` imports none of them.
+# Each is in a module of its name. What it does is said here too, so that ``shh --help`` imports none of them.
 _COMMANDS = {
-    "audit": "Check a plan before it is used: what its mechanism gives away at the worst.",
+    "audit": "Check a plan before it is used: the most that its mechanism can reveal.",
     "plan": "Show what a budget buys: noise, threshold, and what can be found.",
     "replay": "Replay a log: which items were held by many users in each window.",
     "show": "Print a report file: its guarantee, and which items were heavy when.",
@@ -54,7 +56,7 @@ def shh() -> None:
 
 
 def run(words: Sequence[str]) -> None:
-    """Runs ``shh``. Raises SystemExit with 0 for done, 1 where the run failed, 2 where the command line is wrong."""
+    """Runs ``shh``. Returns when it is done; else raises SystemExit, with the codes of `cli.main`."""
     words, beam_options = list(words), []
     if "--" in words and words[0] in _WITH_BEAM_OPTIONS:
         split = words.index("--")
@@ -63,7 +65,7 @@ def run(words: Sequence[str]) -> None:
     try:
         shh.main(args=words, prog_name="shh", standalone_mode=False, obj=beam_options)
     except UserError as error:
-        click.echo(f"shh: {one_line(str(error))}", err=True)
+        click.echo(f"shh: {on_one_line(str(error))}", err=True)
         sys.exit(1)
     except click.ClickException as error:
         error.show()
@@ -71,14 +73,29 @@ def run(words: Sequence[str]) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("shh: stopped.", err=True)
         sys.exit(exit_signals.stopped_with or exit_signals.INTERRUPTED)
-    except OSError as error:  # a standard output that is full or closed; files have errors of their own
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        click.echo(f"shh: cannot write to standard output: {error.strerror}.", err=True)
-        sys.exit(1)
-    except Exception as error:  # a fault of ours, or of a library: its words may hold a cell of the data
+    except Exception as error:  # a fault of ours, or of a library: its message may hold a cell of the data
+        if isinstance(error, OSError):
+            _flush_standard_output()  # which may be what failed; errors of files are UserError
         if "--verbose" in words:
             raise
         click.echo(f"shh: {_unexpected(error)}", err=True)
+        sys.exit(1)
+    _flush_standard_output()
+
+
+def _flush_standard_output() -> None:
+    """Raises SystemExit if standard output does not take what was printed: it is full or closed.
+
+    Python keeps what it could not write, so a second flush fails as the first did.
+    """
+    if sys.stdout is None:  # closed before this process began; nothing was printed
+        return
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+        if error.errno != errno.EPIPE:  # the reader of a pipe has seen enough: `shh show ... | head`
+            click.echo(f"shh: cannot write to standard output: {error.strerror}.", err=True)
         sys.exit(1)
 
 
@@ -90,13 +107,13 @@ def _unexpected(error: Exception) -> str:
         if {"dp_transforms", "pipelines", "runners"} & set(path.parts)
     ]
     return (
-        f"failed with {type(error).__name__} at {ours[-1]}. This should not happen, please report it; --verbose of"
-        " replay and stream shows the whole story, which may hold cells of the log."
+        f"failed with {type(error).__name__} at {ours[-1]}. This should not happen, please report it. With --verbose"
+        " replay and stream show the whole traceback, which may contain cells of the log."
     )
 
 
 def _quiet_logs(verbose: bool) -> None:
-    """Beam logs whole tracebacks, in which messages of other code may hold a cell of the data."""
+    """Beam logs whole tracebacks, and messages of other code in them may contain a cell of the data."""
     logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, force=True)
     if not verbose:
         warnings.simplefilter("ignore")
