@@ -108,7 +108,7 @@ class EngineProcess:
         deadline = time.monotonic() + timeout_seconds
         while not answers():
             if not self.is_running:
-                raise EngineError(f"{self.command[0]} ended with code {self._process.returncode}: {self.log_tail()}")
+                raise EngineError(f"{self.command[0]} ended with {self._process.returncode}: {self.log_tail()}")
             if time.monotonic() > deadline:
                 raise EngineError(f"{self.command[0]} did not answer within {timeout_seconds:g} s: {self.log_tail()}")
             time.sleep(0.1)

@@ -109,11 +109,11 @@ def test_who_allows_it_is_told(
         port = re.search(r"--job_endpoint=\S+:(\d+)|'job_endpoint': '\S+:(\d+)'", str(engine.options.get_all_options()))
     told = capsys.readouterr().err
     assert port is not None
-    assert re.search(rf"others than this machine may reach \S+ on port {port[1] or port[2]} of all addresses", told)
+    assert re.search(rf"other machines may reach \S+ on port {port[1] or port[2]} of all addresses", told)
 
 
 def test_ports_of_this_process_are_checked(open_port: int, own_port: int) -> None:
-    with pytest.raises(UserError, match=rf"on port {open_port} of all addresses\. Beam asks for no password"):
+    with pytest.raises(UserError, match=rf"on port {open_port} of all addresses\. Beam needs no password"):
         check_ports("flink", allow=False)
 
 
