@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import logging
-import os
 import pathlib
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.pipelines import exit_signals
 from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.standard_output import (
+    ClosedPipeError,
+    StandardOutputError,
+    drop_standard_output,
+    watched_standard_output,
+)
 
 # Each is in a module of its name. What it does is said here too, so that ``shh --help`` imports none of them.
 _COMMANDS = {
@@ -43,6 +48,15 @@ class _LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            if isinstance(error, ClosedPipeError):
+                raise
+            # click would take any closed connection for a closed standard output, and end without a word.
+            raise ConnectionError().with_traceback(error.__traceback__) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
@@ -63,7 +77,8 @@ def run(words: Sequence[str]) -> None:
         words, beam_options = words[:split], words[split + 1 :]
     _quiet_logs("--verbose" in words)
     try:
-        shh.main(args=words, prog_name="shh", standalone_mode=False, obj=beam_options)
+        with watched_standard_output():
+            shh.main(args=words, prog_name="shh", standalone_mode=False, obj=beam_options)
     except UserError as error:
         click.echo(f"shh: {on_one_line(str(error))}", err=True)
         sys.exit(1)
@@ -73,29 +88,17 @@ def run(words: Sequence[str]) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("shh: stopped.", err=True)
         sys.exit(exit_signals.stopped_with or exit_signals.INTERRUPTED)
+    except ClosedPipeError:  # at the last flush
+        drop_standard_output()
+        sys.exit(1)
+    except StandardOutputError as error:
+        drop_standard_output()
+        click.echo(f"shh: cannot write to standard output: {error.strerror}.", err=True)
+        sys.exit(1)
     except Exception as error:  # a fault of ours, or of a library: its message may hold a cell of the data
-        if isinstance(error, OSError):
-            _flush_standard_output()  # which may be what failed; errors of files are UserError
         if "--verbose" in words:
             raise
         click.echo(f"shh: {_unexpected(error)}", err=True)
-        sys.exit(1)
-    _flush_standard_output()
-
-
-def _flush_standard_output() -> None:
-    """Raises SystemExit if standard output does not take what was printed: it is full or closed.
-
-    Python keeps what it could not write, so a second flush fails as the first did.
-    """
-    if sys.stdout is None:  # closed before this process began; nothing was printed
-        return
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
-        if error.errno != errno.EPIPE:  # the reader of a pipe has seen enough: `shh show ... | head`
-            click.echo(f"shh: cannot write to standard output: {error.strerror}.", err=True)
         sys.exit(1)
 
 
