@@ -69,9 +69,9 @@ def stopped(folder: pathlib.Path, words: list[str], moment: float, stop: signal.
 
 
 def came_before_the_first_line(ended: Ended) -> bool:
-    """Python was still loading the entrance, two modules that import nothing else: no handler was there yet."""
-    modules = set(re.findall(r"/pipelines/(\w+)\.py", ended.told))
-    return modules <= {"cli", "exit_signals"} and (ended.code < 0 or "KeyboardInterrupt" in ended.told)
+    """Python was still loading the entrance, modules that import nothing else of ours: no handler was there yet."""
+    modules = set(re.findall(r"/(?:dp_transforms|pipelines|runners)/(?:pipelines/)?(\w+(?:/\w+)*)\.py", ended.told))
+    return modules <= {"__init__", "cli", "exit_signals"} and (ended.code < 0 or "KeyboardInterrupt" in ended.told)
 
 
 def came_too_late(ended: Ended) -> bool:
