@@ -21,7 +21,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dp_transforms.event_files import avro, id_columns, json_decoder
-from dp_transforms.event_files.avro_container import MAX_BLOCK_BYTES
 from dp_transforms.event_files.avro_records import decode_one_by_one
 from dp_transforms.event_files.avro_schema import EventSchema, check_schema
 from dp_transforms.event_files.line_blocks import MAX_LINE_BYTES
@@ -34,10 +33,11 @@ RECORD_FORMATS = ("json", "avro")
 # single-object: the bytes C3 01 and the CRC-64-AVRO fingerprint of the schema, 8 bytes, before it.
 AVRO_FRAMINGS = ("none", "confluent", "single-object")
 
+MAX_VALUE_BYTES = MAX_LINE_BYTES
 _PIECE_BYTES = 1 << 16
 
 NO_VALUE = "no value"
-TOO_LARGE = f"value of more than {MAX_BLOCK_BYTES >> 20} MB"
+TOO_LARGE = f"value of more than {MAX_VALUE_BYTES >> 20} MB"
 BROKEN_RECORD = "broken record"
 NO_HEADER = "no header of the declared Avro framing"
 OTHER_SCHEMA = "header names another Avro schema"
@@ -115,10 +115,10 @@ class JsonRecordDecoder:
         lines = [value.strip(b" \t\r\n") if value is not None else b"" for value in values]
         sizes = np.fromiter(map(len, lines), np.int64, len(lines))
         reasons.add(NO_VALUE, np.flatnonzero(sizes == 0))
-        reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_LINE_BYTES))
+        reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_VALUE_BYTES))
         is_any_folded = b"\n" in b"".join(lines)
         for row in [row for row, line in enumerate(lines) if b"\n" in line] if is_any_folded else ():
-            joined = json_decoder.join_line(lines[row], self._fields) if sizes[row] <= MAX_LINE_BYTES else None
+            joined = json_decoder.join_line(lines[row], self._fields) if sizes[row] <= MAX_VALUE_BYTES else None
             if joined is None:
                 reasons.add(BROKEN_RECORD, np.array([row]))
             else:
@@ -198,8 +198,8 @@ class AvroRecordDecoder:
         self._header = _expected_header(schema, framing, schema_id)
         # Unknown to all who write records, and new in each process.
         self._end_mark = os.urandom(_END_MARK_BYTES)
-        self._many = avro.RecordDecoder(self._schema, self._end_mark)
-        self._one = avro.RecordDecoder(self._schema)
+        self._many = avro.BlockDecoder(self._schema, self._end_mark)
+        self._one = avro.BlockDecoder(self._schema)
         self._whole_bytes = avro.whole_block_bytes(self._schema)
 
     def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
@@ -207,7 +207,7 @@ class AvroRecordDecoder:
         reasons = _Reasons(len(values))
         sizes = np.fromiter((-1 if value is None else len(value) for value in values), np.int64, len(values))
         reasons.add(NO_VALUE, np.flatnonzero(sizes < 0))
-        reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_BLOCK_BYTES))
+        reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_VALUE_BYTES))
         header = self._header
         if header.size:
             reasons.add(NO_HEADER, np.flatnonzero((sizes >= 0) & (sizes < header.size)))

@@ -152,7 +152,7 @@ def test_an_odd_json_value_among_many_slows_only_its_neighbours(monkeypatch: pyt
 @pytest.mark.parametrize("few", [0, 1_000])
 def test_each_json_value_counts_as_one(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     monkeypatch.setattr(record_formats, "_FEW_LINES", few)
-    monkeypatch.setattr(record_formats, "MAX_LINE_BYTES", 500)
+    monkeypatch.setattr(record_formats, "MAX_VALUE_BYTES", 500)
     folded = json.dumps({"user": "u", "item": "i", "timestamp": TIME}, indent=2).encode()
     values = [
         None,
@@ -333,7 +333,7 @@ def test_an_avro_value_of_the_largest_size_is_read_and_a_larger_one_says_so(monk
         written = io.BytesIO()
         fastavro.schemaless_writer(written, schema, {"user": user, "item": "i", "timestamp": MICROS})
         values.append(written.getvalue())
-    monkeypatch.setattr(record_formats, "MAX_BLOCK_BYTES", len(values[0]))
+    monkeypatch.setattr(record_formats, "MAX_VALUE_BYTES", len(values[0]))
     events, rejected = _decode(record_decoder("avro", EventFields(), json.dumps(schema)), values)
     assert events == [("u", "i", MICROS)]
     assert rejected == {record_formats.TOO_LARGE: [2]}
