@@ -24,7 +24,7 @@ import pyarrow.json
 from dp_transforms.event_files import id_columns, times
 from dp_transforms.event_files.line_blocks import BLANKS, UTF8_MARK, LineBlock
 from dp_transforms.event_files.log_chunk import EventFields
-from dp_transforms.monitoring.event_batch import one_chunk
+from dp_transforms.event_ids import MISSING, WRONG_TYPE, one_chunk
 
 MAX_DEPTH = 200  # far below the depth at which Python's parser fails
 MAX_VALUES = 500_000  # counted as commas outside of texts: each value can become hundreds of bytes of Python's
@@ -212,17 +212,17 @@ def _id_column(values: list[Any]) -> id_columns.IdColumn:
     cells = [value.encode("utf-8", "surrogatepass") if isinstance(value, str) else None for value in values]
     column = id_columns.encode_ids(pa.array(cells, pa.binary()))
     is_wrong = np.fromiter((not isinstance(value, (str, type(None))) for value in values), np.bool_, len(values))
-    column.faults[is_wrong] = id_columns.WRONG_TYPE
+    column.faults[is_wrong] = WRONG_TYPE
     return column
 
 
 def _time_column(values: list[Any], unit: str | None) -> times.TimeColumn:
     micros = np.zeros(len(values), np.int64)
-    faults = np.full(len(values), id_columns.WRONG_TYPE, np.uint8)
+    faults = np.full(len(values), WRONG_TYPE, np.uint8)
     rows: dict[type, list[int]] = {}
     for row, value in enumerate(values):
         rows.setdefault(type(value), []).append(row)
-    faults[rows.get(type(None), [])] = id_columns.MISSING
+    faults[rows.get(type(None), [])] = MISSING
     for kind, convert, arrow_type in (
         (str, lambda text: text.encode("utf-8", "surrogatepass"), pa.binary()),
         (Integer, _to_int64, pa.int64()),

@@ -17,7 +17,7 @@ from tests.canaries.conftest import canaries, home, recorded, search, shell  # n
 from tests.engines import skip_reason
 from tests.engines.flink_cluster import FlinkCluster
 from tests.engines.kafka_server import KafkaServer
-from tests.pipeline_helpers import key_file
+from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -14,9 +14,9 @@ from apache_beam.runners.runner import PipelineState
 from dp_transforms.runners import flink
 from dp_transforms.runners.flink_rest import ENDED
 from tests.engines.conftest import ROOT
+from tests.engines.running_jobs import TASK_MANAGER, WORKER, running
 from tests.engines.stream_case import CLOCK, counted_events, history_case, submit, wait_for_end, wait_for_reports
-from tests.engines.test_kills import TASK_MANAGER, WORKER, running
-from tests.pipeline_helpers import RUN_ID
+from tests.helpers.small_runs import RUN_ID
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 

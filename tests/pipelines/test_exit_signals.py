@@ -16,7 +16,8 @@ from typing import NamedTuple
 import pytest
 
 from dp_transforms.pipelines.cli import main
-from tests.pipelines.test_replay_command import BUDGET, ROOT, write_log
+from tests.helpers.replay_logs import BUDGET, write_log
+from tests.helpers.shh_process import ROOT
 
 MOMENTS = 42
 SECONDS = 1.5  # a command takes so long to import all that it needs, on a machine that has nothing else to do

@@ -17,8 +17,8 @@ from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
-from tests.privacy.adversary import Action, extract_kernel
-from tests.privacy.exact_monitor import settings_for, target_probability
+from tests.helpers.adversary import Action, extract_kernel
+from tests.helpers.exact_monitor import settings_for, target_probability
 
 ROUNDS = 80
 STEPS_PER_EPSILON = 40

@@ -18,10 +18,10 @@ import pytest
 from scipy import stats
 
 from dp_transforms.mechanisms.papers.noise_source import SecretNoise
-from tests.privacy.branching import exact_law, sampled_law
+from tests.helpers.branching import exact_law, sampled_law
+from tests.helpers.sampling_checks import chi_squared_rejects
+from tests.privacy.all_scenarios import collect
 from tests.privacy.scenarios import Scenario
-from tests.privacy.test_scenarios import collect
-from tests.statistical.tools import chi_squared_rejects
 
 RUNS = 1_000_000
 FALSE_ALARM_OF_ALL = 1e-3

@@ -23,7 +23,7 @@ from dp_transforms.event_files import (
     json_lines,
     line_blocks,
 )
-from tests.unit.event_files_oracle import SECRET, expected, read_all, write_json
+from tests.helpers.event_files_oracle import SECRET, expected, read_all, write_json
 
 TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000

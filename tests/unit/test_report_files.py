@@ -31,8 +31,7 @@ from dp_transforms.report_files import (
     report_format,
     write_report_file,
 )
-from tests.pipeline_helpers import small_plan
-from tests.unit.report_samples import (
+from tests.helpers.report_samples import (
     ENDINGS,
     HEADER,
     IN_ORDER,
@@ -43,6 +42,7 @@ from tests.unit.report_samples import (
     report,
     written,
 )
+from tests.helpers.small_runs import small_plan
 
 
 @pytest.mark.parametrize("ending", [*ENDINGS, "json", "ndjson", "pq", "AVRO"])
