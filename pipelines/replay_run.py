@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import pathlib
 import time
@@ -61,7 +60,7 @@ class ReplayRequest:
 
     @property
     def header(self) -> ReportHeader:
-        return ReportHeader(self.run_id, self.stream, self.plan.guarantee, json.loads(self.plan.to_json()))
+        return ReportHeader.of_plan(self.plan, self.run_id, self.stream)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -110,7 +110,7 @@ class StreamCase:
 
     @property
     def header(self) -> ReportHeader:
-        return ReportHeader(RUN_ID, STREAM, self.plan.guarantee, json.loads(self.plan.to_json()))
+        return ReportHeader.of_plan(self.plan, RUN_ID, STREAM)
 
     def fill(self, server: Any, topic: str, record_format: str = "json") -> None:
         """Makes the topic and puts the whole log there at once."""
