@@ -130,18 +130,18 @@ def zero_items_total_variation(domain_size: int) -> float:
     return (3 * domain_size + 2) * 2.0**-UNIFORM_BITS
 
 
-def capped_sum_upper_tail(wide_epsilon: float, narrow_epsilon: float, cap: int, margin: int) -> float:
+def capped_sum_upper_tail(margin: int, *, wide_epsilon: float, narrow_epsilon: float, cap: int) -> float:
     """``Pr[W + min(V, cap) >= margin]``, rounded up by a few units in the last place.
 
     W and V are independent, discrete Laplace with wide_epsilon and narrow_epsilon: the noises of [KMS21] Algorithm 3.
     """
-    tail = float(_capped_sum_tail(wide_epsilon, narrow_epsilon, cap, margin)) * (1 + 1e-12)
+    tail = float(_capped_sum_tail(margin, wide_epsilon, narrow_epsilon, cap)) * (1 + 1e-12)
     return min(1.0, math.nextafter(tail, math.inf))
 
 
-def capped_sum_tail_integer(wide_epsilon: float, narrow_epsilon: float, cap: int, margin: int) -> int:
+def capped_sum_tail_integer(margin: int, *, wide_epsilon: float, narrow_epsilon: float, cap: int) -> int:
     """``floor(2^128 * Pr[W + min(V, cap) >= margin])``, off by at most one unit: more digits than a float can hold."""
-    tail = _capped_sum_tail(wide_epsilon, narrow_epsilon, cap, margin)
+    tail = _capped_sum_tail(margin, wide_epsilon, narrow_epsilon, cap)
     return min(1 << UNIFORM_BITS, int(_TAIL_CONTEXT.multiply(tail, decimal.Decimal(1 << UNIFORM_BITS))))
 
 
@@ -149,7 +149,7 @@ _TAIL_CONTEXT = decimal.Context(prec=120, Emin=decimal.MIN_EMIN, Emax=decimal.MA
 _ZERO = decimal.Decimal(0)
 
 
-def _capped_sum_tail(wide_epsilon: float, narrow_epsilon: float, cap: int, margin: int) -> decimal.Decimal:
+def _capped_sum_tail(margin: int, wide_epsilon: float, narrow_epsilon: float, cap: int) -> decimal.Decimal:
     """The sum of ``Pr[V = v] Pr[W >= margin - v]`` over v < cap, and ``Pr[V >= cap] Pr[W >= margin - cap]``.
 
     With a and b the ratios of W and V, each summand is a product of powers of a and b, or of 1 minus a power of a:

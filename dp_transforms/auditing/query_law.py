@@ -150,7 +150,7 @@ class ThresholdLaw:
         return np.array(masses)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CappedSumLaw:
     """Release mode ``kms21``: an item whose ``count + W + min(V, cap)`` reaches the threshold is published and charged.
 
@@ -172,7 +172,9 @@ class CappedSumLaw:
         )
 
     def _tail(self, margin: int) -> int:
-        return capped_sum_tail_integer(self.wide_epsilon, self.narrow_epsilon, self.cap, margin)
+        return capped_sum_tail_integer(
+            margin, wide_epsilon=self.wide_epsilon, narrow_epsilon=self.narrow_epsilon, cap=self.cap
+        )
 
     @property
     def near(self) -> int:

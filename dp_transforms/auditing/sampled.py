@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.auditing.exact import Claim, Mechanism, law_of, worst_stream
+from dp_transforms.auditing.attack_streams import AttackStream, Steps, StreamLaw
+from dp_transforms.auditing.claim import Claim, Mechanism
 from dp_transforms.auditing.query_law import QueryLaw
 from dp_transforms.auditing.statistics import binomial_p_value, chi_squared_p_value, epsilon_lower_bound
-from dp_transforms.auditing.streams import Steps, Stream, StreamLaw
+from dp_transforms.auditing.worst_streams import law_of, worst_stream
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.item_holders import ItemHolders
@@ -46,7 +47,7 @@ class SamplePlan:
     without the user and in the one with it. expected_epsilon: the bound that these lead one to expect.
     """
 
-    stream: Stream
+    stream: AttackStream
     law: StreamLaw
     runs: int
     event_loss: float
@@ -61,7 +62,7 @@ class Chunk:
 
     settings: MonitorSettings
     query_law: QueryLaw
-    stream: Stream
+    stream: AttackStream
     hits_per_user: int
     copies: int
     with_user: bool
@@ -111,7 +112,7 @@ def plan_sampling(mechanism: Mechanism, claim: Claim, runs: int, rounds: int) ->
     """The stream and the event for which so many runs may be expected to show the largest epsilon."""
     rounds = min(rounds, mechanism.horizon)  # more windows than the plan has would show more than the plan gives away
     unlimited = dataclasses.replace(mechanism, horizon=rounds)
-    streams = [Stream.static(False, mechanism.law.telling, rounds)]
+    streams = [AttackStream.static(False, mechanism.law.telling, rounds)]
     if mechanism.law.far is not None:
         reference = law_of(unlimited, worst_stream(unlimited, 0.0, rounds, False))
         largest = reference.epsilon(1 / runs, False)
@@ -121,7 +122,7 @@ def plan_sampling(mechanism: Mechanism, claim: Claim, runs: int, rounds: int) ->
     return max(plans, key=lambda plan: plan.expected_epsilon)
 
 
-def _events(stream: Stream, law: StreamLaw, runs: int, delta: float) -> Iterator[SamplePlan]:
+def _events(stream: AttackStream, law: StreamLaw, runs: int, delta: float) -> Iterator[SamplePlan]:
     losses = -law.log_ratio.reshape(-1)
     order = np.argsort(-losses, kind="stable")
     p, q = np.cumsum(law.without_user.reshape(-1)[order]), np.cumsum(law.with_user.reshape(-1)[order])
@@ -137,7 +138,7 @@ def _events(stream: Stream, law: StreamLaw, runs: int, delta: float) -> Iterator
     yield SamplePlan(stream, law, runs, -math.inf, 1.0, 1.0, 0.0)  # the event that is certain shows nothing
 
 
-def settings_for_sampling(settings: MonitorSettings, stream: Stream) -> MonitorSettings:
+def settings_for_sampling(settings: MonitorSettings, stream: AttackStream) -> MonitorSettings:
     """The settings of a run with the smallest threshold at which every item has another holder, and enough windows."""
     threshold = max(1, 1 - min(stream.distance, stream.later_distance))
     return dataclasses.replace(settings, threshold=threshold, schedule=WindowSchedule.fixed(0, stream.rounds + 1, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Protocol
 
 import numpy as np
@@ -83,8 +84,12 @@ class CappedSumNoise:
     Drawn in one stage, for the active holders: every item that somebody holds has to be tested.
     """
 
-    def __init__(self, wide_epsilon: float, narrow_epsilon: float, cap: int, threshold: int, keys: StreamKeys) -> None:
-        self._epsilons = (wide_epsilon, narrow_epsilon)
+    def __init__(
+        self, threshold: int, keys: StreamKeys, *, wide_epsilon: float, narrow_epsilon: float, cap: int
+    ) -> None:
+        self._tail = functools.partial(
+            capped_sum_tail_integer, wide_epsilon=wide_epsilon, narrow_epsilon=narrow_epsilon, cap=cap
+        )
         self._wide = wide_discrete_laplace(wide_epsilon)
         self._narrow = wide_discrete_laplace(narrow_epsilon)
         self._cap = cap
@@ -107,7 +112,7 @@ class CappedSumNoise:
         return draw
 
     def zero_item_tail(self) -> int:
-        return capped_sum_tail_integer(*self._epsilons, self._cap, self._threshold)
+        return self._tail(self._threshold)
 
 
 def digests_of_groups(members: Words, splits: npt.NDArray[np.int64]) -> Words:

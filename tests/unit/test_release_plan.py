@@ -178,8 +178,8 @@ def test_json_round_trip() -> None:
         ({"delta_open": -1e-10}, "delta_open must lie strictly"),
         ({"epsilon": -1.0}, "epsilon must be > 0"),
         ({"epsilon": "2"}, "epsilon must be a number"),
-        ({"epsilon_per_query": math.nan}, "the plan holds NaN or an infinity"),
-        ({"delta": math.inf}, "the plan holds NaN or an infinity"),
+        ({"epsilon_per_query": math.nan}, "the plan contains NaN or an infinity"),
+        ({"delta": math.inf}, "the plan contains NaN or an infinity"),
         ({"threshold": 490.5}, "threshold must be a whole number"),
         ({"hits_per_user": True}, "hits_per_user must be a whole number"),
         ({"release": "histogram"}, "release must be one of"),
@@ -227,7 +227,7 @@ def test_a_longer_schedule_is_refused() -> None:
 def test_a_plan_that_was_changed_by_hand_is_refused(changes: dict[str, Any]) -> None:
     if "fingerprint" not in changes:
         assert ReleasePlan.from_json(changed_plan(LABELS, **changes)) != LABELS
-    with pytest.raises(ValueError, match="not as `shh plan` wrote it: its fingerprint does not fit"):
+    with pytest.raises(ValueError, match="was changed after `shh plan` wrote it: its fingerprint does not fit"):
         ReleasePlan.from_json(json.dumps({**json.loads(LABELS.to_json()), **changes}))
 
 

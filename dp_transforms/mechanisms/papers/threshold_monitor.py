@@ -7,7 +7,7 @@ satisfies docs/threshold_monitor_on_a_grid.md, section 2; a user's weight depend
 and published answers; making a query does not raise depending on the data; one thread at a time asks. Numbers
 from a budget, and back:
 
-    noise = dp_transforms.accounting.threshold_monitor.calibrate_threshold_monitor(epsilon, delta, hits, grid)
+    noise = dp_transforms.accounting.kms21_accountant.calibrate_threshold_monitor(epsilon, delta, hits, grid)
     noise.accountant.epsilon(delta)
 
 The constants are those of the paper, and large: `individual_charging` does the same with far less noise.
@@ -15,6 +15,7 @@ The constants are those of the paper, and large: `individual_charging` does the 
 
 from __future__ import annotations
 
+import functools
 from fractions import Fraction
 from typing import Any
 
@@ -81,10 +82,16 @@ class _Monitor:
         check_whole("queries", queries, 1, 2**60)
         allowed = int(Fraction(check_fraction("beta", beta)) / queries * (1 << UNIFORM_BITS))
 
+        upper_tail = functools.partial(
+            capped_sum_tail_integer,
+            wide_epsilon=self._wide_epsilon,
+            narrow_epsilon=self._narrow_epsilon,
+            cap=self._cap,
+        )
+
         def errs_too_often(units: int) -> bool:
             # One query errs one way only. The lower tail is the heavier one: V is cut off above.
-            args = self._wide_epsilon, self._narrow_epsilon, self._cap
-            return (1 << UNIFORM_BITS) - capped_sum_tail_integer(*args, -units) + 1 > allowed
+            return (1 << UNIFORM_BITS) - upper_tail(-units) + 1 > allowed
 
         high = 1
         while errs_too_often(high):

@@ -24,7 +24,7 @@ _TOLERANCE = 1e-9  # two losses that differ by less than this share are one
 
 
 @dataclasses.dataclass(frozen=True)
-class Stream:
+class AttackStream:
     """The user is shown on one item after the other, until it is excluded or after so many rounds.
 
     adds_user: which world is P, the one that the stream makes look bad: the one with the user, or the one without.
@@ -42,7 +42,7 @@ class Stream:
     items_per_window: int = 1
 
     @classmethod
-    def static(cls, adds_user: bool, distance: int, rounds: int, items_per_window: int = 1) -> Stream:
+    def static(cls, adds_user: bool, distance: int, rounds: int, items_per_window: int = 1) -> AttackStream:
         return cls(adds_user, distance, distance, 0.0, rounds, items_per_window)
 
     @property
@@ -150,11 +150,11 @@ def largest_argument(holds: Callable[[float], bool], highest: float) -> float:
 
 
 @functools.lru_cache(maxsize=16)
-def law_of_stream(law: QueryLaw, hits_per_user: int, stream: Stream) -> StreamLaw:
+def law_of_stream(law: QueryLaw, hits_per_user: int, stream: AttackStream) -> StreamLaw:
     """The exact law, by following both worlds from window to window."""
     if stream.is_static and (not stream.adds_user or stream.items_per_window > 1):
         # One law serves both directions, and who does not look back does not care where a window ends.
-        return law_of_stream(law, hits_per_user, Stream.static(True, stream.distance, stream.rounds))
+        return law_of_stream(law, hits_per_user, AttackStream.static(True, stream.distance, stream.rounds))
     steps = Steps.of_law(law, tuple(dict.fromkeys((stream.distance, stream.later_distance))))
     rounds, hits = stream.rounds, hits_per_user
     ends = np.zeros((2, hits + 1, 2 * rounds + 1))
@@ -191,7 +191,7 @@ def _after_call(playing: Values, moves: tuple[Move, ...], ends: Values, lowest: 
     return following
 
 
-def _split(stream: Stream, steps: Steps, done: int) -> list[tuple[int, slice]]:
+def _split(stream: AttackStream, steps: Steps, done: int) -> list[tuple[int, slice]]:
     """After so many calls: each distance and the numbers of moves up, of 0 .. done, at which it is used."""
     everything = slice(0, done + 1)
     if stream.is_static:

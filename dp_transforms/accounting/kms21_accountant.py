@@ -39,7 +39,7 @@ _MOST_EPOCHS = 10**5  # tried; a monitor that needed more could not be sampled
 _LONGEST_SCALE = 1 / MIN_WIDE_EPSILON
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ThresholdMonitorNoise:
     """The noise of a monitor, as plain numbers for workers, and where it comes from.
 
@@ -65,10 +65,16 @@ class ThresholdMonitorNoise:
 
     @property
     def accountant(self) -> ThresholdMonitorAccountant:
-        return ThresholdMonitorAccountant(self.wide_epsilon, self.narrow_epsilon, self.cap, self.hits, self.grid)
+        return ThresholdMonitorAccountant(
+            wide_epsilon=self.wide_epsilon,
+            narrow_epsilon=self.narrow_epsilon,
+            cap=self.cap,
+            hits=self.hits,
+            grid=self.grid,
+        )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ThresholdMonitorAccountant:
     """Guarantee: a monitor with these numbers is (epsilon, delta(epsilon))-DP for one user. An `Accountant`.
 
@@ -87,7 +93,9 @@ class ThresholdMonitorAccountant:
     grid: int = 1
 
     def __post_init__(self) -> None:
-        check_monitor_noise(self.wide_epsilon, self.narrow_epsilon, self.cap, self.grid)
+        check_monitor_noise(
+            wide_epsilon=self.wide_epsilon, narrow_epsilon=self.narrow_epsilon, cap=self.cap, grid=self.grid
+        )
         check_whole("hits", self.hits, 1)
 
     def delta(self, epsilon: float) -> float:
@@ -131,7 +139,7 @@ def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: i
     return _round_noise(max(scale, 1 / _LARGEST_SHIFT), epochs, epsilon, delta, hits, grid)
 
 
-def check_monitor_noise(wide_epsilon: float, narrow_epsilon: float, cap: int, grid: int) -> None:
+def check_monitor_noise(*, wide_epsilon: float, narrow_epsilon: float, cap: int, grid: int) -> None:
     """Raises ValueError unless the proof holds for these noises: docs/threshold_monitor_on_a_grid.md, section 2."""
     check_whole("grid", grid, 1)
     check_whole("cap", cap, 1)
@@ -208,13 +216,22 @@ def _round_noise(
         narrow_epsilon = _six_digits_down(1 / (scale * grid))
         cap = math.ceil(math.log(1 / (narrow_epsilon * grid)) / narrow_epsilon)
         wide_epsilon = _six_digits_down(1 / (10 * cap))
-        accountant = ThresholdMonitorAccountant(wide_epsilon, narrow_epsilon, cap, hits, grid)
+        accountant = ThresholdMonitorAccountant(
+            wide_epsilon=wide_epsilon, narrow_epsilon=narrow_epsilon, cap=cap, hits=hits, grid=grid
+        )
         if accountant.delta(epsilon) * (1 + 1e-9) <= delta:  # a margin, so that another machine's libm agrees
             break
         scale *= 1 + 1e-6
     d = delta / _FAILURES if epochs == 1 else delta / (2 * _FAILURES * epochs)
     return ThresholdMonitorNoise(
-        wide_epsilon, narrow_epsilon, cap, grid, hits, narrow_epsilon * grid * math.log(1 / d), d, epochs
+        wide_epsilon=wide_epsilon,
+        narrow_epsilon=narrow_epsilon,
+        cap=cap,
+        grid=grid,
+        hits=hits,
+        algorithm_epsilon=narrow_epsilon * grid * math.log(1 / d),
+        algorithm_delta=d,
+        epochs=epochs,
     )
 
 
