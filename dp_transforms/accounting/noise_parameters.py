@@ -11,7 +11,7 @@ from dp_transforms.noise_distribution import capped_sum_upper_tail, sampling_tot
 class NoiseParameters:
     """What is added to one count.
 
-    Z, discrete Laplace of scale ``1 / epsilon_per_query``; with a wide noise (its epsilon is then not 0) it is
+    Z, discrete Laplace of scale ``1 / epsilon_per_query``. Where wide_epsilon_per_query is not 0, instead
     ``W + min(V, noise_cap)``, V of scale ``1 / epsilon_per_query`` and W of scale ``1 / wide_epsilon_per_query``.
     """
 

@@ -17,7 +17,7 @@ from dp_transforms.checks import check_whole, shown
 from dp_transforms.window_schedule import WindowSchedule
 
 MOST_HITS = 10_000  # an accountant pass over more takes minutes
-# Of items of a known domain that nobody holds: more than so many would be drawn and sorted one by one.
+# Items of a known domain that are published although nobody holds them are drawn and sorted one by one: not more.
 MOST_FALSE_REPORTS_PER_WINDOW = 1e5
 MOST_FALSE_REPORTS = 1e7
 _LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
@@ -47,7 +47,7 @@ def check_choices(release: str, accountant: str, max_users: int, max_items: int)
 
 
 def check_hits(hits: int) -> None:
-    """Raises ValueError unless the accountants can follow so many hits per user."""
+    """Raises ValueError unless the accountants can follow this many hits per user."""
     check_whole("hits_per_user", hits, 1)
     if hits > MOST_HITS:
         raise ValueError(f"hits_per_user must be at most {MOST_HITS}, got {hits}.")

@@ -45,7 +45,7 @@ def read_fields(text: str | bytes, names: Iterable[str]) -> dict[str, Any]:
         shown_names = shown(", ".join(sorted(wrong)))[1:-1]
         raise ValueError(f"the plan has missing or unknown fields: {shown_names}. {_WRITE_ONE}")
     if fields.pop("fingerprint") != fingerprint_of(fields):
-        raise ValueError(f"the plan was changed after `shh plan` wrote it: its fingerprint does not fit. {_WRITE_ONE}")
+        raise ValueError(f"the plan was changed after `shh plan` wrote it: the fingerprint is wrong. {_WRITE_ONE}")
     return fields
 
 
@@ -70,7 +70,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         twice = next(name for name, count in collections.Counter(name for name, _ in pairs).items() if count > 1)
-        raise _RefusedJsonError(f"names {shown(twice)} twice")
+        raise _RefusedJsonError(f"has the field {shown(twice)} twice")
     return fields
 
 

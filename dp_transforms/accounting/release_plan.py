@@ -6,9 +6,9 @@ plan that breaks the first part cannot be built: construction checks the split o
 the accountant again, the noise. Every rounding goes toward more noise.
 
 ``delta = delta_accounting + delta_open + delta_sampling + delta_hash`` (docs/guarantee.md section 3):
-delta_accounting pays for the charged interaction, delta_open for items whose only holder is one user (nothing, where
-the domain is known), delta_sampling for the distance of the sampled noise from the exact distribution, delta_hash for
-collisions of keyed hashes.
+delta_accounting pays for the charged interaction, delta_open for items with one holder alone (0 in a known domain),
+delta_sampling for the distance of the sampled noise from the exact distribution, delta_hash for collisions of keyed
+hashes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DEFAULT_MAX_ITEMS = 10**9
 
 @runtime_checkable
 class KnownDomain(Protocol):
-    """What a plan needs of an `ItemDomain`: how many items, and the hash that tells this list from others."""
+    """What a plan needs of an `ItemDomain`: the number of its items, and the hash of the list."""
 
     @property
     def size(self) -> int: ...
@@ -66,14 +66,14 @@ class ReleasePlan:
     max_items_per_user: distinct items of a user that count in one window (L).
     schedule: the declared windows; its horizon is the number of windows that may be published.
     release: ``labels``, ``counts`` or ``kms21``.
-    threshold: noisy counts from here on are reported; in labels the lower edge of the charged zone.
-    zone_width: integers in the charged zone ``threshold .. threshold + zone_width - 1``; 0 but in labels.
+    threshold: noisy counts of at least this are reported; in labels the lower edge of the charged zone.
+    zone_width: integers in the charged zone ``threshold .. threshold + zone_width - 1``; 0 except in labels.
     epsilon_per_query: the discrete Laplace noise of one count has scale 1 / epsilon_per_query.
-    wide_epsilon_per_query, noise_cap: of the second noise of kms21: ``W + min(V, noise_cap)`` is added to a count, V of
-        the scale above and W of scale 1 / wide_epsilon_per_query. Else 0.
-    domain_size, domain_fingerprint: of a known domain, the public list of all items; 0 and "" where there is none.
+    wide_epsilon_per_query, noise_cap: the second noise of kms21: ``W + min(V, noise_cap)`` is added to a count, V of
+        the scale above and W of scale 1 / wide_epsilon_per_query. 0 in the other modes.
+    domain_size, domain_fingerprint: of a known domain, the public list of all items; 0 and "" in an open domain.
     max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured.
-    accountant: which proof the noise comes from: ``game``, ``exact_tail`` or ``closed_form``, of kms21
+    accountant: the proof that the noise comes from: ``game``, ``exact_tail`` or ``closed_form``; in kms21
         ``threshold_monitor``.
     delta_accounting, delta_open, delta_sampling, delta_hash: how delta was split.
     """
@@ -157,11 +157,11 @@ class ReleasePlan:
         """The plan with the least noise for this budget.
 
         hits_per_user defaults to 3 in labels, 10 in counts, 20 in kms21. domain: the public list of all items, an
-        `ItemDomain`; None for an open one. threshold defaults to the smallest safe one; a smaller one is a ValueError
-        that states it, and a larger one leaves more of delta to the noise. In a known domain every threshold is safe,
-        and the default one is the smallest at which the whole run is expected to publish at most 0.05 items that nobody
-        holds. accountant defaults to the tightest one. Raises ValueError where the budget is too small for the noise
-        that can be sampled.
+        `ItemDomain`; None for an open one. threshold defaults to the smallest safe one. A smaller one raises a
+        ValueError that names the smallest; a larger one leaves more of delta to the noise. In a known domain every
+        threshold is safe, and the default is the smallest at which the whole run is expected to publish at most 0.05
+        items that nobody holds. accountant defaults to the tightest one. Raises ValueError if the budget is too small
+        for any noise that can be sampled.
         """
         epsilon, delta = as_float("epsilon", epsilon), as_float("delta", delta)
         mode = mode_of(release)
@@ -217,7 +217,7 @@ class ReleasePlan:
 
     @property
     def domain(self) -> KnownDomain | None:
-        """What the plan knows of its domain; None for an open one."""
+        """The domain as far as the plan knows it; None for an open one."""
         return _DeclaredDomain(self.domain_size, self.domain_fingerprint) if self.domain_size else None
 
     @property
@@ -226,7 +226,7 @@ class ReleasePlan:
 
     @property
     def queries_per_user(self) -> int:
-        """At most so many (window, item) counts hold one user: max_items_per_user times the horizon."""
+        """The most (window, item) counts that one user is part of: max_items_per_user times the horizon."""
         return self.max_items_per_user * self.schedule.horizon
 
     @property
@@ -236,11 +236,11 @@ class ReleasePlan:
 
     @property
     def expected_false_reports(self) -> float:
-        """How many items that nobody holds the whole run is expected to publish; 0 in an open domain. Rounded up."""
+        """How many items that nobody holds the run publishes on average; rounded up. 0 in an open domain."""
         return self.domain_size * self.schedule.horizon * self.noise.upper_tail(self.threshold)
 
     def smallest_detectable(self, probability: float = 0.95) -> int:
-        """The smallest count that one test reports with at least this probability, none of its users being excluded."""
+        """The smallest count that one test reports with at least this probability if none of its users is excluded."""
         if not 0 < probability < 1:
             raise ValueError(f"probability must lie strictly between 0 and 1, got {probability!r}.")
         margin = self.noise.smallest_margin(math.nextafter(probability, 0)) - 1  # the largest with such a tail
@@ -250,14 +250,15 @@ class ReleasePlan:
     def epsilon_after_hits(self) -> tuple[float, ...]:
         """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, delta_accounting)-DP, rounded up.
 
-        float[hits_per_user], not decreasing, at most epsilon. In labels and counts by the game accountant whatever
-        accountant the plan used: it is never larger. Used for the running figure of docs/guarantee.md section 7.
+        float[hits_per_user], not decreasing, at most epsilon. In labels and counts it comes from the game accountant,
+        whichever accountant the plan used: that one is never larger. For the running figure, docs/guarantee.md section
+        7.
         """
         return self._mode.epsilon_after_hits(self.noise, self.hits_per_user, self.epsilon, self.delta_accounting)
 
     @property
     def guarantee(self) -> str:
-        """What the plan promises, and for a known domain under which condition, in one sentence."""
+        """One sentence: what the plan promises, and for a known domain on which condition."""
         condition = ", provided the list of items is public and was not made from the log" if self.domain_size else ""
         return (
             f"Everything published is ({self.epsilon:g}, {self.delta:g})-differentially private for adding or removing "

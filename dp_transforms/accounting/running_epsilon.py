@@ -27,7 +27,7 @@ def epsilon_after_each_hit(
     before: tuple[float, tuple[float, ...]] = (first, ())
     done = 0  # entries found; they are found in order, since delta grows with j
     for at in np.geomspace(first, last, _GRID + 1).tolist():
-        # Some of the entries that are not safe yet are wanted as well, for the chord to the next value.
+        # Also some of the entries that are not safe yet, for the chord to the next value.
         deltas = charging_game_deltas(epsilon_per_query, target_probability, hits, at, 20 * delta)
         while done < min(hits, len(deltas)) and deltas[done] <= delta:
             found[done] = min(last, at, _chord(before, (at, deltas), done, delta))
@@ -39,7 +39,7 @@ def epsilon_after_each_hit(
 def _chord(
     left: tuple[float, tuple[float, ...]], right: tuple[float, tuple[float, ...]], entry: int, delta: float
 ) -> float:
-    """Where the chord between two values of epsilon meets delta; the right one where the left has no such entry."""
+    """Where the chord between two values of epsilon meets delta; the right value if the left has no such entry."""
     (low, low_deltas), (high, high_deltas) = left, right
     if entry >= len(low_deltas) or not low_deltas[entry] > delta:
         return high

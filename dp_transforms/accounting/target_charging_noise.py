@@ -1,4 +1,4 @@
-"""The least noise of target charging for a budget: what `release_modes` and users of the papers' library start with."""
+"""The least noise of target charging for a budget."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ from dp_transforms.auditing.query_law import CappedSumLaw, QueryLaw, ThresholdLa
 
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
-    """What is run, as plain numbers: the law of one query, the lowest count that is published, and the limits.
+    """What is run, as plain numbers: the law of one query, the smallest count that is published, and the limits.
 
     hits_per_user: charged results after which a user is excluded. horizon: windows. max_items_per_user: in one window.
-    tests_lone_items: whether items are tested that one user alone holds, and not without it (an open domain).
+    tests_lone_items: whether an item is tested only if somebody holds it (an open domain).
     """
 
     law: QueryLaw

@@ -1,8 +1,8 @@
-"""What a run attains at the worst, exactly, against what its plan claims. No randomness and no sampling.
+"""What a run attains at the worst, exactly, against what its plan claims. Nothing is random or sampled.
 
-Everything computed here is attained by a stream, so it is a lower bound on the true privacy loss, rounded down: where
-it exceeds the claim, the claim is wrong. The one exception is a *ceiling*, which no stream exceeds: it says how much
-could have been missed. docs/audit.md says which streams are tried and has the proof of the ceiling.
+A stream attains everything computed here, so it is a lower bound on the true privacy loss, rounded down: if it exceeds
+the claim, the claim is wrong. The one exception is a *ceiling*, which no stream exceeds: it says how much could have
+been missed. docs/audit.md says which streams are tried and proves the ceiling.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ OnStep = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class ChargedAudit:
-    """One direction of the charged interaction, on items that others hold as well.
+    """One direction of the charged interaction, on items that others hold too.
 
     stream: the worst one. delta: what it attains at the claimed epsilon. epsilon: what it attains at delta_accounting.
     best_delta: what the best adaptive adversary that chooses one distance for each window attains at the claimed
     epsilon, and best_delta_of_half in half the windows. ceiling_delta: no adversary exceeds this, whatever it does, if
-    the user is shown on no more items than `items`. All three are None in kms21, where there is no such theorem.
-    static_distance, static_delta: the worst stream that keeps its distance.
+    the user holds at most `items` items. All three are None in kms21, which has no such theorem.
+    static_distance, static_delta: of the worst stream that keeps its distance.
     curve: pairs (epsilon, delta) of the worst stream.
     """
 
@@ -58,18 +58,18 @@ class ChargedAudit:
 
     @property
     def attained(self) -> float:
-        """The largest delta at the claimed epsilon of all that was tried."""
+        """The largest delta that was found at the claimed epsilon."""
         return max(self.delta, self.best_delta or 0.0)
 
     @property
     def is_settled(self) -> bool:
-        """Whether it was computed that no stream on so many items attains more, up to one part in 10^4."""
+        """Whether the ceiling shows that no stream on `items` items attains more, up to one part in 10^4."""
         return self.ceiling_delta is not None and self.ceiling_delta <= self.attained * (1 + _SAME)
 
 
 @dataclasses.dataclass(frozen=True)
 class RunningFigure:
-    """The claim for an exclusion after so many hits, and the delta attained at that epsilon, in either direction."""
+    """The claim for an exclusion after `hits` hits, and the delta attained at that epsilon, in either direction."""
 
     hits: int
     epsilon: float
@@ -78,11 +78,11 @@ class RunningFigure:
 
 @dataclasses.dataclass(frozen=True)
 class ExactAudit:
-    """All that is attained. adding, removing: the two directions. lone_delta: by items that the user holds alone.
+    """All that is attained. adding, removing: the two directions. lone_delta: from items that the user holds alone.
 
-    together_delta: by the worst direction with lone items before it, at the claimed epsilon; together_epsilon: the
-    epsilon that this attains at the claimed delta (infinite if no epsilon is enough).
-    violations: a sentence for each claim that is exceeded.
+    together_delta: by the worst direction with lone items before it, at the claimed epsilon. together_epsilon: the
+    epsilon that this attains at the claimed delta (infinite if no epsilon is enough). violations: a sentence for each
+    claim that is exceeded.
     """
 
     adding: ChargedAudit
@@ -105,9 +105,9 @@ def audit_exactly(
     rounds: int | None = None,
     on_step: OnStep = lambda step: None,
 ) -> ExactAudit:
-    """Tries the worst streams on about so many items (None: `default_rounds`) against the claim.
+    """Tries the worst streams on about `rounds` items (None: `default_rounds`) against the claim.
 
-    They are one in a window, and several where the run is too short for that.
+    There is one item in a window, or several if the run is too short for that.
     """
     wanted = default_rounds(mechanism) if rounds is None else rounds
     sides = []
@@ -135,7 +135,7 @@ def _audit_charged(mechanism: Mechanism, claim: Claim, rounds: int, adds_user: b
 
     static = max(laws(static_streams(mechanism, rounds, adds_user)), key=merit)
     adaptive = laws(adaptive_streams(mechanism, claim.epsilon, rounds, adds_user))
-    # In a short run a static stream may be worse: it loses nothing by several items in a window.
+    # In a short run a static stream may be worse: several items in a window cost it nothing.
     stream, law = max([*adaptive, static], key=merit)
     epsilon = max(merit(tried)[1] for tried in (*adaptive, static))
     # Once more, with the streams that are worst at that epsilon.
@@ -164,9 +164,9 @@ def _audit_charged(mechanism: Mechanism, claim: Claim, rounds: int, adds_user: b
 def _audit_together(
     mechanism: Mechanism, claim: Claim, adding: ChargedAudit, removing: ChargedAudit
 ) -> tuple[float, float]:
-    """Lone items in the windows that the worst stream leaves over, and then the stream.
+    """Lone items in the windows that the worst stream does not need, and then the stream.
 
-    With the user one of them is published with probability p, never without; given that none is, what follows is the
+    One of them is published with probability p with the user, and never without. If none is, what follows is the
     stream itself, with a loss that is lower by ``-ln(1 - p)``. So delta is ``p + (1 - p) delta_stream(epsilon -
     ln(1 - p))``; in the other direction the stream alone attains what it attains.
     """
@@ -203,7 +203,7 @@ def _epsilon_of(delta_at: Callable[[float], float], delta: float, highest: float
 def _audit_running(mechanism: Mechanism, claim: Claim, rounds: int) -> tuple[RunningFigure, ...]:
     """The figure that every report carries, for exclusions after fewer hits.
 
-    Streams that look back are tried with the user removed: in `labels` the other direction is their mirror image.
+    Adaptive streams are tried with the user removed: in `labels` the other direction is their mirror image.
     """
     total = len(claim.epsilon_after_hits)
     chosen = sorted({1 + round((total - 1) * part / (_MOST_FIGURES - 1)) for part in range(_MOST_FIGURES)})

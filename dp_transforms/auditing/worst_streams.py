@@ -13,12 +13,12 @@ from dp_transforms.auditing.attack_streams import AttackStream, StreamLaw, law_o
 from dp_transforms.auditing.claim import Mechanism
 from dp_transforms.auditing.query_law import QueryLaw
 
-LARGEST_PASS = 1.5e8  # hits x rounds^2, the work of following one stream: some seconds
+LARGEST_PASS = 1.5e8  # hits x rounds^2, the work for one stream: some seconds
 _ROUNDING = 1e-12
 
 
 def rounds_until_excluded(mechanism: Mechanism) -> int:
-    """So many items near the threshold exclude the user but with a probability far below any delta."""
+    """The number of items near the threshold that exclude the user, except with a probability far below any delta."""
     results = mechanism.law.results(mechanism.law.near)
     least = min(
         math.fsum(result[world] for result in results if result.charged)
@@ -29,17 +29,17 @@ def rounds_until_excluded(mechanism: Mechanism) -> int:
 
 
 def default_rounds(mechanism: Mechanism) -> int:
-    """The same, or as many as can be followed within a minute."""
+    """The same, or fewer: what can be followed within a minute."""
     return min(rounds_until_excluded(mechanism), math.isqrt(round(LARGEST_PASS / mechanism.hits_per_user)))
 
 
 def worst_stream(
     mechanism: Mechanism, epsilon: float, rounds: int, adds_user: bool, *, items_per_window: int = 1
 ) -> AttackStream:
-    """The stream that is worst at this epsilon among those that look at what was published.
+    """The worst stream at this epsilon among the adaptive ones, which look at what was published.
 
     Until the loss exceeds epsilon, hits should fall only on results that lower it; from then on, on those that raise it
-    (docs/audit.md). With several items in a window it looks back less often, and nothing says that it is the worst.
+    (docs/audit.md). With several items in a window it looks back less often, and need not be the worst.
     """
     near, far = mechanism.law.near, mechanism.law.far
     items = min(rounds, mechanism.horizon * items_per_window)
@@ -50,12 +50,12 @@ def worst_stream(
 
 
 def law_of(mechanism: Mechanism, stream: AttackStream) -> StreamLaw:
-    """Its exact law; of hits that cannot be reached in its rounds there are no rows."""
+    """Its exact law, without rows for hits that cannot be reached in its rounds."""
     return law_of_stream(mechanism.law, min(mechanism.hits_per_user, stream.rounds + 1), stream)
 
 
 def lone_delta(mechanism: Mechanism, items: int) -> float:
-    """The probability that one of so many items is published although the user is its only holder, rounded down.
+    """The probability that one of `items` items is published although the user is its only holder, rounded down.
 
     Without the user none of them can be, so this is the delta of such a stream at every epsilon.
     """
@@ -66,20 +66,20 @@ def lone_delta(mechanism: Mechanism, items: int) -> float:
 
 
 def fewest_items_per_window(mechanism: Mechanism, rounds: int) -> tuple[int, int]:
-    """Windows, and items in each of them, to show so many items or all that the run has room for."""
+    """Windows, and items in each of them, for `rounds` items, or for all that the run has room for."""
     windows = min(rounds, mechanism.horizon)
     return windows, min(mechanism.max_items_per_user, math.ceil(rounds / windows))
 
 
 def static_streams(mechanism: Mechanism, rounds: int, adds_user: bool) -> list[AttackStream]:
-    """Streams that need not look back, so that a window may hold as many items as it can."""
+    """Streams that do not look back, so a window may contain as many items as the plan allows."""
     per_window = mechanism.max_items_per_user
     items = min(rounds, mechanism.horizon * per_window)
     return [AttackStream.static(adds_user, distance, items, per_window) for distance in mechanism.law.distances]
 
 
 def adaptive_streams(mechanism: Mechanism, epsilon: float, rounds: int, adds_user: bool) -> list[AttackStream]:
-    """The worst stream with one item in a window, and with more where the run is short: none if none looks back."""
+    """The worst adaptive stream with one item in a window, and with more if the run is short; none without a zone."""
     if mechanism.law.far is None:
         return []
     most = fewest_items_per_window(mechanism, rounds)[1]
@@ -92,11 +92,11 @@ def adaptive_streams(mechanism: Mechanism, epsilon: float, rounds: int, adds_use
 def best_deltas(
     mechanism: Mechanism, epsilon: float, windows: int, items_per_window: int, adds_user: bool
 ) -> tuple[float, float] | None:
-    """What the best adversary attains, and in half the windows. With one item in each, no stream on so many items does
-    better, by the theorem of docs/audit.md.
+    """What the best adversary attains, and in half the windows. With one item in each, no stream on as many items
+    attains more, by the theorem of docs/audit.md.
 
-    Only where every loss is a whole step: elsewhere rounding would leave nothing. The two directions of a zone are
-    mirror images, so that both attain the same.
+    None unless every loss is a whole step: otherwise rounding would leave nothing. The two directions of a zone are
+    mirror images, so both attain the same.
     """
     law = mechanism.law
     hits = min(mechanism.hits_per_user, windows * items_per_window + 1)

@@ -1,4 +1,4 @@
-"""The contribution bound: at most L distinct items per user and window, a uniform choice of them."""
+"""The contribution bound: at most L distinct items per user and window, chosen uniformly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def bound_contributions(pairs: UserPairs, max_items_per_user: int, keys: StreamK
     """Keeps L items of each user with more than L of them in a window: those first in a keyed order of (user, item).
 
     A uniform random subset, independent of everything else (docs/guarantee.md, section 4); the order differs from
-    window to window. ``pairs`` must hold all pairs of its users in its windows.
+    window to window. ``pairs`` must contain all pairs of its users in its windows.
     """
     user_codes = pairs.user_codes()
     starts = group_starts(user_codes, pairs.windows)

@@ -1,4 +1,4 @@
-"""The noise of one count in each release mode: who needs to be tested at all, and what is drawn for it."""
+"""The noise of one count in each release mode: which cells are tested at all, and what is drawn for them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Draw(Protocol):
 class QueryNoise(Protocol):
     """What a release mode adds to a count, as a function of window, item and holders.
 
-    A cell without holders is an item of a known domain whose noise is known to reach the threshold by itself.
+    A cell without holders is an item of a known domain. Its noise is known to reach the threshold by itself.
     """
 
     def may_pass(self, cells: ItemHolders) -> npt.NDArray[np.bool_]:
-        """First stage: False only for cells that are not published whoever of their holders is active. bool[c]."""
+        """First stage: False only for cells that are not published whichever holders are active. bool[c]."""
         ...
 
     def draws_of(self, window: int) -> Draw:
@@ -81,7 +81,7 @@ class SingleNoise:
 class CappedSumNoise:
     """``W + min(V, cap)``, two independent discrete Laplace variables: mode ``kms21`` ([KMS21] Algorithm 5).
 
-    Drawn in one stage, for the active holders: every item that somebody holds has to be tested.
+    Drawn in one stage, for the active holders: every item that somebody holds must be tested.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class CappedSumNoise:
         def draw(hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
             uniforms = np.stack([function.of_pairs(hashes, digests) for function in functions], axis=1)
             wide, narrow = self._wide.sample(uniforms[:, :each]), self._narrow.sample(uniforms[:, each:])
-            # Of an item that nobody holds it is known that it passes; what it is beyond that is never published.
+            # An item that nobody holds is known to pass; the value of its noise is never published.
             return np.where(counts > 0, wide + np.minimum(narrow, self._cap), self._threshold)
 
         return draw

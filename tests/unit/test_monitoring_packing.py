@@ -26,7 +26,7 @@ def test_packed_arrays_round_trip(shapes: list[tuple[str, int]]) -> None:
 
 
 def test_foreign_bytes_are_refused() -> None:
-    with pytest.raises(ValueError, match="no packed arrays of this version"):
+    with pytest.raises(ValueError, match="not packed arrays of this version"):
         unpack_arrays(b"SHH0" + bytes(8))
     with pytest.raises(ValueError, match="not an EventBatch"):
         EventBatch.from_bytes(b"SHH1 and more")

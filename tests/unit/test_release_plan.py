@@ -227,7 +227,7 @@ def test_a_longer_schedule_is_refused() -> None:
 def test_a_plan_that_was_changed_by_hand_is_refused(changes: dict[str, Any]) -> None:
     if "fingerprint" not in changes:
         assert ReleasePlan.from_json(changed_plan(LABELS, **changes)) != LABELS
-    with pytest.raises(ValueError, match="was changed after `shh plan` wrote it: its fingerprint does not fit"):
+    with pytest.raises(ValueError, match="was changed after `shh plan` wrote it: the fingerprint is wrong"):
         ReleasePlan.from_json(json.dumps({**json.loads(LABELS.to_json()), **changes}))
 
 
@@ -244,7 +244,7 @@ def test_a_field_that_is_named_twice_is_refused(name: str) -> None:
     value = json.dumps(json.loads(text)[name])
     twice = text.replace(f'"{name}": {value}', f'"{name}": 7, "{name}": {value}', 1)
     assert json.loads(twice) == json.loads(text), "the standard parser takes the last one"
-    with pytest.raises(ValueError, match=f"the plan names '{name}' twice"):
+    with pytest.raises(ValueError, match=f"the plan has the field '{name}' twice"):
         ReleasePlan.from_json(twice)
     inner = text.replace('"slide_seconds"', '"slide_seconds": 1, "slide_seconds"')
     with pytest.raises(ValueError, match="'slide_seconds' twice"):
