@@ -6,9 +6,9 @@ but each user holds only three. Run it: ``python examples/shifting_groups.py``.
 
 The sparse vector technique halts after a fixed number of heavy items in total, and pays for each: to see them all it
 needs a threshold far above all groups, and with a threshold that fits the large groups it sees only these. Mechanisms
-that charge users pay for three, however long the stream is. The monitor of [KMS21] does too, but with constants so large
-that it is ahead only in streams of some hundred thousand heavy items. All mechanisms get the same (epsilon, delta),
-for one user over the whole stream.
+that charge users pay for three, however long the stream is. The monitor of [KMS21] does too, but with constants so
+large that it is ahead only in streams of some hundred thousand heavy items. All mechanisms get the same (epsilon,
+delta), for one user over the whole stream.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The sequential stage: for each window in order, test each candidate, charge its holders, exclude users at their limit.
+"""The sequential stage: window by window, test the candidates, charge their holders, exclude users at their limit.
 
-This is what the pipeline runs, in every release mode: ThresholdMonitorEvolving ([KMS21] Algorithm 5) with the accounting
-of target charging ([CL23] Algorithm 5), on columns. `mechanisms.papers.threshold_monitor` is the paper's mechanism alone.
+The pipeline runs this in every release mode: ThresholdMonitorEvolving ([KMS21] Algorithm 5) with the accounting of
+target charging ([CL23] Algorithm 5), on columns. `mechanisms.papers.threshold_monitor` is a library beside it.
 
 Guarantee: with the noise, threshold and hits of a plan, the reports of all windows together are (epsilon, delta)-DP for
 adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L items
