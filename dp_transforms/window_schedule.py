@@ -32,7 +32,7 @@ def parse_utc(text: str) -> int:
     try:
         moment = datetime.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
     except ValueError:
-        raise ValueError(f"{text!r} is no ISO 8601 time. Use one such as 2017-10-01T03:00:00Z.") from None
+        raise ValueError(f"{text!r} is not an ISO 8601 time. Use one such as 2017-10-01T03:00:00Z.") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     seconds = (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) / datetime.timedelta(seconds=1)

@@ -30,9 +30,7 @@ class DomainSource:
         if not isinstance(domain, (ItemDomain, str, os.PathLike)):
             raise ValueError(f"domain must be a path or an ItemDomain, got a {type(domain).__name__}.")
         if not plan.domain_size:
-            raise ValueError(
-                "the plan is one for an open domain. Calibrate it for this list of items, or give no domain."
-            )
+            raise ValueError("the plan is for an open domain. Calibrate it for this list of items, or give no domain.")
         if isinstance(domain, ItemDomain) and domain.labels.nbytes > _MOST_BYTES_IN_JOB_GRAPH:
             raise ValueError(
                 f"a domain that travels in the job graph must have at most {_MOST_BYTES_IN_JOB_GRAPH / 1e6:g} MB, got"
@@ -62,8 +60,8 @@ class DomainSource:
         # The size too: what a plan leaves for sampling and for its threshold is reckoned with the size it states.
         if (domain.size, domain.fingerprint) != (self._size, self._fingerprint):
             raise ValueError(
-                f"the domain ({domain.size:,} items) is not the one of the plan ({self._size:,} items). Give the list"
-                " that the plan was made for, or make a new plan."
+                f"the domain ({domain.size:,} items) is not the domain of the plan ({self._size:,} items). Give the"
+                " list that the plan was made for, or make a new plan."
             )
         return domain
 
@@ -71,7 +69,7 @@ class DomainSource:
 def domain_of_plan(domain: ItemDomain | str | os.PathLike[str] | None, plan: ReleasePlan) -> DomainSource | None:
     """The domain that workers use; None for an open one. Raises ValueError unless it is the plan's."""
     if domain is None and plan.domain_size:
-        raise ValueError(f"the plan is one for a known domain of {plan.domain_size:,} items. Give domain=PATH.")
+        raise ValueError(f"the plan is for a known domain of {plan.domain_size:,} items. Give domain=PATH.")
     return None if domain is None else DomainSource(domain, plan)
 
 

@@ -75,7 +75,7 @@ class FreshKey(beam.Secret):
             return _FRESH_KEYS[self._token]
         except KeyError:
             raise RuntimeError(
-                "the noise key was drawn for one process and this worker is another."
+                "the noise key was drawn in another process, and this worker cannot have it."
                 " Give all workers one key: noise_key=PATH, or --noise-key-file."
             ) from None
 

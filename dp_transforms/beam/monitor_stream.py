@@ -87,7 +87,7 @@ class MonitorStream(beam.PTransform):
         if not isinstance(clock, StreamClock):
             raise ValueError(f"clock must be a StreamClock, got a {type(clock).__name__}.")
         if not isinstance(run_id, str):
-            raise ValueError("run_id must be given: a fresh name for a new run, the old one to go on with a run.")
+            raise ValueError("run_id must be given: a new name for a new run, or the name of the run to continue.")
         check_names(stream=stream, run_id=run_id)
         if driver not in (TIMERS, LOOP):
             raise ValueError(f"driver must be {TIMERS!r} or {LOOP!r}, got {driver!r}.")
@@ -116,7 +116,7 @@ class MonitorStream(beam.PTransform):
         partitions = self._source.partitions()
         names = {partition.name for partition in partitions}
         if not partitions or len(names) != len(partitions):
-            raise StreamError(f"a source must have partitions of different names, got {len(partitions)}.")
+            raise StreamError(f"a source must have partitions with different names, got {len(partitions)} partitions.")
         messages, rejected = begin | "PollPartitions" >> PollPartitions(
             partitions,
             settings,

@@ -160,7 +160,9 @@ class _PollDoFn(KeyedDoFn):
         """One step; a reader that fails is closed, and the error passed on."""
         now = _now_micros()
         if name not in self._partitions:
-            raise StreamError(f"the source has no partition {name!r} any more. Go on with the source of this run.")
+            raise StreamError(
+                f"the source no longer has a partition {name!r}. Use the source that the run was started with."
+            )
         if name not in self._readers:
             since_micros = self._polling.clock.first_arrival_micros(self._settings.schedule)
             self._readers[name] = (self._partitions[name].open(since_micros), now)
@@ -207,8 +209,8 @@ class _PollDoFn(KeyedDoFn):
                 return None
             except OSError as error:  # whether a stop was asked for cannot be told, so nothing may be counted
                 raise StreamError(
-                    f"{on_one_line(self._polling.stop_file)}: the stop file cannot be looked for ({error.strerror})."
-                    " Let every worker see its folder, or name another with --stop-file."
+                    f"{on_one_line(self._polling.stop_file)}: it cannot be known whether the stop file is there"
+                    f" ({error.strerror}). Let every worker see its folder, or name another with --stop-file."
                 ) from None
             self._stop_micros = self._polling.clock.stop_micros(asked_micros)
         return self._stop_micros
@@ -245,7 +247,7 @@ class PollInTimersDoFn(_PollDoFn):
         if started_with != len(self._partitions):  # no window would ever be complete
             raise StreamError(
                 f"the run was started with {started_with} partitions, and the source has {len(self._partitions)} now."
-                " Partitions are fixed for a run: start a new one."
+                " The partitions of a run cannot change: start a new run."
             )
         before = progress.read()
         now = self._poller.restore(before)

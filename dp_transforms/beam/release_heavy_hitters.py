@@ -148,8 +148,8 @@ class ShiftingHeavyHitters(beam.PTransform):
             for flag, getter in (("user", self._user), ("item", self._item)):
                 if isinstance(getter, str) and getter not in names:
                     raise ValueError(
-                        f"{flag}={getter!r} is no field of the input; it has {', '.join(names)}."
-                        f" Name one of them, or give a function."
+                        f"{flag}={getter!r} is not a field of the input, which has {', '.join(names)}."
+                        " Name one of them, or give a function."
                     )
             return _getter(self._user), _getter(self._item)
         if callable(self._user) and callable(self._item):
@@ -209,7 +209,7 @@ def _named_or_pair(field: str | Getter, position: int) -> Getter:
 
 def _checked_pair(pair: Sequence[Any]) -> Sequence[Any]:
     if len(pair) != 2:
-        raise ValueError("the element is no pair (user, item).")
+        raise ValueError("the element is not a pair (user, item).")
     return pair
 
 

@@ -20,7 +20,7 @@ def import_confluent_kafka() -> Any:
         import confluent_kafka.admin
     except ImportError:
         raise StreamError(
-            "Kafka needs the confluent-kafka client. Install it with: pip install 'shifting-heavy-hitters[kafka]'."
+            "Kafka needs the confluent-kafka client. Install it: pip install 'shifting-heavy-hitters[kafka]'."
         ) from None
     return confluent_kafka
 
@@ -55,7 +55,7 @@ def read_client_config_file(path: str) -> dict[str, str]:
             continue
         key, equals, value = stripped.partition("=")
         if not equals or not key.strip():
-            raise StreamError(f"{on_one_line(path)}: line {number} is no setting. Write key=value.")
+            raise StreamError(f"{on_one_line(path)}: line {number} is not a setting. Write key=value.")
         settings[key.strip()] = value.strip()
     return settings
 

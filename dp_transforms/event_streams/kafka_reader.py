@@ -56,7 +56,7 @@ def _parse_position(position: str | None) -> int | None:
     except (ValueError, KeyError, TypeError):
         offset = -1
     if offset is not None and (not isinstance(offset, int) or offset < 0):
-        raise StreamError("a stored position is not one of a Kafka topic. Start the job without it.")
+        raise StreamError("a stored position is not a position in a Kafka topic. Start the job without it.")
     return offset
 
 
@@ -214,12 +214,12 @@ class KafkaReader:
         name = on_one_line(self._partition.name)
         if low is None or offset < low:
             return StreamError(
-                f"the Kafka partition {name} no longer has the offset {offset}: its retention has deleted it before it"
-                " was read. Give the topic a longer retention, and begin a new run."
+                f"the Kafka partition {name} no longer has the offset {offset}: its retention deleted it before it was"
+                " read. Give the topic a longer retention, and start a new run."
             )
         return StreamError(
-            f"the Kafka partition {name} ends before the offset {offset}: it has lost records or was made anew."
-            " Begin a new run."
+            f"the Kafka partition {name} ends before the offset {offset}: it has lost records or was created again."
+            " Start a new run."
         )
 
     def _confirm(self) -> None:

@@ -51,7 +51,7 @@ from dp_transforms.event_streams.stream_source import NEVER, Polled, StreamError
 from dp_transforms.monitoring.event_batch import EventBatch, concatenate
 from dp_transforms.rejected_events import RejectedEvents
 
-CAME_BEHIND = "file came behind one that was read before: the clock was set back"
+CAME_BEHIND = "file came after a later one was read: the clock was set back"
 
 _TEMPORARY_ENDINGS = (".tmp", ".part")
 # Arrow's decoders give none; a file whose content tells wrong offsets leads to the others.
@@ -243,7 +243,7 @@ class FolderReader:
             if isinstance(error, ValueError):
                 self._check_unchanged(path)
                 _check_not_of_the_system(path, error)
-                problem = error.problem if isinstance(error, EventFileError) else "its name is no UTF-8. Rename it."
+                problem = error.problem if isinstance(error, EventFileError) else "its name is not UTF-8. Rename it."
                 is_begun = self._asked_from.file == at.file and self._asked_from.blocks > 0
                 raise _unreadable_error(path, problem, is_begun=is_begun) from None
             raise
@@ -343,21 +343,21 @@ def _folder_time(path: str) -> int:
 
 def _folder_error(path: str) -> StreamError:
     return StreamError(
-        f"{on_one_line(path)}: it is no folder that can be read. Make it on every worker, or check the name."
+        f"{on_one_line(path)}: it is not a folder that can be read. Make it on every worker, or check the name."
     )
 
 
 def _unreadable_error(path: str, problem: str, *, is_begun: bool) -> StreamError:
     remedy = (
-        "Its first events were counted before: begin a new run with files that are whole."
+        "Its first events are already counted: start a new run with complete files."
         if is_begun
-        else "Move it out of the folder, and a mended one in, and start the job again."
+        else "Move it out of the folder, move a repaired one in, and start the job again."
     )
     return StreamError(f"{on_one_line(path)}: {on_one_line(problem)} {remedy}")
 
 
 def _changed_error(path: str) -> StreamError:
     return StreamError(
-        f"{on_one_line(path)}: it changed or went away after its first events were read. Move finished files into the"
-        " folder and leave them there; begin a new run."
+        f"{on_one_line(path)}: it changed or disappeared after its first events were read. Start a new run; move only"
+        " finished files into the folder, and leave them there."
     )

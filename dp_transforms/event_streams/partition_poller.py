@@ -27,7 +27,7 @@ MAX_RECORDS = 50_000
 MAX_SECONDS = 0.2
 _WINDOWS_AT_ONCE = 2_000
 _MOST_POSITIONS = 100_000  # of rejected rows in one element
-_TOO_FAR_AHEAD = "further ahead of its arrival than the clock of the stream allows"
+_TOO_FAR_AHEAD = "time is further ahead of its arrival than the clock of the stream allows"
 _BY_TIME = f"{_TOO_FAR_AHEAD} (position: its time in microseconds)"
 
 
@@ -86,7 +86,7 @@ class PartitionPoller:
         if progress.run != self._run:
             raise StreamError(
                 "the stored state belongs to a run with another plan, clock, stream, run id, noise key, or with other"
-                " fields, formats or schemas of its records. Go on with the same ones, or start a new run."
+                " fields, formats or schemas of its records. Use the same ones, or start a new run."
             )
         return progress
 

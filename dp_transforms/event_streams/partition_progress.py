@@ -64,7 +64,7 @@ class StreamClock:
 
     def __post_init__(self) -> None:
         if self.kind not in (ARRIVAL, EVENT):
-            raise ValueError(f"kind of a clock must be {ARRIVAL!r} or {EVENT!r}, got {self.kind!r}.")
+            raise ValueError(f"the kind of a clock must be {ARRIVAL!r} or {EVENT!r}, got {self.kind!r}.")
         for field in dataclasses.fields(self)[1:]:
             name, value = field.name, getattr(self, field.name)
             if value is None and name == "shown_within_seconds":
@@ -232,7 +232,7 @@ class PartitionProgress:
     def sent(self, window: int, shard: int, messages: int) -> None:
         """Counts messages for one shard of an open window. Raises ValueError for a window that is closed."""
         if window < self.next_window:
-            raise ValueError(f"window {window} is closed here: nothing may be sent for it any more.")
+            raise ValueError(f"window {window} is already closed here: nothing more may be sent for it.")
         self._sent.setdefault(window, [0] * self._shards)[shard] += messages
 
     def close_windows(self, at_most: int) -> list[tuple[int, list[int]]]:
@@ -267,7 +267,7 @@ class PartitionProgress:
         """Binds this partition to count nothing that arrived after this moment, and stops reading until then. Raises
         ValueError if bound, or if it has a stop already."""
         if self.stop_micros is not None:
-            raise ValueError("a partition has one stop, and it stays.")
+            raise ValueError("the partition already has a stop, which cannot be changed.")
         return self._intend(_STOP, micros)
 
     def _intend(self, kind: str, micros: int) -> Intent:
@@ -308,13 +308,15 @@ class PartitionProgress:
             fields = json.loads(data)
             version, stored_shards = (_whole(fields[name], 0, 2**31) for name in ("version", "shards"))
             if version != _VERSION:
-                raise ValueError(f"the progress has version {version}, not {_VERSION}. Go on with that version.")
+                raise ValueError(
+                    f"the stored state has version {version}, not {_VERSION}. Use the release that wrote it."
+                )
             if stored_shards != shards:
-                raise ValueError(f"the run was started with {stored_shards} shards, got {shards}. Go on with as many.")
+                raise ValueError(f"the run was started with {stored_shards} shards, got {shards}. Keep the number.")
             progress = cls(schedule, clock, shards)
             progress._restore(fields)
         except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError, UnicodeDecodeError):
-            raise ValueError("the progress is damaged. Go on from an older state, or start the run again.") from None
+            raise ValueError("the stored state is damaged. Use an older state, or start a new run.") from None
         return progress
 
     def _restore(self, fields: dict[str, Any]) -> None:

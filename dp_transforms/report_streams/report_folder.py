@@ -87,7 +87,7 @@ class ReportFolder:
         check_same_run(f"the folder {self.path!r}", found, header)
         if file_format != self.file_format:
             raise StreamError(
-                f"the folder {self.path!r} holds {file_format} files, not {self.file_format}: keep to it."
+                f"the folder {self.path!r} holds {file_format} files, not {self.file_format}. Use the same format."
             )
         # Its own header goes into all files: the sentence of the guarantee may be worded anew in a later release.
         return ReportFolderWriter(folder, found, file_format)
@@ -183,14 +183,14 @@ def _read_window(path: pathlib.Path, header: ReportHeader) -> WindowReport:
     held = list(reports)
     is_own = found == header and len(held) == 1 and held[0].stream == header.stream
     if not is_own or path.name != _window_name(held[0], path.suffix[1:]):
-        raise ReportFileError(f"{str(path)!r} is no window of this run. Move it away.")
+        raise ReportFileError(f"{str(path)!r} is not a window of this run. Move it away.")
     return held[0]
 
 
 def _read_header(folder: pathlib.Path) -> tuple[ReportHeader, str]:
     fields = _read_fields(folder / _HEADER, {"header", "file_format"})
     if fields["file_format"] not in tuple(FILE_FORMATS):  # which takes a list or an object as well
-        raise ReportFileError(f"{str(folder / _HEADER)!r} names no format of its files.")
+        raise ReportFileError(f"{str(folder / _HEADER)!r} does not name the format of its files.")
     return ReportHeader.from_fields(fields["header"]), fields["file_format"]
 
 
@@ -215,7 +215,7 @@ def _line(fields: dict[str, Any]) -> bytes:
 def _check_run_id(folder: pathlib.Path, header: ReportHeader, run_id: str | None) -> None:
     if run_id is not None and header.run_id != run_id:
         raise StreamError(
-            f"the folder {str(folder)!r} belongs to another run: its run_id is {header.run_id!r}, that of this run"
+            f"the folder {str(folder)!r} belongs to another run: its run_id is {header.run_id!r}, and this run has"
             f" {run_id!r}. Name another folder."
         )
 
@@ -245,6 +245,6 @@ def _folder_errors(folder: pathlib.Path) -> Iterator[None]:
         raise StreamError(f"the folder {str(folder)!r} cannot be used: {error}") from error
     except OSError as error:
         raise StreamError(
-            f"the folder {str(folder)!r} cannot be used: {error.strerror}. It must be one that all workers can write,"
-            " on a file system with hard links and free space."
+            f"the folder {str(folder)!r} cannot be used: {error.strerror}. All workers must be able to write to"
+            " it, and its file system must have hard links and free space."
         ) from error

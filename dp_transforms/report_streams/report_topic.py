@@ -132,7 +132,7 @@ class ReportTopic:
             while ends:
                 if time.monotonic() > deadline:
                     raise StreamError(
-                        f"the topic {self.topic!r} could not be read to its end in {_WAIT_SECONDS:.0f} s: the broker is"
+                        f"the topic {self.topic!r} could not be read to its end in {_WAIT_SECONDS:.0f} s. The broker is"
                         " slow, or another producer holds a transaction open. Try again later."
                     )
                 for message in consumer.consume(_CONSUME, timeout=0.1):
@@ -331,11 +331,11 @@ def _kafka_errors(topic: str) -> Iterator[None]:
         code = error.args[0]
         if code.code() in (kafka.KafkaError._FENCED, kafka.KafkaError.PRODUCER_FENCED):
             raise StreamError(
-                f"the topic {topic!r}: another worker has taken over this run; this one has written nothing more."
+                f"the topic {topic!r}: another worker has taken over this run. This worker wrote nothing more."
             ) from error
         if code.code() == kafka.KafkaError.MSG_SIZE_TOO_LARGE:
             raise StreamError(
-                f"the topic {topic!r} takes no record as large as a report of this run, which was not written: raise"
-                " its max.message.bytes (docs/deploy.md), and the run can go on."
+                f"the topic {topic!r} does not take a record as large as a report of this run, which was not"
+                " written. Raise its max.message.bytes (docs/deploy.md); then the run can go on."
             ) from error
         raise StreamError(f"the topic {topic!r} cannot be used ({error_name(error)}). Check the brokers.") from error

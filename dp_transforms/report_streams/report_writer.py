@@ -67,20 +67,20 @@ def end_key(stream: str) -> str:
 
 def check_stream(stream: str, header: ReportHeader) -> None:
     if stream != header.stream:
-        raise StreamError("a report belongs to another stream than the sink: each stream needs a sink of its own.")
+        raise StreamError("the report and the sink belong to different streams. Give each stream a sink of its own.")
 
 
 def second_answer(place: str, key: str) -> StreamError:
     """key: stream and window, both public."""
     return StreamError(
-        f"{place}: the window {key!r} was answered before with another answer; nothing was written. Two runs share the"
-        " run id, or the noise key or the log has changed: start a new run, with a budget of its own."
+        f"{place}: the window {key!r} already has another answer; nothing was written. Two runs share the run id, or"
+        " the noise key or the log has changed. Start a new run, with a budget of its own."
     )
 
 
 def second_end(place: str) -> StreamError:
     return StreamError(
-        f"{place}: the run was ended before, after another number of windows; nothing was written. Start a new run."
+        f"{place}: the run has already ended, after another number of windows; nothing was written. Start a new run."
     )
 
 
@@ -90,12 +90,12 @@ def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> Non
         here, given = getattr(found, name), getattr(header, name)
         if here != given:
             raise StreamError(
-                f"{place} belongs to another run: its {name} is {here!r}, that of this run {given!r}. Name another"
-                " place, or give this run the same one to go on with it."
+                f"{place} belongs to another run: its {name} is {here!r}, and this run has {given!r}. Name another"
+                " place, or give this run the same one to continue it."
             )
     if found.plan != header.plan:
         raise StreamError(
-            f"{place} belongs to run {header.run_id!r} with another plan: a run keeps its plan to the end. Start a new"
+            f"{place} belongs to run {header.run_id!r} with another plan. A run keeps its plan to the end: start a new"
             " run, with a new run id and another place."
         )
 

@@ -103,7 +103,7 @@ def _decode_avro(value: bytes) -> tuple[str, TopicRecord]:
     fingerprint = stream.read(_FINGERPRINT_BYTES)
     index = next((index for index, (known, _) in enumerate(_schemas()) if known == fingerprint), None)
     if index is None:
-        raise ReportFileError("the fingerprint of a record is of none of the schemas of reports.")
+        raise ReportFileError("the fingerprint of a record belongs to no schema of reports.")
     try:
         if index == _REPORT:
             run_id: Any = fastavro.schemaless_reader(stream, "string", None)
@@ -113,7 +113,7 @@ def _decode_avro(value: bytes) -> tuple[str, TopicRecord]:
     except ReportFileError:
         raise
     except (EOFError, IndexError, ValueError, OverflowError, MemoryError) as error:
-        raise ReportFileError("a record is no Avro datum of its schema.") from error
+        raise ReportFileError("a record is not an Avro datum of its schema.") from error
     if stream.tell() != len(value):
         raise ReportFileError("a record holds more than its Avro datum.")
     if index == _REPORT:
