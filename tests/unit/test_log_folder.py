@@ -220,7 +220,7 @@ def test_a_file_that_comes_without_changing_the_time_of_the_folder_is_found(tmp_
 
 
 def test_no_folder_and_strange_positions(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(StreamError, match="no folder that can be read"):
+    with pytest.raises(StreamError, match="not a folder that can be read"):
         LogFolder(str(tmp_path / "none"), EventFields()).partitions()
     with pytest.raises(ValueError, match=r"settle_seconds must be 0\.1 to 3600, got 0"):
         LogFolder(str(tmp_path), EventFields(), 0)
