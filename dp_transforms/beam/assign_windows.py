@@ -121,8 +121,16 @@ class PackPairsDoFn(KeyedDoFn):
             shards=self._sharding.shards,
         )
         for slab, shard, part in pairs:
-            element = ((slab, shard), part.to_bytes())
-            yield TimestampedValue(element, max_timestamp(schedule, slab)) if self._stamp else element
+            yield for_shard(schedule, slab, shard, part.to_bytes(), stamp=self._stamp)
+
+
+def for_shard(schedule: WindowSchedule, slab: int, shard: int, packed: bytes, *, stamp: bool) -> object:
+    """The element that sends packed content to one shard of a slab: ``((slab, shard), packed)``.
+
+    stamp: with the last instant of its window as timestamp, for streams, whose slabs are single windows.
+    """
+    element = ((slab, shard), packed)
+    return TimestampedValue(element, max_timestamp(schedule, slab)) if stamp else element
 
 
 def max_timestamp(schedule: WindowSchedule, window: int) -> Timestamp:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import apache_beam as beam
-from apache_beam.transforms.window import TimestampedValue
 
-from dp_transforms.beam.assign_windows import Sharding, max_timestamp, window_per_slide
+from dp_transforms.beam.assign_windows import Sharding, for_shard, window_per_slide
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
@@ -68,5 +67,4 @@ class DrawZeroItemsDoFn(KeyedDoFn):
             windows_per_slab=self._sharding.windows_per_slab,
             shards=self._sharding.shards,
         ):
-            element = ((slab, shard), cells.to_bytes())
-            yield (TimestampedValue(element, max_timestamp(self._settings.schedule, slab)) if self._stamp else element)
+            yield for_shard(self._settings.schedule, slab, shard, cells.to_bytes(), stamp=self._stamp)

@@ -57,7 +57,7 @@ CAME_BEHIND = "file came after a later one was read: the clock was set back"
 _TEMPORARY_ENDINGS = (".tmp", ".part")
 # None: from Arrow's decoders. The others: from files whose content holds wrong offsets.
 _ERRORS_OF_CONTENT = (None, errno.EINVAL, errno.EOVERFLOW, errno.EFBIG)
-_LOOK_SECONDS = 0.2  # between two looks while a poll waits
+_LIST_AGAIN_SECONDS = 0.2  # between two listings while a poll waits
 # A folder's modification time is coarse: for this long after it, files may come without changing it again.
 _FOLDER_TIME_NANOS = 2_000_000_000
 
@@ -106,7 +106,7 @@ class FolderPartition:
 
 
 class FolderReader:
-    """Remembers the names that it has seen, so that a look at a folder with many old files costs one listing.
+    """Remembers the names that it has seen, so that a poll of a folder with many old files costs one listing.
 
     since_micros: files that came before it are not opened.
     """
@@ -125,7 +125,7 @@ class FolderReader:
         self._seen: dict[str, int] = {}  # name -> inode, at the last listing
         self._waiting: list[FolderFile] = []  # a heap
         self._has_listed = False
-        self._complete_to_ns = 0  # wall clock before the last look: all that came earlier is known
+        self._complete_to_ns = 0  # wall clock before the last listing: all that came earlier is known
         self._listed_folder_ns: int | None = None  # the folder's time at the last listing, None: list again
 
     def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
@@ -142,7 +142,7 @@ class FolderReader:
                     is_at_end = not self._is_settling()
                     if found.records or time.monotonic() >= deadline:
                         break
-                    time.sleep(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
+                    time.sleep(min(_LIST_AGAIN_SECONDS, max(0.0, deadline - time.monotonic())))
                     continue
             is_at_end = False
             self._give(found)
@@ -152,7 +152,7 @@ class FolderReader:
         return found.polled(self._position.to_text(), is_at_end)
 
     def confirm_end(self) -> bool:
-        """See `PartitionReader`: a poll that finds the end has looked at the folder itself."""
+        """See `PartitionReader`: a poll that finds the end has listed the folder itself."""
         return self._is_at_end
 
     def confirm_passed(self) -> bool:
@@ -170,7 +170,7 @@ class FolderReader:
         return os.path.join(self._folder.path, name)
 
     def _list(self, found: _Found) -> None:
-        """Puts new files into the heap, if the folder may have changed since the last look."""
+        """Puts new files into the heap, if the folder may have changed since the last listing."""
         self._complete_to_ns = now_ns = time.time_ns()
         folder_ns = _folder_time(self._folder.path)
         if folder_ns == self._listed_folder_ns:

@@ -163,7 +163,7 @@ def test_one_writer_writes_all_and_commits_before_a_bundle_ends(sink, log):
 def test_a_writer_that_failed_is_closed_and_commits_nothing(sink, log):
     with pytest.raises(Exception, match="the disk is gone"):
         write(SlowSink(sink, KEYS[2]), ended=())
-    # That it is closed before the next bundle, and not with its worker: tests/beam/test_report_writers.py.
+    # That it is closed before the next bundle, and not with its worker: tests/beam/test_write_report_stream_writers.py.
     assert log == ["open", "write", "write", "write", "close"]
     assert sink.read("run-1") == (HEADER, REPORTS[:3], None)
 
