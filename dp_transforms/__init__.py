@@ -35,9 +35,11 @@ Map of the package, from what knows nothing to what knows all:
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # what typing has, without its 10 ms: `shh` loads this module before it can be stopped in order
 if TYPE_CHECKING:
+    from typing import Any
+
     from dp_transforms.accounting.release_plan import ReleasePlan
     from dp_transforms.beam.monitor_stream import MonitorStream
     from dp_transforms.beam.read_events import ReadEvents

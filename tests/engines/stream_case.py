@@ -19,7 +19,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.monitor_stream import MonitorStream
-from dp_transforms.beam.write_report_stream import WriteRejectedFolder, WriteReportStream
+from dp_transforms.beam.write_rejected import WriteRejectedFolder
+from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.partition_progress import StreamClock

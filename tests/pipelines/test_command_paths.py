@@ -212,7 +212,7 @@ def test_the_demo_removes_nothing_through_a_link(
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "file").write_text("precious")
     (folder / "demo").symlink_to(tmp_path / "others")
-    with pytest.raises(SystemExit, match=r"cannot be made anew: File exists\. Move away what is there."):
+    with pytest.raises(SystemExit, match=r"cannot be made again: File exists\. Move away what is there."):
         demo()
     assert os.listdir(tmp_path / "others") == ["file"]
 

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import stat
+import tempfile
 
 import fastavro
 import pyarrow as pa
@@ -14,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.replay_logs import BUDGET, FEW, MANY, START, iso, log_rows, write_log, write_parquet
-from tests.helpers.shh_process import error_line, shh
+from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import error_line
+from tests.helpers.shh_process import shh as shh_process
 
 
 @pytest.fixture
@@ -220,7 +223,7 @@ def test_windows_are_aligned_to_the_start_and_may_slide(parquet_log: pathlib.Pat
         (["log.parquet", "--output", "taken.avro"], "--output"),
         (["log.parquet", "--output", "no/such/folder.avro"], "No such file or directory"),
         (["log.parquet", "--output", "x" * 250 + ".avro"], "File name too long"),
-        (["log.parquet", "--output", "same.jsonl", "--dead-letter", "./same.jsonl"], "one file"),
+        (["log.parquet", "--output", "same.jsonl", "--dead-letter", "./same.jsonl"], "name the same file"),
         (["log.parquet", "--stream", "a\x1bb"], "--stream"),
         (["log.parquet", "--run-id", ""], "--run-id"),
         (["log.parquet", "--dead-letter", "taken.avro"], "--dead-letter"),
@@ -274,12 +277,12 @@ def test_beam_options_pass_through(parquet_log: pathlib.Path, tmp_path: pathlib.
         assert "Beam has no option" in error_line(shh(*words, "--", typo, cwd=tmp_path))
     refused = shh(*words, *workers, cwd=tmp_path)
     assert "--noise-key-file" in error_line(refused)
-    result = shh(*words, "--noise-key-file", key, *workers, cwd=tmp_path)
+    result = shh_process(*words, "--noise-key-file", key, *workers, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert items_by_window(read_report(tmp_path / "report.jsonl")[1]) == EXPECTED
 
 
-def test_planted_users_appear_nowhere(tmp_path: pathlib.Path) -> None:
+def test_planted_users_appear_nowhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 users that can be recognised, some of them in broken rows: in no report, log, error or file left behind."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -288,10 +291,11 @@ def test_planted_users_appear_nowhere(tmp_path: pathlib.Path) -> None:
     lines += [f'{{"user": "planted-{n}" "item"' for n in range(5)]
     (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
     words = ["replay", "log.jsonl", *BUDGET, "--output", "report.jsonl", "--dead-letter", "bad.jsonl"]
-    result = shh(*words, cwd=tmp_path, TMPDIR=str(scratch))
+    result = shh_process(*words, cwd=tmp_path, TMPDIR=str(scratch))
     assert result.returncode == 0, result.stderr
     assert "news" in (tmp_path / "report.jsonl").read_text()
     assert "10 unreadable" in result.stderr
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     stopped = shh(*words, "--max-bad-fraction", "0", cwd=tmp_path, TMPDIR=str(scratch))
     texts = [result.stdout, result.stderr, stopped.stdout, stopped.stderr]
     left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "log.jsonl"]

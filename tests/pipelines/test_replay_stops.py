@@ -15,7 +15,8 @@ import pytest
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.pipeline_errors import told_in_one_line
 from tests.helpers.replay_logs import BUDGET, write_log
-from tests.helpers.shh_process import ROOT, shh
+from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import ROOT
 from tests.helpers.small_runs import key_file
 
 
