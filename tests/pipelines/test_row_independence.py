@@ -237,8 +237,12 @@ def test_cells_with_line_ends_are_read_where_it_was_declared(
             "".join(WITHOUT_ITEM),
             "none of its first 100 lines has a field 'item'. Name it with --item-field.",
         ),
-        ("log.jsonl", "".join(OTHERS_JSON).replace(f'"{TIME}"', "1577838600"), "Give it with --time-unit s, ms or us."),
-        ("log.csv", "".join([CSV_HEADER, *["u,i,1577838600\n"] * 200]), "Give it with --time-unit s, ms or us."),
+        (
+            "log.jsonl",
+            "".join(OTHERS_JSON).replace(f'"{TIME}"', "1577838600"),
+            "Give the unit with --time-unit s, ms or us.",
+        ),
+        ("log.csv", "".join([CSV_HEADER, *["u,i,1577838600\n"] * 200]), "Give the unit with --time-unit s, ms or us."),
         ("log.jsonl", "".join(OTHERS_CSV), "is a JSON object. Write one object per line."),
     ],
 )
