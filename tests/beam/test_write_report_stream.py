@@ -97,7 +97,7 @@ def test_a_stream_without_reports_ends_and_one_without_an_end_does_not(sink, tmp
 def test_a_second_answer_fails_the_run_and_is_written_nowhere(sink):
     write(sink, ended=())
     before = contents(sink.path)
-    with pytest.raises(Exception, match="was answered before with another answer") as caught:
+    with pytest.raises(Exception, match="already has another answer") as caught:
         write(sink, [report(0, "secret label")])
     assert "secret label" not in str(caught.value)
     assert contents(sink.path) == before

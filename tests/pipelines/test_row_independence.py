@@ -209,7 +209,7 @@ def test_damage_and_wrong_quotes_publish_nothing(
                 ["stream", "--folder", "logs", *PLAN, *KEY, *HISTORY, *options, "--output", f"out-{name}"], capsys
             )
             # Depending on whether its first rows were given in a poll of their own.
-            assert "Move it out of the folder" in err or "begin a new run" in err
+            assert "Move it out of the folder" in err or "start a new run" in err
             assert not any('"item"' in report.read_text() for report in (folder / f"out-{name}").rglob("*.json*"))
         assert code == 1, err
         for word in words:
