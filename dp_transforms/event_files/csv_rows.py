@@ -4,9 +4,8 @@ The rules are those of Arrow's parser: a quote opens where it is the first chara
 one; the next single one closes it, and all up to the delimiter is plain text, quotes too. The parser lets an open quote
 run over line ends whatever its options are, so the lines are checked before it sees them.
 
-By default (`row_of_each_line`) a row is a line and a cell holds no line end: a line is
-rejected if a quote is left open in it, or if a carriage return is anywhere but at its end. This depends on the line
-alone.
+By default (`row_of_each_line`) a row is a line and a cell holds no line end: a line is rejected if a quote is left open
+in it, or if a carriage return is anywhere except at its end. This depends on the line alone.
 
 If cells are declared to hold line ends (`rows_over_lines`), where a row begins depends on all that comes before it. So
 the whole file must be quoted correctly: a quote only around a cell, or doubled inside one. Anything else is an error

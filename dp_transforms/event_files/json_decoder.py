@@ -1,10 +1,10 @@
 """JSON lines -> columns. Arrow reads blocks of plain lines; blocks with anything odd are read line by line.
 
-Both ways give the same events and the same rejected lines (tests/unit/test_event_files_json.py compares them), so
-what is accepted does not depend on where a block begins or on what else is in it. A line is broken if it is not a
+Both ways return the same events and reject the same lines (tests/unit/test_event_files_json.py compares them), so what
+is accepted does not depend on where a block begins or on what else is in it. A line is broken if it is not a
 JSON object, holds NaN or an infinity, repeats one of the three fields, nests deeper than MAX_DEPTH or holds more than
-MAX_VALUES. A byte order mark at the front of any line is passed over: a file may be several that were joined, and
-which of its lines comes first must not matter.
+MAX_VALUES. A byte order mark at the front of any line is ignored: a file may be several that were joined, and which
+of its lines comes first must not matter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CSV logs: cells as text, quoting, rows that are no rows, blocks of any size."""
+"""CSV logs: cells as text, quoting, lines that are not rows, blocks of any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet logs: round trips over column types and row groups, rejected rows, schemas that cannot serve, damage."""
+"""Parquet logs: round trips over column types and row groups, rejected rows, schemas that cannot be used, damage."""
 
 from __future__ import annotations
 
