@@ -80,7 +80,7 @@ def test_a_predicate_that_raises_is_charged_and_ends_it() -> None:
     with pytest.raises(KeyError):
         held.ask(raises_from(5000))
     assert limit.used == 1
-    with pytest.raises(Halted, match="paid for"):
+    with pytest.raises(Halted, match="or an exception charged"):
         held.ask(raises_from(7000))
     assert limit.used == 1
     assert other.ask(lambda value: True) == 4
