@@ -14,7 +14,7 @@ import pytest
 
 from dp_transforms import ReleasePlan, WindowSchedule
 from tests.canaries.places import MEASURED_BY, documented
-from tests.pipeline_helpers import key_file
+from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 

@@ -19,19 +19,16 @@ from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.rejected_events import RejectedEvents
-from tests.oracle import oracle_reports
-from tests.pipeline_helpers import (
+from tests.helpers.beam_pipelines import Collected, local_pipeline, pairs_of, run_monitor
+from tests.helpers.oracle import oracle_reports
+from tests.helpers.small_runs import (
     MICROS,
     RUN_ID,
     SECRET,
     START,
-    Collected,
     batches_of,
     key_file,
-    local_pipeline,
-    pairs_of,
     random_log,
-    run_monitor,
     settings_of,
     small_plan,
 )

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counts
+from dp_transforms.beam.count_for_operator import LATE_BATCHES
 from dp_transforms.beam.gather_counted import GatherCountedDoFn
 from dp_transforms.beam.monitor_heavy_hitters import CountedMonitorDoFn, _with_key
 from dp_transforms.beam.monitor_stream import MonitorStream
@@ -21,47 +21,24 @@ from dp_transforms.monitoring.counted_messages import holder_messages, pair_mess
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.monitoring.window_report import RunEnded
-from tests.beam.test_monitor_do_fn import Bag, Cell, HeldSecret
-from tests.memory_stream import BROKEN, Arrival, MemoryStream
-from tests.oracle import oracle_reports, oracle_transcript
-from tests.pipeline_helpers import (
+from tests.helpers.beam_pipelines import LocalCounter, local_pipeline
+from tests.helpers.cells import cells_by_position
+from tests.helpers.do_fn_state import Bag, Cell, HeldSecret
+from tests.helpers.memory_stream import BROKEN, Arrival, MemoryStream
+from tests.helpers.oracle import oracle_reports, oracle_transcript
+from tests.helpers.small_runs import (
     MICROS,
     RUN_ID,
     SECRET,
     START,
-    Collected,
-    LocalCounter,
     batch_of,
-    key_file,
-    local_pipeline,
     random_log,
     settings_of,
     small_plan,
 )
+from tests.helpers.stream_runs import CLOCK, Ran
 
 DOMAIN = (*(f"item-{number}" for number in range(0, 12, 2)), *(f"nobody's-{number}" for number in range(30)))
-CLOCK = StreamClock(allowed_lateness_seconds=20, out_of_order_seconds=0, idle_timeout_seconds=0.2)
-
-
-class Ran:
-    """Runs monitors of streams in one pipeline, by name: their reports, ends and rejected rows, and the numbers."""
-
-    def __init__(self, tmp_path, streams, **common):
-        pipeline, key = local_pipeline(), key_file(tmp_path)
-        seen = {}
-        for name, (source, plan, arguments) in streams.items():
-            settled = {"clock": CLOCK, "noise_key": key, "run_id": RUN_ID, "driver": "loop", "poll_seconds": 0.05}
-            output = pipeline | name >> MonitorStream(source, plan, **{**settled, **common, **arguments})
-            seen[name] = [Collected(), Collected(), Collected()]
-            for collected, label, found in zip(seen[name], output._fields, output, strict=True):
-                _ = found | f"{name} {label}" >> collected.sink()
-        result = pipeline.run()
-        result.wait_until_finish()
-        self.counts = operator_counts(result)
-        self.stamps = {name: [stamp.micros for _, stamp in found[0].stamped] for name, found in seen.items()}
-        self.reports, self.ended, self.rejected = (
-            {name: found[kind].values for name, found in seen.items()} for kind in range(3)
-        )
 
 
 def ordered_log(plan, seed, events=1000):
@@ -385,11 +362,4 @@ def test_messages_stay_under_their_limit_and_add_up_to_the_whole():
         assert max(map(len, blobs)) <= limit
         assert (len(blobs) > len(cells)) == (limit == 265), "cells were cut too"
         merged = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs])
-        assert contents(merged) == contents(cells)
-
-
-def contents(cells):
-    return [
-        (int(window), int(item), sorted(cells.holders[low:high].tolist()))
-        for window, item, low, high in zip(cells.windows, cells.items, cells.splits, cells.splits[1:], strict=False)
-    ]
+        assert cells_by_position(merged) == cells_by_position(cells)

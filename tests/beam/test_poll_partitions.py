@@ -13,9 +13,9 @@ from dp_transforms.beam.poll_partitions import PollInTimersDoFn, PollPartitions
 from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.user_pairs import UserPairs
-from tests.beam.test_monitor_do_fn import Cell, HeldSecret, Timer
-from tests.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, MemoryStream
-from tests.pipeline_helpers import MICROS, SECRET, START, settings_of, small_plan
+from tests.helpers.do_fn_state import Cell, HeldSecret, Timer
+from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, MemoryStream
+from tests.helpers.small_runs import MICROS, SECRET, START, settings_of, small_plan
 
 SHARDS = 2
 PLAN = small_plan(3)

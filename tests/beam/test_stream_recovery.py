@@ -24,10 +24,10 @@ from dp_transforms.beam.poll_partitions import PollPartitions
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.window_report import RunEnded
-from tests.beam.test_monitor_do_fn import Bag, Cell, HeldSecret, Timer
-from tests.beam.test_monitor_stream import contents
-from tests.memory_stream import Arrival, MemoryPartition
-from tests.pipeline_helpers import MICROS, START, settings_of, small_plan
+from tests.helpers.cells import cells_by_position
+from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
+from tests.helpers.memory_stream import Arrival, MemoryPartition
+from tests.helpers.small_runs import MICROS, START, settings_of, small_plan
 
 PLAN = small_plan(6, sliding=2, max_items_per_user=1, hits_per_user=2, window_seconds=60)
 CLOCK = StreamClock(allowed_lateness_seconds=10, out_of_order_seconds=5, idle_timeout_seconds=8)
@@ -144,7 +144,9 @@ class Engine:
     def compare(self, group):
         """What a shard of a window holds, against what it ever held."""
         key, blobs = group
-        content = contents(ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs])) if blobs else []
+        content = (
+            cells_by_position(ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs])) if blobs else []
+        )
         assert self.contents.setdefault(key, content) == content, "a window has two contents"
 
     def take(self, outputs):

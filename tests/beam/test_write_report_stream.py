@@ -25,7 +25,7 @@ from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, RunEnded,
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportFolder, ReportTopic
-from tests.pipeline_helpers import Collected, local_pipeline
+from tests.helpers.beam_pipelines import Collected, local_pipeline
 
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0})

@@ -26,8 +26,8 @@ from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportSink
-from tests.oracle import Event, Transcript, oracle_transcript
-from tests.pipeline_helpers import MICROS, MINUTE, RUN_ID, SECRET, settings_of, small_plan
+from tests.helpers.oracle import Event, Transcript, oracle_transcript
+from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, SECRET, settings_of, small_plan
 
 STREAM = "events"
 FIELDS = EventFields("user", "item", "time", "us")

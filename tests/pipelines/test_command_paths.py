@@ -24,7 +24,7 @@ from tests.pipelines.command_paths import (
     READ_FOLDERS,
     REPORT,
     WRITTEN,
-    flag,
+    lines_that_write,
     make_inputs,
     no_waiting,
     path_parameters,
@@ -145,15 +145,6 @@ def planted_and_run(
     assert "Traceback" not in told
     assert code == 0 or (code == 1 and told.splitlines()[-1].startswith("shh: "))
     return code, told
-
-
-def lines_that_write() -> list[tuple[str, list[str], str]]:
-    """(name, words, what they write) for all that the tables hold."""
-    return [
-        (f"{command} {flag(option)} {output}", [*words, flag(option), output], output)
-        for (command, option), (words, outputs) in WRITTEN.items()
-        for output in outputs
-    ]
 
 
 @pytest.mark.parametrize("kind", LINKS)

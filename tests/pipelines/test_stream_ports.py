@@ -18,7 +18,7 @@ from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.stream_engine import started_engine
 from dp_transforms.pipelines.stream_ports import check_ports, check_worker_pool
 from dp_transforms.pipelines.stream_request import EngineChoice
-from tests.pipeline_helpers import key_file
+from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PATIENCE_SECONDS = 300

@@ -9,7 +9,7 @@ import pytest
 
 from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys
 from dp_transforms.monitoring.query_noise import CappedSumNoise
-from tests.statistical.tools import (
+from tests.helpers.sampling_checks import (
     SECRET,
     chi_squared_rejects,
     correlation_rejects,

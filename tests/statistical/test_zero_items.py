@@ -20,7 +20,7 @@ from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.zero_items import ZeroItemDraws, binomial_integers, draw_zero_items
 from dp_transforms.noise_distribution import capped_sum_upper_tail
 from dp_transforms.window_schedule import WindowSchedule
-from tests.statistical.tools import FALSE_ALARM, SECRET, chi_squared_rejects, laplace_tail, too_many
+from tests.helpers.sampling_checks import FALSE_ALARM, SECRET, chi_squared_rejects, laplace_tail, too_many
 
 ONE = 1 << 128
 WINDOWS = 15_000

@@ -12,8 +12,8 @@ from dp_transforms.auditing.query_law import CappedSumLaw, Result, ThresholdLaw,
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold
 from dp_transforms.noise_distribution import probability
-from tests.privacy.adversary import Action, extract_kernel
-from tests.privacy.exact_monitor import settings_for
+from tests.helpers.adversary import Action, extract_kernel
+from tests.helpers.exact_monitor import settings_for
 
 REACH = 80  # of the noise in the sums below; at scale 2 nothing is left beyond
 EPSILON = 0.5

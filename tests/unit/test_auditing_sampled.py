@@ -33,7 +33,7 @@ from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
-from tests.privacy.exact_monitor import settings_for
+from tests.helpers.exact_monitor import settings_for
 
 RUNS = 3_000
 SECRET = bytes(range(40, 80))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.event_files import EventFields, EventFileError, avro, avro_container, avro_records, find_log_chunks
-from tests.unit.event_files_oracle import SECRET, avro_schema, expected, read_all, write_avro
+from tests.helpers.event_files_oracle import SECRET, avro_schema, expected, read_all, write_avro
 
 TIME = 1_506_826_800_000_000
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}

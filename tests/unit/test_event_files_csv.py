@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.event_files import EventFields, EventFileError, csv_lines, find_log_chunks, hint_of_log, line_blocks
-from tests.unit.event_files_oracle import SECRET, Event, expected, read_all, write_csv
+from tests.helpers.event_files_oracle import SECRET, Event, expected, read_all, write_csv
 
 TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.event_files import EventFields, find_log_chunks, hint_of_log, id_columns, json_lines, line_blocks
-from tests.unit.event_files_oracle import SECRET, expected, read_all, write_json
+from tests.helpers.event_files_oracle import SECRET, expected, read_all, write_json
 
 TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000

@@ -20,7 +20,7 @@ from dp_transforms.event_files import (
     parquet,
     read_log_chunk,
 )
-from tests.unit.event_files_oracle import SECRET, expected, read_all, read_chunks, write_parquet
+from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_chunks, write_parquet
 
 UTC = datetime.UTC
 MOMENT = datetime.datetime(2017, 10, 1, 3, 0, 0, 123_456, UTC)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.event_files.times import iso_micros, parse_times
-from tests.unit.event_files_oracle import oracle_micros
+from tests.helpers.event_files_oracle import oracle_micros
 
 _MISSING, _BAD = 1, 5
 

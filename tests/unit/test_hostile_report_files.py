@@ -22,7 +22,7 @@ from dp_transforms.report_files import (
     decode_report,
     encode_report,
 )
-from tests.unit.report_samples import (
+from tests.helpers.report_samples import (
     COUNTS,
     ENDINGS,
     HEADER,

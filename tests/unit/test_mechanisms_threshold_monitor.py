@@ -16,15 +16,11 @@ from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNois
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
 from dp_transforms.mechanisms.release_rule import Release
-from dp_transforms.noise_distribution import capped_sum_upper_tail, probability
-from tests.privacy.branching import exact_law, hockey_stick, sampled_law
+from dp_transforms.noise_distribution import capped_sum_upper_tail
+from tests.helpers.branching import exact_law, hockey_stick, sampled_law
+from tests.helpers.threshold_monitors import SMALL, key, top_probability
 
-SMALL = {"wide_epsilon": 0.05, "narrow_epsilon": 0.5, "cap": 2}
 Bits = tuple[bool, ...]
-
-
-def key(seed: int) -> bytes:
-    return random.Random(seed).randbytes(32)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -128,17 +124,6 @@ def test_the_static_and_the_evolving_monitor_agree_on_a_database_that_does_not_c
 # ---------------------------------------------------------------------------------------------------------------------
 # Exact laws of small monitors
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def top_probability(margin: int) -> float:
-    """``Pr[W + min(V, cap) >= margin]``, summed over all V."""
-    wide, narrow, cap = SMALL["wide_epsilon"], SMALL["narrow_epsilon"], SMALL["cap"]
-    a = math.exp(-wide)
-
-    def above(m: int) -> float:
-        return a**m / (1 + a) if m >= 1 else 1 - a ** (1 - m) / (1 + a)
-
-    return math.fsum(probability(narrow, v) * above(margin - min(v, cap)) for v in range(-160, 161))
 
 
 def law_of_bits(

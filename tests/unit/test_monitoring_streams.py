@@ -14,9 +14,9 @@ from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.monitoring.zero_items import ZeroItemDraws, ZeroItemsOfWindows, draw_zero_items
-from tests.pipeline_helpers import batches_of
-from tests.unit.test_core_against_oracle import SECRET, START, busy_log, monitor_settings
-from tests.unit.test_monitoring_zero_cells import content
+from tests.helpers.cells import cells_by_label
+from tests.helpers.core_runs import START, busy_log, monitor_settings
+from tests.helpers.small_runs import SECRET, batches_of
 
 ITEMS = tuple(f"item {number}" for number in range(40))
 SHARDS = 3
@@ -30,7 +30,7 @@ def test_items_that_nobody_holds_are_the_same_window_by_window(release: str, thr
     domain = DomainTable.of_labels(pa.array(ITEMS, pa.string()), keys.item_ids)
     wanted: dict[tuple[int, int], list] = {}
     for slab, shard, cells in draw_zero_items(domain, chosen, keys, windows_per_slab=2, shards=SHARDS):
-        for (window, item), holders in content(cells):
+        for (window, item), holders in cells_by_label(cells):
             assert window // 2 == slab
             assert holders == []
             wanted.setdefault((window, shard), []).append(item)
@@ -39,9 +39,9 @@ def test_items_that_nobody_holds_are_the_same_window_by_window(release: str, thr
     for window, shard in itertools.product(range(chosen.schedule.horizon), range(SHARDS)):
         part = one_by_one.cells(window, shard)
         if part is not None:
-            assert {at for (at, _), _ in content(part)} == {window}
-            assert {tuple(holders) for _, holders in content(part)} == {()}
-            found[window, shard] = [item for (_, item), _ in content(part)]
+            assert {at for (at, _), _ in cells_by_label(part)} == {window}
+            assert {tuple(holders) for _, holders in cells_by_label(part)} == {()}
+            found[window, shard] = [item for (_, item), _ in cells_by_label(part)]
     assert found == wanted
     assert bool(found) is (threshold < 200)
     if found:
@@ -114,7 +114,7 @@ def test_messages_of_cells_are_small_and_hold_every_holder_once(limit: int) -> N
     empty = ItemHolders.without_holders(np.array([1]), np.array([0]), whole.table)
     messages = list(holder_messages(whole, limit))
     parts = [ItemHolders.from_bytes(message) for message in messages]
-    assert content(ItemHolders.merge(parts)) == content(whole)
+    assert cells_by_label(ItemHolders.merge(parts)) == cells_by_label(whole)
     assert sum(len(part.holders) for part in parts) == len(whole.holders) > 100
     for message, part in zip(messages, parts, strict=True):
         assert len(message) <= limit or (len(part) == 1 and len(part.holders) <= 1)
@@ -123,6 +123,8 @@ def test_messages_of_cells_are_small_and_hold_every_holder_once(limit: int) -> N
     elif limit < 10**6:
         cells = [len(part) for part in parts if len(part) > 1]
         assert not cells or max(cells) <= 2 * min(cells) + 1, "halves"
-    assert [content(ItemHolders.from_bytes(message)) for message in holder_messages(empty, limit)] == [content(empty)]
+    assert [cells_by_label(ItemHolders.from_bytes(message)) for message in holder_messages(empty, limit)] == [
+        cells_by_label(empty)
+    ]
     none = whole.select_range(slice(0, 0))
     assert list(holder_messages(none, limit)) == []

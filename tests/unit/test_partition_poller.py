@@ -18,8 +18,8 @@ from dp_transforms.event_streams.partition_progress import CLOCK_END, StreamCloc
 from dp_transforms.event_streams.stream_source import Polled, StreamError
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.user_pairs import UserPairs
-from tests.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader
-from tests.pipeline_helpers import SECRET, settings_of, small_plan
+from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader
+from tests.helpers.small_runs import SECRET, settings_of, small_plan
 
 MICROS = 1_000_000
 PLAN = small_plan(12)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks, json_lines
 from dp_transforms.event_streams import record_formats
 from dp_transforms.event_streams.record_formats import RecordDecoder, record_decoder, schema_fingerprint
-from tests.unit.event_files_oracle import SECRET, avro_schema, expected, read_chunks
+from tests.helpers.event_files_oracle import SECRET, avro_schema, expected, read_chunks
 
 TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000

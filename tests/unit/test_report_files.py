@@ -29,7 +29,7 @@ from dp_transforms.report_files import (
     report_format,
     write_report_file,
 )
-from tests.unit.report_samples import (
+from tests.helpers.report_samples import (
     ENDINGS,
     HEADER,
     IN_ORDER,
