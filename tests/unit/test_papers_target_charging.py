@@ -360,7 +360,7 @@ def test_limits_and_rules_refuse_what_is_no_number(bad: Any) -> None:
 
 
 def test_a_limit_is_exact() -> None:
-    """Not even the last digit is given away: the accountant was told these numbers."""
+    """Not even the last digit is given away: the accountant uses these numbers."""
     limit = HitLimit(1, epsilon=0.5, target_probability=0.3)
     assert limit.admits(0.5, 0.3)
     with pytest.raises(ValueError, match="epsilon of a call must be at most"):
