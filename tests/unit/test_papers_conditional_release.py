@@ -119,7 +119,7 @@ Shown = tuple[float, float]  # of one draw: the share of K_0, and of K_1, that i
 def _best_adversary(epsilon_per_query: float, hits: int, draws: int, epsilon: float, steps: tuple[float, ...]) -> float:
     """delta of the best adversary that widens the targets of several draws, in any order and depending on all results.
 
-    Outcomes of K_0 and K_1 can be distinguished once published: the worst computation. Two choices at each state: which draw,
+    Published outcomes of K_0 and K_1 differ: the worst computation. Two choices at each state: which draw,
     and how far its target now covers either side, in `steps`. It may stop at any time.
     """
     p = 1 / (1 + math.exp(-epsilon_per_query))
