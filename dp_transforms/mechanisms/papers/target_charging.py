@@ -184,9 +184,7 @@ class TargetCharging(_Charging):
         """
         with self._one_call():
             if not self._limit.admits(price.epsilon, price.target_probability, price.most_hits):
-                raise Halted(
-                    f"this call could lead to {price.most_hits} more hits: more than the limit allows."
-                )
+                raise Halted(f"this call could lead to {price.most_hits} more hits: more than the limit allows.")
             self._pay_delta(price.delta)
             charged = price.most_hits  # unless it is known that there were fewer
             try:
