@@ -14,15 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.auditing.exact import (
-    Claim,
-    ExactAudit,
-    Mechanism,
-    audit_exactly,
-    default_rounds,
-    rounds_until_excluded,
-)
+from dp_transforms.auditing.claim import Claim, Mechanism
+from dp_transforms.auditing.exact import ExactAudit, audit_exactly
 from dp_transforms.auditing.sampled import Observed, SampledAudit, chunks_of, judge, plan_sampling, run_chunk
+from dp_transforms.auditing.worst_streams import default_rounds, rounds_until_excluded
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.pipelines.audit_report import as_record, print_audit
 from dp_transforms.pipelines.options import UserError

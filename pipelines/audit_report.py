@@ -12,9 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.auditing.exact import ChargedAudit, ExactAudit, Mechanism, rounds_until_excluded
+from dp_transforms.auditing.attack_streams import AttackStream
+from dp_transforms.auditing.claim import Mechanism
+from dp_transforms.auditing.exact import ChargedAudit, ExactAudit
 from dp_transforms.auditing.sampled import FALSE_ALARM, SampledAudit
-from dp_transforms.auditing.streams import Stream
+from dp_transforms.auditing.worst_streams import rounds_until_excluded
 
 FORMAT_VERSION = 1
 _NEVER_TRIED = (
@@ -96,7 +98,7 @@ def _untried_streams(plan: ReleasePlan, exact: ExactAudit) -> str:
     return "; ".join(limits)
 
 
-def stream_text(stream: Stream, plan: ReleasePlan) -> str:
+def stream_text(stream: AttackStream, plan: ReleasePlan) -> str:
     """What the adversary does, in words."""
     many = f"in up to {stream.rounds:,} windows"
     if stream.items_per_window > 1 and (stream.rounds > plan.schedule.horizon or not stream.is_static):

@@ -8,13 +8,11 @@ from typing import Any, TypeVar
 
 import click
 
-from dp_transforms.accounting.release_modes import RELEASE_MODES
+from dp_transforms.accounting.release_modes import ACCOUNTANTS, RELEASE_MODES, RELEASES
 from dp_transforms.accounting.release_plan import (
-    ACCOUNTANTS,
     DEFAULT_MAX_ITEMS,
     DEFAULT_MAX_ITEMS_PER_USER,
     DEFAULT_MAX_USERS,
-    RELEASES,
     ReleasePlan,
 )
 from dp_transforms.item_domain import ItemDomain

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import pathlib
 import time
@@ -23,7 +22,8 @@ from dp_transforms.beam.count_for_operator import (
 )
 from dp_transforms.beam.read_events import ReadEvents, ReadProgress
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.write_reports import WriteRejected, WriteReports
+from dp_transforms.beam.write_rejected import WriteRejected
+from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.event_files import EventFields, LogChunk, estimate_log
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import output_draft, publish_output
@@ -60,7 +60,7 @@ class ReplayRequest:
 
     @property
     def header(self) -> ReportHeader:
-        return ReportHeader(self.run_id, self.stream, self.plan.guarantee, json.loads(self.plan.to_json()))
+        return ReportHeader.of_plan(self.plan, self.run_id, self.stream)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import uuid
@@ -58,7 +57,7 @@ class StreamRequest:
 
     @property
     def header(self) -> ReportHeader:
-        return ReportHeader(self.run_id, self.stream, self.plan.guarantee, json.loads(self.plan.to_json()))
+        return ReportHeader.of_plan(self.plan, self.run_id, self.stream)
 
 
 def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamRequest:

@@ -11,7 +11,8 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.write_report_stream import WriteRejectedFolder, WriteReportStream
+from dp_transforms.beam.write_rejected import WriteRejectedFolder
+from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.partition_progress import ARRIVAL
 from dp_transforms.monitoring.window_report import RunEnded

@@ -21,8 +21,8 @@ def _sources(*folders: str) -> list[pathlib.Path]:
 
 # fmt: off
 VERBS = {
-    "assign", "bound", "collect", "count", "draw", "drop", "encode", "find", "gather", "load", "monitor", "poll",
-    "read", "release", "set", "split", "write",
+    "assign", "bound", "close", "collect", "confirm", "count", "draw", "drop", "encode", "find", "gather", "keep",
+    "load", "monitor", "poll", "read", "release", "set", "split", "write",
 }
 # fmt: on
 # Its head names public transforms for type checkers alone.

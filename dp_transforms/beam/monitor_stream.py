@@ -15,7 +15,7 @@ from dp_transforms.beam.find_candidates import FindCandidatesCounted
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.load_domain import domain_of_plan
 from dp_transforms.beam.load_noise_key import resolve_noise_key
-from dp_transforms.beam.monitor_heavy_hitters import ENDED, MonitorCounted
+from dp_transforms.beam.monitor_counted import ENDED, MonitorCounted
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
 from dp_transforms.checks import check_names
 from dp_transforms.event_streams.partition_progress import StreamClock

@@ -17,17 +17,10 @@ from typing import IO, Any
 import fastavro
 import pyarrow as pa
 
+from dp_transforms import avro_container
+from dp_transforms.avro_container import BlockTooLargeError, DamagedContainerError
 from dp_transforms.event_files import id_columns, times
-from dp_transforms.event_files.avro_container import (
-    MAX_BLOCK_BYTES,
-    BlockTooLargeError,
-    Header,
-    block_pieces,
-    iter_frames,
-    read_block,
-    read_header,
-)
-from dp_transforms.event_files.avro_records import decode_one_by_one
+from dp_transforms.event_files.avro_records import MAX_BLOCK_BYTES, decode_one_by_one
 from dp_transforms.event_files.avro_schema import EventSchema, check_schema
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, damaged_error
 from dp_transforms.event_files.text_files import ByteShares
@@ -37,6 +30,7 @@ _BLOCK_BYTES = 32 << 20
 # What a block may unpack to that is decoded in one call: there a byte can become 200 of Python's objects.
 _WHOLE_BLOCK_BYTES = 4 << 20
 _WHOLE_BLOCK_BYTES_OF_REPEATS = 1 << 20
+_MAX_HEADER_BYTES = 1 << 20
 _END_MARK = "end_mark"
 
 
@@ -44,11 +38,11 @@ def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
     """The file as one chunk, if it has records. Raises EventFileError where header or schema cannot serve."""
     try:
         with open(path, "rb") as file:
-            header = read_header(path, file)
+            header = _read_header(path, file)
             check_schema(path, header.schema, fields)
             try:
-                events: int | None = sum(count for count, _, _ in iter_frames(file, header))
-            except ValueError:
+                events: int | None = sum(count for count, _, _ in avro_container.iter_frames(file, header))
+            except DamagedContainerError:
                 events = None  # reading will come to the broken place and say where it is
     except OSError:
         raise damaged_error(path, "Avro") from None
@@ -61,7 +55,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     rows_decoded = 0
     try:
         with open(chunk.path, "rb") as file:
-            header = read_header(chunk.path, file)
+            header = _read_header(chunk.path, file)
             schema = check_schema(chunk.path, header.schema, fields)
             parts: list[ArrowColumns] = []
             first_row, size, read_to = 1, 0, 0
@@ -85,29 +79,43 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
 
 
-def _parts(file: IO[bytes], header: Header, schema: EventSchema) -> Iterator[tuple[ArrowColumns, int]]:
+def _read_header(path: str, file: IO[bytes]) -> avro_container.Header:
+    """Raises EventFileError for a file that is not Avro, a header of over 1 MB and an unknown codec."""
+    try:
+        header = avro_container.read_header(file, _MAX_HEADER_BYTES)
+    except avro_container.HeaderTooLargeError:
+        raise EventFileError(path, "its header has more than 1 MB. Write it with a smaller schema.") from None
+    except DamagedContainerError:
+        raise damaged_error(path, "Avro") from None
+    if not header.codec:
+        codecs = ", ".join(avro_container.CODECS)
+        raise EventFileError(path, f"its codec is not supported. Write it with one of {codecs}.")
+    return header
+
+
+def _parts(file: IO[bytes], header: avro_container.Header, schema: EventSchema) -> Iterator[tuple[ArrowColumns, int]]:
     """Some records, and how far the file is read with them."""
-    decoder = RecordDecoder(schema)
+    decoder = BlockDecoder(schema)
     whole_bytes = whole_block_bytes(schema)
-    for count, begin, length in iter_frames(file, header):
+    for count, begin, length in avro_container.iter_frames(file, header):
         try:
-            data = read_block(file, header, begin, length, whole_bytes)
+            data = avro_container.read_block(file, header, begin, length, whole_bytes)
         except BlockTooLargeError:
-            for part in decode_one_by_one(block_pieces(file, header, begin, length), count, schema):
+            for part in decode_one_by_one(avro_container.block_pieces(file, header, begin, length), count, schema):
                 yield to_arrow(part, schema), begin + length
         else:
             yield decoder.decode(count, data), begin + length
 
 
 def whole_block_bytes(schema: EventSchema) -> int:
-    """How many bytes of records `RecordDecoder` may be given at once; more are for `decode_one_by_one`."""
+    """How many bytes of records `BlockDecoder` may be given at once; more are for `decode_one_by_one`."""
     return _WHOLE_BLOCK_BYTES_OF_REPEATS if schema.has_repeats else _WHOLE_BLOCK_BYTES
 
 
 ArrowColumns = tuple[pa.Array, pa.Array, pa.Array]
 
 
-class RecordDecoder:
+class BlockDecoder:
     """Blocks of records -> three Arrow columns: user, item, time.
 
     end_mark: the bytes that stand behind each record of a block. With random ones, blocks of records from many hands

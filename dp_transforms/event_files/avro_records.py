@@ -11,10 +11,11 @@ from typing import Any
 
 import fastavro
 
-from dp_transforms.event_files.avro_container import MAX_BLOCK_BYTES, BlockTooLargeError
+from dp_transforms.avro_container import BlockTooLargeError
 from dp_transforms.event_files.avro_schema import EventSchema
-from dp_transforms.monitoring.event_batch import MAX_ID_BYTES
+from dp_transforms.event_ids import MAX_ID_BYTES
 
+MAX_BLOCK_BYTES = 16 << 20  # without long cells, which are passed over; writers make blocks of 16 kB to a few MB
 _RECORDS_AT_ONCE = 4096
 _BYTES_AT_ONCE = 1 << 20
 

@@ -33,6 +33,7 @@ from dp_transforms.event_files.log_chunk import (
     time_unit_error,
 )
 from dp_transforms.event_files.text_files import HEAD_BYTES, ByteShares, TextStream, file_size, read_head
+from dp_transforms.event_ids import one_chunk
 from dp_transforms.rejected_events import RejectedEvents
 
 _BLOCK_BYTES = 4 << 20  # larger ones cost memory and win nothing
@@ -210,11 +211,7 @@ class _Parser:
                 column_types=dict.fromkeys(self._used, pa.binary()),
             ),
         )
-        return [_one_chunk(table.column(number)) for number in range(3)]
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.BinaryArray:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        return [one_chunk(table.column(number)) for number in range(3)]
 
 
 def _is_utf8(text: bytes) -> bool:

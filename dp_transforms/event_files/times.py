@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dp_transforms.monitoring.event_batch import MAX_ID_BYTES
+from dp_transforms.event_ids import MAX_ID_BYTES, MISSING
 
-_MISSING, _BAD = 1, 5  # as in columns.py
+BAD_TIME = 5  # a fault beside those of event_ids
 
 _MIN_MICROS = -62_135_596_800_000_000  # 0001-01-01
 _END_MICROS = 253_402_300_800_000_000  # 10000-01-01
@@ -77,9 +77,9 @@ def parse_times(array: pa.Array, unit: str | None) -> TimeColumn:
         is_null = is_empty if is_null is None else is_null | is_empty
         micros, good = _from_iso(text) if unit in (None, "iso") else _from_number_text(text, str(unit))
     good &= (micros >= _MIN_MICROS) & (micros < _END_MICROS)
-    faults = np.where(good, np.uint8(0), np.uint8(_BAD))
+    faults = np.where(good, np.uint8(0), np.uint8(BAD_TIME))
     if is_null is not None:
-        faults[is_null] = _MISSING
+        faults[is_null] = MISSING
     return TimeColumn(micros if good.all() else np.where(good, micros, 0), faults)
 
 

@@ -6,12 +6,15 @@ import dataclasses
 import json
 import math
 import operator
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+
+if TYPE_CHECKING:
+    from dp_transforms.accounting.release_plan import ReleasePlan
 
 HEADER_KEY = "shh.header"
 HEADER_VERSION = 1
@@ -55,6 +58,11 @@ class ReportHeader:
                 raise ReportFileError(f"{name} of a report header must be Unicode text, got {type(value).__name__}.")
         if not isinstance(self.plan, dict):
             raise ReportFileError(f"plan of a report header must be a dict, got {type(self.plan).__name__}.")
+
+    @classmethod
+    def of_plan(cls, plan: ReleasePlan, run_id: str, stream: str) -> ReportHeader:
+        """The header of a run of this plan."""
+        return cls(run_id, stream, plan.guarantee, json.loads(plan.to_json()))
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -113,18 +121,26 @@ def parse_json(data: bytes | str) -> Any:
         raise ReportFileError("the JSON is broken.") from error
 
 
-def check_report(fields: Mapping[str, Any]) -> WindowReport:
+def json_bytes(text: str) -> int:
+    """What a text takes as JSON in UTF-8. Raises UnicodeEncodeError for a lone surrogate."""
+    return len(json.encoder.encode_basestring(text).encode())
+
+
+def check_report(fields: Mapping[str, Any], measure: Callable[[str], int] = json_bytes) -> WindowReport:
     """The report of one record, whatever file it came from or is bound for.
 
+    measure: `json_bytes`, or the same with a memory of texts that many reports share.
     Raises ReportFileError, which names the field and never its content, unless every field has its type and range. This
     is also the last guard on the way out: a noisy count beside ``above`` would break the theorem.
     """
     _check_names(fields, WindowReport._fields)
+    stream, stream_bytes = _text(fields["stream"], "stream", measure)
+    heavy_hitters, heavy_hitters_bytes = _heavy_hitters(fields["heavy_hitters"], measure)
     report = WindowReport(
-        stream=_text(fields["stream"], "stream"),
+        stream=stream,
         window_start=_whole(fields["window_start"], "window_start", _FIRST_MICROS, _LAST_MICROS),
         window_end=_whole(fields["window_end"], "window_end", _FIRST_MICROS, _LAST_MICROS),
-        heavy_hitters=_heavy_hitters(fields["heavy_hitters"]),
+        heavy_hitters=heavy_hitters,
         epsilon_total=_number(fields["epsilon_total"], "epsilon_total"),
         delta=_number(fields["delta"], "delta"),
         epsilon_spent=_number(fields["epsilon_spent"], "epsilon_spent"),
@@ -133,9 +149,7 @@ def check_report(fields: Mapping[str, Any]) -> WindowReport:
         raise ReportFileError("window_end of a report must lie after window_start.")
     if report.delta > 1:
         raise ReportFileError("delta of a report must be in [0, 1].")
-    size = _RECORD_FRAME_BYTES + _json_bytes(report.stream)
-    size += sum(_HEAVY_HITTER_FRAME_BYTES + _json_bytes(entry.item) for entry in report.heavy_hitters)
-    if size > MAX_RECORD_BYTES:
+    if _RECORD_FRAME_BYTES + stream_bytes + heavy_hitters_bytes > MAX_RECORD_BYTES:
         raise ReportFileError(
             f"the report of a window must have <= {MAX_RECORD_BYTES} bytes as JSON. Run with a higher threshold, or"
             " shorter labels."
@@ -189,17 +203,13 @@ def _check_json_size(data: bytes) -> None:
         raise too_many_heavy_hitters()
 
 
-def _json_bytes(text: str) -> int:
-    """What a text takes as JSON in UTF-8."""
-    return len(json.encoder.encode_basestring(text).encode())
-
-
-def _heavy_hitters(entries: Any) -> list[HeavyHitter]:
+def _heavy_hitters(entries: Any, measure: Callable[[str], int]) -> tuple[list[HeavyHitter], int]:
+    """The heavy hitters, and what they take as JSON."""
     if not isinstance(entries, (list, tuple)):
         raise ReportFileError("heavy_hitters of a report must be a list.")
     if len(entries) > MAX_HEAVY_HITTERS:
         raise too_many_heavy_hitters()
-    heavy_hitters = []
+    heavy_hitters, size = [], 0
     for entry in entries:
         _check_names(entry, HeavyHitter._fields)
         zone, count = entry["zone"], entry["noisy_count"]
@@ -209,8 +219,10 @@ def _heavy_hitters(entries: Any) -> list[HeavyHitter]:
             raise ReportFileError(f"noisy_count must be null where zone is {ABOVE!r}: it would break the guarantee.")
         if count is not None:
             count = _whole(count, "noisy_count", -(1 << 63), (1 << 63) - 1)
-        heavy_hitters.append(HeavyHitter(_text(entry["item"], "item"), zone, count))
-    return heavy_hitters
+        item, item_bytes = _text(entry["item"], "item", measure)
+        heavy_hitters.append(HeavyHitter(item, zone, count))
+        size += _HEAVY_HITTER_FRAME_BYTES + item_bytes
+    return heavy_hitters, size
 
 
 def _check_names(fields: Any, names: tuple[str, ...]) -> None:
@@ -229,10 +241,14 @@ def is_unicode(text: object) -> bool:
     return True
 
 
-def _text(value: Any, name: str) -> str:
-    if not is_unicode(value):
-        raise ReportFileError(f"{name} of a record must be Unicode text.")
-    return str(value)
+def _text(value: Any, name: str, measure: Callable[[str], int]) -> tuple[str, int]:
+    """The text, and what it takes as JSON."""
+    try:
+        if isinstance(value, str):
+            return str(value), measure(value)
+    except UnicodeEncodeError:
+        pass
+    raise ReportFileError(f"{name} of a record must be Unicode text.")
 
 
 def _whole(value: Any, name: str, low: int, high: int) -> int:

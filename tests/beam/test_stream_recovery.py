@@ -15,11 +15,11 @@ import random
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam import poll_partitions
+from dp_transforms.beam import confirm_intents, poll_partitions
 from dp_transforms.beam.bound_contributions import BoundContributionsCountedDoFn
 from dp_transforms.beam.find_candidates import FindCandidatesCountedDoFn
 from dp_transforms.beam.gather_counted import GatherCountedDoFn
-from dp_transforms.beam.monitor_heavy_hitters import ENDED, CountedMonitorDoFn, _with_key
+from dp_transforms.beam.monitor_counted import ENDED, CountedMonitorDoFn, parts_of_window
 from dp_transforms.beam.poll_partitions import PollPartitions
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.monitoring.item_holders import ItemHolders
@@ -100,8 +100,8 @@ class Engine:
 
     def start(self, *, new_process):
         if new_process:
-            self.monkeypatch.setattr(poll_partitions, "_CONFIRMED", {})
-            self.monkeypatch.setattr(poll_partitions, "_ASKED", {})
+            self.monkeypatch.setattr(confirm_intents, "_CONFIRMED", {})
+            self.monkeypatch.setattr(confirm_intents, "_ASKED", {})
         settings, key = settings_of(PLAN), HeldSecret()
         arguments = {"domain": None, "driver": "timers", "confirm": self.confirm, "stop_file": None}
         self.poll = PollPartitions(
@@ -139,7 +139,7 @@ class Engine:
             for group in gather.process(element, **self.state(stage, element[0], blobs=Bag, count=Cell)):
                 if stage == "items":
                     self.compare(group)
-                self.send(to, do_fn.process(group) if do_fn else _with_key(group, "events"))
+                self.send(to, do_fn.process(group) if do_fn else parts_of_window(group, "events"))
 
     def compare(self, group):
         """What a shard of a window holds, against what it ever held."""
@@ -172,7 +172,7 @@ class Engine:
             if not isinstance(output, beam.pvalue.TaggedOutput):
                 self.send("users", [output])
             elif output.tag == poll_partitions._INTENTS:
-                self.finalizers.append(poll_partitions._Confirmation(output.value))
+                self.finalizers.append(confirm_intents.Confirmation(output.value))
 
     def checkpoint(self):
         """Takes a snapshot, or completes the one that was taken."""
@@ -245,5 +245,5 @@ def test_this_engine_finds_out_whoever_does_not_wait(monkeypatch):
 
 
 def test_this_engine_finds_out_whoever_asks_once(monkeypatch):
-    monkeypatch.setattr(poll_partitions, "_CONFIRMATIONS", 1)
+    monkeypatch.setattr(confirm_intents, "_CONFIRMATIONS", 1)
     assert is_contradicted((126, 157, 183), monkeypatch)

@@ -46,6 +46,7 @@ def _feed_and_kill(run: Run, what: Sequence[str], seconds: float) -> None:
     print(f"  restarts: {run.cluster.restarts(run.job)}, written again: {run.assert_answers()}")
 
 
+@pytest.mark.long
 def test_kills_change_nothing(kafka, cluster, key_path):
     with running(kafka, cluster, key_path, history_case(), rows=[]) as run:
         _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER], 24)
@@ -81,6 +82,7 @@ def test_many_kills_change_nothing(kafka, cluster, key_path, number):
         _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER, TASK_MANAGER, WORKER], 40)
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_with_an_idle_partition(kafka, cluster, key_path):
     """Both partitions end before their last windows, and a third is empty: the wall clock closes them all.
 

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.load_noise_key import KeyFile
+from dp_transforms.event_ids import MAX_ID_BYTES
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.event_batch import MAX_ID_BYTES
 from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, RunEnded
 from dp_transforms.pipelines import show
 from dp_transforms.pipelines.options import UserError

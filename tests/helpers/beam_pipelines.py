@@ -173,9 +173,8 @@ class LocalCounter:
     def install(cls, monkeypatch: Any) -> Counter[str]:
         """Makes every stage that is built from here on count locally. Returns the counts."""
         cls.counts.clear()
-        for module in ("assign_windows", "bound_contributions", "collect_events", "find_candidates"):
+        for module in ("assign_windows", "bound_contributions", "collect_events", "find_candidates", "close_windows"):
             monkeypatch.setattr(f"dp_transforms.beam.{module}.operator_counter", cls)
-        monkeypatch.setattr("dp_transforms.beam.monitor_heavy_hitters.operator_counter", cls)
         return cls.counts
 
 

@@ -75,6 +75,12 @@ def random_log(plan: ReleasePlan, seed: int, events: int = 1500, users: int = 40
     return log
 
 
+def ordered_log(plan: ReleasePlan, seed: int, events: int = 1000) -> list[Event]:
+    """Events of `random_log` in the order of time, within the declared range or just before it."""
+    end = plan.schedule.end_seconds * MICROS
+    return sorted((event for event in random_log(plan, seed, events) if 0 < event[2] < end), key=lambda event: event[2])
+
+
 def thousand_windows(seed: int = 10) -> list[Event]:
     """Shuffled events for `small_plan(1000)`: each window has none, those of 4 users, or those of 22."""
     source = random.Random(seed)

@@ -226,7 +226,7 @@ def replay(output: str) -> None:
     plan = ReleasePlan.calibrate(
         epsilon=8, delta=1e-6, release="counts", schedule=WindowSchedule.fixed(START, START + 3600 * HOURS, 3600)
     )
-    header = ReportHeader("run-1", "events", plan.guarantee, json.loads(plan.to_json()))
+    header = ReportHeader.of_plan(plan, run_id="run-1", stream="events")
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         batches, _ = pipeline | ReadEvents(find_log_chunks(["logs"], fields), fields)
         heavy = batches | ShiftingHeavyHitters(plan, noise_key="noise.key", run_id="run-1", stream="events")

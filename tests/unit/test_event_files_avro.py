@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.event_files import EventFields, EventFileError, avro, avro_container, avro_records, find_log_chunks
+from dp_transforms import avro_container
+from dp_transforms.event_files import EventFields, EventFileError, avro, avro_records, find_log_chunks
 from tests.helpers.event_files_oracle import SECRET, avro_schema, expected, read_all, write_avro
 
 TIME = 1_506_826_800_000_000
@@ -252,7 +253,7 @@ def test_hostile_headers(tmp_path: pathlib.Path) -> None:
     for data in (b"Obj\x01", b"Obj\x01" + _varint(2**60), b"Obj\x01" + b"\xff" * 50, b"PAR1", b"Obj\x01\x02\x7f"):
         with pytest.raises(EventFileError, match="damaged or no Avro file"):
             _read(tmp_path, data)
-    with pytest.raises(EventFileError, match=r"its codec is not read\. Write it with one of null, deflate"):
+    with pytest.raises(EventFileError, match=r"its codec is not supported\. Write it with one of null, deflate"):
         _read(tmp_path, _file(PLAIN, [(1, EVENT)], SECRET.encode()))
 
 

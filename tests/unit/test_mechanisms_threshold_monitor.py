@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.threshold_monitor import calibrate_threshold_monitor
+from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
 from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
@@ -219,7 +219,8 @@ def hockey_stick_of(p: dict[Bits, float], q: dict[Bits, float], epsilon: float) 
 def test_the_calibrated_monitor_keeps_its_claim_with_much_to_spare() -> None:
     """1000 queries at a count of one below the threshold: the transcript is the number of queries before the top."""
     noise = calibrate_threshold_monitor(1.0, 1e-6, hits=1)
-    tops = [capped_sum_upper_tail(noise.wide_epsilon, noise.narrow_epsilon, noise.cap, m) for m in (0, 1)]
+    numbers = {"wide_epsilon": noise.wide_epsilon, "narrow_epsilon": noise.narrow_epsilon, "cap": noise.cap}
+    tops = [capped_sum_upper_tail(margin, **numbers) for margin in (0, 1)]
     with_user, without = (
         {(n,): (1 - top) ** n * top for n in range(1000)} | {(1000,): (1 - top) ** 1000} for top in tops
     )

@@ -171,8 +171,8 @@ def test_json_round_trip() -> None:
         ({"delta_open": -1e-10}, "delta_open must lie strictly"),
         ({"epsilon": -1.0}, "epsilon must be > 0"),
         ({"epsilon": "2"}, "epsilon must be a number"),
-        ({"epsilon_per_query": math.nan}, "the plan holds NaN or an infinity"),
-        ({"delta": math.inf}, "the plan holds NaN or an infinity"),
+        ({"epsilon_per_query": math.nan}, "the plan contains NaN or an infinity"),
+        ({"delta": math.inf}, "the plan contains NaN or an infinity"),
         ({"threshold": 490.5}, "threshold must be a whole number"),
         ({"hits_per_user": True}, "hits_per_user must be a whole number"),
         ({"release": "histogram"}, "release must be one of"),
@@ -220,7 +220,7 @@ def test_a_longer_schedule_is_refused() -> None:
 def test_a_plan_that_was_changed_by_hand_is_refused(changes: dict[str, Any]) -> None:
     if "fingerprint" not in changes:
         assert ReleasePlan.from_json(changed_plan(LABELS, **changes)) != LABELS
-    with pytest.raises(ValueError, match="not as `shh plan` wrote it: its fingerprint does not fit"):
+    with pytest.raises(ValueError, match="was changed after `shh plan` wrote it: the fingerprint is wrong"):
         ReleasePlan.from_json(json.dumps({**json.loads(LABELS.to_json()), **changes}))
 
 
@@ -237,7 +237,7 @@ def test_a_field_that_is_named_twice_is_refused(name: str) -> None:
     value = json.dumps(json.loads(text)[name])
     twice = text.replace(f'"{name}": {value}', f'"{name}": 7, "{name}": {value}', 1)
     assert json.loads(twice) == json.loads(text), "the standard parser takes the last one"
-    with pytest.raises(ValueError, match=f"the plan names '{name}' twice"):
+    with pytest.raises(ValueError, match=f"the plan has the field '{name}' twice"):
         ReleasePlan.from_json(twice)
     inner = text.replace('"slide_seconds"', '"slide_seconds": 1, "slide_seconds"')
     with pytest.raises(ValueError, match="'slide_seconds' twice"):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.accounting.threshold_monitor import ThresholdMonitorAccountant
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.noise_distribution import capped_sum_upper_tail, upper_tail
 from dp_transforms.window_schedule import WindowSchedule
@@ -27,6 +27,14 @@ def test_kms21_needs_nearly_four_orders_of_magnitude_more_noise() -> None:
     assert known.noise_scale == pytest.approx(350_200, rel=0.01)  # half of delta is for the open domain
 
 
+def _capped_sum(plan: ReleasePlan) -> dict[str, Any]:
+    return {
+        "wide_epsilon": plan.wide_epsilon_per_query,
+        "narrow_epsilon": plan.epsilon_per_query,
+        "cap": plan.noise_cap,
+    }
+
+
 @pytest.mark.parametrize(
     "changes", [{}, {"hits_per_user": 1}, {"hits_per_user": 3000, "epsilon": 8.0}, {"domain": DOMAIN}]
 )
@@ -34,20 +42,20 @@ def test_kms21_keeps_every_share(changes: dict[str, Any]) -> None:
     plan = calibrated_plan(release="kms21", **changes)
     shares = (plan.delta_accounting, plan.delta_open, plan.delta_sampling, plan.delta_hash)
     assert plan.delta * (1 - 1e-9) <= math.fsum(shares) <= plan.delta
-    noise = (plan.wide_epsilon_per_query, plan.epsilon_per_query, plan.noise_cap)
-    proof = ThresholdMonitorAccountant(*noise, plan.hits_per_user)
+    noise = _capped_sum(plan)
+    proof = ThresholdMonitorAccountant(**noise, hits=plan.hits_per_user)
     assert 0.9 * plan.delta_accounting < proof.delta(plan.epsilon) <= plan.delta_accounting
     wrong, allowed, at = (3 * 384, plan.delta_open, 1) if plan.delta_open else (1000 * 384, 0.05, 0)
-    assert wrong * capped_sum_upper_tail(*noise, plan.threshold - at) <= allowed
-    assert wrong * capped_sum_upper_tail(*noise, plan.threshold - at - 1) > allowed
+    assert wrong * capped_sum_upper_tail(plan.threshold - at, **noise) <= allowed
+    assert wrong * capped_sum_upper_tail(plan.threshold - at - 1, **noise) > allowed
 
 
 def test_what_kms21_detects() -> None:
-    noise = (KMS21.wide_epsilon_per_query, KMS21.epsilon_per_query, KMS21.noise_cap)
+    noise = _capped_sum(KMS21)
     for probability in (0.01, 0.5, 0.95):
         count = KMS21.smallest_detectable(probability)
-        assert capped_sum_upper_tail(*noise, KMS21.threshold - count) >= probability * (1 - 1e-9)
-        assert capped_sum_upper_tail(*noise, KMS21.threshold - count + 1) < probability * (1 + 1e-9)
+        assert capped_sum_upper_tail(KMS21.threshold - count, **noise) >= probability * (1 - 1e-9)
+        assert capped_sum_upper_tail(KMS21.threshold - count + 1, **noise) < probability * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("hits", [1, 20, 700])
@@ -57,10 +65,10 @@ def test_the_running_figure_of_kms21_is_the_same_monitor_cut_at_fewer_hits(hits:
     assert len(running) == hits
     assert list(running) == sorted(running)
     assert running[-1] <= plan.epsilon
-    noise = (plan.wide_epsilon_per_query, plan.epsilon_per_query, plan.noise_cap)
+    noise = _capped_sum(plan)
     for cut in {1, 2, min(hits, 70), hits // 2, hits} - {0}:
         if cut <= hits:
-            delta = ThresholdMonitorAccountant(*noise, cut).delta(running[cut - 1])
+            delta = ThresholdMonitorAccountant(**noise, hits=cut).delta(running[cut - 1])
             assert delta <= plan.delta_accounting * (1 + 1e-9)
 
 

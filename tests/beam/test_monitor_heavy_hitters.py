@@ -10,7 +10,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming
 
-from dp_transforms.beam import monitor_heavy_hitters
+from dp_transforms.beam import close_windows
 from dp_transforms.beam.assign_windows import PackPairsDoFn, Sharding
 from dp_transforms.beam.bound_contributions import BoundContributionsDoFn
 from dp_transforms.beam.count_for_operator import LATE_BATCHES
@@ -189,7 +189,7 @@ def test_budgets_are_compacted_and_lose_nothing(plan):
         cells.append(len(monitor.state["budgets"].content))
         assert max(UserBudgets(monitor.state["budgets"].content)._hits) <= plan.hits_per_user
     assert found == expected
-    assert 60 < max(cells) <= monitor_heavy_hitters._CELLS_BEFORE_COMPACTION + 3
+    assert 60 < max(cells) <= close_windows._CELLS_BEFORE_COMPACTION + 3
     assert sum(after < before for before, after in itertools.pairwise(cells)) == 2
 
 

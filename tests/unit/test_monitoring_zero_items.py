@@ -1,4 +1,4 @@
-"""What streams ask of the core, window by window, is what a replay makes at once: zero items, and messages."""
+"""Zero items: a stream draws them window by window, a replay all at once, and both draw the same ones."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.counted_messages import holder_messages, pair_messages
 from dp_transforms.monitoring.domain_table import DomainTable
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.monitoring.zero_items import ZeroItemDraws, ZeroItemsOfWindows, draw_zero_items
 from tests.helpers.cells import cells_by_label
-from tests.helpers.core_runs import START, busy_log, monitor_settings
-from tests.helpers.small_runs import SECRET, batches_of
+from tests.helpers.core_runs import monitor_settings
+from tests.helpers.small_runs import SECRET
 
 ITEMS = tuple(f"item {number}" for number in range(40))
 SHARDS = 3
@@ -71,60 +68,3 @@ def test_many_windows_are_drawn_in_slices_that_leave_none_out_and_repeat_none(sh
     assert never.of_window(3).tolist() == []
     assert never.of_window(3).dtype == np.int64
     assert list(never.by_window(9)) == []
-
-
-def busy_pairs() -> UserPairs:
-    chosen = monitor_settings(sliding=3)
-    keys = chosen.stream_keys(SECRET)
-    log = [(user, item, time) for user, item, time in busy_log(3) if time >= START * 1_000_000]
-    parts = [
-        pairs
-        for batch in batches_of(log, 50)
-        for _, _, pairs in pairs_of_events(batch, chosen.schedule, keys, windows_per_slab=100, shards=1)
-    ]
-    return UserPairs.merge(parts)
-
-
-def rows(pairs: UserPairs) -> list[tuple[int, int, str]]:
-    labels = pairs.table.labels.to_pylist()
-    users = pairs.users[pairs.user_codes()].tolist()
-    return [
-        (user, window, labels[item])
-        for user, window, item in zip(users, pairs.windows.tolist(), pairs.items.tolist(), strict=True)
-    ]
-
-
-@pytest.mark.parametrize("limit", [1, 300, 1000, 10**6])
-def test_messages_of_pairs_are_small_and_hold_every_row_once(limit: int) -> None:
-    whole = busy_pairs()
-    messages = list(pair_messages(whole, limit))
-    parts = [UserPairs.from_bytes(message) for message in messages]
-    assert sum(map(len, parts)) == len(whole) > 200
-    assert all(len(message) <= limit or len(part) == 1 for message, part in zip(messages, parts, strict=True))
-    assert rows(UserPairs.merge(parts)) == rows(whole)
-    assert list(itertools.chain.from_iterable(map(rows, parts))) == rows(whole), "in order: the first half first"
-    # Halves of halves: no message is far smaller than it has to be.
-    assert max(map(len, parts)) <= 2 * min(map(len, parts)) + 1
-    assert list(pair_messages(UserPairs.from_bytes(whole.to_bytes()), 10**9)) == [whole.to_bytes()]
-
-
-@pytest.mark.parametrize("limit", [1, 300, 1000, 10**6])
-def test_messages_of_cells_are_small_and_hold_every_holder_once(limit: int) -> None:
-    whole = ItemHolders.of_pairs(busy_pairs())
-    empty = ItemHolders.without_holders(np.array([1]), np.array([0]), whole.table)
-    messages = list(holder_messages(whole, limit))
-    parts = [ItemHolders.from_bytes(message) for message in messages]
-    assert cells_by_label(ItemHolders.merge(parts)) == cells_by_label(whole)
-    assert sum(len(part.holders) for part in parts) == len(whole.holders) > 100
-    for message, part in zip(messages, parts, strict=True):
-        assert len(message) <= limit or (len(part) == 1 and len(part.holders) <= 1)
-    if limit == 1:
-        assert {len(part.holders) for part in parts} == {1}
-    elif limit < 10**6:
-        cells = [len(part) for part in parts if len(part) > 1]
-        assert not cells or max(cells) <= 2 * min(cells) + 1, "halves"
-    assert [cells_by_label(ItemHolders.from_bytes(message)) for message in holder_messages(empty, limit)] == [
-        cells_by_label(empty)
-    ]
-    none = whole.select_range(slice(0, 0))
-    assert list(holder_messages(none, limit)) == []
