@@ -22,7 +22,7 @@ PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream audit sbom mutants fuzz
+.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream audit sbom mutants fuzz docs
 
 install: $(INSTALLED)
 
@@ -119,6 +119,11 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The site of docs/, in build/docs; a broken link or anchor fails.
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+	@echo "Open build/docs/index.html"
 
 # Known advisories about what is installed; says so where none can be had.
 audit: $(INSTALLED)
