@@ -1,6 +1,6 @@
 """The commands that the documents show are run as they stand, and what they print is compared with what is shown.
 
-A block ``console`` holds lines ``$ command`` and what each prints; ``...`` stands for lines that are not shown. Noise is
+A block ``console`` holds lines ``$ command`` and what each prints; ``...`` is for lines that are not shown. Noise is
 fresh: rows of a report's table and reports as JSON are compared by shape, all other lines letter by letter.
 """
 
