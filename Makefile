@@ -22,7 +22,8 @@ PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test lint format bench clean engines flink kafka prism test-engines demo-stream audit sbom mutants fuzz docs
+.PHONY: install demo test test-long test-engines test-engines-long lint format bench clean engines flink kafka prism \
+  demo-stream audit sbom mutants fuzz docs
 
 install: $(INSTALLED)
 
@@ -37,17 +38,26 @@ demo: $(INSTALLED)
 demo-stream: $(INSTALLED) flink kafka
 	@$(BIN)/python -m dp_transforms.pipelines.demo_stream
 
-test: $(INSTALLED) engines
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+# No engine is started: neither Java nor Go is needed. At most 6 minutes on 2 cores.
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/engines
+
+# The full form of what `make test` has in a short form, such as a signal at 42 moments instead of 8.
+test-long: $(INSTALLED)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m long --ignore=tests/engines --ignore=tests/fuzz
 
 # A million mutants over all readers, and the bombs of gigabytes; `make test` has a short form of both.
 fuzz: $(INSTALLED)
 	$(BIN)/python -m tests.fuzz
 	$(BIN)/python -m pytest -n0 -m long tests/fuzz
 
-# The long tests on real engines; `make test` has the short ones.
-test-engines: $(INSTALLED) flink kafka prism
-	$(BIN)/python -m pytest -m long tests/engines
+# Tests on the engines that this machine has the tools for; the others are skipped with a reason. At most 15 minutes.
+test-engines: $(INSTALLED) engines
+	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/engines
+
+# Killed workers and task managers, demos, several clusters: an hour.
+test-engines-long: $(INSTALLED) engines
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long tests/engines
 
 # Mutants of the code that the tests should notice (hours): SCOPE=mechanisms or accounting/composition for a part,
 # SAMPLE=200 for so many at random. Goes on where it stopped; what it found before stays in mutants/.

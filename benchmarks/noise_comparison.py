@@ -32,6 +32,7 @@ from benchmarks.report import Figure, show_figures, write_results
 from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import OptimalComposition, smallest_safe_argument
+from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
 from dp_transforms.accounting.renyi import RenyiAccountant
 from dp_transforms.accounting.target_charging import (
     ClosedFormAccountant,
@@ -40,7 +41,6 @@ from dp_transforms.accounting.target_charging import (
     not_prior_probability,
     static_adversary_delta,
 )
-from dp_transforms.accounting.threshold_monitor import calibrate_threshold_monitor
 from dp_transforms.mechanisms.papers.sparse_vector import epsilon_per_run
 
 _BUDGETS = ((2.0, 1e-9), (1.0, 1e-6))  # the plot shows the first

@@ -19,7 +19,8 @@ Map of the package, from what knows nothing to what knows all:
 
 - checks, noise_distribution, local_files: checks of arguments; the discrete Laplace distribution; how files are opened,
   and how an output appears whole or not at all.
-- window_schedule, item_domain, rejected_events: the declared windows and items; rows that could not be read.
+- event_ids, window_schedule, item_domain, rejected_events: what an id is; the declared windows and items; rows that
+  could not be read.
 - accounting: from a budget to plain numbers. Knows no mechanism.
 - mechanisms: keyed randomness, exact noise, release rules. Knows no accounting. `mechanisms.papers` is a library beside
   the pipeline: the papers' mechanisms, each to be used alone.
@@ -34,9 +35,11 @@ Map of the package, from what knows nothing to what knows all:
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # what typing has, without its 10 ms: `shh` loads this module before it can be stopped in order
 if TYPE_CHECKING:
+    from typing import Any
+
     from dp_transforms.accounting.release_plan import ReleasePlan
     from dp_transforms.beam.monitor_stream import MonitorStream
     from dp_transforms.beam.read_events import ReadEvents

@@ -1,4 +1,7 @@
-"""Checks of arguments that accounting and mechanisms share: one wording, and no bool, None, text or NaN is a number."""
+"""Checks of arguments, and how errors show a wrong value: one wording for all.
+
+A bool, None, a text or NaN is never taken for a number.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,16 @@ LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
 
 def shown(value: object) -> str:
     """A wrong value as an error shows it: on one line, harmless on a terminal, and not too long."""
-    text = ascii(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return on_one_line(ascii(value), most=_MOST_SHOWN)
+
+
+def on_one_line(text: str, most: int | None = None) -> str:
+    """A name or path as an error shows it: without anything that breaks a line or a terminal.
+
+    most: how many characters to show, and then "..."; None: all.
+    """
+    printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return printable if most is None or len(printable) <= most else f"{printable[:most]}..."
 
 
 def is_number(value: object) -> bool:
@@ -62,8 +73,18 @@ def check_range(name: str, value: object, at_least: float, at_most: float) -> fl
     return number
 
 
+def check_names(**names: object) -> None:
+    """Checks names that reports carry: of streams and of runs. None means "not given" and is left to the caller.
+
+    Raises ValueError unless each name is printable text and not empty.
+    """
+    for name, text in names.items():
+        if text is not None and not (isinstance(text, str) and text and text.isprintable()):
+            raise ValueError(f"{name} must be printable text and not empty, got {shown(text)}.")
+
+
 def _as_float(value: object) -> float:
-    """NaN for what is no number, infinity for numbers that are too large."""
+    """NaN for a value that is not a number, infinity for a number that is too large."""
     if not is_number(value):
         return math.nan
     try:

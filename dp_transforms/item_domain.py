@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dp_transforms.event_ids import ID_RULE, MAX_ID_BYTES, are_ids, id_column
 from dp_transforms.local_files import read_regular
-from dp_transforms.monitoring.event_batch import MAX_ID_BYTES, are_ids, id_column
 
 MOST_DOMAIN_ITEMS = 10_000_000
 MOST_DOMAIN_BYTES = 1 << 29
@@ -43,7 +43,7 @@ class ItemDomain:
                 " Use ItemDomain.of_ids(...)."
             )
         if not are_ids(labels):
-            raise ValueError(f"labels must be UTF-8 texts of 1 to {MAX_ID_BYTES:,} bytes.")
+            raise ValueError(f"each label must be {ID_RULE}.")
         if pc.any(pc.greater_equal(labels[:-1], labels[1:])).as_py():
             raise ValueError("labels must be distinct and in the order of their bytes. Use ItemDomain.of_ids(...).")
         self.labels = labels
@@ -57,7 +57,7 @@ class ItemDomain:
             ids = texts or pa.array([], pa.string())
         column = id_column("the domain", ids)
         if column.null_count or not are_ids(column.dictionary):
-            raise ValueError(f"the domain must hold UTF-8 texts of 1 to {MAX_ID_BYTES:,} bytes, none of them missing.")
+            raise ValueError(f"each item of the domain must be {ID_RULE}, none of them missing.")
         return cls._checked(column.dictionary, "the domain", "")
 
     @classmethod

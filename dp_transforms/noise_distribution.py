@@ -1,4 +1,4 @@
-"""The discrete Laplace distribution: the one thing that accounting and mechanisms share.
+"""The discrete Laplace distribution: what accounting and mechanisms share.
 
 ``Pr[Z = z] = (1 - a)/(1 + a) * a^|z|`` with ``a = exp(-epsilon)``, over the integers. Adding Z to a count that one user
 changes by at most 1 is epsilon-DP. For an integer m >= 1, ``Pr[Z >= m] = a^m / (1 + a)``. Counts are integers, so
@@ -24,7 +24,7 @@ _ONE = 1 << _GUARDED_BITS
 MIN_EPSILON = 1e-4  # the table has 178 / epsilon entries
 MAX_EPSILON = 32.0
 MIN_WIDE_EPSILON = 1e-8  # two tables of about sqrt(89 / epsilon) entries
-ROUNDING = 1e-12  # relative; far more than the float error of one formula: an epsilon or q is moved to the safe side
+ROUNDING = 1e-12  # relative; far above the float error of one formula: moves an epsilon or q to the safe side
 
 
 class WideTails(NamedTuple):
@@ -82,7 +82,7 @@ def upper_tail_integers(epsilon: float) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=8)
 def wide_tail_integers(epsilon: float) -> WideTails:
-    """The tables of noise that is too wide for one table; exact like `upper_tail_integers`."""
+    """The tables for noise that is too wide for one table; exact like `upper_tail_integers`."""
     check_range("epsilon of wide noise", epsilon, MIN_WIDE_EPSILON, MAX_EPSILON)
     stride = math.ceil(math.sqrt(89 / epsilon))
     a, a_stride = _ratio_integer(epsilon, 1), _ratio_integer(epsilon, stride)
@@ -114,8 +114,8 @@ def sampling_total_variation(epsilon: float) -> float:
     """Bound on the distance of one draw, in one or in two stages, from the exact distribution.
 
     Each of the at most 2 M + 1 thresholds is off by at most one unit of 2^-128, in the direct draw and again in the
-    conditioned one; M < 129 ln(2) / epsilon. Far below 2^-100 for every epsilon allowed. Wide noise has fewer
-    thresholds, and this bounds it too.
+    conditioned one; M < 129 ln(2) / epsilon. Far below 2^-100 for every allowed epsilon. Wide noise has fewer
+    thresholds, so the bound holds for it too.
     """
     thresholds = 2 * math.ceil(129 * math.log(2) / epsilon) + 1
     return 2 * thresholds * 2.0**-UNIFORM_BITS
@@ -130,18 +130,18 @@ def zero_items_total_variation(domain_size: int) -> float:
     return (3 * domain_size + 2) * 2.0**-UNIFORM_BITS
 
 
-def capped_sum_upper_tail(wide_epsilon: float, narrow_epsilon: float, cap: int, margin: int) -> float:
+def capped_sum_upper_tail(margin: int, *, wide_epsilon: float, narrow_epsilon: float, cap: int) -> float:
     """``Pr[W + min(V, cap) >= margin]``, rounded up by a few units in the last place.
 
     W and V are independent, discrete Laplace with wide_epsilon and narrow_epsilon: the noises of [KMS21] Algorithm 3.
     """
-    tail = float(_capped_sum_tail(wide_epsilon, narrow_epsilon, cap, margin)) * (1 + 1e-12)
+    tail = float(_capped_sum_tail(margin, wide_epsilon, narrow_epsilon, cap)) * (1 + 1e-12)
     return min(1.0, math.nextafter(tail, math.inf))
 
 
-def capped_sum_tail_integer(wide_epsilon: float, narrow_epsilon: float, cap: int, margin: int) -> int:
+def capped_sum_tail_integer(margin: int, *, wide_epsilon: float, narrow_epsilon: float, cap: int) -> int:
     """``floor(2^128 * Pr[W + min(V, cap) >= margin])``, off by at most one unit: more digits than a float can hold."""
-    tail = _capped_sum_tail(wide_epsilon, narrow_epsilon, cap, margin)
+    tail = _capped_sum_tail(margin, wide_epsilon, narrow_epsilon, cap)
     return min(1 << UNIFORM_BITS, int(_TAIL_CONTEXT.multiply(tail, decimal.Decimal(1 << UNIFORM_BITS))))
 
 
@@ -149,7 +149,7 @@ _TAIL_CONTEXT = decimal.Context(prec=120, Emin=decimal.MIN_EMIN, Emax=decimal.MA
 _ZERO = decimal.Decimal(0)
 
 
-def _capped_sum_tail(wide_epsilon: float, narrow_epsilon: float, cap: int, margin: int) -> decimal.Decimal:
+def _capped_sum_tail(margin: int, wide_epsilon: float, narrow_epsilon: float, cap: int) -> decimal.Decimal:
     """The sum of ``Pr[V = v] Pr[W >= margin - v]`` over v < cap, and ``Pr[V >= cap] Pr[W >= margin - cap]``.
 
     With a and b the ratios of W and V, each summand is a product of powers of a and b, or of 1 minus a power of a:
@@ -181,7 +181,7 @@ def _capped_sum_tail(wide_epsilon: float, narrow_epsilon: float, cap: int, margi
 
 
 def _geometric_sum(ln_first: decimal.Decimal, ln_ratio: decimal.Decimal, terms: int | None) -> decimal.Decimal:
-    """The sum of so many terms (None: of all, forever) of a geometric series; in the current decimal context."""
+    """The sum of the first terms (None: of all) of a geometric series; in the current decimal context."""
     if terms is not None and terms <= 0:
         return _ZERO
     if ln_ratio == 0:

@@ -26,10 +26,3 @@ def settings_of_plan(plan: ReleasePlan, *, stream: str, run_id: str) -> MonitorS
         noise_cap=plan.noise_cap,
         domain_size=plan.domain_size,
     )
-
-
-def check_names(**names: str | None) -> None:
-    """Raises ValueError for the name of a run or stream that reports cannot carry. None is left to the caller."""
-    for name, text in names.items():
-        if text is not None and not (isinstance(text, str) and text and text.isprintable()):
-            raise ValueError(f"{name} must be a printable text that is not empty, got {text!r}.")

@@ -29,7 +29,7 @@ ONE_HARD_PICTURE_IN = 80
 
 
 class Summary(NamedTuple):
-    """labels: given in all, of which `correct`; boundaries: answers that were paid for; halted: before the end."""
+    """labels: the answers; correct: the right ones; boundaries: the charged ones; halted: before the end."""
 
     labels: int
     correct: int

@@ -4,11 +4,11 @@ Every user belongs to one small, one medium and one large group. Once in the str
 item, at a time of the group's own; otherwise users hold items that nobody else holds. So there are many heavy items,
 but each user holds only three. Run it: ``python examples/shifting_groups.py``.
 
-The sparse vector technique halts after so many heavy items in total, and pays for each: to see them all it needs a
-threshold far above all groups, and with a threshold that fits the large groups it sees only these. Mechanisms that
-charge users pay for three, however long the stream is. The monitor of [KMS21] does too, but with constants so large
-that it is ahead only in streams of some hundred thousand heavy items. All mechanisms get the same (epsilon, delta),
-for one user over the whole stream.
+The sparse vector technique halts after a fixed number of heavy items in total, and pays for each: to see them all it
+needs a threshold far above all groups, and with a threshold that fits the large groups it sees only these. Mechanisms
+that charge users pay for three, however long the stream is. The monitor of [KMS21] does too, but with constants so
+large that it is ahead only in streams of some hundred thousand heavy items. All mechanisms get the same (epsilon,
+delta), for one user over the whole stream.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.calibration import solve_target_charging
 from dp_transforms.accounting.charging_game import GameAccountant
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorNoise, calibrate_threshold_monitor
 from dp_transforms.accounting.target_charging import not_prior_probability
-from dp_transforms.accounting.threshold_monitor import ThresholdMonitorNoise, calibrate_threshold_monitor
+from dp_transforms.accounting.target_charging_noise import solve_target_charging
 from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
@@ -159,7 +159,7 @@ def find_groups(noise: NoiseSource | None = None) -> list[Row]:
 
 
 def errors_of_longer_streams(lengths: tuple[int, ...] = (52, 1_000, 100_000, 10_000_000)) -> list[tuple[float, ...]]:
-    """For so many heavy items, each user holding three: the error alpha of charging, Sparse and the monitor."""
+    """The error alpha of charging, Sparse and the monitor for `heavy` heavy items; each user holds three."""
     numbers = monitor_numbers(calibrate_threshold_monitor(EPSILON, DELTA, HELD_PER_USER))
     return [
         (
@@ -175,7 +175,7 @@ def errors_of_longer_streams(lengths: tuple[int, ...] = (52, 1_000, 100_000, 10_
 def errors_of_heavier_users(
     holdings: tuple[int, ...] = (1, 3, 10, 30, 100, 300), heavy: int = 100_000
 ) -> list[tuple[float, ...]]:
-    """For so many heavy items of one user, out of `heavy` in the stream: the same three errors."""
+    """The same three errors for `held` heavy items of one user, out of `heavy` in the stream."""
     rows = []
     for held in holdings:
         numbers = monitor_numbers(calibrate_threshold_monitor(EPSILON, DELTA, held))

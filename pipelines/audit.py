@@ -1,4 +1,4 @@
-"""``shh audit --plan FILE``: what the mechanism of a plan does at the worst, against what the plan claims."""
+"""``shh audit --plan FILE``: the most that the mechanism of a plan can reveal, against what the plan claims."""
 
 from __future__ import annotations
 
@@ -14,15 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.auditing.exact import (
-    Claim,
-    ExactAudit,
-    Mechanism,
-    audit_exactly,
-    default_rounds,
-    rounds_until_excluded,
-)
+from dp_transforms.auditing.claim import Claim, Mechanism
+from dp_transforms.auditing.exact import ExactAudit, audit_exactly
 from dp_transforms.auditing.sampled import Observed, SampledAudit, chunks_of, judge, plan_sampling, run_chunk
+from dp_transforms.auditing.worst_streams import default_rounds, rounds_until_excluded
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.pipelines.audit_report import as_record, print_audit
 from dp_transforms.pipelines.options import UserError
@@ -31,7 +26,7 @@ from dp_transforms.pipelines.plan_options import read_plan
 
 _MOST_RUNS = 200_000
 _LEAST_RUNS = 1_000
-_HITS_OF_ALL_RUNS = 600_000  # about a quarter of a minute a world
+_HITS_OF_ALL_RUNS = 600_000  # about 15 seconds for each world
 _HOLDERS_OF_ALL_RUNS = 40 * _HITS_OF_ALL_RUNS  # in labels an item has about as many holders as the zone is wide
 
 Advance = Callable[[str, float], None]
@@ -43,21 +38,23 @@ Advance = Callable[[str, float], None]
     "--runs",
     type=click.IntRange(min=0, max=10_000_000),
     metavar="N",
-    help="Runs of the real code, with the user and without; 0: no runs, only exact computation. "
-    f"Default: {_MOST_RUNS:,}, and fewer where a run has over three hits or a wide zone.",
+    help="Runs of the real code with the user, and as many without; 0: no runs, only exact computation. "
+    f"Default: {_MOST_RUNS:,}; fewer if a run has more than three hits or a wide zone.",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(min=1, max=100_000),
     metavar="N",
-    help="Items that the adversary gives the user, one a window if there are enough. Default: until it is excluded.",
+    help="How many items the adversary gives the user, one per window if there are enough windows. "
+    "Default: until the user is excluded.",
 )
 @click.option(
     "--output", type=click.Path(path_type=pathlib.Path), metavar="FILE", help="Also write all numbers here, as JSON."
 )
 def command(plan_file: str | None, runs: int | None, rounds: int | None, output: pathlib.Path | None) -> None:
-    """Check a plan before it is used: what its mechanism gives away at the worst, exactly and by running the real code,
-    against what it claims. Uses no data and no key; takes about a minute. Exit code 1 if a claim does not hold.
+    """Check a plan before it is used: the most that its mechanism can reveal, computed exactly and by running the real
+    code, against what the plan claims. Uses no data and no noise key; takes about a minute. Exit code 1 if a claim does
+    not hold.
 
     \b
     shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2026-01-01 --end 2026-02-01 --output plan.json
@@ -78,7 +75,7 @@ def command(plan_file: str | None, runs: int | None, rounds: int | None, output:
 
 
 def finish(plan: ReleasePlan, exact: ExactAudit, sampled: SampledAudit | None, output: pathlib.Path | None) -> None:
-    """Prints, writes, and raises UserError for a claim that does not hold."""
+    """Prints and writes the result. Raises UserError if a claim does not hold."""
     enough = rounds_until_excluded(Mechanism.of_plan(plan))
     if output is not None:
         write_output(output, json.dumps(as_record(plan, exact, sampled), indent=2, allow_nan=False) + "\n")
@@ -93,7 +90,7 @@ def finish(plan: ReleasePlan, exact: ExactAudit, sampled: SampledAudit | None, o
 def sample(
     plan: ReleasePlan, mechanism: Mechanism, claim: Claim, runs: int, rounds: int, advance: Advance
 ) -> SampledAudit:
-    """Runs the real code with a key drawn for this audit and forgotten."""
+    """Runs the real code with a noise key that is drawn for this audit and forgotten."""
     advance("choosing what to sample", 0.0)
     sampling = plan_sampling(mechanism, claim, runs, rounds)
     chunks = chunks_of(_settings(plan), mechanism.law, sampling, os.urandom(32))
@@ -115,7 +112,7 @@ def _default_runs(plan: ReleasePlan) -> int:
 
 
 def _settings(plan: ReleasePlan) -> MonitorSettings:
-    """What workers are told in a real run."""
+    """The settings that workers have in a real run."""
     from dp_transforms.run_settings import settings_of_plan
 
     return settings_of_plan(plan, stream="audit", run_id=uuid.uuid4().hex)

@@ -12,16 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.auditing.exact import ChargedAudit, ExactAudit, Mechanism, rounds_until_excluded
+from dp_transforms.auditing.attack_streams import AttackStream
+from dp_transforms.auditing.claim import Mechanism
+from dp_transforms.auditing.exact import ChargedAudit, ExactAudit
 from dp_transforms.auditing.sampled import FALSE_ALARM, SampledAudit
-from dp_transforms.auditing.streams import Stream
+from dp_transforms.auditing.worst_streams import rounds_until_excluded
 
 FORMAT_VERSION = 1
 _NEVER_TRIED = (
     "reading logs, hashing ids, bounding contributions, Beam, retries and late events: these have tests of their own",
     "delta for hash collisions and for the sampled noise: far below anything that can be observed",
     "a log that shares users with other runs, a user that is several people, groups of users",
-    "the secrecy of the key, timing, and what the operator alone sees",
+    "the secrecy of the noise key, timing, and what only the operator sees",
 )
 _SAMPLED_NOTE = (
     "The runs have the noise, the zone and the hits of the plan; threshold and counts are smaller by the same number, "
@@ -33,7 +35,7 @@ _SAMPLED_NOTE = (
 def print_audit(
     console: Console, plan: ReleasePlan, exact: ExactAudit, sampled: SampledAudit | None, *, enough_rounds: int
 ) -> None:
-    """The report for people. enough_rounds: so many windows exclude a user near the threshold."""
+    """The report for people. enough_rounds: how many windows exclude a user near the threshold."""
     console.print(Text(plan.guarantee, style="bold"), soft_wrap=True)
     console.print(_plan_text(plan), soft_wrap=True)
     console.print(_exact_table(plan, exact))
@@ -46,7 +48,8 @@ def print_audit(
     console.print(_confidence_text(worst), soft_wrap=True)
     if worst.items < min(enough_rounds, plan.queries_per_user):
         console.print(
-            f"So few items do not exclude the user: --rounds {enough_rounds} would, and find more.", soft_wrap=True
+            f"So few items do not exclude the user. --rounds {enough_rounds} would exclude it, and find more.",
+            soft_wrap=True,
         )
     if sampled is not None:
         console.print(_sampled_table(sampled, plan))
@@ -72,12 +75,12 @@ def not_tried(plan: ReleasePlan, exact: ExactAudit) -> tuple[str, ...]:
 
 
 def _untried_streams(plan: ReleasePlan, exact: ExactAudit) -> str:
-    """The ceilings hold by a theorem of docs/audit.md, for so many items: never more is said than was computed."""
+    """The ceilings hold by a theorem of docs/audit.md for a number of items: no more is claimed than was computed."""
     others = "streams in which other items of the user, or the budgets of others, change what is tested"
     if plan.release == "kms21":
         return (
-            f"{others}, and any but a few fixed numbers of holders: for kms21 nothing here shows that no other stream "
-            "is worse"
+            f"{others}, and all except a few fixed numbers of holders: for kms21 nothing here shows that no other "
+            "stream is worse"
         )
     sides = (exact.adding, exact.removing)
     items = exact.worst.items
@@ -95,7 +98,7 @@ def _untried_streams(plan: ReleasePlan, exact: ExactAudit) -> str:
     return "; ".join(limits)
 
 
-def stream_text(stream: Stream, plan: ReleasePlan) -> str:
+def stream_text(stream: AttackStream, plan: ReleasePlan) -> str:
     """What the adversary does, in words."""
     many = f"in up to {stream.rounds:,} windows"
     if stream.items_per_window > 1 and (stream.rounds > plan.schedule.horizon or not stream.is_static):
@@ -112,7 +115,7 @@ def stream_text(stream: Stream, plan: ReleasePlan) -> str:
 
 
 def as_record(plan: ReleasePlan, exact: ExactAudit, sampled: SampledAudit | None) -> dict[str, Any]:
-    """All numbers. An epsilon that no number bounds is null."""
+    """All numbers. An unbounded epsilon is null."""
     violations = [*exact.violations, *(sampled.violations if sampled else ())]
     return {
         "format_version": FORMAT_VERSION,
@@ -285,7 +288,7 @@ def _verdict(exact: ExactAudit, sampled: SampledAudit | None) -> Text:
 
 
 def _distance_text(distance: int, plan: ReleasePlan) -> str:
-    """So many other holders, and where that lies."""
+    """The number of other holders, and how far that is from the threshold."""
     count = plan.threshold + distance
     others = f"{count:,} other holder{'' if count == 1 else 's'}"
     if distance == plan.zone_width - 1 and plan.zone_width:
@@ -296,7 +299,7 @@ def _distance_text(distance: int, plan: ReleasePlan) -> str:
 
 
 def _down(epsilon: float) -> str:
-    """Four decimals, never more than what was attained; more of them where it is very small."""
+    """Rounded down: four decimals, more if it is very small."""
     if not math.isfinite(epsilon):
         return "unbounded"
     if epsilon < 0.01:

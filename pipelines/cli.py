@@ -1,4 +1,4 @@
-"""Entrance of the command ``shh``. Imports nothing before Ctrl-C and SIGTERM are in good hands."""
+"""Entrance of the command ``shh``. Handlers of Ctrl-C and SIGTERM are installed before anything else is imported."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs ``shh``. Exit codes: 0 done, 1 the run failed, 2 the command line is wrong, 130 and 143 stopped by a signal.
+    """Runs ``shh``. Returns when it is done; else raises SystemExit with one of these codes.
 
-    arguments: None for those of this process, which is then ready to be stopped to its very end.
+    1: refused or failed; one line on stderr begins with ``shh:`` and says why. 2: the command line cannot be read (an
+    unknown or missing option, a value of the wrong kind); stderr shows the usage. 130, 143: stopped by Ctrl-C, SIGTERM.
+
+    arguments: None for those of this process, whose handlers then stay installed to its end.
     """
     before = exit_signals.install()
     try:

@@ -23,12 +23,12 @@ _STEPS = (
 
 
 def fresh_folder(folder: pathlib.Path) -> None:
-    """An empty folder in the place of an earlier one. Ends the process where there is something else, or a link."""
+    """Makes an empty folder in the place of an earlier one. Ends the process if something else is there, or a link."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir()
     except OSError as error:
-        sys.exit(f"The folder {folder} cannot be made anew: {error.strerror}. Move away what is there.")
+        sys.exit(f"The folder {folder} cannot be made again: {error.strerror}. Move away what is there.")
 
 
 def demo() -> None:

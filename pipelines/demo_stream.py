@@ -1,5 +1,5 @@
-"""``make demo-stream``: a stream on real engines, from nothing: Kafka, Flink in two processes, `shh stream`, and a
-worker that is killed on the way. It takes about 90 seconds and leaves no process behind."""
+"""``make demo-stream``: a stream on real engines: Kafka, Flink in two processes, `shh stream`, and a worker that is
+killed during the run. It takes about 90 seconds and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _PATIENCE_SECONDS = 180  # beyond the end of the declared range
 
 
 class Outcome(NamedTuple):
-    """What the topic of reports holds at the end. windows: that were closed, None if the run did not end;
-    contradictions: records of one window that differ; repeats: the same record again."""
+    """What the topic of reports holds at the end. windows: how many were closed, None if the run did not end;
+    contradictions: records of one window that differ; repeats: records that are there twice."""
 
     reported: int
     windows: int | None
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(records: Sequence[StoredRecord]) -> Outcome:
-    """records: all of one run, those of transactions that were given up too."""
+    """records: all of one run, also those of aborted transactions."""
     by_key: dict[bytes | None, list[bytes]] = defaultdict(list)
     for record in records:
         by_key[record.key].append(record.value)
@@ -141,7 +141,7 @@ def _kill_worker(
     shh: subprocess.Popen[bytes],
     at_seconds: float,
 ) -> None:
-    """SIGKILL at this time, or as soon as there is a report to keep and a checkpoint to go on from."""
+    """SIGKILL at this time, or as soon as there is a report to keep and a checkpoint to restart from."""
     while shh.poll() is None:
         jobs = cluster.rest.jobs() if time.time() >= at_seconds else []
         if jobs and cluster.rest.completed_checkpoints(jobs[0].job_id) and outcome(kafka.records("reports")).reported:
@@ -156,11 +156,11 @@ def _kill_worker(
 def _tell(console: Console, found: Outcome, code: int | None, restarts: int, written: int) -> int:
     checks = (
         (code == 0 and found.windows == _WINDOWS, f"The run ended, with all {_WINDOWS} windows closed."),
-        (found.reported > 0, f"{found.reported} windows were answered, out of some {written:,} clicks."),
+        (found.reported > 0, f"{found.reported} windows were answered, from about {written:,} clicks."),
         (
             found.contradictions == 0,
-            f"No window was answered twice differently ({found.repeats} records were written again, the same bytes; "
-            "transactions that were given up are counted).",
+            f"No window has two different answers ({found.repeats} records were written again with the same bytes; "
+            "aborted transactions are counted).",
         ),
         (restarts > 0, f"Flink restarted the job {restarts} times, from a checkpoint: the worker was killed."),
     )

@@ -1,4 +1,4 @@
-"""The options of `options.field_options` -> the fields of an event. Apart, since a plan does not need a reader."""
+"""From the options of `options.field_options` to the fields of an event. Not in `options`: a plan needs no reader."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dp_transforms.event_files import EventFields
 
 
 def event_fields(options: dict[str, Any]) -> EventFields:
-    """What the options say."""
+    """The fields that the options name."""
     return EventFields(
         options["user_field"],
         options["item_field"],

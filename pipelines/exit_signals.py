@@ -1,9 +1,9 @@
 """Ctrl-C and SIGTERM end a command: with one line, at once, and without leaving anything half done.
 
-An exception would do so only where nobody is in its way. Imports, destructors, callbacks of grpc and ``except:`` in
-other people's code print it, or swallow it. So the process ends within the handler.
+An exception would not always do that: imports, destructors, callbacks of grpc and ``except:`` in other code print it or
+swallow it. So the process ends within the handler.
 
-Imports next to nothing: the handlers are installed before all else is imported.
+This module imports almost nothing: the handlers are installed before everything else is imported.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ INTERRUPTED = 130  # exit code of a process that Ctrl-C ended
 TERMINATED = 143  # and of one that SIGTERM did
 _CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 _SECONDS_TO_UNWIND = 20  # twice what the slowest engine takes
-_TERMINAL_AS_BEFORE = b"\r\x1b[2K\x1b[?25h"  # no half line of a progress bar, and the cursor can be seen
+_TERMINAL_AS_BEFORE = b"\r\x1b[2K\x1b[?25h"  # clears the line of a progress bar, and shows the cursor
 
 stopped_with: int | None = None
-"""The exit code that an operator asked for by a signal that unwinds."""
+"""The exit code of the signal that unwinds; None before one came."""
 
 
 def install() -> dict[int, Any]:
@@ -48,7 +48,7 @@ def restore(before: dict[int, Any]) -> None:
 class Unwinding:
     """While the block runs, the first signal raises KeyboardInterrupt, so that what was started is stopped in order.
 
-    A second one, or that it takes too long, ends the process at once.
+    The process ends at once on a second signal, or if unwinding takes too long.
     """
 
     def __enter__(self) -> None:
@@ -68,7 +68,7 @@ def _unwind(number: int, frame: FrameType | None) -> None:
     install()
     signal.signal(signal.SIGALRM, _leave)
     signal.alarm(_SECONDS_TO_UNWIND)
-    sys.unraisablehook = _say_nothing  # it may meet a destructor; then the alarm ends the process
+    sys.unraisablehook = _say_nothing  # if a destructor swallows it, the alarm ends the process
     raise KeyboardInterrupt
 
 

@@ -11,9 +11,9 @@ _PATIENCE_CHECKPOINTS = 10
 
 
 class FlinkWatch:
-    """Watches the job of one name. Nothing that it asks may end a run, so an answer that does not come is none.
+    """Watches the job of one name. A question to Flink must not end a run, so a missing answer is None.
 
-    flink: of the cluster. checkpoint_seconds: between two checkpoints, as the job was told.
+    flink: the cluster. checkpoint_seconds: between two checkpoints of the job.
     """
 
     def __init__(self, flink: FlinkRest, job_name: str, checkpoint_seconds: float) -> None:
@@ -24,7 +24,7 @@ class FlinkWatch:
         self._completed_at = 0.0
 
     def metrics(self) -> tuple[dict[str, int], dict[str, int]] | None:
-        """Counters and gauges from Flink itself, since Beam's job server has them only at the end; None without any."""
+        """Counters and gauges from Flink itself, as Beam's job server has them only at the end; None if it has none."""
         try:
             job = self._job()
             if job is None:
@@ -35,10 +35,10 @@ class FlinkWatch:
         return (counts, gauges) if counts or gauges else None
 
     def stuck(self, now: float) -> str | None:
-        """What to tell the operator when no checkpoint has completed for long; None while all is well or unknown.
+        """A warning if no checkpoint has completed for a long time; None while all is well, or Flink does not answer.
 
-        Flink waits without end for a worker that died before it was connected, and such a job looks as if it ran.
-        now: seconds of a clock that never goes back. Said once in so many seconds.
+        Flink waits forever for a worker that died before it was connected, and such a job seems to run.
+        now: seconds of a clock that never goes back. The warning comes once per interval.
         """
         try:
             job = self._job()
@@ -53,8 +53,8 @@ class FlinkWatch:
         self._completed_at = now
         return (
             f"Warning: Flink has completed no checkpoint for {self._patience_seconds:,.0f} s; its job is {job.state}."
-            f" See http://{self._flink.address}/#/job/{job.job_id}. If this goes on, cancel the job and take the run up"
-            " from its newest checkpoint (docs/deploy.md, what happens when something dies)."
+            f" See http://{self._flink.address}/#/job/{job.job_id}. If this goes on, cancel the job and resume the"
+            " run from its newest checkpoint (docs/deploy.md, what happens when something dies)."
         )
 
     def _job(self) -> FlinkJob | None:

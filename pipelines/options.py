@@ -14,17 +14,12 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-def one_line(text: str) -> str:
-    """The text without anything that would break a line or a terminal: what a person names may hold it."""
-    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
-
-
 class UserError(Exception):
-    """An expected failure: one line that says what, and the remedy. Never contains a cell of the data."""
+    """An expected failure: one line that says what is wrong, and the remedy. Never contains a cell of the data."""
 
 
 class Duration(click.ParamType):
-    """``90s``, ``15m``, ``1h``, ``1d``, ``1w``: whole seconds. may_be_zero: ``0s`` is one too."""
+    """``90s``, ``15m``, ``1h``, ``1d``, ``1w``: whole seconds. may_be_zero: ``0s`` is accepted too."""
 
     name = "duration"
 
@@ -36,7 +31,7 @@ class Duration(click.ParamType):
             return value
         match = re.fullmatch(r"\s*(\d{1,9})\s*([smhdw])\s*", value)
         if match is None or (int(match[1]) == 0 and not self._may_be_zero):
-            self.fail(f"{value!r} is no duration. Use a number and s, m, h, d or w, such as 1h.", param, ctx)
+            self.fail(f"{value!r} is not a duration. Use a number and s, m, h, d or w, such as 1h.", param, ctx)
         return int(match[1]) * _SECONDS[match[2]]
 
 
@@ -60,25 +55,33 @@ UTC_TIME = UtcTime()
 
 _FIELD_OPTIONS = (
     click.option(
-        "--user-field", default="user", show_default=True, help="Field that says who; text or a whole number."
+        "--user-field",
+        default="user",
+        show_default=True,
+        help="Name of the field with the user: text or a whole number.",
     ),
     click.option(
-        "--item-field", default="item", show_default=True, help="Field that says what; text or a whole number."
+        "--item-field",
+        default="item",
+        show_default=True,
+        help="Name of the field with the item: text or a whole number.",
     ),
-    click.option("--time-field", default="timestamp", show_default=True, help="Field that says when."),
+    click.option("--time-field", default="timestamp", show_default=True, help="Name of the field with the time."),
     click.option(
         "--time-unit",
         type=click.Choice(["s", "ms", "us", "iso"]),
-        help="Unit of times that are numbers, since 1970 UTC. Typed times and ISO 8601 text need none.",
+        help="Unit of times that are numbers, since 1970 UTC. Not needed for typed times and ISO 8601 text.",
     ),
     click.option(
         "--csv-line-ends-in-cells",
         is_flag=True,
-        help="Quoted cells of CSV files may hold line ends: only for files whose writer puts quotes around every such "
-        "cell, else one row can swallow others. A quote that is not closed then ends the run. Without it a row is a "
-        "line, and only such a line is rejected.",
+        help="Quoted cells of CSV files may contain line ends. Only for files whose writer quotes every such cell: "
+        "else one row can swallow others. A quote that is not closed then ends the run. Without this option each line "
+        "is one row, and a line with an open quote is rejected alone.",
     ),
-    click.option("--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, not the budget options."),
+    click.option(
+        "--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, in place of the budget options."
+    ),
 )
 
 

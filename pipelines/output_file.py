@@ -1,4 +1,4 @@
-"""What the commands write: every file whole or not at all, and never over one that exists. The one way to write one."""
+"""How all commands write files: each appears whole or not at all, and never over one that exists."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dp_transforms.pipelines.options import UserError
 
 
 def check_output(output: Path, option: str = "--output") -> None:
-    """Raises UserError for an output that could not be written: call it before the work, which may spend a budget."""
+    """Raises UserError for an output that could not be written. Call it before the work, which may spend a budget."""
     if os.path.lexists(output):
-        remove_dead_drafts(pathlib.Path(output))  # of a run that was killed when it had published
+        remove_dead_drafts(pathlib.Path(output))  # of a run that was killed after it had published
         raise _exists(f"{option} {os.fspath(output)}")
     if not pathlib.Path(output).absolute().parent.is_dir():
         raise UserError(
@@ -46,7 +46,7 @@ def publish_output(finished: Path, output: Path) -> None:
 
 
 def write_output(output: Path, content: str | Callable[[BinaryIO], None]) -> None:
-    """content: a text, or what writes the file."""
+    """content: a text, or a function that writes the file."""
     try:
         write_whole(output, _writes(content) if isinstance(content, str) else content)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a pipeline says when it fails, in one line. Messages of other code may hold a cell, and are not passed on."""
+"""The errors of a pipeline, each in one line. Messages of other code may contain a cell, so they are not shown."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.report_files import ReportFileError
 
-_OURS = "EventFileError|ReportFileError|StreamError"  # whose messages hold no cell
+_OURS = "EventFileError|ReportFileError|StreamError"  # their messages contain no cell
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # which Beam adds
-_BAD_OPTIONS = "Pipeline has validations errors:"  # Beam's own check of its options, one a line
+_BAD_OPTIONS = "Pipeline has validations errors:"  # Beam's own check of its options, one per line
 
 
 @contextlib.contextmanager
 def told_in_one_line(outcome: str) -> Iterator[None]:
-    """Turns what fails in a pipeline into a UserError. outcome: what became of the run, for its last words."""
+    """Turns an error of a pipeline into a UserError. outcome: what became of the run, for the end of the line."""
     try:
         yield
     except UserError:
@@ -27,7 +27,7 @@ def told_in_one_line(outcome: str) -> Iterator[None]:
         raise UserError(_WHILE_RUNNING.sub("", str(error))) from None
     except (ValueError, RuntimeError) as error:
         text = str(error)
-        # What stops the process while a worker of it runs comes wrapped as well.
+        # A signal that comes while a worker runs in this process is wrapped as well.
         if re.search(r"^KeyboardInterrupt\b", text, re.MULTILINE):
             raise KeyboardInterrupt from None
         # Errors of workers arrive as the text of a traceback.
@@ -36,7 +36,7 @@ def told_in_one_line(outcome: str) -> Iterator[None]:
             raise UserError(ours[-1]) from None
         if type(error) is ValueError and text.startswith(_BAD_OPTIONS):
             raise UserError(f"{' '.join(text.removeprefix(_BAD_OPTIONS).split())} Check what follows --.") from None
-        # Only what is wrong with the options: what a worker says was not written to be shown.
+        # Only errors about options: the message of a worker was not written to be shown.
         if type(error) is ValueError and "\n" not in text and "[while running" not in text:
             raise UserError(text) from None
         raise UserError(_without_message(text, outcome)) from None
@@ -50,5 +50,5 @@ def _without_message(traceback_text: str, outcome: str) -> str:
     place = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
     return (
         f"the pipeline failed with {kinds[-1] if kinds else 'an error'}{place}; {outcome}."
-        " See the whole story, which may show cells of the log, with --verbose."
+        " --verbose shows the whole traceback, which may contain cells of the log."
     )

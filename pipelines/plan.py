@@ -1,4 +1,4 @@
-"""``shh plan``: what a budget buys, before any data is read."""
+"""``shh plan``: what a budget buys, before any data are read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from dp_transforms.accounting.noise_parameters import NoiseParameters
+from dp_transforms.accounting.plan_checks import check_hits
 from dp_transforms.accounting.release_modes import RELEASE_MODES, TargetChargingMode
-from dp_transforms.accounting.release_plan import ReleasePlan, check_hits
+from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.noise_distribution import check_epsilon
 from dp_transforms.pipelines.output_file import check_output, write_output
 from dp_transforms.pipelines.plan_options import (
@@ -35,12 +36,17 @@ _CHARGED_BY_TARGET = [name for name, mode in RELEASE_MODES.items() if isinstance
 @click.option(
     "--epsilon-per-query",
     type=float,
-    help="Print instead, for this noise, the epsilon that each accountant proves; --delta is then theirs alone.",
+    help="Print something else: the epsilon that each accountant proves for this noise. --delta is then the "
+    "accountants' own.",
 )
-@click.option("--output", type=click.Path(path_type=pathlib.Path), help="Write the chosen plan to this file, as JSON.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=pathlib.Path),
+    help="Write the chosen plan to this file, as JSON; it must not exist.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def command(epsilon_per_query: float | None, output: pathlib.Path | None, as_json: bool, **options: Any) -> None:
-    """Show what a budget buys: noise, threshold, and the smallest count that is found, before any data is read.
+    """Show what a budget buys: noise, threshold, and the smallest count that is found. Reads no data.
 
     \b
     shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2017-10-01 --end 2017-10-17
@@ -67,17 +73,21 @@ def command(epsilon_per_query: float | None, output: pathlib.Path | None, as_jso
 def _show_accountants(
     epsilon_per_query: float, output: pathlib.Path | None, as_json: bool, options: dict[str, Any]
 ) -> None:
-    """The epsilon of one (noise, hits, delta) by every accountant."""
+    """Prints the epsilon that every accountant proves for one noise, number of hits and delta."""
     used = ("delta", "release", "hits_per_user")
     unused = [flag(name) for name in PLAN_OPTIONS if name not in used and options[name] is not None]
     if unused or output is not None:
-        raise click.UsageError(f"--epsilon-per-query goes without {', '.join(unused or ['--output'])}.")
+        raise click.UsageError(
+            f"--epsilon-per-query cannot be used with {', '.join(unused or ['--output'])}. Leave one out."
+        )
     if options["delta"] is None:
         raise click.UsageError("Missing --delta.")
     release = options["release"] or _CHARGED_BY_TARGET[0]
     mode = RELEASE_MODES[release]
     if not isinstance(mode, TargetChargingMode):
-        raise click.UsageError(f"--epsilon-per-query goes without --release {release}, whose noise has three numbers.")
+        raise click.UsageError(
+            f"--epsilon-per-query cannot be used with --release {release}, whose noise has three numbers."
+        )
     hits = mode.default_hits if options["hits_per_user"] is None else options["hits_per_user"]
     try:
         check_epsilon(epsilon_per_query)
@@ -112,9 +122,9 @@ def _show_accountants(
 
 
 def _alternatives(chosen: ReleasePlan, options: dict[str, Any]) -> list[ReleasePlan]:
-    """The chosen plan among those with other hits, items per user and, unless one was asked for, release mode.
+    """The chosen plan among others: with other hits, items per user and, unless --release is given, release mode.
 
-    The others take the default threshold; those that the budget cannot pay for are left out.
+    The others have the default threshold. Plans that the budget cannot pay for are left out.
     """
     plans = []
     for release in _CHARGED_BY_TARGET if options["release"] is None else (chosen.release,):
@@ -192,8 +202,8 @@ def _print_plan(chosen: ReleasePlan, plans: list[ReleasePlan]) -> None:
         )
     console.print(table)
     console.print(
-        "found with 95 %: users that an item needs in a window to be reported, while none of them is excluded.\n"
-        "labels: only items within a zone above the threshold are hits; counts and kms21: every report is a hit.\n"
+        "found with 95 %: how many users an item needs in a window to be reported, if none of them is excluded.\n"
+        "labels: only items in a zone above the threshold are hits; counts and kms21: every report is a hit.\n"
     )
     lines = [
         ("chosen", f"{chosen.release}, {chosen.hits_per_user} hits, {chosen.max_items_per_user} items per user"),

@@ -1,4 +1,4 @@
-"""The command line options that define a release plan, shared by ``shh plan`` and ``shh replay``."""
+"""The command line options that define a release plan, for ``shh plan``, ``shh replay`` and ``shh stream``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Any, TypeVar
 
 import click
 
-from dp_transforms.accounting.release_modes import RELEASE_MODES
+from dp_transforms.accounting.release_modes import ACCOUNTANTS, RELEASE_MODES, RELEASES
 from dp_transforms.accounting.release_plan import (
-    ACCOUNTANTS,
     DEFAULT_MAX_ITEMS,
     DEFAULT_MAX_ITEMS_PER_USER,
     DEFAULT_MAX_USERS,
-    RELEASES,
     ReleasePlan,
 )
 from dp_transforms.item_domain import ItemDomain
@@ -27,25 +25,37 @@ _LARGEST_USUAL_DELTA = 1e-6
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _OPTIONS = {
-    "epsilon": click.option("--epsilon", type=float, help="Privacy loss bound for a user over the whole run, e.g. 2."),
-    "delta": click.option("--delta", type=float, help="Its failure probability, far below 1 / users, e.g. 1e-9."),
-    "window": click.option("--window", type=DURATION, help="Size of a window, e.g. 1h; they are aligned to --start."),
-    "slide": click.option(
-        "--slide", type=DURATION, help="Distance of window starts; divides --window. Default: --window."
+    "epsilon": click.option(
+        "--epsilon", type=float, help="Bound on the privacy loss of a user over the whole run, e.g. 2."
     ),
-    "start": click.option("--start", type=UTC_TIME, help="Declared start of the run, ISO 8601, UTC unless it says so."),
-    "end": click.option("--end", type=UTC_TIME, help="Declared end (exclusive). Never taken from the data."),
+    "delta": click.option(
+        "--delta", type=float, help="Failure probability of that bound: far below 1 / users, e.g. 1e-9."
+    ),
+    "window": click.option(
+        "--window", type=DURATION, help="Length of a window, e.g. 1h. Windows are aligned to --start."
+    ),
+    "slide": click.option(
+        "--slide",
+        type=DURATION,
+        help="Time between the starts of two windows; must divide --window. Default: --window.",
+    ),
+    "start": click.option(
+        "--start", type=UTC_TIME, help="Declared start of the run, ISO 8601; UTC unless it has an offset."
+    ),
+    "end": click.option(
+        "--end", type=UTC_TIME, help="Declared end of the run (exclusive). Never take it from the data."
+    ),
     "release": click.option(
         "--release",
         type=click.Choice(RELEASES),
-        help="labels: names of heavy items, free while far above the threshold. "
+        help="labels: names of heavy items, free of charge far above the threshold. "
         "counts: noisy counts, each one charged. kms21: names, each one charged, by the algorithm of the original "
-        "paper, with the noise that its proof needs: thousands of times more. Default: labels.",
+        "paper; its proof needs thousands of times more noise. Default: labels.",
     ),
     "hits_per_user": click.option(
         "--hits-per-user",
         type=int,
-        help="Charged results after which a user no longer counts. "
+        help="Number of charged results after which a user no longer counts. "
         f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}.",
     ),
     "max_items_per_user": click.option(
@@ -56,13 +66,13 @@ _OPTIONS = {
     "threshold": click.option(
         "--threshold",
         type=int,
-        help="Noisy counts from here on are reported. Default: the smallest safe one; with --domain-file the smallest "
-        "one at which items that nobody holds are hardly ever reported.",
+        help="Noisy counts of at least this number are reported. Default: the smallest safe one; with --domain-file "
+        "the smallest one at which items that nobody holds are rarely reported.",
     ),
     "domain_file": click.option(
         "--domain-file",
         metavar="FILE",
-        help="Public list of all items, one a line, UTF-8; never made from the log. Other items are left out. "
+        help="Public list of all items, one per line, UTF-8. Never make it from the log. Other items are left out. "
         "Default: any item.",
     ),
     "max_users": click.option(
@@ -74,7 +84,7 @@ _OPTIONS = {
     "accountant": click.option(
         "--accountant",
         type=click.Choice(ACCOUNTANTS),
-        help="The proof that sets the noise; game is tight, exact_tail and closed_form are for comparison. "
+        help="The proof that sets the noise. game is tight; exact_tail and closed_form are for comparison. "
         "Default: game; in kms21 threshold_monitor.",
     ),
 }
@@ -143,7 +153,7 @@ def read_plan(path: str) -> ReleasePlan:
 
 
 def warn_of_delta(delta: float) -> None:
-    """Says on stderr what a large delta allows. Nothing forbids it: a toy may have one."""
+    """Prints on stderr what a large delta allows. It is not forbidden: an example may have one."""
     if delta > _LARGEST_USUAL_DELTA:
         share = f"1 in {round(1 / delta):,}" if delta < 0.4 else f"{delta:.0%} of the"
         click.echo(
@@ -156,21 +166,21 @@ def warn_of_delta(delta: float) -> None:
 def plan_of_command(options: dict[str, Any]) -> ReleasePlan:
     """The plan of ``--plan FILE`` or of the budget options, which exclude each other.
 
-    options: `plan_options` and ``plan_file``. Whether the domain file is that of the plan is found where it is read.
+    options: `plan_options` and ``plan_file``. Whether the domain file belongs to the plan is checked when it is read.
     """
     path = options["plan_file"]
     if path is None:
         return plan_from_options(**options)
     given = [flag(name) for name in PLAN_OPTIONS if options[name] is not None and name != "domain_file"]
     if given:
-        raise UserError(f"--plan already says {', '.join(given)}. Leave the plan or the options out.")
+        raise UserError(f"--plan already sets {', '.join(given)}. Leave the plan or the options out.")
     plan = read_plan(path)
     if options["domain_file"] is None and plan.domain_size:
         raise UserError(
-            f"the plan is one for a known domain of {plan.domain_size:,} items. Give their list with --domain-file."
+            f"the plan is for a known domain of {plan.domain_size:,} items. Give the list of them with --domain-file."
         )
     if options["domain_file"] is not None and not plan.domain_size:
-        raise UserError("the plan is one for an open domain. Leave --domain-file out, or make a plan with it.")
+        raise UserError("the plan is for an open domain. Leave --domain-file out, or make a plan with it.")
     return plan
 
 
@@ -183,11 +193,11 @@ def read_domain_file(path: str | None) -> ItemDomain | None:
 
 
 def option_error(error: ValueError) -> UserError:
-    """The same message in the words of the command line."""
+    """The message with the flags of the command line in the place of parameter names."""
     message = re.sub(r"\b(window|slide|start|end)_seconds\b", r"--\1", str(error))
     names = "|".join(sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True))
     message = re.sub(rf"\b({names})\b", lambda match: flag(match[1]), message)
-    # Names that are also plain words are flags where they stand first, or before their value.
+    # Names that are also plain words are flags if they are the first word, before "must" or "=".
     return UserError(re.sub(r"^(epsilon|delta|threshold|release|accountant)\b(?= (must|=))", r"--\1", message))
 
 

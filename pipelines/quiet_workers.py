@@ -1,4 +1,4 @@
-"""What Beam prints of its own accord, past every log: kept from the terminal unless --verbose asks for it."""
+"""Keeps what Beam prints without using a log from the terminal, unless --verbose is given."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PRINTING = (sdk_worker, log_handler)
 def quiet_workers() -> Iterator[None]:
     """While the block runs, workers in this process print nothing at default verbosity.
 
-    A worker that fails prints its whole traceback, in which the message of other code may hold a cell of the data.
+    A worker that fails prints its whole traceback, and a message of other code in it may contain a cell of the data.
     Threads of Beam end with a traceback when a job is cancelled or its engine stops.
     """
     before = threading.excepthook
     if logging.getLogger().level >= logging.CRITICAL:
         threading.excepthook = _say_nothing
         for module in _PRINTING:
-            module.print = _say_nothing  # found before the one that is built in
+            module.print = _say_nothing  # a global of the module hides the builtin
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""``shh replay LOG...``: a historical log to private reports, window by window."""
+"""``shh replay LOG...``: from a historical log to private reports, window by window."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from rich.console import Console
 
 from dp_transforms.beam.read_events import ReadProgress
+from dp_transforms.checks import check_names
 from dp_transforms.event_files import find_log_chunks, hint_of_log
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.exit_signals import Unwinding
@@ -33,30 +34,34 @@ _ITEMS_PER_WINDOW = 12
 @field_options
 @plan_options
 @click.option(
-    "--output", required=True, metavar="FILE", help="The report: ends in .avro, .jsonl or .parquet; must not exist."
+    "--output",
+    required=True,
+    metavar="FILE",
+    help="Where the report goes: a name that ends in .avro, .jsonl or .parquet; must not exist.",
 )
 @click.option(
     "--noise-key-file",
     metavar="FILE",
-    help="Secret of at least 32 random bytes, mode 0600; not with --run-id. Default: a key drawn for this run and "
-    "forgotten.",
+    help="The noise key: a secret of at least 32 random bytes, mode 0600; not with --run-id. Default: a key that is "
+    "drawn for this run and forgotten.",
 )
 @click.option(
-    "--run-id", help="Name of the run; not with --noise-key-file. Default: a fresh one, as every new run must have."
+    "--run-id",
+    help="Name of the run; not with --noise-key-file. Default: a fresh one. Every new run must have a new name.",
 )
 @click.option("--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in the report.")
 @click.option(
-    "--dead-letter", metavar="FILE", help="Where rows that cannot be read are listed (JSON lines, mode 0600)."
+    "--dead-letter", metavar="FILE", help="File for a list of the rows that cannot be read (JSON lines, mode 0600)."
 )
 @click.option(
     "--max-bad-fraction",
     type=click.FloatRange(0, 1),
     default=0.5,
     show_default=True,
-    help="Publish nothing when more of the rows than this cannot be read. Keep it high: one user can write rows that "
-    "cannot be read, and a report that does not come tells of them.",
+    help="Publish nothing if a larger fraction of the rows cannot be read. Keep it high: one user can write such "
+    "rows, and a report that does not appear reveals them.",
 )
-@click.option("--allow-large-log", is_flag=True, help="Try a log that may not fit into memory.")
+@click.option("--allow-large-log", is_flag=True, help="Replay even if the log may not fit into memory.")
 @click.option("--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data.")
 @click.pass_context
 def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) -> None:
@@ -77,10 +82,10 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     except ValueError as error:  # of a file, the plan, or an option
         raise UserError(str(error)) from None
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if request.hint and console.is_terminal:  # else the error, if there is one, says it
+    if request.hint and console.is_terminal:  # else the error has the hint, if there is one
         console.print(request.hint, style="bold", markup=False)
     progress = ReadProgress()
-    # Beam ends workers of its own in order; within this process nothing outlives it.
+    # Unwinding lets Beam end its worker processes in order. Threads of this process need no such care.
     stopping = contextlib.nullcontext() if _in_this_process(beam_options) else Unwinding()
     with stopping, show_progress(progress, sum(chunk.bytes for chunk in request.chunks)):
         summary = run_replay(request, beam_options, progress)
@@ -94,22 +99,20 @@ def _in_this_process(beam_options: PipelineOptions) -> bool:
 
 
 def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
-    """Everything that can be known to be wrong is found here, before any budget is spent."""
+    """Finds all errors that can be known beforehand, before any budget is spent."""
     output, dead_letter = options["output"], options["dead_letter"]
     report_format(output)
     check_output(output)
     if dead_letter:
         check_output(dead_letter, "--dead-letter")
         if os.path.realpath(dead_letter) == os.path.realpath(output):
-            raise UserError("--output and --dead-letter name one file. Name two.")
-    for name in ("stream", "run_id"):
-        if options[name] is not None and not (options[name] and options[name].isprintable()):
-            raise UserError(f"{flag(name)} must be a printable text that is not empty.")
+            raise UserError("--output and --dead-letter name the same file. Name two different ones.")
+    check_names(**{flag(name): options[name] for name in ("stream", "run_id")})
     if options["run_id"] is not None and options["noise_key_file"] is not None:
         raise UserError(
-            "--run-id and --noise-key-file exclude each other in a replay: both again on a log that has changed would"
-            " draw the same noise, and the two reports would tell what changed. Leave --run-id out: a fresh one is"
-            " drawn."
+            "--run-id and --noise-key-file exclude each other in a replay. If both were used again on a log that has"
+            " changed, both runs would draw the same noise, and the two reports would show what changed. Leave --run-id"
+            " out: a fresh one is drawn."
         )
     fields = event_fields(options)
     plan = plan_of_command(options)
@@ -130,7 +133,7 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
 
 
 def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bool) -> None:
-    """What only the operator may know goes to stderr."""
+    """Prints on stderr: this is for the operator alone."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(
         f"[dim]Read {summary.events + summary.rejected:,} rows in {summary.seconds:.1f} s"
@@ -143,7 +146,7 @@ def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bo
         console.print("[bold]The log has no rows.[/]")
     elif summary.events == summary.outside_range:
         unit = f"--time-unit {time_unit}" if time_unit else "--time-unit"
-        console.print(f"[bold]No event lies inside --start .. --end.[/] Check them, and {unit}.")
+        console.print(f"[bold]No event is inside --start .. --end.[/] Check them, and {unit}.")
     elif summary.events == summary.outside_range + summary.outside_domain:
         console.print("[bold]No event has an item of --domain-file.[/] Ids are compared as text, blanks included.")
 

@@ -1,4 +1,4 @@
-"""The progress bar of a replay, on stderr, where people look."""
+"""The progress bar of a replay, on stderr."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _watch(progress: ReadProgress, total_bytes: int, bar: Progress, task: TaskID
         elapsed = bar.tasks[task].elapsed or 1.0
         finished = progress.bytes >= total_bytes
         if finished:
-            bar.update(task, description="finding heavy items", total=None)  # how long is not known: a pulse
+            bar.update(task, description="finding heavy items", total=None)  # nobody knows how long: a pulse
         else:
             rate = f"{progress.rows / elapsed:,.0f} events/s"
             bar.update(task, completed=progress.bytes, rate=rate)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import pathlib
 import time
@@ -23,7 +22,8 @@ from dp_transforms.beam.count_for_operator import (
 )
 from dp_transforms.beam.read_events import ReadEvents, ReadProgress
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.write_reports import WriteRejected, WriteReports
+from dp_transforms.beam.write_rejected import WriteRejected
+from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.event_files import EventFields, LogChunk, estimate_log
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import output_draft, publish_output
@@ -41,9 +41,9 @@ _BYTES_PER_DOMAIN_BYTE = 7
 
 @dataclasses.dataclass(frozen=True)
 class ReplayRequest:
-    """Everything that a replay is made of.
+    """All that a replay needs.
 
-    hint: for the operator, why most rows may turn out unreadable (`hint_of_log`).
+    hint: for the operator, why most rows may be unreadable (`hint_of_log`).
     """
 
     chunks: Sequence[LogChunk]
@@ -60,7 +60,7 @@ class ReplayRequest:
 
     @property
     def header(self) -> ReportHeader:
-        return ReportHeader(self.run_id, self.stream, self.plan.guarantee, json.loads(self.plan.to_json()))
+        return ReportHeader.of_plan(self.plan, self.run_id, self.stream)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ def check_memory(
         raise UserError(
             f"about {log.events:,} events{_in_windows(plan)} may need {needed / 1e9:.1f} GB on the local runner and"
             f" {free / 1e9:.1f} GB are free. Replay a part of the range, use another runner (-- --runner=...), or try"
-            " it with --allow-large-log."
+            " it anyway with --allow-large-log."
         )
 
 
@@ -127,8 +127,8 @@ def run_replay(request: ReplayRequest, options: PipelineOptions, progress: ReadP
 
 
 def _draft(output: str, drafts: contextlib.ExitStack) -> str:
-    """Where workers write what will be published as ``output``; its ending says the format."""
-    folder = drafts.enter_context(output_draft(output)).absolute()  # workers may stand in another folder
+    """The path where workers write what will be published as ``output``; its ending says the format."""
+    folder = drafts.enter_context(output_draft(output)).absolute()  # workers may have another current folder
     return str(folder / f"file{pathlib.Path(output).suffix}")
 
 
@@ -156,7 +156,7 @@ def _check_bad_fraction(summary: ReplaySummary, request: ReplayRequest) -> None:
     rows = summary.events + summary.rejected
     if summary.rejected > request.max_bad_fraction * rows:
         where = (
-            f"{request.dead_letter} tells where and why"
+            f"{request.dead_letter} says where and why"
             if request.dead_letter
             else "see where and why with --dead-letter FILE"
         )

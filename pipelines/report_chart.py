@@ -13,15 +13,15 @@ from dp_transforms.window_schedule import format_utc
 
 _ROW, _LABELS, _CELLS, _LINE = 20, 220, 900, 16
 _MAX_LABEL = 30
-# Dark and light differ without colour too; a between is also lower.
+# Dark and light differ without colour too; the bar of a "between" is also lower.
 _FILL = {ABOVE: "#1b6e4f", BETWEEN: "#e0a030", None: "#1b6e4f"}
 _HEIGHT = {ABOVE: 14, BETWEEN: 8, None: 14}
 
 
 def timeline_svg(reports: Iterable[WindowReport], guarantee: str, *, max_items: int = 40) -> str:
-    """The items that were heavy in most windows, the longest-lived first; among equals the one that came first.
+    """The items that were heavy in most windows, the longest-lived first; of two equal ones the earlier first.
 
-    A file of its own, for a browser or a document. Labels are escaped: they are hostile input here as on a terminal.
+    The result is a whole SVG file. Labels are escaped: they may be hostile here, as on a terminal.
     """
     rows = list(reports)
     spans: dict[str, list[tuple[int, int, str | None]]] = collections.defaultdict(list)
@@ -76,5 +76,5 @@ def _joined(spans: list[tuple[int, int, str | None]]) -> list[tuple[int, int, st
 
 
 def _text(text: str) -> str:
-    """Text of an SVG element. XML has no way to write a control character, so they arrive here escaped."""
+    """Text of an SVG element. XML cannot hold a control character, so callers escape them."""
     return escape("".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text))

@@ -1,4 +1,4 @@
-"""Reports as a table for a terminal. Labels are hostile input: they reach the terminal escaped, and never as markup."""
+"""Reports as a table for a terminal. Labels may be hostile: they reach the terminal escaped, and never as markup."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, 
 from dp_transforms.window_schedule import format_utc
 
 _MAX_LABEL = 80
-# Letters, marks and symbols that show as nothing: fillers, joiners, variation selectors, the empty pattern of Braille.
+# Letters, marks and symbols that cannot be seen: fillers, joiners, variation selectors, the empty Braille pattern.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 _UNITS = (("w", 604_800), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
-# Told apart by shape, so that colour is only a help.
+# They differ in shape, so nobody needs the colour.
 _SYMBOLS = {ABOVE: ("●", "*"), BETWEEN: ("○", "="), None: ("", "")}
 _STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
 
@@ -30,7 +30,7 @@ def windows_table(
 ) -> Table:
     """One row per window, in the order given: start, length, heavy items, running estimate of the epsilon spent.
 
-    max_items: show so many items of a window and count the rest.
+    max_items: how many items of a window to show; the rest is counted.
     ascii_only: for a terminal without UTF-8 (`is_ascii_only`).
     """
     rows = list(reports)
@@ -58,7 +58,7 @@ def windows_table(
 
 
 def legend(reports: Iterable[WindowReport], *, ascii_only: bool = False) -> str:
-    """What the signs of the table mean, as far as they occur in it."""
+    """The meaning of the signs that occur in the table."""
     rows = list(reports)
     zones = {heavy_hitter.zone for report in rows for heavy_hitter in report.heavy_hitters}
     above, between = _SYMBOLS[ABOVE][ascii_only], _SYMBOLS[BETWEEN][ascii_only]
@@ -75,12 +75,12 @@ def legend(reports: Iterable[WindowReport], *, ascii_only: bool = False) -> str:
 
 
 def is_ascii_only(console: Console) -> bool:
-    """Whether what is printed there must be ASCII."""
+    """Whether the console can print only ASCII."""
     return not (console.encoding or "").lower().startswith("utf")
 
 
 def escape_text(text: str, ascii_only: bool = False) -> str:
-    """Text that a terminal shows as it is: escapes controls, invisible and direction-changing characters."""
+    """The text with control characters, invisible and direction-changing characters escaped."""
     return "".join(
         character if _is_plain(character) and (not ascii_only or character.isascii()) else _escape(character)
         for character in text
@@ -88,7 +88,7 @@ def escape_text(text: str, ascii_only: bool = False) -> str:
 
 
 def label_text(label: str, ascii_only: bool = False) -> str:
-    """A label as one unmistakable word: quoted if it holds blanks, cut if it is very long, escaped."""
+    """A label as one word: quoted if it contains blanks, cut if it is very long, escaped."""
     if len(label) > _MAX_LABEL:
         label = label[:_MAX_LABEL] + ("..." if ascii_only else "…")
     if not re.fullmatch(r'[^\s"\\~●○]+', label) or unicodedata.category(label[0]).startswith("M"):
@@ -124,13 +124,13 @@ def _items_text(heavy_hitters: Iterable[HeavyHitter], max_items: int | None, asc
 
 
 def _start_text(micros: int) -> str:
-    """``2017-10-01 03:00``, finer only where the window is."""
+    """``2017-10-01 03:00``, with seconds only if the window has them."""
     text = format_utc(micros).rstrip("Z").replace("T", " ")
     return text.removesuffix(":00")
 
 
 def _length_text(micros: int) -> str:
-    """``1h``, ``90m``, ``7d``: in the largest unit that is whole."""
+    """``1h``, ``90m``, ``7d``: in the largest unit that divides it."""
     seconds, rest = divmod(micros, 1_000_000)
     if rest:
         return f"{micros / 1_000_000}s"

@@ -1,4 +1,4 @@
-"""``shh show REPORT``: prints a report, a file or the folder of a stream: a table, a chart or, for pipes, JSON."""
+"""``shh show REPORT``: prints a report (a file, or the folder of a stream) as a table, a chart or JSON."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _ITEMS_PER_WINDOW = 20
     "--last",
     type=click.IntRange(min=1),
     metavar="N",
-    help=f"Only the latest N windows with heavy items. [default: {_LATEST_WINDOWS}; with --json all]",
+    help=f"Show only the latest N windows with heavy items. [default: {_LATEST_WINDOWS}; with --json all]",
 )
-@click.option("--all", "show_all", is_flag=True, help="Every window, and every item of it.")
-@click.option("--item", metavar="LABEL", help="Only this item, and the windows in which it was heavy.")
-@click.option("--json", "as_json", is_flag=True, help="The records as JSON lines, one per window.")
+@click.option("--all", "show_all", is_flag=True, help="Show every window with all its items.")
+@click.option("--item", metavar="LABEL", help="Show only this item, and the windows in which it was heavy.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines, one per window.")
 @click.option(
-    "--chart", metavar="FILE.svg", help="Also draw the items over time, all windows unless --last is given, as SVG."
+    "--chart", metavar="FILE.svg", help="Also draw the items over time, as SVG: all windows unless --last is given."
 )
 def command(report: str, last: int | None, show_all: bool, item: str | None, as_json: bool, chart: str | None) -> None:
     """Print a report: its guarantee, and which items were heavy in which window.
 
-    REPORT is a file that `shh replay` wrote, Avro, JSON lines or Parquet, or a folder that `shh stream` writes.
+    REPORT is a file of `shh replay` (Avro, JSON lines or Parquet) or a folder of `shh stream`.
     """
     if last is not None and show_all:
-        raise click.UsageError("--last and --all contradict each other. Give one of them.")
+        raise click.UsageError("--last and --all exclude each other. Give one of them.")
     if chart is not None and not chart.lower().endswith(".svg"):
-        raise click.UsageError("--chart must end in .svg: that is what it draws.")
+        raise click.UsageError("--chart must end in .svg, the only format that it draws.")
     if chart is not None:
         check_output(chart, "--chart")
     keep = None if show_all or (as_json and last is None) else last or _LATEST_WINDOWS
@@ -65,7 +65,7 @@ def command(report: str, last: int | None, show_all: bool, item: str | None, as_
 
 
 def _read(path: str) -> tuple[ReportHeader, Iterator[WindowReport], str]:
-    """The header, the reports, and for a folder how far the run is."""
+    """The header, the reports, and for a folder whether the run has ended."""
     if not os.path.isdir(path):
         return *read_report_file(path), ""
     from dp_transforms.event_streams.stream_source import StreamError
@@ -125,7 +125,7 @@ def _print_table(
     )
     if not reports:
         what = "any item" if item is None else label_text(item, ascii_only)
-        console.print(Text(f"No window reports {what}. It may have been held by some users, but by too few to tell."))
+        console.print(Text(f"No window reports {what}. Some users may have held it, but too few."))
         return
     console.print(windows_table(reports, max_items=max_items, ascii_only=ascii_only))
     console.print(Text(legend(reports, ascii_only=ascii_only), style="dim"))

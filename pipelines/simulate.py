@@ -35,16 +35,27 @@ _AVRO_SCHEMA = {
 @click.option("--users", type=click.IntRange(1, 10**8), default=20_000, show_default=True, help="Number of users.")
 @click.option("--items", type=click.IntRange(1, 10**7), default=3_000, show_default=True, help="Number of items.")
 @click.option(
-    "--output", required=True, metavar="FILE", help="The log: .parquet, .avro, .csv or .jsonl. Never overwritten."
+    "--output",
+    required=True,
+    metavar="FILE",
+    help="Where the log goes: a name that ends in .parquet, .avro, .csv or .jsonl; must not exist.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="Decides every event.")
-@click.option("--start", type=UTC_TIME, default="2026-01-01T00:00:00Z", show_default=True, help="Begin of the log.")
-@click.option("--days", type=click.IntRange(1, 36_600), default=4, show_default=True, help="Length of the log.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=1,
+    show_default=True,
+    help="Seed of all random numbers: the same options give the same log.",
+)
+@click.option("--start", type=UTC_TIME, default="2026-01-01T00:00:00Z", show_default=True, help="Start of the log.")
+@click.option(
+    "--days", type=click.IntRange(1, 36_600), default=4, show_default=True, help="Length of the log, in days."
+)
 def command(events: int, users: int, items: int, output: str, seed: int, start: int, days: int) -> None:
     """Write a simulated event log: who (user) looked at what (item) when (timestamp).
 
-    Items are stories that rise within the hour and fade within the day, and a few pages that stay; users come by day
-    rather than by night, few of them often and many rarely. The same options give the same events.
+    Items are stories that rise within an hour and fade within a day, and a few pages that stay. There are more events
+    by day than by night; few users come often, and many rarely. The same options give the same events.
     """
     plan = LogPlan(events, users, items, start, days, seed)
     if plan.end_seconds > _LATEST_SECONDS or start < 0:
@@ -61,7 +72,7 @@ def _writer(output: str) -> Callable[[BinaryIO, LogPlan], None]:
     for ending, write in _WRITERS.items():
         if output.lower().endswith(ending):
             return write
-    raise UserError(f"the ending of {output!r} tells no known format. Use one of {', '.join(_WRITERS)}.")
+    raise UserError(f"the ending of {output!r} is not a known format. Use one of {', '.join(_WRITERS)}.")
 
 
 def _blocks(plan: LogPlan) -> Iterator[SimulatedBlock]:
@@ -101,7 +112,7 @@ def _write_avro(file: BinaryIO, plan: LogPlan) -> None:
             for user, item, time in rows:
                 yield {"user": user, "item": item, "timestamp": time}
 
-    # The format wants a marker that is unlikely in the data; a random one would make equal logs unequal files.
+    # The format needs a marker that is unlikely in the data; with a random one, equal logs would be different files.
     marker = hashlib.sha256(repr(plan).encode()).digest()[:16]
     schema = fastavro.parse_schema(_AVRO_SCHEMA)
     fastavro.writer(file, schema, records(), codec="deflate", sync_interval=64_000, sync_marker=marker)

@@ -1,6 +1,6 @@
 """A realistic event log from a seed: stories that rise and fade, pages that stay, days and nights, busy and rare users.
 
-The only place outside tests that uses a seedable generator. Nothing here is private, and nothing private may use it.
+Uses a seedable generator. Nothing here is private, and nothing private may use it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def simulate_log(plan: LogPlan) -> Iterator[SimulatedBlock]:
     items = _Items(plan, random)
     activity = _cumulative(random.lognormal(0.0, 1.25, plan.users))
     user_ids = _user_ids(plan.users, random)
-    # Enough slices that a block never overshoots by much, and short enough that a story's rise is smooth.
+    # Enough slices that a block is never much too long, and short enough that a story rises smoothly.
     slices = max(plan.days * _SLICES_PER_DAY, 4 * plan.events // _BLOCK_ROWS)
     edges = np.linspace(plan.start_seconds * _MILLIS, plan.end_seconds * _MILLIS, slices + 1).astype(np.int64)
     counts = random.multinomial(plan.events, _daily_rhythm(plan, slices))
@@ -92,7 +92,7 @@ class _Items:
         stories = plan.items - self._persistent
         pages = [f"page-{number:03d}" for number in range(self._persistent)]
         self.ids = pa.array(pages + [f"story-{number:05d}" for number in range(stories)], pa.string())
-        # The log begins in the middle of life: some stories are older than it.
+        # Some stories are older than the log.
         oldest = plan.start_seconds - _DAY
         self._birth = np.sort(random.uniform(oldest, plan.end_seconds, stories))
         # Zipf-like: the r-th of the stories of a day is about 1/r as strong as the first.
@@ -137,7 +137,7 @@ def _cumulative(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _choose(cumulative: npt.NDArray[np.float64], count: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Rows by weight. The clip serves a draw that rounds up to 1."""
+    """Rows by weight. The minimum is for a draw that rounds up to 1."""
     drawn = np.searchsorted(cumulative, random.random(count), side="right")
     return np.minimum(drawn, len(cumulative) - 1).astype(np.int64)
 

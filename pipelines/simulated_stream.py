@@ -1,4 +1,4 @@
-"""A log that is written while one watches: stories that rise and fade within seconds, for demos.
+"""A simulated live stream for demos: stories that rise and fade within seconds.
 
 Drawn with a seedable generator. Nothing here is private, and nothing private may use it.
 """
@@ -19,14 +19,14 @@ _TICK_SECONDS = 0.05
 _PAGES = 40
 _STORIES = 60
 _SECONDS_BETWEEN_STORIES = 7.0
-_LIFE_SECONDS = 12.0  # a story is at its height for so long
+_LIFE_SECONDS = 12.0  # how long a story is popular
 _STORY_SHARE = 0.6  # of all events
 _FLUSH_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
 class LiveStream:
-    """What is simulated: so many events a second of so many users, spread over the partitions of a topic."""
+    """What is simulated: events a second, users, and the partitions of the topic."""
 
     events_per_second: int
     users: int
@@ -35,8 +35,8 @@ class LiveStream:
 
 
 class LiveStreamWriter:
-    """Writes JSON events to a topic, each with the time of its writing, in a thread, from the start of the block to its
-    end. `check` raises what went wrong in the thread."""
+    """Writes JSON events to a topic in a thread, each with the current time, while the block runs. `check` raises the
+    error of the thread, if it failed."""
 
     def __init__(self, stream: LiveStream, bootstrap_servers: str, topic: str) -> None:
         self._stream = stream
@@ -86,7 +86,7 @@ class LiveStreamWriter:
 def live_events(
     stream: LiveStream, passed_seconds: float, count: int, now_seconds: float, random: np.random.Generator
 ) -> list[tuple[int, bytes]]:
-    """``(partition, JSON)`` of events that happen now, so long after the begin of the stream."""
+    """``(partition, JSON)`` of events that happen now. passed_seconds: since the start of the stream."""
     moment = np.datetime64(int(now_seconds * 1000), "ms")
     users = (random.random(count) ** 2 * stream.users).astype(np.int64)
     items = np.minimum(np.searchsorted(np.cumsum(_shares(passed_seconds)), random.random(count)), _PAGES + _STORIES - 1)
@@ -98,7 +98,7 @@ def live_events(
 
 
 def _shares(passed_seconds: float) -> npt.NDArray[np.float64]:
-    """Of pages that stay, and of stories: one begins every few seconds, and each has its time."""
+    """The share of each item: pages that stay, and stories that begin every few seconds and fade."""
     pages = 1.0 / np.arange(1, _PAGES + 1)
     cycle = _STORIES * _SECONDS_BETWEEN_STORIES
     age = (passed_seconds - np.arange(_STORIES) * _SECONDS_BETWEEN_STORIES + cycle / 2) % cycle - cycle / 2

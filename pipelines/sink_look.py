@@ -1,4 +1,4 @@
-"""What `shh stream` sees in its output while a run goes on. An output that cannot be read for a while ends no run."""
+"""Reads the output of a run while it goes on. An output that cannot be read for a while does not end the run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PATIENCE_SECONDS = 120.0
 
 
 class SinkLook:
-    """Shows what is new in a sink, look by look.
+    """Shows what is new in a sink each time that it is read.
 
-    patience_seconds: for how long after a first failure to look again; clock: in seconds.
+    patience_seconds: how long to try again after a first failure. clock: in seconds.
     """
 
     def __init__(
@@ -37,32 +37,32 @@ class SinkLook:
         self._failing_since: float | None = None
 
     def look(self, given_up: str = "") -> RunEnded | None:
-        """The end of the run, once no report is missing any more; None also where the sink cannot be read just now.
+        """The end of the run, once no report is missing; None before, and while the sink cannot be read.
 
-        Raises UserError where that lasts; given_up: what to say of the run then.
+        Raises UserError if it cannot be read for too long. given_up: what to say of the run then.
         """
         try:
             _, reports, ended = self._sink.read(self._run_id)
         except StreamError as error:
-            self._bear(error, given_up)
+            self._tolerate(error, given_up)
             return None
         self._failing_since = None
         self._status.show_reports(reports)
         return ended if ended is not None and len(reports) >= ended.reports else None
 
     def look_until_read(self, is_stopped: Callable[[], bool]) -> RunEnded | None:
-        """The last look, when nothing more is written: looks again until the sink could be read.
+        """The last reading, when nothing more is written: tries again until the sink can be read.
 
-        is_stopped: waits a while, and says whether the operator does not want to. Raises UserError.
+        is_stopped: waits a while, and returns whether the operator asked to stop. Raises UserError.
         """
         while True:
             ended = self.look()
             if self._failing_since is None:
                 return ended
             if is_stopped():
-                raise UserError("the reports could not be read any more when the run was over; what was written stays.")
+                raise UserError("the reports could not be read after the run was over; what was written stays.")
 
-    def _bear(self, error: StreamError, given_up: str) -> None:
+    def _tolerate(self, error: StreamError, given_up: str) -> None:
         now = self._clock()
         if self._failing_since is None:
             self._failing_since = now
@@ -70,5 +70,5 @@ class SinkLook:
                 f"The reports cannot be read just now, trying again for {self._patience_seconds:.0f} s: {error}"
             )
         elif now - self._failing_since >= self._patience_seconds:
-            told = f"the reports could not be read for {now - self._failing_since:.0f} s: {error}"
-            raise UserError(f"{told} {given_up}".rstrip()) from None
+            words = f"the reports could not be read for {now - self._failing_since:.0f} s: {error}"
+            raise UserError(f"{words} {given_up}".rstrip()) from None

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, counted instead of obeyed, for a command that must end in good order."""
+"""Ctrl-C and SIGTERM, counted and not obeyed, for a command that must end in order."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SECONDS_BETWEEN_GLANCES = 0.05
 
 
 class StopSignals:
-    """How often the operator asked to stop, and with which exit status the last time.
+    """How often the operator asked to stop, and the exit code for the last signal.
 
-    The handler takes no lock, and so wakes nobody: it runs in the middle of whatever the main thread does, which may
-    hold that lock (waiting on a `threading.Event` it does), and then would wait for itself for ever.
+    The handler takes no lock, so it cannot wake a waiting thread. It interrupts the main thread, which may hold that
+    lock (it does while it waits for a `threading.Event`), and would then wait for itself forever.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class StopSignals:
         self.code = INTERRUPTED if number == signal.SIGINT else TERMINATED
 
     def wait(self, seconds: float, seen: int) -> bool:
-        """Waits so long, or until the operator has asked more than ``seen`` times; returns whether that is so."""
+        """Waits so long, or until the operator has asked more than ``seen`` times; returns whether that happened."""
         deadline = time.monotonic() + seconds
         while self.count <= seen and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, _SECONDS_BETWEEN_GLANCES))

@@ -1,4 +1,4 @@
-"""``shh stream``: a stream that goes on to private reports, window by window, on a real engine."""
+"""``shh stream``: from a live stream to private reports, window by window, on a real engine."""
 
 from __future__ import annotations
 

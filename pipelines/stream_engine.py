@@ -1,4 +1,4 @@
-"""Starts the engine that a run was asked for, and says in Beam's options where it is."""
+"""Starts the engine of a run, and writes its address into Beam's options."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from dp_transforms.pipelines.engine_choice import EngineChoice
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS, PRISM
 from dp_transforms.pipelines.stream_ports import check_ports
-from dp_transforms.pipelines.stream_request import EngineChoice
 from dp_transforms.runners import dataflow, flink, job_service, prism
 from dp_transforms.runners.direct import LOCAL_RUNNER
 from dp_transforms.runners.engine_process import EngineError
@@ -20,12 +20,12 @@ from dp_transforms.runners.on_loopback import listen_on_loopback
 
 # Beam would stage a list of the packages of this machine, and a worker that starts later would need the job server.
 _STAGE_NOTHING = "--experiments=disable_logging_submission_environment"
-# Beam takes this for the longest time that a job may be watched: ten years, not one minute.
-_WATCH_FOR_EVER = "--job_server_timeout=315360000"
+# Beam watches a job for so long at most: ten years, in place of one minute.
+_WATCH_FOREVER = "--job_server_timeout=315360000"
 
 
 class StartedEngine(NamedTuple):
-    """options: where the engine is, for Beam. flink: of the Flink that the job runs on; None for other engines."""
+    """options: Beam's, with the engine's address. flink: the Flink that the job runs on; None for other engines."""
 
     options: PipelineOptions
     flink: FlinkRest | None
@@ -33,9 +33,9 @@ class StartedEngine(NamedTuple):
 
 @contextlib.contextmanager
 def started_engine(choice: EngineChoice, beam_words: Sequence[str], job_name: str) -> Iterator[StartedEngine]:
-    """While the block runs, the engine is there (those of this machine are started and stopped).
+    """While the block runs, the engine is there: one of this machine is started, and stopped at the end.
 
-    beam_words: further options of Beam. Raises UserError, also if others than this machine can reach the engine.
+    beam_words: further options of Beam. Raises UserError, also if other machines can reach the engine.
     """
     listen_on_loopback()
     with contextlib.ExitStack() as stack:
@@ -44,17 +44,17 @@ def started_engine(choice: EngineChoice, beam_words: Sequence[str], job_name: st
         except EngineError as error:
             what = f"--engine {choice.name}: {' '.join(str(error).split())}"
             if choice.name == PRISM:
-                what += f" To read once what is there now, give --engine {IN_PROCESS}."
+                what += f" To read what is there now, once, give --engine {IN_PROCESS}."
             raise UserError(what) from None
         check_ports(choice.name, allow=choice.allow_open_ports)
         if choice.name not in (DATAFLOW, IN_PROCESS):
-            words.append(_WATCH_FOR_EVER)
+            words.append(_WATCH_FOREVER)
         options = PipelineOptions([*words, *beam_words])
         if choice.name == DATAFLOW:
             try:
                 dataflow.check_options(options)
             except ValueError as error:
-                raise UserError(f"{error} Give them behind --.") from None
+                raise UserError(f"{error} Give them after --.") from None
         yield StartedEngine(options, flink_rest)
 
 
@@ -80,5 +80,6 @@ def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> 
     if choice.name == IN_PROCESS:
         return [f"--runner={LOCAL_RUNNER}"], None
     if choice.name == PRISM:
-        return prism.options(stack.enter_context(prism.Prism()).endpoint, job_name=job_name), None
+        engine = stack.enter_context(prism.Prism(allow_open_ports=choice.allow_open_ports))
+        return prism.options(engine.endpoint, job_name=job_name), None
     return job_service.options(stack.enter_context(job_service.JobService()).endpoint, job_name=job_name), None

@@ -12,7 +12,7 @@ from dp_transforms.pipelines.plan_options import plan_options
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-# Only in this process does nothing leave it, so only there the noise key can be one that is drawn and forgotten.
+# Only in this process the noise key can be drawn and forgotten: no other process needs it.
 IN_PROCESS = "in-process"
 FLINK, PRISM, JOB_SERVICE, DATAFLOW = "flink", "prism", "job-service", "dataflow"
 ENGINES = (PRISM, FLINK, DATAFLOW, JOB_SERVICE, IN_PROCESS)
@@ -28,7 +28,7 @@ _INPUT = (
     click.option(
         "--pubsub-subscription",
         metavar="SUBSCRIPTION",
-        help="Read JSON messages of a Pub/Sub subscription, projects/P/subscriptions/S. On Dataflow alone.",
+        help="Read JSON messages of a Pub/Sub subscription, projects/P/subscriptions/S. Only on Dataflow.",
     ),
     click.option(
         "--format",
@@ -36,22 +36,23 @@ _INPUT = (
         type=click.Choice(["json", "avro"]),
         default="json",
         show_default=True,
-        help="What a Kafka record holds; files say it by their endings.",
+        help="Format of a Kafka record. The format of a file is known from its ending.",
     ),
     click.option("--avro-schema", metavar="FILE", help="The Avro schema of the records (.avsc); with --format avro."),
     click.option(
         "--avro-framing",
         type=click.Choice(["none", "confluent", "single-object"]),
-        help="What stands before each Avro record: nothing, the number of a schema registry, or a fingerprint. "
-        "Default: none.",
+        help="What is before each Avro record: nothing, the id of a schema registry, or a fingerprint. Default: none.",
     ),
     click.option(
-        "--avro-schema-id", type=click.IntRange(min=0), help="With confluent framing: the only number that is accepted."
+        "--avro-schema-id",
+        type=click.IntRange(min=0),
+        help="With confluent framing: the only schema id that is accepted.",
     ),
     click.option(
         "--kafka-config",
         metavar="FILE",
-        help="More settings of the Kafka client, one NAME=VALUE a line, such as security.protocol=SASL_SSL; every "
+        help="More settings of the Kafka client, one NAME=VALUE per line, such as security.protocol=SASL_SSL. Every "
         "worker reads the file at this path.",
     ),
 )
@@ -62,22 +63,22 @@ _CLOCK = (
         type=click.Choice(["arrival", "event"]),
         default="arrival",
         show_default=True,
-        help="What closes windows. arrival: the log's own clock, which no user can move. event: the times in the "
-        "events, for history alone.",
+        help="What closes windows. arrival: the log's own clock, which no user can change. event: the times in the "
+        "events, only for history.",
     ),
     click.option(
         "--producer-times",
         is_flag=True,
         default=None,
-        help="With --clock arrival: trust producers of Kafka records, none of them a user's device, to set the times "
-        "of arrival. Without it the broker must (message.timestamp.type=LogAppendTime).",
+        help="With --clock arrival: let the producers of Kafka records set the times of arrival. No producer may be a "
+        "user's device. Without this option the broker must set them (message.timestamp.type=LogAppendTime).",
     ),
     click.option(
         "--allowed-lateness",
         type=DURATION_OR_ZERO,
         default="1m",
         show_default=True,
-        help="How long after its end a window still takes events.",
+        help="How long after its end a window still accepts events.",
     ),
     click.option(
         "--out-of-order",
@@ -91,27 +92,25 @@ _CLOCK = (
         type=DURATION_OR_ZERO,
         default="5m",
         show_default=True,
-        help="Events that claim to be this much later than they arrived are set aside.",
+        help="Events whose time is this much later than their arrival are set aside.",
     ),
     click.option(
         "--idle-timeout",
         type=DURATION,
         default="1m",
         show_default=True,
-        help="A partition without anything new for this long no longer holds windows open.",
+        help="A partition with nothing new for this long no longer keeps windows open.",
     ),
     click.option(
         "--shown-within",
         type=DURATION_OR_ZERO,
-        help="How long after a record arrived readers may have to wait for it. A drain waits so long for what arrived "
-        "by then. Default: --idle-timeout.",
+        help="The longest time between the arrival of a record and when readers can see it. A drain waits so long for "
+        "what arrived before. Default: --idle-timeout.",
     ),
 )
 
 _OUTPUT = (
-    click.option(
-        "--output", metavar="FOLDER", help="Where reports go: a folder that every worker reaches by this path."
-    ),
+    click.option("--output", metavar="FOLDER", help="Where reports go: a folder that every worker has at this path."),
     click.option("--output-topic", metavar="TOPIC", help="Where reports go instead: a Kafka topic."),
     click.option(
         "--output-kafka", metavar="HOST:PORT", help="Bootstrap servers of --output-topic. Default: those of --kafka."
@@ -119,17 +118,19 @@ _OUTPUT = (
     click.option(
         "--output-kafka-config",
         metavar="FILE",
-        help="As --kafka-config, for --output-kafka. Default: --kafka-config, if the servers are the same.",
+        help="Like --kafka-config, for --output-kafka. Default: --kafka-config, if the servers are the same.",
     ),
     click.option(
         "--output-format",
         type=click.Choice(["json", "avro"]),
         default="json",
         show_default=True,
-        help="What reports are written as.",
+        help="Format of the reports.",
     ),
     click.option(
-        "--dead-letter", metavar="FOLDER", help="Where records that cannot be read are listed (files of mode 0600)."
+        "--dead-letter",
+        metavar="FOLDER",
+        help="Folder for lists of the records that cannot be read (files of mode 0600).",
     ),
     click.option(
         "--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in reports."
@@ -140,36 +141,36 @@ _RUN = (
     click.option(
         "--noise-key-file",
         metavar="FILE",
-        help="Secret of at least 32 bytes, mode 0600, at this path on every worker. Required, but for --engine "
-        "in-process: there the default is a key drawn for this run and forgotten.",
+        help="The noise key: a secret of at least 32 random bytes, mode 0600, at this path on every worker. Required, "
+        "except with --engine in-process: there the default is a key that is drawn for this run and forgotten.",
     ),
     click.option(
         "--noise-key-secret",
         metavar="VERSION",
-        help="The secret as a version of Google Secret Manager instead, projects/P/secrets/S/versions/1.",
+        help="The noise key as a version of a secret in Google Secret Manager, projects/P/secrets/S/versions/1.",
     ),
     click.option(
         "--run-id",
-        help="Name of the run. Default: a fresh one, as every new run must have. To go on with a run, give its own.",
+        help="Name of the run. Default: a fresh one. Every new run must have a new one; to resume a run, give its own.",
     ),
     click.option(
         "--stop-file",
         metavar="FILE",
         help="When this file appears, the run is drained: what arrived by then counts, all windows close and the run "
-        "ends. Workers look for it; leave it there until then. "
-        "Default: one beside --output, or a temporary one where all runs on this machine; else none.",
+        "ends. Workers look for it: leave it there until the run has ended. Default: beside --output; with "
+        "--output-topic a temporary file if all workers run on this machine, else none.",
     ),
     click.option(
         "--engine",
         type=click.Choice(ENGINES),
         help="What runs the pipeline. prism: a stream on this machine. flink, dataflow: a cluster. job-service, "
-        "in-process: what is there now, read once. Default: flink with --flink-master, dataflow with "
+        "in-process: read what is there now, once. Default: flink with --flink-master, dataflow with "
         "--pubsub-subscription, else prism.",
     ),
     click.option(
         "--flink-master",
         metavar="HOST:PORT",
-        help="REST address of the Flink cluster. Default: [local], one in here.",
+        help="REST address of the Flink cluster. Default: [local], a Flink that is started here.",
     ),
     click.option(
         "--checkpoint-dir", metavar="PATH", help="Where Flink keeps checkpoints: a path or URI that its machines share."
@@ -179,19 +180,22 @@ _RUN = (
     click.option(
         "--worker-pool",
         metavar="HOST:PORT",
-        help="Beam's Python workers for Flink, as Flink sees them. Default: started here, with --flink-master [local].",
+        help="Address of Beam's Python workers for Flink, as Flink sees it. Default: workers that are started here, "
+        "with --flink-master [local].",
     ),
     click.option(
         "--allow-open-ports",
         is_flag=True,
         default=False,
-        help="Run although others than this machine may reach a port that takes code without a password, of the engine "
-        "or of --worker-pool. Close it off by other means first (docs/deploy.md).",
+        help="Run even if other machines may reach a port that takes code without a password: a port of the engine or "
+        "of --worker-pool. First close it off by other means (docs/deploy.md).",
     ),
     click.option(
-        "--resume-from", metavar="SAVEPOINT", help="A savepoint or checkpoint of Flink to go on from; with --run-id."
+        "--resume-from", metavar="SAVEPOINT", help="A savepoint or checkpoint of Flink to resume from; with --run-id."
     ),
-    click.option("--detach", is_flag=True, help="Print the job's id and leave it running; on Flink and Dataflow."),
+    click.option(
+        "--detach", is_flag=True, help="Print the job's id and leave the job running; on a Flink cluster and Dataflow."
+    ),
     click.option("--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data."),
 )
 

@@ -1,7 +1,7 @@
 """A Pub/Sub subscription as input. Its messages cannot be read again by position, so this is not a `StreamSource`.
 
-Which window a message counts in is decided by the time at which Pub/Sub took it, and the watermark of the runner, which
-follows these times: no user moves it. Dataflow alone reads Pub/Sub from Python.
+Two things decide in which window a message counts: when Pub/Sub received it, and the watermark of the runner, which
+follows these times. No user can change either. Only Dataflow reads Pub/Sub from Python.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def monitor_subscription(
 
 
 def user_and_item(message: bytes, user_field: str, item_field: str) -> tuple[Any, Any]:
-    """The pair in a message; (None, None), which is then counted as rejected, where there is none."""
+    """The pair in a message; (None, None) if it has none, which then counts as rejected."""
     try:
         fields = json.loads(message)
     except (ValueError, RecursionError):

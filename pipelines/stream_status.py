@@ -1,4 +1,4 @@
-"""What a person sees of a run that goes on: reports on stdout as they appear, a line for the operator on stderr."""
+"""What a person sees of a run: reports on stdout as they appear, and a line for the operator on stderr."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dp_transforms.pipelines.report_table import is_ascii_only, windows_table
 from dp_transforms.report_files import encode_report
 
 _ITEMS_PER_WINDOW = 12
-_SECONDS_BETWEEN_LINES = 60.0  # where stderr is a file
+_SECONDS_BETWEEN_LINES = 60.0  # if stderr is a file
 
 
 class StreamStatus:
@@ -47,7 +47,7 @@ class StreamStatus:
         self._err.print(text, markup=False)
 
     def announce(self, text: str) -> None:
-        """A line of declared values, on stdout; only for people."""
+        """A line of declared values, on stdout; only on a terminal."""
         if self._out.is_terminal:
             self._out.print(text, markup=False, soft_wrap=True)
 
@@ -100,7 +100,7 @@ class StreamStatus:
         ):
             if counts.get(name):
                 parts.append(f"{counts[name]:,} {words}")
-        # First, as a narrow terminal cuts the end.
+        # The warning comes first: a narrow terminal cuts the end.
         return f"[not covered by the guarantee, for the operator: {', '.join(parts)}]"
 
     def _clear(self) -> None:

@@ -1,24 +1,31 @@
-"""The subcommands of ``shh``: dispatches to one module for each, and turns expected errors into one line."""
+"""The subcommands of ``shh``: runs the module of each, and turns expected errors into one line."""
 
 from __future__ import annotations
 
 import importlib
 import logging
-import os
 import pathlib
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
+from dp_transforms.checks import on_one_line
 from dp_transforms.pipelines import exit_signals
-from dp_transforms.pipelines.options import UserError, one_line
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.standard_output import (
+    ClosedPipeError,
+    StandardOutputError,
+    drop_standard_output,
+    watched_standard_output,
+)
 
-# Each in a module of its name; what it does is said here too, so that ``shh --help`` imports none of them.
+# Each is in a module of its name. What it does is said here too, so that ``shh --help`` imports none of them.
 _COMMANDS = {
-    "audit": "Check a plan before it is used: what its mechanism gives away at the worst.",
+    "audit": "Check a plan before it is used: the most that its mechanism can reveal.",
     "plan": "Show what a budget buys: noise, threshold, and what can be found.",
     "replay": "Replay a log: which items were held by many users in each window.",
     "show": "Print a report file: its guarantee, and which items were heavy when.",
@@ -41,6 +48,15 @@ class _LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            if isinstance(error, ClosedPipeError):
+                raise
+            # click would take any closed connection for a closed standard output, and end without a word.
+            raise ConnectionError().with_traceback(error.__traceback__) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
@@ -54,16 +70,17 @@ def shh() -> None:
 
 
 def run(words: Sequence[str]) -> None:
-    """Runs ``shh``. Raises SystemExit with 0 for done, 1 where the run failed, 2 where the command line is wrong."""
+    """Runs ``shh``. Returns when it is done; else raises SystemExit, with the codes of `cli.main`."""
     words, beam_options = list(words), []
     if "--" in words and words[0] in _WITH_BEAM_OPTIONS:
         split = words.index("--")
         words, beam_options = words[:split], words[split + 1 :]
     _quiet_logs("--verbose" in words)
     try:
-        shh.main(args=words, prog_name="shh", standalone_mode=False, obj=beam_options)
+        with watched_standard_output():
+            shh.main(args=words, prog_name="shh", standalone_mode=False, obj=beam_options)
     except UserError as error:
-        click.echo(f"shh: {one_line(str(error))}", err=True)
+        click.echo(f"shh: {on_one_line(str(error))}", err=True)
         sys.exit(1)
     except click.ClickException as error:
         error.show()
@@ -71,11 +88,14 @@ def run(words: Sequence[str]) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("shh: stopped.", err=True)
         sys.exit(exit_signals.stopped_with or exit_signals.INTERRUPTED)
-    except OSError as error:  # a standard output that is full or closed; files have errors of their own
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ClosedPipeError:  # at the last flush
+        drop_standard_output()
+        sys.exit(1)
+    except StandardOutputError as error:
+        drop_standard_output()
         click.echo(f"shh: cannot write to standard output: {error.strerror}.", err=True)
         sys.exit(1)
-    except Exception as error:  # a fault of ours, or of a library: its words may hold a cell of the data
+    except Exception as error:  # a fault of ours, or of a library: its message may hold a cell of the data
         if "--verbose" in words:
             raise
         click.echo(f"shh: {_unexpected(error)}", err=True)
@@ -90,13 +110,13 @@ def _unexpected(error: Exception) -> str:
         if {"dp_transforms", "pipelines", "runners"} & set(path.parts)
     ]
     return (
-        f"failed with {type(error).__name__} at {ours[-1]}. This should not happen, please report it; --verbose of"
-        " replay and stream shows the whole story, which may hold cells of the log."
+        f"failed with {type(error).__name__} at {ours[-1]}. This should not happen, please report it. With --verbose"
+        " replay and stream show the whole traceback, which may contain cells of the log."
     )
 
 
 def _quiet_logs(verbose: bool) -> None:
-    """Beam logs whole tracebacks, in which messages of other code may hold a cell of the data."""
+    """Beam logs whole tracebacks, and messages of other code in them may contain a cell of the data."""
     logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, force=True)
     if not verbose:
         warnings.simplefilter("ignore")

@@ -1,6 +1,6 @@
-"""Google Cloud Dataflow: what a job needs before it is sent, checked here, where the error costs nothing.
+"""Google Cloud Dataflow: checks what a job needs before it is sent, where an error costs nothing.
 
-Only construction can be tried without the service: `build_job` makes the job that would be sent, and sends nothing.
+Without the service only the construction can be tried: `build_job` makes the job that would be sent, and sends nothing.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ MAX_JOB_BYTES = 20_000_000
 
 
 def options(*, job_name: str) -> list[str]:
-    """Beam flags for a streaming job; every one in Python runs on the Streaming Engine, which keeps state and timers.
+    """Beam flags for a streaming job. Python jobs run on the Streaming Engine, which keeps state and timers.
 
-    `check_options` names those that only the operator can give. ``--sdk_location=container``: the image has Beam's
+    `check_options` names the flags that only the operator can give. ``--sdk_location=container``: the image has Beam's
     worker and this package with its dependencies, so that a worker installs nothing when it starts (docs/deploy.md).
     """
     return [f"--runner={RUNNER}", "--streaming", "--sdk_location=container", f"--job_name={job_name}"]
 
 
 def check_options(options: PipelineOptions) -> None:
-    """Raises ValueError, naming all that is missing at once, for options that a streaming job cannot run with."""
+    """Raises ValueError for options that a streaming job cannot run with; it names all that are missing or wrong."""
     cloud = options.view_as(GoogleCloudOptions)
     worker, setup = options.view_as(WorkerOptions), options.view_as(SetupOptions)
     standard = options.view_as(StandardOptions)
@@ -58,7 +58,7 @@ def check_options(options: PipelineOptions) -> None:
 def build_job(pipeline: beam.Pipeline) -> beam_runner_api_pb2.Pipeline:
     """The job that Dataflow would get for a pipeline made with ``--dry_run=true``; nothing is sent.
 
-    Raises ValueError for other options, and for a job that is larger than the service takes.
+    Raises ValueError for other options, and for a job that is too large for the service.
     """
     check_options(pipeline.options)
     if not pipeline.options.view_as(TestOptions).dry_run:

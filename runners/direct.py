@@ -1,7 +1,4 @@
-"""The local runner, named explicitly.
-
-``DirectRunner`` would choose an engine by network and pipeline, each with its own timers, and try to download one.
-"""
+"""Beam's local runner, named explicitly: ``DirectRunner`` would choose an engine by itself, and try to download one."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ def pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
     """Beam's options from the command line; the local runner unless they name another.
 
     Servers that Beam starts in this process, for workers in others, listen on the loopback address alone from now on.
-    Raises ValueError for an option that the local runner does not know; others may know more.
+    Raises ValueError for an option that the local runner does not know; other runners may know more.
     """
     listen_on_loopback()
     options = PipelineOptions(list(arguments))
@@ -43,7 +40,7 @@ def is_local(options: PipelineOptions) -> bool:
 
 
 def free_memory_bytes() -> int:
-    """Memory that this process may still take: of the machine, or of its container where that is less."""
+    """Memory that this process may still take: what the machine has, or its container if that is less."""
     free = int(psutil.virtual_memory().available)
     for path in _CGROUP_LIMITS:
         try:

@@ -1,4 +1,4 @@
-"""Programs that an engine consists of: where they lie, how they start, and that they always end.
+"""The programs of an engine: where they are, how they start, and that they always end.
 
 Nothing is downloaded here. `make engines` puts the programs into ``.engines`` of the checkout; ``SHH_ENGINES`` names
 another folder.
@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-# The group also ends when this process ends without a word (SIGKILL): then its end of the pipe closes.
+# The group also ends when this process is killed (SIGKILL): then its end of the pipe closes.
 _WITH_WATCH = 'exec 3<&0; (read -r _ <&3; kill -s KILL -- -$$) >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
 _LOG_TAIL_BYTES = 2000
 EngineT = TypeVar("EngineT", bound="Engine")
 
 
 class EngineError(RuntimeError):
-    """An engine is missing, did not start, or refused what it was asked."""
+    """An engine is missing, did not start, or refused a request."""
 
 
 def engines_folder() -> pathlib.Path:
@@ -44,7 +44,7 @@ def engine_file(name: str, target: str) -> pathlib.Path:
 
 
 def java() -> str:
-    """The Java program: of ``JAVA_HOME`` if set, else of the PATH. Raises EngineError."""
+    """The Java program: the one in ``JAVA_HOME`` if that is set, else the one in the PATH. Raises EngineError."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=os.path.join(home, "bin") if home else None)
     if found is None:
@@ -53,12 +53,12 @@ def java() -> str:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody listened on a moment ago."""
+    """A TCP port of the loopback address that was free a moment ago."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """Different TCP ports of the loopback address that nobody listened on a moment ago."""
+    """Different TCP ports of the loopback address that were free a moment ago."""
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -67,7 +67,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_port_open(port: int) -> bool:
-    """Whether somebody accepts connections on this port of the loopback address."""
+    """Whether a program accepts connections on this port of the loopback address."""
     with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
         return True
     return False
@@ -96,7 +96,7 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """Of the program; also the id of its process group."""
+        """The program's process id; also the id of its process group."""
         return self._process.pid
 
     @property
@@ -110,7 +110,7 @@ class EngineProcess:
             if not self.is_running:
                 raise EngineError(f"{self.command[0]} ended with {self._process.returncode}: {self.log_tail()}")
             if time.monotonic() > deadline:
-                raise EngineError(f"{self.command[0]} gave no answer in {timeout_seconds:g} s: {self.log_tail()}")
+                raise EngineError(f"{self.command[0]} did not answer within {timeout_seconds:g} s: {self.log_tail()}")
             time.sleep(0.1)
 
     def log_tail(self) -> str:

@@ -1,6 +1,6 @@
 """Apache Flink: flags that make it exact and prompt, the job server, and the pool of Python workers.
 
-docs/engines.md tells what was measured and why each flag is there.
+docs/engines.md says what was measured and why each flag is there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ON_LOOPBACK: dict[str, str | int] = {
     "rest.address": "localhost",
     "rest.bind-address": "localhost",
 }
-"""Configuration of a Flink that is all on this machine."""
+"""Configuration of a Flink whose parts are all on this machine."""
 JOB_SERVER_JAR = "flink-job-server.jar"
 FLINK_RELEASE = "1.19.3"
 _START_SECONDS = 120.0
@@ -39,7 +39,7 @@ _REST_PORTS = 20
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/")
 _STARTED = re.compile(rb"JobService started on (?:localhost|127\.0\.0\.1):(\d+)")
 
-# Flink reflects on these; a runtime of version 17 keeps them closed.
+# Flink uses reflection on these packages; Java 17 closes them by default.
 JAVA_FLAGS = (
     "--add-exports=java.base/sun.net.util=ALL-UNNAMED",
     "--add-exports=java.rmi/sun.rmi.registry=ALL-UNNAMED",
@@ -73,11 +73,11 @@ def options(
 ) -> list[str]:
     """Beam flags for the job server at `endpoint`.
 
-    checkpoint_timeout_seconds: a checkpoint that takes longer fails, and restarts the job: that is how a worker is
-        missed that hangs, or whose death Beam overlooked.
-    checkpoint_dir: a folder or URL that every task manager and the job manager reach; checkpoints stay there after the
-        job was cancelled, to go on from. None leaves it to the cluster's configuration.
-    savepoint: path of a savepoint or checkpoint of the same pipeline to go on from.
+    checkpoint_timeout_seconds: a checkpoint that takes longer fails, and Flink restarts the job. This finds a worker
+        that hangs, or whose death Beam did not notice.
+    checkpoint_dir: a folder or URL that every task manager and the job manager reach. Checkpoints stay there after the
+        job was cancelled, so that it can be resumed. None leaves it to the cluster's configuration.
+    savepoint: path of a savepoint or checkpoint of the same pipeline to resume from.
     restart_attempts: how often Flink restarts the job from its newest checkpoint before it gives up.
     Other arguments as in `portable_options`. Raises ValueError.
     """
@@ -104,9 +104,9 @@ def options(
         return flags
     flags.append(f"--checkpointing_interval={max(10, round(checkpointing_interval_seconds * 1000))}")
     flags.append(f"--checkpoint_timeout_millis={max(10, round(checkpoint_timeout_seconds * 1000))}")
-    # Every task hears that a checkpoint is complete before the next one begins: finalizers are trusted on that.
+    # Every task learns that a checkpoint is complete before the next one begins: finalizers rely on that.
     flags.append("--min_pause_between_checkpoints=200")
-    # Without it, what a bundle that a snapshot ended puts out can be overtaken by the last watermark, and is lost.
+    # Without it, the last watermark can overtake the output of a bundle that a snapshot ended, and it is lost.
     flags.append("--finish_bundle_before_checkpointing")
     flags.append("--externalized_checkpoints_enabled")
     flags.append("--retain_externalized_checkpoints_on_cancellation")
@@ -127,13 +127,13 @@ def _url(path: str) -> str:
 class JobServer(Engine):
     """Takes Beam jobs at `endpoint` and submits them to a Flink cluster, or runs them itself.
 
-    All its ports are of the loopback address, and so are those on which its jobs talk to Python workers, here or in
+    All its ports are of the loopback address, and so are those that its jobs use to talk to Python workers, here or in
     task managers: the jar has a class of its own for that (runners/engines/flink).
 
     master: "[local]" runs Flink inside this server; "host:port" names the REST address of a cluster.
     flink_config: configuration of Flink by its own keys, for all jobs of this server.
-    folder: where log, configuration and staged files go; None for a temporary folder that is removed at the end.
-    memory_megabytes: Java heap; None for 1024 where Flink runs inside, else 512.
+    folder: for log, configuration and staged files; None for a temporary folder that is removed at the end.
+    memory_megabytes: Java heap; None for 1024 if Flink runs inside, else 512.
     Raises EngineError if the jar or Java is missing, or if the server does not start.
     """
 
@@ -171,7 +171,7 @@ class JobServer(Engine):
         self._start(command, self.log_path, lambda: self._started_port() is not None, _START_SECONDS)
         self.endpoint = f"localhost:{self._started_port()}"
         self.rest = FlinkRest(rest_address)
-        """Of the cluster; of "[local]", of its first job and only while that runs."""
+        """Of the cluster. With "[local]": of the first job, and only while that runs."""
 
     def _started_port(self) -> int | None:
         found = _STARTED.search(self.log_path.read_bytes())
@@ -187,10 +187,10 @@ class JobServer(Engine):
 class WorkerPool(Engine):
     """Starts a Python worker whenever a task manager of this machine asks for one; for `environment="EXTERNAL"`.
 
-    port: of the loopback address; None for a free one. Beam asks for no password: every user of this machine can take
-        it, and have code run.
+    port: of the loopback address; None for a free one. Beam needs no password: every user of this machine can connect,
+        and have code run.
     env: additions to this process's environment, for the workers (PYTHONPATH, for example).
-    Workers must write to standard error only: Beam never empties the pipe of their standard output.
+    Workers must write to standard error only: Beam never reads the pipe of their standard output.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class WorkerPool(Engine):
             try:
                 if child.status() != psutil.STATUS_ZOMBIE and "SdkHarness" in " ".join(child.cmdline()):
                     found.append(int(child.pid))
-            except psutil.NoSuchProcess:  # it ended between the two looks
+            except psutil.NoSuchProcess:  # it ended in the meantime
                 continue
         return found
 

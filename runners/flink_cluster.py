@@ -21,8 +21,8 @@ _CONFIG: dict[str, str | int] = {
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": 1000,
     "restart-strategy.fixed-delay.delay": "1s",
-    # A task manager that was killed is missed by the second heartbeat that finds nobody, after 2 s. One that stands
-    # still, as on a busy machine, is given more time.
+    # A task manager that was killed misses the second heartbeat, after 2 s. One that only waits, as on a busy machine,
+    # gets more time.
     "heartbeat.interval": 1000,
     "heartbeat.timeout": 20_000,
     "cluster.io-pool.size": 4,
@@ -108,7 +108,7 @@ class FlinkCluster:
     def start_task_manager(self) -> None:
         """Starts it and waits until its slots can be used. Raises EngineError if one runs already."""
         if self._task_manager is not None:
-            raise EngineError("the task manager runs. Kill it first.")
+            raise EngineError("the task manager runs already. Kill it first.")
         settings = {**_TASK_MANAGER_MEMORY, "taskmanager.cpu.cores": "2"}
         arguments = [word for key, value in settings.items() for word in ("-D", f"{key}={value}")]
         main_class = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
@@ -119,16 +119,18 @@ class FlinkCluster:
     def kill_task_manager(self) -> None:
         """SIGKILL: its tasks and their state are gone at once."""
         if self._task_manager is None:
-            raise EngineError("no task manager runs.")
+            raise EngineError("no task manager runs. Start it first.")
         self._task_manager.kill()
         self._task_manager = None
 
     def wait_until_missed(self, timeout_seconds: float = 60.0) -> None:
-        """Returns when the job manager knows that no task manager is left."""
+        """Returns when the job manager has noticed that no task manager is left."""
         deadline = time.monotonic() + timeout_seconds
         while self.rest.task_managers() > 0:
             if time.monotonic() > deadline:
-                raise EngineError(f"the job manager missed nothing in {timeout_seconds:g} s.")
+                raise EngineError(
+                    f"the job manager did not notice in {timeout_seconds:g} s that its task manager is gone."
+                )
             time.sleep(0.2)
 
     def stop(self) -> None:

@@ -28,7 +28,7 @@ class FlinkJob(NamedTuple):
 
 
 class FlinkRest:
-    """Asks the Flink cluster at `address` ("host:port"). Every method raises EngineError if there is no good answer."""
+    """Asks the Flink cluster at `address` ("host:port"). Methods raise EngineError if it refuses or does not answer."""
 
     def __init__(self, address: str, timeout_seconds: float = 10.0) -> None:
         self.address = address
@@ -43,7 +43,7 @@ class FlinkRest:
         return True
 
     def task_managers(self) -> int:
-        """Task managers that the job manager holds for alive."""
+        """How many task managers are alive, as far as the job manager knows."""
         return int(self.get("/overview")["taskmanagers"])
 
     def jobs(self) -> list[FlinkJob]:
@@ -59,7 +59,7 @@ class FlinkRest:
         deadline = time.monotonic() + timeout_seconds
         while (job := next((job for job in self.jobs() if name in job.name), None)) is None:
             if time.monotonic() > deadline:
-                raise EngineError(f"Flink got no job named {name} in {timeout_seconds:g} s.")
+                raise EngineError(f"Flink has no job named {name} after {timeout_seconds:g} s.")
             time.sleep(_POLL_SECONDS)
         return job
 
@@ -68,7 +68,7 @@ class FlinkRest:
         return str(self.get(f"/jobs/{job_id}")["state"])
 
     def wait_for_state(self, job_id: str, states: Iterable[str], timeout_seconds: float = 120.0) -> str:
-        """The first of `states` that the job is seen in. Raises EngineError if it ends otherwise or takes longer."""
+        """Waits for one of `states`, and returns it. Raises EngineError if the job ends otherwise or takes longer."""
         wanted = tuple(states)
         deadline = time.monotonic() + timeout_seconds
         while (state := self.job_state(job_id)) not in wanted:
@@ -78,18 +78,18 @@ class FlinkRest:
         return state
 
     def exceptions(self, job_id: str) -> list[str]:
-        """The first line of each failure that the job remembers, the newest first."""
+        """The first line of each failure that Flink remembers of the job, the newest first."""
         entries = self.get(f"/jobs/{job_id}/exceptions")["exceptionHistory"]["entries"]
         return [str(entry["stacktrace"]).partition("\n")[0] for entry in entries]
 
     def cancel(self, job_id: str) -> None:
-        """Asks for the end without a savepoint; `wait_for_state` tells when it came."""
+        """Cancels the job without a savepoint and returns at once; `wait_for_state` waits for its end."""
         self._ask("PATCH", f"/jobs/{job_id}?mode=cancel")
 
     def stop_with_savepoint(self, job_id: str, folder: str, timeout_seconds: float = 120.0) -> str:
         """Ends the job with a savepoint in `folder` and returns its path, for `savepoint=` of a later run.
 
-        Watermarks are not advanced: a drain by Flink would look like the end of the stream.
+        Flink does not advance watermarks here: a drain by Flink would look like the end of the stream.
         """
         body = {"targetDirectory": folder, "drain": False}
         trigger = self._ask("POST", f"/jobs/{job_id}/stop", body)["request-id"]
@@ -115,12 +115,12 @@ class FlinkRest:
         return int(self.checkpoints(job_id)["counts"]["completed"])
 
     def latest_checkpoint(self, job_id: str) -> str | None:
-        """Where the newest complete checkpoint lies, for `savepoint=` of a later run; None before the first."""
+        """The path of the newest complete checkpoint, for `savepoint=` of a later run; None before the first."""
         latest = self.checkpoints(job_id)["latest"]["completed"]
         return None if latest is None else str(latest["external_path"])
 
     def wait_for_checkpoints(self, job_id: str, more: int = 1, timeout_seconds: float = 120.0) -> int:
-        """Waits until `more` further checkpoints are complete; returns how many there are in all."""
+        """Waits until `more` further checkpoints are complete; returns the number of all."""
         wanted = self.completed_checkpoints(job_id) + more
         deadline = time.monotonic() + timeout_seconds
         while (count := self.completed_checkpoints(job_id)) < wanted:
@@ -143,10 +143,10 @@ class FlinkRest:
     def beam_metrics(
         self, job_id: str, namespace: str, gauges: Collection[str]
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """Beam's counters and gauges of a namespace, as they are now; those that were never touched are left out.
+        """Beam's counters and gauges of a namespace, as they are now, without those that were never set.
 
-        gauges: which names are gauges; Flink does not tell. Counters are summed over all parts of the job, of a gauge
-        the largest value is given. Both begin anew when Flink restarts the job.
+        gauges: which names are gauges; Flink does not say. A counter is the sum over all parts of the job, a gauge the
+        largest value. Both start again at 0 when Flink restarts the job.
         """
         values: dict[str, list[int]] = {}
         for vertex in self.vertices(job_id):
@@ -186,7 +186,7 @@ class FlinkRest:
 
 
 def beam_metric_name(name: str, namespace: str) -> str | None:
-    """Beam's name of a metric that Flink calls "<subtask>.<operator>.<namespace>_<name>"; None for any other metric."""
+    """Beam's name of a metric that Flink names "<subtask>.<operator>.<namespace>_<name>"; None for any other metric."""
     spelled = re.sub(r"\W", "_", namespace)  # as Flink does, since a dot ends a part of its names
     _, found, short = name.rpartition(f".{spelled}_")
     return short if found and short else None

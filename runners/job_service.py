@@ -1,4 +1,4 @@
-"""Beam's own job service: the local runner in a process of its own, behind the same interface as the real engines.
+"""Beam's own job service: the local runner in a process of its own, with the interface of the real engines.
 
 It cannot run loops of timers (docs/engines.md): use driver "loop" of `MonitorStream`.
 """

@@ -34,14 +34,14 @@ log.initial.task.delay.ms=500
 log.retention.check.interval.ms=1000
 log.retention.ms=-1
 """
-KAFKA_LIBRARIES = "kafka/.made"  # `make kafka` puts it there last, beside the libraries
+KAFKA_LIBRARIES = "kafka/.made"  # `make kafka` makes it last, beside the libraries
 _START_SECONDS = 120.0
 _READ_SECONDS = 60.0
 CALL_SECONDS = 60.0  # for one answer of the broker
 
 
 class StoredRecord(NamedTuple):
-    """One record as it lies in a topic; timestamp_millis: since 1970 UTC, by the clock that the topic was given."""
+    """One record of a topic; timestamp_millis: since 1970 UTC, by the clock that the topic is set to."""
 
     key: bytes | None
     value: bytes
@@ -49,7 +49,7 @@ class StoredRecord(NamedTuple):
 
 
 class KafkaServer:
-    """Use as a context manager; ``folder`` keeps its data, so a restart goes on with it on the same ports."""
+    """A context manager. The data are in ``folder``, so a restart finds them, on the same ports."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
@@ -97,7 +97,7 @@ class KafkaServer:
         self._process.wait_until(self._answers, _START_SECONDS)
 
     def stop(self) -> None:
-        """Ends the broker in good order."""
+        """Ends the broker in order."""
         if self._process is not None:
             self._process.stop()
         self._process = None
@@ -109,12 +109,12 @@ class KafkaServer:
         self._process = None
 
     def restart(self) -> None:
-        """`start` again, on the same data, after `stop` or `kill` or while it runs."""
+        """Starts it again on the same data: after `stop` or `kill`, or while it runs."""
         self.stop()
         self.start()
 
     def admin(self) -> Any:
-        """A client to keep until its answers are there."""
+        """A client; keep it until its answers are there."""
         from confluent_kafka.admin import AdminClient
 
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
@@ -141,11 +141,11 @@ class KafkaServer:
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         admin = self.admin()
         admin.create_topics([topic])[name].result(timeout=CALL_SECONDS)
-        # The controller's answer comes before the broker knows of it.
+        # The controller answers before the broker knows the topic.
         deadline = time.monotonic() + CALL_SECONDS
         while not _is_whole(admin.list_topics(name, timeout=CALL_SECONDS).topics[name], partitions):
             if time.monotonic() > deadline:
-                raise EngineError(f"the broker does not show the topic {name} in {CALL_SECONDS:g} s.")
+                raise EngineError(f"the broker does not show the topic {name} after {CALL_SECONDS:g} s.")
             time.sleep(0.02)
 
     def produce(
@@ -156,7 +156,7 @@ class KafkaServer:
         timestamp_millis: int | None = None,
         keys: Iterator[bytes] | None = None,
     ) -> None:
-        """Returns when the broker has them all, in this order. timestamp_millis: of all of them; None: now."""
+        """Returns when the broker has all of them, in this order. timestamp_millis: of all of them; None: now."""
         from confluent_kafka import Producer
 
         producer = Producer(
@@ -175,7 +175,7 @@ class KafkaServer:
             raise EngineError(f"the broker did not take {left} records in {CALL_SECONDS:g} s.")
 
     def records(self, topic: str, *, committed: bool = True) -> list[StoredRecord]:
-        """All that is there now, by partition. committed: False for those of transactions that were given up, too.
+        """All that are there now, by partition. committed: False to include those of aborted transactions.
 
         Raises EngineError if the topic does not come to an end.
         """

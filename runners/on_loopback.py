@@ -1,10 +1,10 @@
-"""Servers of Beam's Python code on the loopback address alone.
+"""Makes the servers of Beam's Python code listen on the loopback address alone.
 
-Beam listens on all addresses, asks for no password, and takes code from whoever connects: its worker pool (also the one
-behind ``--environment_type=LOOPBACK``), and the servers of its local runner for workers in other processes. It has no
-option for another address. It tells its clients "localhost" all the same, so that is where these servers are put.
+Beam's servers listen on all addresses, need no password, and run the code of everybody who connects: the worker pool
+(also the one of ``--environment_type=LOOPBACK``), and the servers of the local runner for workers in other processes.
+Beam has no option for another address. But its clients connect to "localhost" anyway, so the servers can listen there.
 
-For a program of Beam::
+To start a program of Beam in this way::
 
     python -m dp_transforms.runners.on_loopback apache_beam.runners.worker.worker_pool_main --service_port=50000
 """
@@ -24,9 +24,9 @@ _beams_server = grpc.server
 
 
 def listen_on_loopback() -> None:
-    """From now on, a server of gRPC in this process that would listen on all addresses listens on localhost alone.
+    """From now on, a gRPC server in this process that would listen on all addresses listens on localhost alone.
 
-    A server that names another address keeps it. Servers that listen already are left alone.
+    A server that names another address keeps it. Servers that listen already do not change.
     """
     grpc.server = _server
 
@@ -46,7 +46,7 @@ def _add_port(add: Callable[[str], int], address: str) -> int:
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit("usage: python -m dp_transforms.runners.on_loopback MODULE [ARGUMENT]...")
-    # Not in this module: as "__main__" it is another one than the one that others import.
+    # Not the function of this module: run as "__main__", it is not the module that others import.
     from dp_transforms.runners import on_loopback
 
     on_loopback.listen_on_loopback()

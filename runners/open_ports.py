@@ -1,4 +1,4 @@
-"""Which ports the processes of a run listen on, and who may reach them. Beam asks nobody for a password."""
+"""Which ports the processes of a run listen on, and which of them other machines can reach. Beam needs no password."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 
 
 class OpenPort(NamedTuple):
-    """A TCP port that somebody other than this machine can reach. program: the name of the process that listens."""
+    """A TCP port that other machines can reach. program: the name of the process that listens."""
 
     program: str
     host: str
@@ -23,7 +23,7 @@ class OpenPort(NamedTuple):
 
 
 def open_ports(pid: int | None = None) -> list[OpenPort]:
-    """Ports beyond the loopback address on which a process or any of its descendants listens at this moment.
+    """Ports that a process or its descendants listen on now, with other addresses than the loopback address.
 
     pid: None for this process. A process that ends meanwhile has none.
     """
@@ -44,16 +44,16 @@ def open_ports(pid: int | None = None) -> list[OpenPort]:
 
 
 def is_open_here(port: int) -> bool:
-    """Whether anybody on this machine listens on this port beyond the loopback address, as far as we may know."""
+    """Whether a process of this machine listens on this port beyond the loopback address, as far as we can see."""
     try:
         listening = _listening(psutil.net_connections(kind="tcp"))
-    except psutil.AccessDenied:  # some systems tell it to the administrator alone
+    except psutil.AccessDenied:  # some systems show it only to the administrator
         return False
     return any(address.port == port and not is_loopback(address.ip) for address in listening)
 
 
 def _connections(process: Any) -> Iterable[Any]:
-    # psutil gave the method another name in version 6.
+    # psutil renamed the method in version 6.
     look = process.net_connections if hasattr(process, "net_connections") else process.connections
     found: Iterable[Any] = look(kind="tcp")
     return found
@@ -64,14 +64,14 @@ def _listening(connections: Iterable[Any]) -> list[Any]:
 
 
 def is_loopback(host: str) -> bool:
-    """Of an address in numbers; also of an address of IPv4 as IPv6 writes it."""
+    """host: an address in numbers; also an IPv4 address as IPv6 writes it."""
     address = ipaddress.ip_address(host)
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
 
 
 def addresses_of(host: str) -> list[str]:
-    """What a name or an address means on this machine, in numbers; none where it means nothing here."""
+    """The addresses of a name, in numbers, as this machine knows them; empty if it knows none."""
     try:
         return sorted({str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(host, None)})
     except OSError:

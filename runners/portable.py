@@ -1,4 +1,4 @@
-"""Beam flags that every engine with a job service understands; nothing is looked for or fetched."""
+"""Beam flags that every engine with a job service understands. Nothing is searched for or downloaded."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def portable_options(
 ) -> list[str]:
     """Flags for a job service at `endpoint` ("host:port").
 
-    environment: where the Python code runs. "LOOPBACK": in the process that submits, which must then stay alive, and
-        whose servers listen on the loopback address alone from now on (`listen_on_loopback`).
+    environment: where the Python code runs. "LOOPBACK": in the process that submits. It must then stay alive, and its
+        servers listen on the loopback address alone from now on (`listen_on_loopback`).
         "EXTERNAL": in workers that the pool at `worker_address` ("host:port") starts.
     Raises ValueError.
     """
@@ -26,7 +26,7 @@ def portable_options(
         raise ValueError(f"environment must be one of {', '.join(ENVIRONMENTS)}, got {environment!r}.")
     if (environment == "EXTERNAL") != (worker_address is not None):
         raise ValueError(
-            f"worker_address must be given for EXTERNAL and for nothing else, got {worker_address!r} for {environment}."
+            f"worker_address must be given for EXTERNAL, and only then, got {worker_address!r} for {environment}."
             " Use the address of a dp_transforms.runners.flink.WorkerPool."
         )
     if environment == "LOOPBACK":

@@ -38,7 +38,7 @@ FOLDERS = ("accounting", "event_streams", "mechanisms", "monitoring", "report_st
 _SMALL = "dp_transforms.mechanisms.between_thresholds.*"  # run first: with it mutmut writes down all mutants there are
 _TOO_LONG = {-24, 24, 36, 152, 255}
 _DIED = {-6, -9, -11}
-_NAMING = re.compile(r"_?check_\w+|_real|_as_float|cast")  # their first argument is a word of an error, or a type
+_NAMING = re.compile(r"_?check_\w+|_real|_?as_float|cast")  # their first argument is a word of an error, or a type
 _ERRORS = re.compile(
     r"[A-Z]\w*Error|(threshold|noise|write|_folder|_changed)_error|second_(answer|end)|refused_settings"
 )

@@ -14,7 +14,7 @@ import pytest
 
 from dp_transforms import ReleasePlan, WindowSchedule
 from tests.canaries.places import MEASURED_BY, documented
-from tests.pipeline_helpers import key_file
+from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -53,7 +53,7 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path: pathlib.Pat
         assert pipeline.count(shown) == 1
         pipeline = pipeline.replace(shown, here)
     head = (
-        "import json, pathlib\nimport apache_beam as beam\nfrom dp_transforms import *\n"
+        "import pathlib\nimport apache_beam as beam\nfrom dp_transforms import *\n"
         'options = beam.options.pipeline_options.PipelineOptions(["--runner=FnApiRunner"])\n'
     )
     (tmp_path / "example.py").write_text(f"{head}{pipeline}print(ReportFolder('reports').read('run-1'))\n")

@@ -21,8 +21,8 @@ def _sources(*folders: str) -> list[pathlib.Path]:
 
 # fmt: off
 VERBS = {
-    "assign", "bound", "collect", "count", "draw", "drop", "encode", "find", "gather", "load", "monitor", "poll",
-    "read", "release", "set", "split", "write",
+    "assign", "bound", "close", "collect", "confirm", "count", "draw", "drop", "encode", "find", "gather", "keep",
+    "load", "monitor", "poll", "read", "release", "set", "split", "write",
 }
 # fmt: on
 # Its head names public transforms for type checkers alone.
@@ -137,6 +137,18 @@ def test_help_and_plan_wait_for_nothing_that_they_do_not_use() -> None:
     assert not loaded & {"apache_beam", "scipy", "pyarrow", "dp_accounting"}
     loaded = set(_run(code.format(words=["plan", *budget.split()], said="threshold")).split())
     assert not loaded & {"apache_beam", "dp_accounting"}
+
+
+def test_no_module_of_the_tests_imports_a_test_module() -> None:
+    """What two test modules need is in tests/helpers, or in a module of the suite that is not named test_*."""
+    sources = _sources("tests", "benchmarks", "examples", "dp_transforms", "pipelines", "runners")
+    found = {
+        f"{_relative(path)}: {name}"
+        for path in sources
+        for name in _imports(path)
+        if name.startswith("tests.") and any(part.startswith("test_") for part in name.split("."))
+    }
+    assert not found
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def test_what_is_found_fails_unless_it_is_accepted() -> None:
 def test_what_was_accepted_fails_from_its_end_on() -> None:
     until = datetime.date(2027, 1, 31)
     assert judged(accepted(), until - datetime.timedelta(1))[1] == []
-    assert "decide anew" in judged(accepted(), until)[1][0]
+    assert "decide again" in judged(accepted(), until)[1][0]
 
 
 def test_an_entry_needs_a_reason_and_an_end_that_is_near() -> None:

@@ -1,6 +1,6 @@
 """``make audit``: are there known advisories about the installed packages? Exit code 1 if there are, unless accepted.
 
-Where no service answers that knows advisories, it says so and exits with 0. A mirror of the index that knows none looks
+If no service with advisories answers, it says so and exits with 0. A mirror of the index without advisories would look
 like good news, so each service must first find a package that is known to be bad.
 """
 
@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """An entry of accepted.toml. until: the first day on which it does not count any more."""
+    """An entry of accepted.toml. until: the first day on which it is not valid any more."""
 
     id: str
     package: str
@@ -73,14 +73,14 @@ def findings_of(report: Mapping[str, Any]) -> tuple[list[Finding], list[str]]:
 def judge(
     findings: Sequence[Finding], accepted: Sequence[Accepted], today: datetime.date
 ) -> tuple[list[str], list[str]]:
-    """What to tell, and what to fail for."""
+    """Lines to print, and lines of advisories that must be acted on."""
     told, wrong = [], []
     for finding in findings:
         entry = next((one for one in accepted if one.id in finding.ids and one.package == finding.package), None)
         if entry is None:
             wrong.append(f"{finding}. Raise its bound, or accept it with a reason in .ci/supply_chain/accepted.toml.")
         elif entry.until <= today:
-            wrong.append(f"{finding}. It was accepted until {entry.until}: decide anew.")
+            wrong.append(f"{finding}. It was accepted until {entry.until}: decide again.")
         else:
             told.append(f"{finding}. Accepted until {entry.until}: {entry.reason}")
     found = {(name, finding.package) for finding in findings for name in finding.ids}
@@ -101,7 +101,7 @@ def query(service: str, osv_url: str | None, *what: str) -> tuple[list[Finding],
 
 
 def answering_service(services: Sequence[str], osv_url: str | None) -> str:
-    """The first one that finds what is known to be bad. Raises NoAnswerError, with what each of them did."""
+    """The first service that finds the package that is known to be bad. Raises NoAnswerError: what each of them did."""
     said = []
     with tempfile.TemporaryDirectory() as folder:
         probe = pathlib.Path(folder) / "probe.txt"

@@ -1,7 +1,7 @@
 """``make sbom``: the packages that a user of shh gets, as CycloneDX, in dist/sbom.cdx.json.
 
-cyclonedx-bom lists all that is installed, development tools too. Kept are the requirements of the package, and theirs;
-what only an extra brings (kafka, gcp) is marked as optional. The result is checked against the schema of CycloneDX.
+cyclonedx-bom lists all that is installed, development tools too. This keeps the requirements of the package and theirs,
+and marks what only an extra brings (kafka, gcp) as optional. The result is checked against the schema of CycloneDX.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import sys
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(open(sys.argv[1]).read())
-sys.exit(f"no valid CycloneDX 1.6: {error}" if error else 0)
+sys.exit(f"not valid CycloneDX 1.6: {error}" if error else 0)
 """
 
 
@@ -57,7 +57,7 @@ def closure(package: str, extras: Iterable[str] = ()) -> set[str]:
 
 
 def runtime_bom(bom: dict[str, Any], required: set[str], optional: set[str]) -> dict[str, Any]:
-    """The part of a bill of materials that is of these packages. Raises ValueError where it lacks one."""
+    """The part of a bill of materials for these packages. Raises ValueError if it lacks one."""
     names = {component["bom-ref"]: canonical(component["name"]) for component in bom["components"]}
     if missing := (required | optional) - set(names.values()):
         raise ValueError(f"the bill of materials lacks {', '.join(sorted(missing))}.")

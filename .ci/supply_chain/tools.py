@@ -9,12 +9,12 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 REQUIREMENTS = pathlib.Path(__file__).with_name("requirements.txt")
-# What pip and requests say where nobody answers. Any other failure is one.
+# What pip and requests say if nobody answers. Any other failure is an error.
 _NO_ANSWER = ("after connection broken by", "ConnectionError", "Max retries exceeded", "NameResolutionError", "Timeout")
 
 
 class NoAnswerError(Exception):
-    """No registry or service answers here: nothing can be said, and nothing is wrong."""
+    """No registry or service answers here: nothing is known, and nothing is wrong."""
 
 
 def is_no_answer(said: str) -> bool:
@@ -27,7 +27,7 @@ def tools_folder() -> pathlib.Path:
 
 
 def tool(name: str) -> str:
-    """The program, installed now if need be. Raises NoAnswerError, and RuntimeError where the installation fails."""
+    """The program; installs it first if necessary. Raises NoAnswerError, and RuntimeError if the installation fails."""
     folder = tools_folder()
     made = folder / ".made"
     if not made.exists() or made.read_bytes() != REQUIREMENTS.read_bytes():
@@ -42,7 +42,7 @@ def tool(name: str) -> str:
 def run(words: list[str], *, may_find: bool = False) -> str:
     """The output of a program. Raises NoAnswerError or RuntimeError where it fails.
 
-    may_find: the exit code 1 says that it found something, unless it then puts out nothing.
+    may_find: exit code 1 with output means that it found something, not that it failed.
     """
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0 and not (may_find and done.returncode == 1 and done.stdout.strip()):

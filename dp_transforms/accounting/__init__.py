@@ -1,16 +1,26 @@
-"""Budget in, plain numbers out. Knows no Beam and no mechanism; read `release_plan` first.
+"""Budget in, plain numbers out. Imports no Beam and no mechanism. Each module below imports only those above it.
 
-- `release_plan`: `ReleasePlan`, the frozen, checked, serialisable result of calibration; how delta was split.
-- `calibration`: the noise, the threshold and the shares of delta for a budget.
-- `release_modes`, `noise_parameters`: what each release mode asks of a plan; the noise of one query, as plain numbers.
+Noise and accountants:
+
+- `noise_parameters`: the noise of one count, as plain numbers, and the thresholds that it allows.
 - `accountant`: `Accountant`, the interface of all objects that know a price: delta(epsilon) and epsilon(delta).
+- `composition`: basic, advanced and optimal composition, and the solver.
 - `charging_game`: the game accountant of target charging, tight, the default; with or without a participation cap.
 - `target_charging`: the closed form and the exact tail to compare it with, and what is charged in each release mode.
-- `threshold_monitor`: the explicit constants of ThresholdMonitor [KMS21]: its noise for a budget, and its price.
+- `kms21_accountant`: the explicit constants of [KMS21]: the noise of release mode `kms21` for a budget, and its price.
 - `renyi`: Renyi target charging: the flat charge of a hit at each order, and the conversion by dp_accounting.
 - `mixed_charging`: target charging with calls of different epsilon and q, chosen as one goes.
-- `plan_json`: what a plan file holds, read as hostile input.
-- `composition`: basic, advanced and optimal composition, and the solver.
+
+From a budget to a plan; read `release_plan` first:
+
+- `target_charging_noise`, `running_epsilon`: the least noise of target charging; how much of epsilon each hit spends.
+- `release_modes`: what each release mode needs, with its accountants: one object for each mode.
+- `calibration`: the noise, the threshold and the shares of delta for a budget.
+- `plan_checks`: what the fields of a plan must satisfy.
+- `plan_json`: a plan as JSON text and back, read as hostile input; its fingerprint.
+- `release_plan`: `ReleasePlan`, the frozen, checked result of calibration.
+
+`renyi`, `mixed_charging` and most of `target_charging` serve the papers' library and comparisons. No plan needs them.
 
 The proofs are in docs/guarantee.md, those of `mixed_charging` in docs/mixed_charging.md. [CL23] is Cohen, Lyu, "The
 Target-Charging Technique for Privacy Analysis across Interactive Computations" (2023); [KOV15] Kairouz, Oh, Viswanath,

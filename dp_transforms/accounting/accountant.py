@@ -1,8 +1,8 @@
 """The one question that every accountant answers: what does the whole interaction cost?
 
 Guarantee of each object with this interface: the interaction that it describes is (epsilon, delta(epsilon))-DP for
-every epsilon, and (epsilon(delta), delta)-DP for every delta; neither number is ever rounded down. Which interaction,
-and for which unit of privacy, is said by the class; the package's docstring says where they are.
+every epsilon, and (epsilon(delta), delta)-DP for every delta. Neither number is ever rounded down. Each class says
+which interaction, and for which unit of privacy. The package's docstring lists them.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Guarantee: let a data holder be called any number of times, adaptively, each call epsilon_per_query-DP with a q-target
 for one user, and let the user be excluded after `hits` results in the target. Then the whole interaction is
-(epsilon, delta)-DP for that user, for the delta returned here, and no accountant that knows no more than this can
-return a smaller one. Proof, and the dynamic program: docs/guarantee.md section 3.
+(epsilon, delta)-DP for that user, for the delta returned here. No accountant that knows only this can return a smaller
+one. Proof, and the dynamic program: docs/guarantee.md section 3.
 
 Every such call is a post-processing of randomized response [KOV15], so the interaction is a walk of the privacy loss l
 in steps of +-epsilon_per_query, up with probability ``p = e^eps / (1 + e^eps)``, in which an adversary picks the
@@ -45,12 +45,12 @@ from dp_transforms.checks import check_whole, is_number
 Values = npt.NDArray[np.float64]
 
 _MARGIN = 14.0  # losses are followed from -margin to epsilon + margin; beyond, truncation costs a factor 1 + e^-14
-_MARGIN_DEVIATIONS = 10.0  # or, where that is less, this many standard deviations of the loss of a long run of calls
+_MARGIN_DEVIATIONS = 10.0  # or, where that is less, this many standard deviations of the loss of many calls
 _MOST_IMPROVEMENTS = 60  # of one level's policy; 3 or 4 are usual, and what is left is added as a residual
 _NEGLIGIBLE = 1e-290  # values below it have lost their digits to underflow; their rounding is counted absolutely
 _SLOPE = 2e-15  # relative, per step of the lattice
 _LONGEST = 2**20  # entries above loss 0, and calls of a cap; a lattice or a cap that is cut there only raises delta
-_HIDDEN = 1e-8  # a cap that can lower delta by no more than this share of it is not computed
+_HIDDEN = 1e-8  # a cap that can lower delta by at most this share of it is not computed
 _BLOCK = 2**16  # entries that are updated at once; they fit into a processor's cache
 _STOP = -1  # index of the policy "stop here" among the vertices
 
@@ -73,7 +73,7 @@ def check_target(epsilon_per_query: float, target_probability: float) -> None:
     if not is_number(target_probability) or not 0 < target_probability <= largest * (1 + 1e-12):
         raise ValueError(
             f"target_probability must lie in (0, 1 / (e^epsilon_per_query + 1)] = (0, {largest:.6g}], "
-            f"got {target_probability!r}. A target with a larger one also has this largest one: use that."
+            f"got {target_probability!r}. A target with a larger q is also one with this largest q: use that."
         )
 
 
@@ -235,8 +235,9 @@ def capped_game_delta(
 ) -> float:
     """The delta of the game in which the user also takes part in at most `participations` calls, hit or not.
 
-    Rounded up by less than one part in 10^5. Where ``hits >= participations`` it is optimal composition of as many
-    calls, and where hardly anybody reaches the limit (or it is over a million) the game without it; never above either.
+    Rounded up by less than one part in 10^5. Where ``hits >= participations`` it is the optimal composition of
+    `participations` calls. Where hardly anybody reaches the cap, or it is over a million, it is the game without the
+    cap. Never above either.
     """
     check_target(epsilon_per_query, target_probability)
     check_whole("hits", hits, 1)
@@ -246,7 +247,7 @@ def capped_game_delta(
         return 0.0
     if participations <= hits:
         return optimal_composition_delta(epsilon_per_query, participations, epsilon)
-    # What is done after so many calls matters only if the hits are not used up by then: Pr[Binomial(n, q) < hits].
+    # The cap matters only if the hits are not used up before it: Pr[Binomial(n, q) < hits].
     hits_left = betainc(float(participations - hits + 1), float(hits), 1 - target_probability)
     if hits_left <= _HIDDEN or participations > _LONGEST:
         unlimited = charging_game_delta(epsilon_per_query, target_probability, hits, epsilon)
@@ -311,7 +312,7 @@ class GameAccountant:
             check_whole("participations", self.participations, 1)
 
     def delta(self, epsilon: float) -> float:
-        check_epsilon(epsilon)  # before the caches below, to which True is 1.0
+        check_epsilon(epsilon)  # before the caches below, for which True and 1.0 are equal
         game = (self.epsilon_per_query, self.target_probability, self.hits)
         if self.participations is None:
             return charging_game_delta(*game, epsilon)

@@ -17,7 +17,7 @@ from scipy.special import gammaln
 
 from dp_transforms.checks import check_positive, check_whole, is_number
 
-ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what anybody can measure
+ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what can be measured
 MOST_CALLS = 10**7  # the sum of optimal composition has a term for each
 _SMALLEST_LOG = -740.0  # just above the logarithm of the smallest float
 
@@ -28,7 +28,7 @@ def check_epsilon_per_query(epsilon_per_query: float) -> None:
 
 def check_delta(delta: float) -> None:
     if not is_number(delta) or not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta!r}. Use a small one such as 1e-9.")
+        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta!r}. Use a small one, such as 1e-9.")
 
 
 def check_epsilon(epsilon: float) -> None:

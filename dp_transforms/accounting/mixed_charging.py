@@ -37,7 +37,7 @@ from dp_transforms.accounting.renyi import (
 )
 from dp_transforms.checks import check_whole, is_number
 
-_SMALLEST_ORDER = 1.02  # dp_accounting converts no order up to 1.01
+_SMALLEST_ORDER = 1.02  # dp_accounting does not convert orders up to 1.01
 _ORDERS = 400
 
 
@@ -50,8 +50,7 @@ class CallKind(NamedTuple):
 
 
 def largest_probability(epsilon_per_query: float, target_probability: float) -> float:
-    """q as the accountants want it: a larger one than ``1/(e^epsilon + 1)`` counts as that (a q-target is also a target
-    for every smaller q)."""
+    """q, at most ``1/(e^epsilon + 1)`` as the accountants want it. (A q-target is also one for every smaller q.)"""
     check_epsilon_per_query(epsilon_per_query)
     if not is_number(target_probability) or not 0 < target_probability <= 1:
         raise ValueError(f"target_probability must lie in (0, 1], got {target_probability!r}.")
@@ -98,7 +97,7 @@ class MixedChargingAccountant:
     def calibrate(cls, epsilon: float, delta: float, order: float) -> MixedChargingAccountant:
         """The largest budget at this order that is (epsilon, delta)-DP.
 
-        ValueError: no budget is, since delta is too small for so small an order.
+        ValueError: no budget is, because the order is too small for this delta.
         """
         check_epsilon(epsilon)
         check_delta(delta)
@@ -106,16 +105,16 @@ class MixedChargingAccountant:
         # Proposition 12 solved for the divergence; a little less, since the conversion back is rounded up.
         divergence = (epsilon - math.log1p(-1 / order) + math.log(delta * order) / (order - 1)) * (1 - 10 * ROUNDING)
         if not divergence > 10 * SMALLEST_DIVERGENCE:
-            raise ValueError(f"order {order:g} is too small for epsilon = {epsilon:g}, delta = {delta:g}.")
+            raise ValueError(f"order {order:g} is too small for epsilon = {epsilon:g}, delta = {delta:g}. Raise it.")
         while (found := cls(order, divergence * (order - 1))).epsilon(delta) > epsilon:
             divergence *= 1 - 1e-9
         return found
 
     @classmethod
     def for_mix(cls, epsilon: float, delta: float, mix: Sequence[CallKind]) -> MixedChargingAccountant:
-        """That of the order at which the budget pays the hits of `mix` most often. Other calls may come all the same.
+        """The accountant of the order at which the budget pays the hits of `mix` most often. Other calls may come too.
 
-        ValueError: no order pays for any of these calls; raise epsilon or delta.
+        ValueError: no order pays for these calls.
         """
         _check_kinds(mix)
         check_epsilon(epsilon)
@@ -135,7 +134,7 @@ class MixedChargingAccountant:
                 if best is None or found.times(mix) > best.times(mix):
                     best = found
         if best is None:
-            raise ValueError(f"no order pays for such calls at epsilon = {epsilon:g}, delta = {delta:g}. Raise them.")
+            raise ValueError(f"no order pays for such calls at epsilon = {epsilon:g}, delta = {delta:g}. Raise either.")
         return best
 
     def charge(self, epsilon_per_query: float, target_probability: float) -> float:
@@ -157,8 +156,8 @@ class MixedChargingAccountant:
 class MixedChargingFilter:
     """Admits calls of any kind while one more hit of each could still be paid. State of one interaction.
 
-    Guarantee: that of its accountant, for everything published by the calls that were admitted, if every hit was
-    charged. Used as the limit of ``mechanisms.target_charging.TargetCharging``, which adds the deltas of its calls.
+    Guarantee: that of its accountant, for everything published by the admitted calls, if every hit was charged. Used as
+    the limit of ``mechanisms.papers.target_charging.TargetCharging``, which adds the deltas of its calls.
 
     spent: the sum of all charges so far.
 
@@ -177,9 +176,9 @@ class MixedChargingFilter:
         return float(self._spent)
 
     def admits(self, epsilon_per_query: float, target_probability: float, hits: int = 1) -> bool:
-        """Whether the budget could pay so many further hits of such a call.
+        """Whether the budget could pay this many further hits of such a call.
 
-        ValueError: it could not pay one, whatever was spent, because the order is too large for it.
+        ValueError: it could never pay one, because the order is too large for such a call.
         """
         check_whole("hits", hits, 1)
         charge = self.accountant.charge(epsilon_per_query, target_probability)
@@ -199,7 +198,7 @@ class MixedChargingFilter:
 
 def _check_kinds(kinds: Sequence[CallKind]) -> None:
     if not kinds:
-        raise ValueError("there must be at least one kind of calls.")
+        raise ValueError("there must be at least one kind of call.")
     for epsilon_per_query, target_probability, hits in kinds:
         largest_probability(epsilon_per_query, target_probability)
         check_whole("hits", hits, 1)

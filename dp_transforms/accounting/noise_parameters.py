@@ -11,13 +11,13 @@ from dp_transforms.noise_distribution import capped_sum_upper_tail, sampling_tot
 class NoiseParameters:
     """What is added to one count.
 
-    Z, discrete Laplace of scale ``1 / epsilon_per_query``; with a wide noise (its epsilon is then not 0) it is
+    Z, discrete Laplace of scale ``1 / epsilon_per_query``. Where wide_epsilon_per_query is not 0, instead
     ``W + min(V, noise_cap)``, V of scale ``1 / epsilon_per_query`` and W of scale ``1 / wide_epsilon_per_query``.
     """
 
     epsilon_per_query: float
-    wide_epsilon_per_query: float = 0.0
-    noise_cap: int = 0
+    wide_epsilon_per_query: float = dataclasses.field(default=0.0, kw_only=True)
+    noise_cap: int = dataclasses.field(default=0, kw_only=True)
 
     @property
     def scale(self) -> float:
@@ -33,7 +33,12 @@ class NoiseParameters:
         """``Pr[noise >= margin]``, rounded up."""
         if not self.wide_epsilon_per_query:
             return upper_tail(self.epsilon_per_query, margin)
-        return capped_sum_upper_tail(self.wide_epsilon_per_query, self.epsilon_per_query, self.noise_cap, margin)
+        return capped_sum_upper_tail(
+            margin,
+            wide_epsilon=self.wide_epsilon_per_query,
+            narrow_epsilon=self.epsilon_per_query,
+            cap=self.noise_cap,
+        )
 
     def smallest_margin(self, probability: float) -> int:
         """The smallest m with ``Pr[noise >= m] <= probability``. probability: in (0, 1)."""
@@ -59,3 +64,10 @@ def smallest_safe_threshold(noise: NoiseParameters, queries_per_user: int, delta
     while queries_per_user * noise.upper_tail(margin) > delta_open:  # the last digit of the quotient
         margin += 1
     return 1 + margin
+
+
+def noise_error(epsilon: float, hits: int, largest_scale: float) -> ValueError:
+    return ValueError(
+        f"epsilon = {epsilon:g} with hits_per_user = {hits} needs noise of scale over {largest_scale:g}. "
+        "Raise epsilon or delta, or lower hits_per_user."
+    )

@@ -4,7 +4,7 @@
     counts  sparse vector with individual charging                       single noise, target charging
     kms21   ThresholdMonitorEvolving as printed in [KMS21]               wide noise and a capped one, its own proof
 
-`RELEASE_MODES` has one object for each; what differs between them is here and in no other place of the package.
+`RELEASE_MODES` has one object for each; what differs between them is here and nowhere else in the package.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from typing import Protocol
 import numpy as np
 
 from dp_transforms.accounting.accountant import Accountant
-from dp_transforms.accounting.calibration import epsilon_after_each_hit, noise_error, solve_target_charging
-from dp_transforms.accounting.noise_parameters import NoiseParameters
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
+from dp_transforms.accounting.noise_parameters import NoiseParameters, noise_error
+from dp_transforms.accounting.running_epsilon import epsilon_after_each_hit
 from dp_transforms.accounting.target_charging import (
     TARGET_CHARGING_ACCOUNTANTS,
     between_probability,
     not_prior_probability,
 )
-from dp_transforms.accounting.threshold_monitor import ThresholdMonitorAccountant, calibrate_threshold_monitor
+from dp_transforms.accounting.target_charging_noise import solve_target_charging
+from dp_transforms.checks import shown
 from dp_transforms.noise_distribution import MAX_EPSILON, MIN_EPSILON, MIN_WIDE_EPSILON
 
 _EXACT_HITS = 64  # of kms21: entries of the running figure up to here are computed one by one
@@ -31,9 +33,9 @@ _GRID = 32
 
 
 class ReleaseMode(Protocol):
-    """One release mode. default_hits: hits_per_user unless said otherwise. accountants: by name, the default first.
+    """One release mode. default_hits: of hits_per_user. accountants: their names, the default first.
 
-    widest: noise as wide as any that can be sampled.
+    widest: the widest noise that can be sampled.
     """
 
     default_hits: int
@@ -45,7 +47,7 @@ class ReleaseMode(Protocol):
         ...
 
     def check(self, noise: NoiseParameters) -> None:
-        """Raises ValueError for numbers that are no noise of this mode."""
+        """Raises ValueError for numbers that are not a noise of this mode."""
         ...
 
     def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> NoiseParameters:
@@ -53,7 +55,7 @@ class ReleaseMode(Protocol):
         ...
 
     def accountant(self, name: str, noise: NoiseParameters, hits: int) -> Accountant:
-        """What this accountant proves of the charged results: one of `accountants`."""
+        """What this accountant, one of `accountants`, proves about the charged results."""
         ...
 
     def epsilon_after_hits(self, noise: NoiseParameters, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
@@ -62,7 +64,7 @@ class ReleaseMode(Protocol):
 
 
 class TargetChargingMode:
-    """Modes ``labels`` and ``counts``: eps-DP queries of which those with a result in a target are charged."""
+    """Modes ``labels`` and ``counts``: eps-DP queries. Those with a result in a target are charged."""
 
     accountants: tuple[str, ...] = tuple(TARGET_CHARGING_ACCOUNTANTS)
     widest = NoiseParameters(MIN_EPSILON)
@@ -76,7 +78,7 @@ class TargetChargingMode:
         return math.ceil(2 / noise.epsilon_per_query) if self.has_zone else 0
 
     def target_probability(self, epsilon_per_query: float) -> float:
-        """q of the results that are charged (docs/guarantee.md section 3)."""
+        """q of the target whose results are charged (docs/guarantee.md section 3)."""
         if self.has_zone:
             return between_probability(epsilon_per_query, self.zone_width(NoiseParameters(epsilon_per_query)))
         return not_prior_probability(epsilon_per_query)
@@ -87,7 +89,7 @@ class TargetChargingMode:
                 f"epsilon_per_query must lie in [{MIN_EPSILON}, {MAX_EPSILON:g}], got {noise.epsilon_per_query!r}."
             )
         if noise.wide_epsilon_per_query or noise.noise_cap:
-            raise ValueError("wide_epsilon_per_query and noise_cap must be 0 but for release 'kms21'.")
+            raise ValueError("wide_epsilon_per_query and noise_cap must be 0 except for release 'kms21'.")
 
     def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> NoiseParameters:
         def delta_at(epsilon_per_query: float) -> float:
@@ -100,16 +102,16 @@ class TargetChargingMode:
         return TARGET_CHARGING_ACCOUNTANTS[name](noise.epsilon_per_query, q, hits)
 
     def epsilon_after_hits(self, noise: NoiseParameters, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
-        """By the game whatever accountant the plan used: it is never larger."""
+        """By the game, whichever accountant the plan used: it is never larger."""
         q = self.target_probability(noise.epsilon_per_query)
         return epsilon_after_each_hit(noise.epsilon_per_query, q, hits, epsilon, delta)
 
 
 class Kms21Mode:
-    """Mode ``kms21``: the noises, and the proof with explicit constants, of `threshold_monitor`."""
+    """Mode ``kms21``: the noises, and the proof with explicit constants, of `kms21_accountant`."""
 
     accountants: tuple[str, ...] = ("threshold_monitor",)
-    widest = NoiseParameters(MIN_WIDE_EPSILON, MIN_WIDE_EPSILON, 1)
+    widest = NoiseParameters(MIN_WIDE_EPSILON, wide_epsilon_per_query=MIN_WIDE_EPSILON, noise_cap=1)
     # About ln(1/delta), the number of hits for which [KMS21] states Theorem 3.2: from there on noise grows in
     # proportion to the hits, and below it hardly falls.
     default_hits = 20
@@ -125,7 +127,7 @@ class Kms21Mode:
             noise = calibrate_threshold_monitor(epsilon, delta, hits)
         except ValueError:
             raise noise_error(epsilon, hits, 1 / MIN_WIDE_EPSILON) from None
-        return NoiseParameters(noise.narrow_epsilon, noise.wide_epsilon, noise.cap)
+        return NoiseParameters(noise.narrow_epsilon, wide_epsilon_per_query=noise.wide_epsilon, noise_cap=noise.cap)
 
     def accountant(self, name: str, noise: NoiseParameters, hits: int) -> Accountant:
         return self._threshold_monitor(noise, hits)
@@ -144,7 +146,12 @@ class Kms21Mode:
     @staticmethod
     @functools.lru_cache(maxsize=64)
     def _threshold_monitor(noise: NoiseParameters, hits: int) -> ThresholdMonitorAccountant:
-        return ThresholdMonitorAccountant(noise.wide_epsilon_per_query, noise.epsilon_per_query, noise.noise_cap, hits)
+        return ThresholdMonitorAccountant(
+            wide_epsilon=noise.wide_epsilon_per_query,
+            narrow_epsilon=noise.epsilon_per_query,
+            cap=noise.noise_cap,
+            hits=hits,
+        )
 
 
 RELEASE_MODES: dict[str, ReleaseMode] = {
@@ -152,3 +159,12 @@ RELEASE_MODES: dict[str, ReleaseMode] = {
     "counts": TargetChargingMode(has_zone=False, default_hits=10),
     "kms21": Kms21Mode(),
 }
+RELEASES = tuple(RELEASE_MODES)
+ACCOUNTANTS = tuple(dict.fromkeys(name for mode in RELEASE_MODES.values() for name in mode.accountants))
+
+
+def mode_of(release: str) -> ReleaseMode:
+    """The mode of this name. Raises ValueError for another one."""
+    if not isinstance(release, str) or release not in RELEASE_MODES:
+        raise ValueError(f"release must be one of {', '.join(RELEASES)}, got {shown(release)}.")
+    return RELEASE_MODES[release]

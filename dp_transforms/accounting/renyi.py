@@ -6,8 +6,8 @@ for one user, and let the user be excluded after `hits` results in the target. T
 
     charge = -ln(1 - (D - 1) e^(lam eps) / q),    D = (e^(lam eps) + e^(-(lam + 1) eps)) / (1 + e^-eps)
 
-for every lam > 0 at which the argument of the logarithm is positive, without a failure event. Beside the game it is
-a cross-check that shares nothing with it, and what other mechanisms with a Renyi guarantee add up with.
+for every lam > 0 at which the argument of the logarithm is positive, without a failure event. It is a cross-check of
+the game that shares nothing with it, and it adds up with other mechanisms that have a Renyi guarantee.
 
 Proof. As in docs/guarantee.md section 3 let R be the bit of randomized response behind a call, p the probability that
 it is 1, and h1, h0 the probabilities of a hit after R = 1 and R = 0. It suffices that ``exp(lam loss - charges)`` is a
@@ -33,7 +33,7 @@ from dp_transforms.accounting.charging_game import check_target
 from dp_transforms.accounting.composition import ROUNDING, check_delta, check_epsilon
 from dp_transforms.checks import check_whole, is_number
 
-_ORDERS = 400  # tried where the caller names none, dense at either end: within one part in 10^4 of the best order
+_ORDERS = 400  # tried if the caller names none; dense at both ends: within one part in 10^4 of the best order
 SMALLEST_DIVERGENCE = 1e-15  # smaller ones are rounded up to it: dp_accounting takes ln(1 - e^-divergence)
 _LOST_DIGITS = 2.0**-52  # of that difference: four times what the float next to 1 may be off by
 
@@ -53,7 +53,7 @@ def target_charge(epsilon_per_query: float, target_probability: float, lam: floa
 
 
 def largest_lam(epsilon_per_query: float, target_probability: float) -> float:
-    """No flat charge is enough from here on: ``(e^u - 1)(e^u - a) = q (1 + a)`` at ``u = lam eps``, ``a = e^-eps``."""
+    """From here on no flat charge is enough: ``(e^u - 1)(e^u - a) = q (1 + a)`` at ``u = lam eps``, ``a = e^-eps``."""
     check_target(epsilon_per_query, target_probability)
     a = math.exp(-epsilon_per_query)
     # The positive root y = e^u - 1 of y^2 + (1 - a) y = q (1 + a), in the form that does not cancel.
@@ -97,7 +97,7 @@ class RenyiAccountant:
         if not orders:
             ends = np.geomspace(1e-3, 0.5, _ORDERS // 2)
             grid = 1 + np.concatenate([ends, 1 - ends]) * largest_lam(self.epsilon_per_query, self.target_probability)
-            orders = tuple(grid[grid > 1].tolist()) or (2.0,)  # where none has a charge, one without
+            orders = tuple(grid[grid > 1].tolist()) or (2.0,)  # if none has a charge: one order without a charge
         charges = [target_charge(self.epsilon_per_query, self.target_probability, order - 1) for order in orders]
         return orders, tuple(self.hits * charge / (order - 1) for charge, order in zip(charges, orders, strict=True))
 
@@ -111,7 +111,7 @@ class RenyiAccountant:
 def delta_from_divergences(orders: Sequence[float], divergences: Sequence[float], epsilon: float) -> float:
     """The smallest delta at this epsilon for the Renyi divergences of these orders, rounded up.
 
-    Canonne, Kamath, Steinke (2020), Proposition 12, by dp_accounting, which has no use for orders up to 1.01.
+    Canonne, Kamath, Steinke (2020), Proposition 12, by dp_accounting, which ignores orders up to 1.01.
     """
     from dp_accounting.rdp import rdp_privacy_accountant  # heavy: only where it is used
 
@@ -121,7 +121,7 @@ def delta_from_divergences(orders: Sequence[float], divergences: Sequence[float]
 
 
 def epsilon_from_divergences(orders: Sequence[float], divergences: Sequence[float], delta: float) -> float:
-    """The inverse of `delta_from_divergences`, rounded up; infinite where no order has a finite divergence."""
+    """The inverse of `delta_from_divergences`, rounded up; infinite if no order has a finite divergence."""
     from dp_accounting.rdp import rdp_privacy_accountant
 
     check_delta(delta)
@@ -131,5 +131,5 @@ def epsilon_from_divergences(orders: Sequence[float], divergences: Sequence[floa
 
 
 def _convertible(divergences: Sequence[float]) -> list[float]:
-    """Rounded up, so that what dp_accounting makes of them is no lower than their own."""
+    """Rounded up, so that dp_accounting's result for them is not below the exact one."""
     return [max(divergence, SMALLEST_DIVERGENCE) + _LOST_DIGITS for divergence in divergences]

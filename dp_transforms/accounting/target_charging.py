@@ -35,7 +35,7 @@ _CUTS = 2000  # values of r tried by the closed form; each of them is a valid bo
 
 @dataclasses.dataclass(frozen=True)
 class _CountedCalls:
-    """What the two accountants of this module are told."""
+    """The numbers that both accountants of this module take."""
 
     epsilon_per_query: float
     target_probability: float
@@ -177,7 +177,7 @@ def closed_form_delta(epsilon_per_query: float, target_probability: float, hits:
     check_whole("hits", hits, 1)
     check_epsilon(epsilon)
     least = hits / target_probability
-    # Advanced composition says nothing once r eps^2 / 2 >= epsilon, nor basic composition once r eps > epsilon.
+    # Advanced composition says nothing if r eps^2 / 2 >= epsilon, and basic composition nothing if r eps > epsilon.
     most = max(2 * epsilon / epsilon_per_query**2, epsilon / epsilon_per_query)
     if most <= least:
         return 1.0
@@ -215,7 +215,7 @@ def _chernoff_tail(calls: npt.NDArray[np.float64], hits: int, target_probability
 
 
 def static_adversary_delta(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> float:
-    """What an adversary attains that has its hits only where the loss goes down: a lower bound on every accountant.
+    """What an adversary attains whose hits come only where the loss goes down: a lower bound on every accountant.
 
     A legal play of the game: after each call, a hit with probability ``q / (1 - p)`` if the loss went down and none if
     it went up, until the hits are used up. Summed over finitely many calls, so it stays a lower bound.
@@ -226,7 +226,7 @@ def static_adversary_delta(epsilon_per_query: float, target_probability: float, 
     a = math.exp(-epsilon_per_query)
     up, down = 1 / (1 + a), a / (1 + a)
     most = math.ceil((hits + 10 * math.sqrt(hits) + 40) / target_probability)
-    # Calls that are no hits: negative binomial. Of these, the share up / (1 - q) went up.
+    # Calls that are not hits: negative binomial. The share up / (1 - q) of them went up.
     other = np.arange(most + 1, dtype=np.float64)
     log_other = gammaln(other + hits) - gammaln(hits) - gammaln(other + 1)
     log_other += hits * math.log(target_probability) + other * math.log1p(-target_probability)

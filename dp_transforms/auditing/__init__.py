@@ -1,11 +1,14 @@
-"""Checks of a plan's claim against what its mechanism does: exact, and by running the real code. Knows no Beam.
+"""Checks of a plan's claim against what its mechanism does: exact, and by running the real code. Imports no Beam.
 
-Read in this order; docs/audit.md says what is computed, why it is a lower bound, and what it cannot show.
+Each module imports only those above it. docs/audit.md says what is computed, why it is a lower bound, and what it
+cannot show.
 
 - `query_law`: what one query shows about one user: its possible results, with exact probabilities in both worlds.
 - `adversary`: the best adaptive adversary, by dynamic programming over (hits, privacy loss).
-- `streams`: concrete streams, simple enough to be run, and the exact law of all that they publish.
-- `exact`: what the worst of them attains, against the claim of a plan.
+- `attack_streams`: concrete input streams, simple enough to be run, and the exact law of all that is published of them.
+- `claim`: the mechanism that a plan runs, and what the plan claims.
+- `worst_streams`: the search for the streams that show most.
+- `exact`: what the worst of them attain, against the claim.
+- `statistics`: bounds and tests for counts of independent runs.
 - `sampled`: many copies of such a stream through the real monitor: a lower bound on epsilon, and a test of its noise.
-- `statistics`: the bounds and tests that `sampled` uses.
 """

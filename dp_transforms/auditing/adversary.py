@@ -1,7 +1,7 @@
 """The best adaptive adversary: a dynamic program over (hits paid by the user, privacy loss).
 
 Everything here is attained, so it is a lower bound on what an accountant may claim: every rounding is downward. What
-one window can publish is given as a `Kernel`, from `query_law` or from any other source; nothing is assumed about it.
+one window can publish is given as a `Kernel`, from `query_law` or any other source. Nothing is assumed about it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dp_transforms.auditing.query_law import QueryLaw
 
 Values = npt.NDArray[np.float64]
 
-_SLACK = 1e-9  # of a lattice step: so that a loss of exactly j steps is not rounded to j - 1
-_ENOUGH = 12.0  # losses that exceed epsilon by more than this are worth as much as this: within 1e-5
+_SLACK = 1e-9  # of a lattice step: a loss of exactly j steps must not be rounded to j - 1
+_ENOUGH = 12.0  # losses that exceed epsilon by more than this count as this: within 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
 class KernelEntry:
-    """One possible result of one window: log of its two probabilities' ratio, and the hits of the user after it."""
+    """One possible result of one window: two probabilities, the log of their ratio, and the user's hits after it."""
 
     with_target: float
     without_target: float
@@ -40,7 +40,7 @@ class Kernel:
 
 
 def kernel_of_law(law: QueryLaw, distances: Iterable[int], hits_per_user: int) -> Kernel:
-    """One action for each distance; a user that has paid all its hits changes nothing any more."""
+    """One action for each distance. A user that has paid all its hits changes nothing any more."""
     by_distance = [law.results(distance) for distance in distances]
     entries: dict[int, list[list[KernelEntry]]] = {
         paid: [[KernelEntry(*result[:3], paid + result.charged) for result in results] for results in by_distance]
@@ -71,12 +71,12 @@ def best_adversary(
 ) -> AttainedCurve:
     """The largest ``E[(1 - exp(epsilon - loss))_+]`` over all adaptive choices of actions, with the right to stop.
 
-    items_per_window: each of so many rounds is a window in which the adversary makes up to so many calls, all of one
-    action, and learns of them at its end; a user that is excluded by one of them is out of those that follow.
+    rounds: windows. items_per_window: in each window the adversary makes up to this many calls, all of one action, and
+    learns their results at its end. A user that one of them excludes is not in those that follow.
     adds_target: P is the run with the user and Q the one without (else the reverse). The value depends on the loss and
-    epsilon only through their difference, so that one pass gives the whole curve: epsilons lie whole steps apart.
-    Losses live on a lattice and are rounded down to whole steps; below the lattice the value is taken as 0, above as
-    the one of its top: the adversary may do better. Where all losses are whole steps, nothing is lost by rounding.
+    epsilon only through their difference, so one pass yields the whole curve: epsilons are whole steps apart. Losses
+    are on a lattice, rounded down to whole steps. Below the lattice the value counts as 0, above it as that of its
+    top: the adversary may do better. If all losses are whole steps, rounding loses nothing.
     """
     moves, longest = _moves(kernel, step, adds_target)
     offset = epsilons[0] - step * math.floor(epsilons[0] / step + _SLACK)
@@ -108,7 +108,7 @@ def best_adversary(
 
 
 def _before_call(values: Values, by_shift: Mapping[int, csr_matrix], longest: int) -> Values:
-    """The value of a call of one action, by that of what follows it: 0 below the lattice, above it that of its top."""
+    """The value before a call of one action, from the values after it: 0 below the lattice, that of its top above."""
     below, above = np.zeros((len(values), longest)), np.repeat(values[:, -1:], longest, axis=1)
     padded = np.concatenate([below, values, above], axis=1)
     total = np.zeros_like(values)
@@ -118,10 +118,10 @@ def _before_call(values: Values, by_shift: Mapping[int, csr_matrix], longest: in
 
 
 def _moves(kernel: Kernel, step: float, adds_target: bool) -> tuple[list[dict[int, csr_matrix]], int]:
-    """For each action, by how many steps the loss moves, a matrix of probabilities [hits before, hits after].
+    """For each action and number of steps that the loss moves, a matrix of probabilities [hits before, hits after].
 
-    Also the longest step that is followed; longer ones up are cut to it, results that rule Q out among them, and those
-    that rule P out are never seen under P.
+    Also the longest step that is followed. Longer steps up are cut to it, those of results that rule Q out too. Results
+    that rule P out cannot occur under P.
     """
     states = sorted(kernel.entries)
     index = {hits: row for row, hits in enumerate(states)}

@@ -1,8 +1,8 @@
-"""What one query shows about one user: every result that it can have, with its exact probability in both worlds.
+"""What one query shows about one user: every possible result, with its exact probability in both worlds.
 
 A query counts the active holders of an item: `f` without the user and `f + 1` with it. Only the *distance*
-``f - threshold`` matters, for the mechanism compares a noisy count with fixed edges. Results with one ratio of
-probabilities and one charge are one result here: merging these changes no privacy loss (docs/audit.md).
+``f - threshold`` matters, for the mechanism compares a noisy count with fixed edges. Results with the same
+ratio of probabilities and the same charge are one result here: merging them changes no privacy loss (docs/audit.md).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class QueryLaw(Protocol):
     def __hash__(self) -> int: ...
 
     def results(self, distance: int) -> tuple[Result, ...]:
-        """All results that are possible, at this distance of the count without the user from the threshold."""
+        """All possible results, at this distance of the count without the user from the threshold."""
         ...
 
     @property
@@ -47,27 +47,27 @@ class QueryLaw(Protocol):
 
     @property
     def far(self) -> int | None:
-        """Its mirror image, at the other edge of a charged zone; None where there is no zone."""
+        """The mirror image of `near`, at the other edge of a charged zone; None without a zone."""
         ...
 
     @property
     def distances(self) -> tuple[int, ...]:
-        """A few distances to try, these among them."""
+        """A few distances to try, `near` and `far` among them."""
         ...
 
     @property
     def telling(self) -> int:
-        """One of them, at or below `near`, at which what is published depends on how wide the noise is."""
+        """One of `distances`, at or below `near`, at which what is published depends on the scale of the noise."""
         ...
 
     def alone(self, threshold: int) -> float:
-        """The probability that an item is published whose only holder is the user."""
+        """The probability that an item whose only holder is the user is published."""
         ...
 
     def value_masses(self, distance: int, reach: int, with_user: bool) -> npt.NDArray[np.float64]:
         """Probabilities of the values that are published, relative to the count without the user: float[2 reach + 1].
 
-        The two ends hold all that lies further out. The sum is the probability that a value is published at all.
+        The two ends include all values further out. The sum is the probability that any value is published.
         """
         ...
 
@@ -77,7 +77,7 @@ class ThresholdLaw:
     """Release modes ``labels`` (zone_width >= 1) and ``counts`` (zone_width 0: all from the threshold on is charged).
 
     Discrete Laplace noise of scale ``1 / epsilon_per_query``. A noisy count v has ratio e^epsilon_per_query where
-    ``v > f`` and its inverse where ``v <= f``; only "below" and "above", in which values are lumped, may lie between.
+    ``v > f`` and its inverse where ``v <= f``. Only "below" and "above", which lump values, may lie between.
 
     >>> law = ThresholdLaw(epsilon_per_query=0.5, zone_width=4)
     >>> [(round(result.log_ratio, 3), result.charged) for result in law.results(-1)]
@@ -94,7 +94,7 @@ class ThresholdLaw:
             ranges.append((self.zone_width, None, False))
         found: dict[tuple[float, bool], Result] = {}
         for low, high, charged in ranges:
-            # Single values keep their own ratio, so the zone is cut at the count; "below" and "above" are lumps.
+            # Single values keep their own ratio, so the zone is cut at the count. "below" and "above" are lumps.
             parts = _cut(low, high, distance) if charged else [(low, high)]
             for first, last in parts:
                 result = self._range(first, last, distance, charged)
@@ -150,7 +150,7 @@ class ThresholdLaw:
         return np.array(masses)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CappedSumLaw:
     """Release mode ``kms21``: an item whose ``count + W + min(V, cap)`` reaches the threshold is published and charged.
 
@@ -172,7 +172,9 @@ class CappedSumLaw:
         )
 
     def _tail(self, margin: int) -> int:
-        return capped_sum_tail_integer(self.wide_epsilon, self.narrow_epsilon, self.cap, margin)
+        return capped_sum_tail_integer(
+            margin, wide_epsilon=self.wide_epsilon, narrow_epsilon=self.narrow_epsilon, cap=self.cap
+        )
 
     @property
     def near(self) -> int:

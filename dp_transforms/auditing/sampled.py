@@ -1,9 +1,9 @@
 """Runs the real monitor many times on a stream and on its neighbour: a lower bound on epsilon, and a test of its noise.
 
-Many independent copies run at once: each has an item, a user x' and other holders of its own, so no draw of one has to
-do with another. The threshold is a small one, with the counts moved along: only their difference matters, and it, the
-noise, the zone and the hits are those of the plan. Everything that is decided from the exact law, which stream, which
-event, which bins, is decided before anything is drawn.
+Many independent copies run at once. Each has an item, a user x' and other holders of its own, so their draws are
+independent. The threshold is small, and the counts are shifted with it: only their difference matters. This difference,
+the noise, the zone and the hits are those of the plan. The exact law decides the stream, the event and the bins, all
+before anything is drawn.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.auditing.exact import Claim, Mechanism, law_of, worst_stream
+from dp_transforms.auditing.attack_streams import AttackStream, Steps, StreamLaw
+from dp_transforms.auditing.claim import Claim, Mechanism
 from dp_transforms.auditing.query_law import QueryLaw
 from dp_transforms.auditing.statistics import binomial_p_value, chi_squared_p_value, epsilon_lower_bound
-from dp_transforms.auditing.streams import Steps, Stream, StreamLaw
+from dp_transforms.auditing.worst_streams import law_of, worst_stream
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.item_holders import ItemHolders
@@ -31,9 +32,9 @@ from dp_transforms.window_schedule import WindowSchedule
 CONFIDENCE = 0.999
 FALSE_ALARM = 1e-6  # of the test of the noise, all its parts together
 _COPIES_AT_ONCE = 2_500
-_SWITCHES = 8  # values of epsilon at which the stream may change its distance, of which the best is taken
-_FIRST_FILLER = 1 << 40  # ids of other holders; those of x' are below
-VALUE_REACH = 2048  # published values up to so far from the count have a bin of their own
+_SWITCHES = 8  # values of epsilon tried for the change of distance; the best one is taken
+_FIRST_FILLER = 1 << 40  # the ids of other holders are at least this, those of x' below
+VALUE_REACH = 2048  # published values up to this far from the count have a bin of their own
 
 Counts = npt.NDArray[np.int64]
 
@@ -43,10 +44,10 @@ class SamplePlan:
     """What is to be sampled, fixed beforehand. stream: of the direction in which the user is removed.
 
     event_loss: the event S is a privacy loss of at least this at the end. p, q: its exact probabilities in the world
-    without the user and in the one with it. expected_epsilon: the bound that these lead one to expect.
+    without the user and in the one with it. expected_epsilon: the bound to expect from these.
     """
 
-    stream: Stream
+    stream: AttackStream
     law: StreamLaw
     runs: int
     event_loss: float
@@ -57,11 +58,11 @@ class SamplePlan:
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Copies that one monitor runs; hits_per_user: after so many, the user should count no more."""
+    """Copies that one monitor runs. hits_per_user: after this many hits the user should not count any more."""
 
     settings: MonitorSettings
     query_law: QueryLaw
-    stream: Stream
+    stream: AttackStream
     hits_per_user: int
     copies: int
     with_user: bool
@@ -72,9 +73,10 @@ class Chunk:
 class Observed:
     """How often each end was seen, int64[hits + 1, levels] as in `StreamLaw`; and each published value.
 
-    values: by distance, int64[2 * VALUE_REACH + 1]: value minus the count without the user, in the middle; what lies
-    further out is counted at the ends.
-    excluded: in so many copies the user was excluded, and shown once more; excluded_published: the item was published.
+    values: by distance, int64[2 * VALUE_REACH + 1]: value minus the count without the user, 0 in the middle; values
+    further out are counted at the ends.
+    excluded: copies in which the user was excluded, and given one more item. excluded_published: those of them in which
+    that item was published.
     """
 
     ends: Counts
@@ -108,10 +110,10 @@ class SampledAudit:
 
 
 def plan_sampling(mechanism: Mechanism, claim: Claim, runs: int, rounds: int) -> SamplePlan:
-    """The stream and the event for which so many runs may be expected to show the largest epsilon."""
-    rounds = min(rounds, mechanism.horizon)  # more windows than the plan has would show more than the plan gives away
+    """The stream and the event for which `runs` runs can be expected to show the largest epsilon."""
+    rounds = min(rounds, mechanism.horizon)  # more windows than those of the plan would show more than the plan does
     unlimited = dataclasses.replace(mechanism, horizon=rounds)
-    streams = [Stream.static(False, mechanism.law.telling, rounds)]
+    streams = [AttackStream.static(False, mechanism.law.telling, rounds)]
     if mechanism.law.far is not None:
         reference = law_of(unlimited, worst_stream(unlimited, 0.0, rounds, False))
         largest = reference.epsilon(1 / runs, False)
@@ -121,7 +123,7 @@ def plan_sampling(mechanism: Mechanism, claim: Claim, runs: int, rounds: int) ->
     return max(plans, key=lambda plan: plan.expected_epsilon)
 
 
-def _events(stream: Stream, law: StreamLaw, runs: int, delta: float) -> Iterator[SamplePlan]:
+def _events(stream: AttackStream, law: StreamLaw, runs: int, delta: float) -> Iterator[SamplePlan]:
     losses = -law.log_ratio.reshape(-1)
     order = np.argsort(-losses, kind="stable")
     p, q = np.cumsum(law.without_user.reshape(-1)[order]), np.cumsum(law.with_user.reshape(-1)[order])
@@ -134,10 +136,10 @@ def _events(stream: Stream, law: StreamLaw, runs: int, delta: float) -> Iterator
         if seen >= 5:
             bound = epsilon_lower_bound(seen, math.ceil(runs * q[at]), runs, delta, CONFIDENCE)
             yield SamplePlan(stream, law, runs, float(ordered[at]) * (1 - 1e-9), float(p[at]), float(q[at]), bound)
-    yield SamplePlan(stream, law, runs, -math.inf, 1.0, 1.0, 0.0)  # the event that is certain shows nothing
+    yield SamplePlan(stream, law, runs, -math.inf, 1.0, 1.0, 0.0)  # a certain event shows nothing
 
 
-def settings_for_sampling(settings: MonitorSettings, stream: Stream) -> MonitorSettings:
+def settings_for_sampling(settings: MonitorSettings, stream: AttackStream) -> MonitorSettings:
     """The settings of a run with the smallest threshold at which every item has another holder, and enough windows."""
     threshold = max(1, 1 - min(stream.distance, stream.later_distance))
     return dataclasses.replace(settings, threshold=threshold, schedule=WindowSchedule.fixed(0, stream.rounds + 1, 1))
@@ -176,7 +178,7 @@ def run_chunk(chunk: Chunk, monitor: type[HeavyHitterMonitor] = HeavyHitterMonit
 class _Copies:
     """The adversary of each copy: what it has seen, and what it puts into the next window.
 
-    It plays until the user is excluded or the rounds are over, and once more after an exclusion.
+    It plays until the user is excluded or the rounds are over, and one more window after an exclusion.
     """
 
     def __init__(self, chunk: Chunk, table: ItemTable) -> None:
@@ -212,7 +214,7 @@ class _Copies:
         return ItemHolders(windows, self._playing, splits, holders.astype(np.uint64), self._table)
 
     def read(self, published: Sequence[HeavyHitter]) -> None:
-        """Follows each copy by what was published of it."""
+        """Updates each copy with what was published of it."""
         was_excluded = self._paid[self._playing] == self._chunk.hits_per_user
         moves = np.full(len(self._playing), -1)  # nothing published: likelier without the user
         charges = np.zeros(len(self._playing), dtype=np.int64)
@@ -254,7 +256,7 @@ def judge(
         binomial_p_value(p_seen, plan.runs, plan.p),
         binomial_p_value(q_seen, plan.runs, plan.q),
     ]
-    # Who is excluded must not count: in both worlds the item is published as if the user were not there.
+    # An excluded user must not count: in both worlds the item is published as if the user were not there.
     published = math.fsum(result[1] for result in query_law.results(plan.stream.distance) if result.log_ratio > 0)
     for observed, is_with_user in ((without_user, False), (with_user, True)):
         if observed.excluded:
@@ -267,7 +269,7 @@ def judge(
     if epsilon > claim.epsilon:
         violations.append(
             f"the real code attains epsilon {epsilon:.4g} with {100 * CONFIDENCE:g} % confidence in "
-            f"{plan.runs:,} runs of each world; claimed is {claim.epsilon:g}"
+            f"{plan.runs:,} runs of each world; the claim is {claim.epsilon:g}"
         )
     if p_value < FALSE_ALARM:
         violations.append(

@@ -10,20 +10,20 @@ from scipy import stats
 
 Values = npt.NDArray[np.float64]
 
-_LEAST_EXPECTED = 50.0  # runs in a bin, so that the chi-squared approximation holds far out in its tail
+_LEAST_EXPECTED = 50.0  # runs in a bin: the chi-squared approximation must hold far out in its tail
 
 
 def clopper_pearson(successes: int, runs: int, error: float) -> tuple[float, float]:
-    """Bounds on a probability from below and from above; each is wrong with at most this error, whatever the truth."""
+    """A lower and an upper bound on a probability. Each is wrong with probability at most `error`, always."""
     lower = float(stats.beta.ppf(error, successes, runs - successes + 1)) if successes else 0.0
     upper = float(stats.beta.isf(error, successes + 1, runs - successes)) if successes < runs else 1.0
     return lower, upper
 
 
 def epsilon_lower_bound(p_successes: int, q_successes: int, runs: int, delta: float, confidence: float) -> float:
-    """A bound, from below and with this confidence, on every epsilon with ``P(S) <= e^epsilon Q(S) + delta``.
+    """A lower bound, with this confidence, on every epsilon with ``P(S) <= e^epsilon Q(S) + delta``.
 
-    p_successes, q_successes: how often S came out in so many independent runs of each world. At least 0.
+    p_successes, q_successes: how often S occurred in `runs` independent runs of each world. The bound is at least 0.
     """
     error = (1 - confidence) / 2
     p_lower = clopper_pearson(p_successes, runs, error)[0]
@@ -37,10 +37,10 @@ def binomial_p_value(successes: int, runs: int, probability: float) -> float:
 
 
 def chi_squared_p_value(observed: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
-    """Pearson's test of counts against exact probabilities, which need not add up to all; 1 where there is no test.
+    """Pearson's test of counts against exact probabilities, which need not add up to 1. 1 if no test is possible.
 
-    Outcomes that are expected fewer than 50 times are joined, rarest first, whatever was observed. A count of
-    what cannot be gives a p-value of 0.
+    Outcomes that are expected fewer than 50 times are joined, rarest first, whatever was observed. A count of an
+    impossible outcome makes the p-value 0.
     """
     counts = np.asarray(observed, dtype=np.float64).reshape(-1)
     masses = np.maximum(np.asarray(probabilities, dtype=np.float64).reshape(-1), 0.0)

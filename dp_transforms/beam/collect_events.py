@@ -14,7 +14,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from dp_transforms.beam.count_for_operator import EVENTS_REJECTED, operator_counter
 from dp_transforms.beam.split_rejected import REJECTED, batches_and_rejected, typed
-from dp_transforms.monitoring.event_batch import MAX_ID_BYTES, EventBatch
+from dp_transforms.event_ids import BadIdError, id_of_value
+from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.rejected_events import RejectedEvents
 
 _MAX_BATCH = 100_000
@@ -61,8 +62,8 @@ class CollectEventsDoFn(beam.DoFn):
             yield element
             return
         try:
-            user, item = canonical_id(self._user(element), "user"), canonical_id(self._item(element), "item")
-        except _BadIdError as error:
+            user, item = id_of_value(self._user(element), "user"), id_of_value(self._item(element), "item")
+        except BadIdError as error:
             self._rejected.setdefault(error.args[0], []).append(timestamp.micros)
             return
         except Exception:  # a hostile element must not stop the stream, and its content must not reach a log
@@ -95,33 +96,3 @@ class CollectEventsDoFn(beam.DoFn):
         earliest = Timestamp(micros=min(self._times))
         self._users, self._items, self._times = [], [], []
         return TimestampedValue(batch, earliest)
-
-
-class _BadIdError(ValueError):
-    """Its message is the reason, and contains no part of the element."""
-
-
-def canonical_id(value: Any, what: str) -> str:
-    """The canonical text of an id. what: ``user`` or ``item``, for the reason."""
-    if isinstance(value, str):
-        text = str(value)
-    elif isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)):
-        return str(int(value))
-    elif value is None:
-        raise _BadIdError(f"missing {what}")
-    elif isinstance(value, (bytes, bytearray)):
-        try:
-            text = value.decode()
-        except UnicodeDecodeError:
-            raise _BadIdError(f"{what} is not valid UTF-8") from None
-    else:
-        raise _BadIdError(f"{what} has the wrong type")
-    if not text:
-        raise _BadIdError(f"missing {what}")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise _BadIdError(f"{what} is not valid UTF-8") from None
-    if size > MAX_ID_BYTES:
-        raise _BadIdError(f"{what} is longer than {MAX_ID_BYTES:,} bytes")
-    return text

@@ -9,12 +9,11 @@ from apache_beam.utils.windowed_value import PaneInfo
 
 from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counter
 from dp_transforms.beam.drop_late_panes import is_late
-from dp_transforms.beam.gather_counted import GatherCounted, Group, Key, Sent
+from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.event_streams.partition_poller import announced
 from dp_transforms.monitoring.candidates import find_candidates
-from dp_transforms.monitoring.counted_messages import holder_messages
+from dp_transforms.monitoring.counted_messages import Group, Key, Sent, announced, holder_messages
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.zero_items import ZeroItemsOfWindows

@@ -1,13 +1,7 @@
-"""Verb: messages -> groups that are complete, told by counting and by nothing else.
-
-Each sender of a key says once how many messages it sends there. A group is complete when all senders have said so and
-as many messages have come. No watermark and no timer decides it: what a group contains does not depend on the engine,
-nor on the order in which it delivers, nor on restarts.
-"""
+"""Gather: counted messages -> groups that are complete (`monitoring.counted_messages`)."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,18 +10,13 @@ from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
 from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counter
-
-Key = tuple[int, int]
-Sent = tuple[int, bytes]  # the fields of event_streams.partition_poller.Message
-Group = tuple[Key, list[bytes]]
+from dp_transforms.monitoring.counted_messages import GatheredCount, Group, Key, Sent
 
 
 class GatherCounted(beam.PTransform):
-    """``(key, (announced, blob))`` -> ``(key, blobs)``, once for each key, when complete.
+    """``(key, (announced, blob))`` -> ``(key, blobs)``, once for each key, when its group is complete.
 
-    senders: how many senders each key has. announced: on one message of each sender, its last, the number of messages
-    it sends for the key, that one among them; 0 on all others. Empty blobs are left out. A group comes in no particular
-    order.
+    senders: how many senders each key has. Empty blobs are left out; the others come in no particular order.
     """
 
     def __init__(self, senders: int) -> None:
@@ -38,40 +27,12 @@ class GatherCounted(beam.PTransform):
         return messages | "Gather" >> beam.ParDo(self._do_fn).with_output_types(Group)
 
 
-class GatheredCount:
-    """How much of a group has come: a few bytes that are read and written for each message."""
-
-    _FIELDS = struct.Struct("<qqq")
-    SIZE = _FIELDS.size
-
-    def __init__(self, data: bytes | None = None) -> None:
-        self.received: int
-        self.expected: int
-        self.senders: int
-        self.received, self.expected, self.senders = self._FIELDS.unpack(data or bytes(self.SIZE))
-
-    def add(self, announced: int) -> None:
-        self.received += 1
-        self.expected += announced
-        self.senders += announced > 0
-
-    def is_complete(self, senders: int) -> bool:
-        return self.senders == senders and self.received == self.expected
-
-    def is_contradiction(self, senders: int) -> bool:
-        """More senders than there are, or more messages than all of them announced."""
-        return self.senders > senders or (self.senders == senders and self.received > self.expected)
-
-    def to_bytes(self) -> bytes:
-        return self._FIELDS.pack(self.received, self.expected, self.senders)
-
-
 class GatherCountedDoFn(beam.DoFn):
-    """Stateful, by key. Blobs are read once, when the group is complete; then the key is forgotten.
+    """Stateful, by key. Reads the blobs once, when the group is complete; then it forgets the key.
 
-    A message for a key that was complete cannot come, as each sender announces all of its messages. One that comes
-    nevertheless starts a group that is never complete; a second whole group would be dropped by the monitor, whose
-    window is closed or has its parts already.
+    No message can come for a key whose group was complete, because each sender announces all its messages. If one comes
+    nevertheless, it starts a group that is never complete. A second complete group would be dropped by the monitor,
+    because the window is closed or has its parts already.
     """
 
     BLOBS = BagStateSpec("blobs_v1", BytesCoder())

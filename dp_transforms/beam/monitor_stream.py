@@ -15,13 +15,14 @@ from dp_transforms.beam.find_candidates import FindCandidatesCounted
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.load_domain import domain_of_plan
 from dp_transforms.beam.load_noise_key import resolve_noise_key
-from dp_transforms.beam.monitor_heavy_hitters import ENDED, MonitorCounted
+from dp_transforms.beam.monitor_counted import ENDED, MonitorCounted
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
+from dp_transforms.checks import check_names
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import StreamError, StreamSource
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.run_settings import check_names, settings_of_plan
+from dp_transforms.run_settings import settings_of_plan
 
 
 class StreamOutput(NamedTuple):

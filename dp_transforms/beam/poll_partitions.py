@@ -14,14 +14,12 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder, VarIntCoder
-from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
-from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from dp_transforms.beam import encode_elements
+from dp_transforms.beam import confirm_intents, encode_elements
 from dp_transforms.beam.count_for_operator import (
     CLOCK_LAG_SECONDS,
     INTENTS,
@@ -29,13 +27,15 @@ from dp_transforms.beam.count_for_operator import (
     operator_counter,
     operator_gauge,
 )
-from dp_transforms.beam.gather_counted import Key, Sent
+from dp_transforms.beam.keep_alive import EmitDoFn, KeepAliveDoFn
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.event_files.log_chunk import one_line
+from dp_transforms.beam.split_rejected import REJECTED
+from dp_transforms.checks import on_one_line
 from dp_transforms.event_streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
 from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.event_streams.stream_source import PartitionReader, StreamError, StreamPartition
+from dp_transforms.monitoring.counted_messages import Key, Sent
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.window_schedule import MICROS_PER_SECOND
@@ -44,18 +44,7 @@ encode_elements.register_coders()
 
 TIMERS = "timers"
 LOOP = "loop"
-REJECTED = "rejected"  # tag of the second output
-_INTENTS = "intents"  # tag of the third
-_KEEP_ALIVE_SECONDS = 600
-_ASK_AGAIN_SECONDS = 30
-
-# How often an intent must be confirmed. Flink, told that a checkpoint is complete, calls back for all bundles that have
-# ended by then, also for those that ended behind the checkpoint's barrier: the first call may be such a one. The second
-# question is put after that call, so the checkpoint that answers it began after the intent was stored.
-_CONFIRMATIONS = 2
-# Of this process: how often intents were confirmed, and when each question was last put, by (intent, number).
-_CONFIRMED: dict[str, int] = {}
-_ASKED: dict[tuple[str, int], float] = {}
+_INTENTS = "intents"  # tag of the third output
 
 
 class PollPartitions(beam.PTransform):
@@ -97,7 +86,7 @@ class PollPartitions(beam.PTransform):
         )
 
     def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
-        emit = _KeepAliveDoFn(self._names) if self._driver == TIMERS else _EmitDoFn(self._names)
+        emit = KeepAliveDoFn(self._names) if self._driver == TIMERS else EmitDoFn(self._names)
         polled = (
             begin
             | "Once" >> beam.Impulse()
@@ -108,77 +97,8 @@ class PollPartitions(beam.PTransform):
         polled[REJECTED].element_type = RejectedEvents
         if self._confirm:
             polled[_INTENTS].element_type = str
-            _ = polled[_INTENTS] | "Confirm" >> beam.ParDo(_ConfirmDoFn()).with_output_types(str)
+            _ = polled[_INTENTS] | "Confirm" >> beam.ParDo(confirm_intents.ConfirmDoFn()).with_output_types(str)
         return polled.messages, polled[REJECTED]
-
-
-class _EmitDoFn(beam.DoFn):
-    """The names of the partitions, each with its number."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
-
-    def process(self, once: bytes) -> Iterator[tuple[str, int]]:
-        for number, name in enumerate(self._names):
-            yield name, number
-
-
-class _ForEver(RestrictionProvider):
-    """A restriction that never ends: one position for each time that the engine comes back."""
-
-    def initial_restriction(self, element: bytes) -> OffsetRange:
-        return OffsetRange(0, 2**60)
-
-    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
-        return OffsetRestrictionTracker(restriction)
-
-    def restriction_size(self, element: bytes, restriction: OffsetRange) -> int:
-        return 1
-
-    def truncate(self, element: bytes, restriction: OffsetRange) -> None:
-        return None
-
-
-class _KeepAliveDoFn(beam.DoFn):
-    """The partitions once, and then nothing, for ever.
-
-    An engine drops the state and the timers of a pipeline whose input has ended. This input never does. It comes back
-    seldom, as some engines keep a little of every return.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
-
-    @beam.DoFn.unbounded_per_element()
-    def process(
-        self,
-        once: bytes,
-        tracker: Any = beam.DoFn.RestrictionParam(_ForEver()),  # noqa: B008
-    ) -> Iterator[tuple[str, int]]:
-        returns = tracker.current_restriction().start
-        if not tracker.try_claim(returns):
-            return
-        if returns == 0:
-            for number, name in enumerate(self._names):
-                yield name, number
-        tracker.defer_remainder(Duration(seconds=_KEEP_ALIVE_SECONDS))
-
-
-class _ConfirmDoFn(beam.DoFn):
-    """Learns when an intent is stored for good: the engine then calls back. Fused with the DoFn that wants to know."""
-
-    def process(self, intent: str, finalizer: Any = beam.DoFn.BundleFinalizerParam) -> Iterator[str]:
-        finalizer.register(_Confirmation(intent))
-        yield from ()
-
-
-class _Confirmation:
-    def __init__(self, intent: str) -> None:
-        self._intent = intent
-        self._number = _CONFIRMED.get(intent, 0) + 1
-
-    def __call__(self) -> None:
-        _CONFIRMED[self._intent] = max(self._number, _CONFIRMED.get(self._intent, 0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,16 +173,14 @@ class _PollDoFn(KeyedDoFn):
                 reader,
                 now,
                 find_stop=self._find_stop,
-                is_confirmed=asked is not None and _CONFIRMED.get(asked.name, 0) >= _CONFIRMATIONS,
+                is_confirmed=asked is not None and confirm_intents.is_confirmed(asked.name),
                 open_since_micros=open_since,
             )
         except BaseException:
             self._close_reader(name)
             raise
         if asked is not None and progress.intent is None:
-            _CONFIRMED.pop(asked.name, None)
-            for number in range(_CONFIRMATIONS):
-                _ASKED.pop((asked.name, number), None)
+            confirm_intents.forget(asked.name)
         self._count(step, progress, now)
         if progress.is_over:
             self._close_reader(name)
@@ -289,8 +207,8 @@ class _PollDoFn(KeyedDoFn):
                 return None
             except OSError as error:  # whether a stop was asked for cannot be told, so nothing may be counted
                 raise StreamError(
-                    f"{one_line(self._polling.stop_file)}: the stop file cannot be looked for ({error.strerror}). Let"
-                    " every worker see its folder, or name another with --stop-file."
+                    f"{on_one_line(self._polling.stop_file)}: the stop file cannot be looked for ({error.strerror})."
+                    " Let every worker see its folder, or name another with --stop-file."
                 ) from None
             self._stop_micros = self._polling.clock.stop_micros(asked_micros)
         return self._stop_micros
@@ -344,7 +262,7 @@ class PollInTimersDoFn(_PollDoFn):
         yield from step.messages
         for rejected in step.rejected:
             yield beam.pvalue.TaggedOutput(REJECTED, rejected)
-        if step.marker is not None and _must_ask(step.marker):
+        if step.marker is not None and confirm_intents.must_ask(step.marker):
             self._intents.inc()
             yield beam.pvalue.TaggedOutput(_INTENTS, step.marker)
         if not now.is_over:
@@ -365,15 +283,6 @@ class PollInLoopDoFn(_PollDoFn):
                 yield beam.pvalue.TaggedOutput(REJECTED, rejected)
             if not step.is_busy and not progress.is_over:
                 time.sleep(self._polling.poll_seconds)
-
-
-def _must_ask(intent: str) -> bool:
-    """Whether this process has not asked for the next confirmation lately; notes that it does."""
-    now, question = time.monotonic(), (intent, _CONFIRMED.get(intent, 0))
-    if now - _ASKED.get(question, -_ASK_AGAIN_SECONDS) < _ASK_AGAIN_SECONDS:
-        return False
-    _ASKED[question] = now
-    return True
 
 
 def _now_micros() -> int:

@@ -22,10 +22,11 @@ from dp_transforms.beam.find_candidates import FindCandidates
 from dp_transforms.beam.load_domain import domain_of_plan
 from dp_transforms.beam.load_noise_key import resolve_noise_key
 from dp_transforms.beam.monitor_heavy_hitters import MonitorHeavyHitters
+from dp_transforms.checks import check_names
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.run_settings import check_names, settings_of_plan
+from dp_transforms.run_settings import settings_of_plan
 from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule
 
 

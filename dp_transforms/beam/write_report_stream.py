@@ -1,33 +1,25 @@
-"""Verbs at the end of a stream: `WriteReportStream`, into a folder or a topic, and `WriteRejectedFolder`.
+"""Write: the reports of a stream -> a folder or a topic.
 
-Any bundle may run twice and a worker may die between two lines. A sink keeps the first answer for every window, so what
-is written twice is there once, and a second answer is never written (`dp_transforms.report_streams`).
+Any bundle may run twice, and a worker may die between any two lines. A sink keeps the first answer for each window. So
+a report that is written twice is there once, and a second answer is never written (`dp_transforms.report_streams`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
-import io
 import json
-import os
-import pathlib
 import threading
 import uuid
 from collections.abc import Iterator
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 import apache_beam as beam
 from apache_beam.coders import BooleanCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
 from dp_transforms.beam import encode_elements
-from dp_transforms.beam.write_reports import encode_rejected, replace_private, write_rejected_lines
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.report_files import ReportHeader, decode_report, encode_report
-from dp_transforms.report_files.files import write_error
 from dp_transforms.report_streams.report_writer import ReportSink, ReportWriter, end_key, report_key
 
 encode_elements.register_coders()
@@ -68,22 +60,6 @@ class WriteReportStream(beam.PTransform):
         )
 
 
-class WriteRejectedFolder(beam.PTransform):
-    """Writes `RejectedEvents` of a stream as JSON lines, a file per element: source, position, reason.
-
-    path: a folder, made with mode 0700 where it is missing. The files have mode 0600: where a record was broken may be
-        as private as the record. They are named by a digest of their content, so that one that is written again is
-        there once. Returns a PCollection of the paths.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__()
-        self._path = os.fspath(path)
-
-    def expand(self, rejected: beam.PCollection) -> beam.PCollection:
-        return rejected | "WriteRejected" >> beam.ParDo(_WriteRejectedFolderDoFn(self._path)).with_output_types(str)
-
-
 def _encode_report(report: WindowReport) -> bytes:
     return _REPORT + encode_report(report).encode()
 
@@ -94,10 +70,6 @@ def _encode_ended(ended: RunEnded) -> bytes:
 
 def _with_key(encoded: bytes, stream: str) -> tuple[str, bytes]:
     return stream, encoded
-
-
-def _write_all(content: bytes, handle: IO[bytes]) -> None:
-    handle.write(content)
 
 
 class _SharedWriter:
@@ -188,23 +160,3 @@ class _WriteStreamDoFn(beam.DoFn):
 
     def teardown(self) -> None:
         self._shared.close()
-
-
-class _WriteRejectedFolderDoFn(beam.DoFn):
-    """Writes each element to a file of its own."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def process(self, rejected: RejectedEvents) -> Iterator[str]:
-        lines = io.BytesIO()
-        write_rejected_lines(lines, [encode_rejected(rejected)])
-        name = f"rejected-{hashlib.sha256(lines.getvalue()).hexdigest()[:32]}.jsonl"
-        path = pathlib.Path(self._path) / name
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise write_error(self._path, error) from None
-        if not path.exists():
-            replace_private(str(path), functools.partial(_write_all, lines.getvalue()), stands_for=self._path)
-        yield str(path)

@@ -1,8 +1,8 @@
-"""Avro logs: each block of records is decoded by fastavro in one call, behind the limits of the modules beside.
+"""Avro logs. fastavro decodes each block of records in one call, within the limits of the modules beside this one.
 
-A block is decoded as one Avro array of records, which is the same bytes with a count before and a zero behind. Measured
-against `fastavro.block_reader`: twice as fast, since no cell becomes text or a datetime on the way. A block that is too
-large for that, since a long cell is in it, goes through `avro_records`, record by record.
+A block is decoded as one Avro array of records: the same bytes with a count before and a zero after them. Measured:
+twice as fast as `fastavro.block_reader`, since no cell becomes text or a datetime on the way. A block that is too large
+for that goes through `avro_records`, record by record.
 """
 
 from __future__ import annotations
@@ -17,39 +17,33 @@ from typing import IO, Any
 import fastavro
 import pyarrow as pa
 
+from dp_transforms import avro_container
+from dp_transforms.avro_container import BlockTooLargeError, DamagedContainerError
 from dp_transforms.event_files import id_columns, times
-from dp_transforms.event_files.avro_container import (
-    MAX_BLOCK_BYTES,
-    BlockTooLargeError,
-    Header,
-    block_pieces,
-    iter_frames,
-    read_block,
-    read_header,
-)
-from dp_transforms.event_files.avro_records import decode_one_by_one
+from dp_transforms.event_files.avro_records import MAX_BLOCK_BYTES, decode_one_by_one
 from dp_transforms.event_files.avro_schema import EventSchema, check_schema
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, damaged_error
 from dp_transforms.event_files.text_files import ByteShares
 
 _BLOCK_ROWS = 1 << 18
 _BLOCK_BYTES = 32 << 20
-# What a block may unpack to that is decoded in one call: there a byte can become 200 of Python's objects.
+# A block that unpacks to more is not decoded in one call: a byte of it can become 200 bytes of Python's objects.
 _WHOLE_BLOCK_BYTES = 4 << 20
 _WHOLE_BLOCK_BYTES_OF_REPEATS = 1 << 20
+_MAX_HEADER_BYTES = 1 << 20
 _END_MARK = "end_mark"
 
 
 def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
-    """The file as one chunk, if it has records. Raises EventFileError where header or schema cannot serve."""
+    """The file as one chunk, if it has records. Raises EventFileError if its header or schema cannot be used."""
     try:
         with open(path, "rb") as file:
-            header = read_header(path, file)
+            header = _read_header(path, file)
             check_schema(path, header.schema, fields)
             try:
-                events: int | None = sum(count for count, _, _ in iter_frames(file, header))
-            except ValueError:
-                events = None  # reading will come to the broken place and say where it is
+                events: int | None = sum(count for count, _, _ in avro_container.iter_frames(file, header))
+            except DamagedContainerError:
+                events = None  # reading will reach the damage and say where it is
     except OSError:
         raise damaged_error(path, "Avro") from None
     return [] if events == 0 else [LogChunk(path, "avro", None, events, os.path.getsize(path))]
@@ -61,7 +55,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     rows_decoded = 0
     try:
         with open(chunk.path, "rb") as file:
-            header = read_header(chunk.path, file)
+            header = _read_header(chunk.path, file)
             schema = check_schema(chunk.path, header.schema, fields)
             parts: list[ArrowColumns] = []
             first_row, size, read_to = 1, 0, 0
@@ -77,41 +71,57 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     except EventFileError:
         raise
     except BlockTooLargeError:
-        problem = f"it has a block of more than {MAX_BLOCK_BYTES >> 20} MB after row {rows_decoded}, long cells apart."
+        problem = (
+            f"it has a block of more than {MAX_BLOCK_BYTES >> 20} MB after row {rows_decoded}, not counting long cells."
+        )
         raise EventFileError(chunk.path, f"{problem} Write it with smaller blocks.") from None
     except Exception:
-        # Whatever the decoder raises on hostile bytes, its words may hold some of them.
+        # The decoder's own message may contain bytes of the file.
         raise damaged_error(chunk.path, "Avro", rows_decoded) from None
     yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
 
 
-def _parts(file: IO[bytes], header: Header, schema: EventSchema) -> Iterator[tuple[ArrowColumns, int]]:
+def _read_header(path: str, file: IO[bytes]) -> avro_container.Header:
+    """Raises EventFileError for a file that is not Avro, a header of over 1 MB and an unknown codec."""
+    try:
+        header = avro_container.read_header(file, _MAX_HEADER_BYTES)
+    except avro_container.HeaderTooLargeError:
+        raise EventFileError(path, "its header has more than 1 MB. Write it with a smaller schema.") from None
+    except DamagedContainerError:
+        raise damaged_error(path, "Avro") from None
+    if not header.codec:
+        codecs = ", ".join(avro_container.CODECS)
+        raise EventFileError(path, f"its codec is not supported. Write it with one of {codecs}.")
+    return header
+
+
+def _parts(file: IO[bytes], header: avro_container.Header, schema: EventSchema) -> Iterator[tuple[ArrowColumns, int]]:
     """Some records, and how far the file is read with them."""
-    decoder = RecordDecoder(schema)
+    decoder = BlockDecoder(schema)
     whole_bytes = whole_block_bytes(schema)
-    for count, begin, length in iter_frames(file, header):
+    for count, begin, length in avro_container.iter_frames(file, header):
         try:
-            data = read_block(file, header, begin, length, whole_bytes)
+            data = avro_container.read_block(file, header, begin, length, whole_bytes)
         except BlockTooLargeError:
-            for part in decode_one_by_one(block_pieces(file, header, begin, length), count, schema):
+            for part in decode_one_by_one(avro_container.block_pieces(file, header, begin, length), count, schema):
                 yield to_arrow(part, schema), begin + length
         else:
             yield decoder.decode(count, data), begin + length
 
 
 def whole_block_bytes(schema: EventSchema) -> int:
-    """How many bytes of records `RecordDecoder` may be given at once; more are for `decode_one_by_one`."""
+    """How many bytes of records `BlockDecoder` may decode at once; larger blocks are for `decode_one_by_one`."""
     return _WHOLE_BLOCK_BYTES_OF_REPEATS if schema.has_repeats else _WHOLE_BLOCK_BYTES
 
 
 ArrowColumns = tuple[pa.Array, pa.Array, pa.Array]
 
 
-class RecordDecoder:
+class BlockDecoder:
     """Blocks of records -> three Arrow columns: user, item, time.
 
-    end_mark: the bytes that stand behind each record of a block. With random ones, blocks of records from many hands
-        can be decoded: no record can end early or late and so change how the next one is read, whatever it holds.
+    end_mark: the bytes that follow each record of a block. If they are random, records of many writers can be decoded
+        together: no record can end early or late and so change how the next one is read, whatever it holds.
     """
 
     def __init__(self, schema: EventSchema, end_mark: bytes = b"") -> None:
@@ -120,8 +130,8 @@ class RecordDecoder:
         if end_mark:
             mark = {"name": _END_MARK, "type": {"type": "fixed", "name": _END_MARK, "size": len(end_mark)}}
             record = {**record, "fields": [*record["fields"], mark]}
-        # All fields are decoded: where fastavro passes over fields it does not see the end of the bytes, and an array
-        # that claims to be endless keeps it busy for ever.
+        # All fields are decoded. When fastavro skips a field it does not notice the end of the bytes, and an array
+        # that claims to be endless keeps it busy forever.
         self._array = fastavro.parse_schema({"type": "array", "items": record})
 
     def decode(self, count: int, data: bytes) -> ArrowColumns:
@@ -139,7 +149,7 @@ class RecordDecoder:
 
 
 def to_arrow(records: Sequence[Any], schema: EventSchema) -> ArrowColumns:
-    """records: as fastavro gives them."""
+    """records: as fastavro returns them."""
     time_type = {"float": pa.float64(), "whole": pa.int64(), "text": pa.binary()}[schema.time_type]
     return (
         _id_array([record["user"] for record in records], schema.user_is_number),
@@ -150,7 +160,7 @@ def to_arrow(records: Sequence[Any], schema: EventSchema) -> ArrowColumns:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Measured: a quarter of the time of decoding went to looking for cycles, which records have none of."""
+    """Measured: looking for cycles, which records do not have, took a quarter of the time of decoding."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,6 +1,6 @@
-"""Arrow columns of ids and times -> an EventBatch, with the rows that cannot be read set aside.
+"""Arrow columns of ids and times -> an EventBatch, and the rows that are rejected.
 
-All work on text is done once per distinct value and block; what is done per row is numpy on integers.
+Work on text is done once for each distinct value of a block; work on rows is numpy on integers.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.event_files.log_chunk import ReadBlock
-from dp_transforms.event_files.times import TimeColumn
-from dp_transforms.monitoring.event_batch import MAX_ID_BYTES, EventBatch
+from dp_transforms.event_files.times import BAD_TIME, TimeColumn
+from dp_transforms.event_ids import MISSING, as_binary, fault_reason, ids_of_values
+from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.rejected_events import RejectedEvents
-
-# Faults of a cell; 0 is none.
-MISSING, EMPTY, NOT_UTF8, WRONG_TYPE, BAD_TIME, TOO_LONG = 1, 2, 3, 4, 5, 6
 
 _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75
@@ -29,14 +27,6 @@ LINE_TOO_LONG = "line too long"
 WRONG_NUMBER_OF_CELLS = "wrong number of cells"
 
 _FAULT_BITS = 3
-_REASONS = {
-    MISSING: "missing {0}",
-    EMPTY: "empty {0}",
-    NOT_UTF8: "{0} is not valid UTF-8",
-    WRONG_TYPE: "{0} has the wrong type",
-    BAD_TIME: "bad {0}",
-    TOO_LONG: f"{{0}} is longer than {MAX_ID_BYTES:,} bytes",
-}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,7 +35,7 @@ class IdColumn:
 
     values: pa.StringArray, canonical texts, some perhaps twice (where a fault refers to one, it may be empty).
     indices: int32[n] into values; without meaning where there is a fault.
-    faults: uint8[n].
+    faults: uint8[n], see `event_ids`.
     """
 
     values: pa.StringArray
@@ -65,18 +55,9 @@ def is_text_type(column_type: pa.DataType) -> bool:
     return any(getattr(pa.types, f"is_{name}")(column_type) for name in checks)
 
 
-def as_binary(array: pa.Array) -> pa.BinaryArray:
-    """The bytes of a text column of any layout, unchecked."""
-    if pa.types.is_string_view(array.type) or pa.types.is_large_string(array.type):
-        array = array.cast(pa.string())
-    elif not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)):
-        array = array.cast(pa.binary())
-    return array.view(pa.binary()) if pa.types.is_string(array.type) else array
-
-
 def encode_ids(array: pa.Array) -> IdColumn:
-    """Ids from a column of whole numbers or text of any layout (see `is_id_type`). Raises ValueError for one whose
-    indices lie outside of its dictionary."""
+    """Ids from a column of whole numbers or text of any layout (see `is_id_type`). Raises ValueError if an index is
+    outside of its dictionary."""
     if pa.types.is_dictionary(array.type):
         encoded = array
     elif pa.types.is_integer(array.type):
@@ -84,7 +65,7 @@ def encode_ids(array: pa.Array) -> IdColumn:
     else:
         encoded = _encode_text(as_binary(array))
     check_indices(encoded)
-    values, value_faults = _canonical_text(encoded.dictionary)
+    values, value_faults = ids_of_values(encoded.dictionary)
     indices = encoded.indices
     if indices.null_count:
         is_null = indices.is_null().to_numpy(zero_copy_only=False)
@@ -101,7 +82,7 @@ def encode_ids(array: pa.Array) -> IdColumn:
 
 
 def check_indices(array: pa.DictionaryArray) -> None:
-    """Raises ValueError where an index lies outside the dictionary: no reader of files has looked at it."""
+    """Raises ValueError if an index is outside of the dictionary: readers of files do not check that."""
     indices = array.indices
     if len(indices) > indices.null_count:
         bounds = pc.min_max(indices)
@@ -110,43 +91,11 @@ def check_indices(array: pa.DictionaryArray) -> None:
 
 
 def _encode_text(array: pa.BinaryArray) -> pa.DictionaryArray:
-    """A dictionary of the distinct values; or of all cells, where most differ and finding the distinct ones is dear."""
+    """A dictionary of the distinct values; of all cells if most differ, since to find the distinct ones takes long."""
     looked_at = array[:_LOOKED_AT_ROWS]
     if len(array) > _LOOKED_AT_ROWS and pc.count_distinct(looked_at).as_py() > _MOSTLY_DISTINCT * _LOOKED_AT_ROWS:
         return pa.DictionaryArray.from_arrays(pa.array(np.arange(len(array), dtype=np.int32)), array)
     return array.dictionary_encode()
-
-
-def _canonical_text(values: pa.Array) -> tuple[pa.StringArray, npt.NDArray[np.uint8]]:
-    """Distinct values as text, with a fault each. A faulty value becomes a text that no id has: the empty one."""
-    faults = np.zeros(len(values), np.uint8)
-    if pa.types.is_integer(values.type):
-        text = values.cast(pa.string())
-    else:
-        binary = as_binary(values)
-        is_long = pc.greater(pc.binary_length(binary), MAX_ID_BYTES).fill_null(False)
-        if is_long.true_count:
-            faults[is_long.to_numpy(zero_copy_only=False)] = TOO_LONG
-            binary = pc.if_else(is_long, b"", binary)
-        try:
-            text = binary.cast(pa.string())
-        except pa.ArrowInvalid:
-            is_utf8 = np.fromiter((_is_utf8(value) for value in binary.to_pylist()), np.bool_, len(binary))
-            text = pc.if_else(pa.array(is_utf8), binary, b"").cast(pa.string())
-            faults[~is_utf8] = NOT_UTF8
-    if text.null_count:
-        faults[text.is_null().to_numpy(zero_copy_only=False)] = MISSING
-        text = text.fill_null("")
-    is_empty = pc.equal(pc.binary_length(text), 0).to_numpy(zero_copy_only=False)
-    faults[is_empty & (faults == 0)] = EMPTY
-    return text, faults
-
-
-def _is_utf8(value: bytes | None) -> bool:
-    try:
-        return value is None or value.decode() is not None
-    except UnicodeDecodeError:
-        return False
 
 
 def assemble_block(
@@ -156,7 +105,7 @@ def assemble_block(
     byte_share: int,
     unparsed: Sequence[RejectedEvents] = (),
 ) -> ReadBlock:
-    """The good rows as a batch, the others by reason.
+    """The good rows as a batch, the rejected ones by reason.
 
     columns: user, item, time, all of length n. A row with several faults is reported for the first one.
     positions_of: numbers of rows in the block, from 0 -> their positions in the file.
@@ -182,7 +131,8 @@ def assemble_block(
     for reason in np.unique(reasons[reasons != 0]).tolist():
         positions = positions_of(np.flatnonzero(reasons == reason))
         name = ("user", "item", "time")[reason >> _FAULT_BITS]
-        text = _REASONS[reason & ((1 << _FAULT_BITS) - 1)].format(name)
+        fault = reason & ((1 << _FAULT_BITS) - 1)
+        text = f"bad {name}" if fault == BAD_TIME else fault_reason(fault, name)
         rejected.append(RejectedEvents(source, tuple(positions.tolist()), text))
     rows = len(reasons) + sum(len(events.positions) for events in unparsed)
     return ReadBlock(batch, tuple(rejected), rows, byte_share)
@@ -191,7 +141,7 @@ def assemble_block(
 def join_columns(
     parts: Sequence[tuple[IdColumn, IdColumn, TimeColumn]],
 ) -> tuple[IdColumn, IdColumn, TimeColumn]:
-    """One behind the other; there must be some."""
+    """The columns of all parts, in order; at least one part."""
     if len(parts) == 1:
         return parts[0]
     users, items, moments = zip(*parts, strict=True)
@@ -215,7 +165,7 @@ def good_rows(columns: tuple[IdColumn, IdColumn, TimeColumn]) -> npt.NDArray[np.
 
 
 def _dictionary_array(values: pa.StringArray, indices: npt.NDArray[np.int32]) -> pa.DictionaryArray:
-    """With a dictionary that holds exactly the values in use: faulty values and those of other rows are gone."""
+    """A dictionary that holds only the values in use, without faulty values and those of other rows."""
     used = np.zeros(len(values), np.bool_)
     used[indices] = True
     if not used.all():

@@ -1,88 +1,64 @@
-"""JSON lines: one object per line. Arrow reads blocks of plain lines; blocks with anything odd are read line by line.
+"""JSON lines in files: one object per line; `json_decoder` says which lines are events.
 
-Both ways give the same events and the same rejected lines (tests/unit/test_event_files_json.py compares them), so what
-is accepted does not depend on where a block begins or on what else is in it. A line is broken if it is not a JSON
-object, holds NaN or an infinity, repeats one of the three fields, nests deeper than MAX_DEPTH or holds more than
-MAX_VALUES. A byte order mark at the front of a line is passed over, of every line: a file may be several that were
-joined, and which one of its lines comes first must not matter. Blank lines are not events. Positions are numbers of
-lines.
+Blank lines are not events. Positions are numbers of lines.
 """
 
 from __future__ import annotations
 
-import io
-import itertools
-import json
-import re
-from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from collections.abc import Iterator
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.json
 
+from dp_transforms.checks import on_one_line
 from dp_transforms.event_files import id_columns, times
-from dp_transforms.event_files.line_blocks import BLANKS, UTF8_MARK, LineBlock, line_blocks
+from dp_transforms.event_files.json_decoder import Integer, LineParser, decode_lines
+from dp_transforms.event_files.line_blocks import BLANKS, LineBlock, line_blocks
 from dp_transforms.event_files.log_chunk import (
     EventFields,
     LogChunk,
     ReadBlock,
     damaged_error,
-    one_line,
     time_unit_error,
 )
 from dp_transforms.event_files.text_files import ByteShares, TextStream, file_size, read_head
-from dp_transforms.monitoring.event_batch import one_chunk
 from dp_transforms.rejected_events import RejectedEvents
 
-MAX_DEPTH = 200  # far below what Python's parser can recurse
-MAX_VALUES = 500_000  # commas outside of texts, to be precise: each value can become hundreds of bytes of Python's
-_BLOCK_BYTES = 4 << 20  # a broken line of two bytes costs a hundred; larger blocks win nothing
-_ARROW_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 4 << 20  # a broken line of 2 bytes takes 100 in memory; larger blocks are not faster
 _LOOKED_AT_LINES = 100
-_JSON_BLANKS = b" \t\r\n"
-
-_NOT_JSON_NUMBER = re.compile(rb"[:,\[\s]-?(?:NaN|Inf)")
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_EXACT_IN_FLOAT = 2.0**53
-
-Columns = tuple[id_columns.IdColumn, id_columns.IdColumn, times.TimeColumn]
-_Rows = npt.NDArray[np.int64]
 
 
 def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
-    """The file as one chunk: nothing of it is looked at, since every line in it may be one user's."""
+    """The file as one chunk. It is not opened: an error must not depend on its lines, which are users'."""
     del fields
     return [LogChunk(path, "json", None, None, file_size(path))]
 
 
 def hint(path: str, fields: EventFields) -> str | None:
-    """Why the lines of a file may all be rejected, by its first ones. For the operator."""
+    """A reason why all lines of a file may be rejected, found in its first lines. For the operator."""
     head, is_whole = read_head(path)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * head.count(0) > len(head):
-        return f"{one_line(path)}: it looks like UTF-16 text. Convert it to UTF-8."
+        return f"{on_one_line(path)}: it looks like UTF-16 text. Convert it to UTF-8."
     lines = [line.strip(BLANKS) for line in head.split(b"\n")]
     if not is_whole:
         lines.pop()
     lines = [line for line in lines if line][:_LOOKED_AT_LINES]
-    parser = _LineParser(fields)
+    parser = LineParser(fields)
     events = [event for event in map(parser.parse, lines) if event is not None]
-    where = f"{one_line(path)}: none of its first {len(lines)} lines"
+    where = f"{on_one_line(path)}: none of its first {len(lines)} lines"
     if not events:
         return f"{where} is a JSON object. Write one object per line." if lines else None
     for name in fields.names:
         if all(name not in event for event in events):
             return f"{where} has a field {name!r}. Name it with {fields.flag(name)}."
     moments = [event[fields.time] for event in events if event.get(fields.time) is not None]
-    is_number = [isinstance(moment, (_Integer, float)) for moment in moments]
+    is_number = [isinstance(moment, (Integer, float)) for moment in moments]
     if fields.time_unit not in times.MICROS_PER_UNIT and is_number and all(is_number):
-        return f"{one_line(path)}: {time_unit_error(path, fields.time).problem}"
+        return str(time_unit_error(path, fields.time))
     return None
 
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
-    """The lines, in blocks of about 16 MB."""
+    """The lines, in blocks of about 4 MB."""
     shares = ByteShares(chunk.bytes)
     lines_read = 0
     try:
@@ -102,258 +78,3 @@ def _read_block(path: str, block: LineBlock, fields: EventFields, byte_share: in
     if len(broken):
         unparsed.append(RejectedEvents(path, tuple(broken.tolist()), id_columns.BROKEN_LINE))
     return id_columns.assemble_block(path, read.columns, lambda rows: read.numbers()[rows], byte_share, unparsed)
-
-
-class DecodedLines:
-    """A block of lines as columns, with the numbers of the lines that their rows come from.
-
-    columns: user, item and time of the lines that could be parsed.
-    """
-
-    def __init__(self, read: Columns, block: LineBlock, kept: _Rows | None, broken: _Rows | None) -> None:
-        self.columns = read
-        self._block, self._kept, self._broken = block, kept, broken
-
-    def numbers(self) -> npt.NDArray[np.int64]:
-        """For each row of the columns the number of its line."""
-        numbers = self._block.numbers()
-        return numbers if self._kept is None else numbers[self._kept]
-
-    def broken(self) -> npt.NDArray[np.int64]:
-        """The numbers of the lines that are no events at all."""
-        return np.zeros(0, np.int64) if self._broken is None else self._block.numbers()[self._broken]
-
-
-def decode_lines(block: LineBlock, fields: EventFields) -> DecodedLines:
-    """Lines in memory; blank ones are passed over."""
-    lines = _Lines(block)
-    fast = _read_fast(lines, guess_schema(io.BytesIO(lines.text), fields), fields) if lines.is_plain else None
-    if fast is not None:
-        return DecodedLines(fast, block, None, None)
-    slow, kept, broken = read_one_by_one(stripped_lines(block), fields)
-    return DecodedLines(slow, block, kept, broken)
-
-
-def stripped_lines(block: LineBlock) -> list[bytes]:
-    """The lines that are not blank, without blanks around them."""
-    return [line for line in (line.strip(BLANKS) for line in block.filled_text().split(b"\n")) if line]
-
-
-def decode_plain_lines(lines: list[bytes], schema: pa.Schema | None, fields: EventFields) -> Columns | None:
-    """Lines without blanks around them, none of them empty: a row for each; None if it must be done line by line.
-
-    schema: see `guess_schema`. One of other lines serves too: where it does not fit these, it is done line by line.
-    """
-    block = _Lines(LineBlock(b"\n".join(lines)), are_stripped=True)
-    return _read_fast(block, schema, fields) if block.is_plain and block.count == len(lines) else None
-
-
-def join_line(line: bytes, fields: EventFields) -> bytes | None:
-    """An object that is written over several lines, on one line; None if it is no event."""
-    if _LineParser(fields).parse(line) is None:
-        return None
-    # No text in an object that was parsed holds a line end: all of them are blanks.
-    return line.replace(b"\n", b" ")
-
-
-class _Lines:
-    """A block of lines.
-
-    text: its lines, without blank ones, and without blanks and marks before them if need be. is_plain: Arrow may read
-    it. count: their number, if it is plain.
-    """
-
-    def __init__(self, block: LineBlock, *, are_stripped: bool = False) -> None:
-        self.text = block.raw
-        self.count = 0
-        self.is_plain = self._check_plain()
-        if not self.is_plain and not are_stripped:
-            self.text = b"".join(line.removeprefix(UTF8_MARK) + b"\n" for line in stripped_lines(block))
-            self.is_plain = self._check_plain()
-
-    def _check_plain(self) -> bool:
-        """Whether each line begins with ``{``, ends with ``}``, nests little and holds no NaN.
-
-        Between a ``}`` and a ``{`` JSON wants a comma, except at the top: so no object can run over a line end, and if
-        there are as many objects as lines, each line is one.
-        """
-        text = self.text
-        if not text:
-            return True
-        if not (text.startswith(b"{") and text.endswith((b"}\n", b"}\r\n"))):
-            return False
-        codes = np.frombuffer(text, np.uint8)
-        feeds = np.flatnonzero(codes == ord("\n"))
-        lines = len(feeds)
-        if text.count(b"}\n{") + text.count(b"}\r\n{") != lines - 1:
-            return False
-        self.count = lines
-        if (b"NaN" in text or b"Inf" in text) and _NOT_JSON_NUMBER.search(text):
-            return False
-        sizes = np.diff(feeds, prepend=-1)
-        for line in np.flatnonzero(sizes > MAX_VALUES).tolist():
-            if text.count(b",", feeds[line] - sizes[line] + 1, feeds[line]) > MAX_VALUES:
-                return False
-        is_opening = (codes | 0x20) == ord("{")
-        if np.count_nonzero(is_opening) - lines < MAX_DEPTH:
-            return True
-        opened = np.searchsorted(np.flatnonzero(is_opening), feeds)
-        return bool(np.diff(opened, prepend=0).max() <= MAX_DEPTH)
-
-
-def _read_fast(lines: _Lines, schema: pa.Schema | None, fields: EventFields) -> Columns | None:
-    """The columns of plain lines by Arrow; None if it must be done line by line."""
-    if schema is None or not lines.count:
-        return None
-    try:
-        table = pa.json.read_json(
-            pa.BufferReader(lines.text),
-            # Measured: twice as fast as in one piece, for the sake of the caches; and no larger than the text, since
-            # buffers of this size are made for each call. A longer line is read on its own.
-            read_options=pa.json.ReadOptions(
-                use_threads=False, block_size=min(_ARROW_BLOCK_BYTES, len(lines.text) + 1)
-            ),
-            parse_options=pa.json.ParseOptions(
-                explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior="ignore"
-            ),
-        ).combine_chunks()
-    except (pa.ArrowException, ValueError):
-        return None
-    if table.num_rows != lines.count:
-        return None
-    user, item, time = (one_chunk(table.column(name)) for name in fields.names)
-    time_column = times.parse_times(time, fields.time_unit)
-    if pa.types.is_floating(time.type):
-        # Whole numbers beyond 2**53 have lost digits on the way through a float.
-        largest = max(np.abs(time.fill_null(0.0).to_numpy()).max(), np.abs(time_column.micros).max())
-        if not largest < _EXACT_IN_FLOAT:
-            return None
-    return id_columns.encode_ids(user), id_columns.encode_ids(item), time_column
-
-
-def guess_schema(lines: Iterable[bytes], fields: EventFields) -> pa.Schema | None:
-    """The types of the three fields in the first lines; None if a field has several or a line is broken."""
-    parser = _LineParser(fields)
-    kinds: dict[str, set[type]] = {name: set() for name in fields.names}
-    for line in itertools.islice(lines, _LOOKED_AT_LINES):
-        event = parser.parse(line)
-        if event is None:
-            return None
-        for name in fields.names:
-            kinds[name].add(type(event.get(name)))
-    types = []
-    for name in fields.names:
-        seen = kinds[name] - {type(None)}
-        if seen <= {str}:
-            types.append(pa.string())
-        elif seen == {_Integer}:
-            types.append(pa.int64())
-        elif name == fields.time and seen <= {_Integer, float}:
-            types.append(pa.float64())
-        else:
-            return None
-    return pa.schema(list(zip(fields.names, types, strict=True)))
-
-
-def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, _Rows, _Rows]:
-    """The columns, line by line; the numbers of the lines that they hold; of those that are broken."""
-    parser = _LineParser(fields)
-    is_broken = np.zeros(len(lines), np.bool_)
-    cells: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-    for number, line in enumerate(lines):
-        event = parser.parse(line)  # not kept: one line may hold millions of values
-        if event is None:
-            is_broken[number] = True
-            continue
-        for values, name in zip(cells, fields.names, strict=True):
-            values.append(event.get(name))
-    columns_read = (_id_column(cells[0]), _id_column(cells[1]), _time_column(cells[2], fields.time_unit))
-    return columns_read, np.flatnonzero(~is_broken), np.flatnonzero(is_broken)
-
-
-def _id_column(values: list[Any]) -> id_columns.IdColumn:
-    # A lone surrogate, which JSON can spell, becomes bytes that are no UTF-8.
-    cells = [value.encode("utf-8", "surrogatepass") if isinstance(value, str) else None for value in values]
-    column = id_columns.encode_ids(pa.array(cells, pa.binary()))
-    is_wrong = np.fromiter((not isinstance(value, (str, type(None))) for value in values), np.bool_, len(values))
-    column.faults[is_wrong] = id_columns.WRONG_TYPE
-    return column
-
-
-def _time_column(values: list[Any], unit: str | None) -> times.TimeColumn:
-    micros = np.zeros(len(values), np.int64)
-    faults = np.full(len(values), id_columns.WRONG_TYPE, np.uint8)
-    rows: dict[type, list[int]] = {}
-    for row, value in enumerate(values):
-        rows.setdefault(type(value), []).append(row)
-    faults[rows.get(type(None), [])] = id_columns.MISSING
-    for kind, convert, arrow_type in (
-        (str, lambda text: text.encode("utf-8", "surrogatepass"), pa.binary()),
-        (_Integer, _to_int64, pa.int64()),
-        (float, float, pa.float64()),
-    ):
-        if kind in rows:
-            parsed = times.parse_times(pa.array([convert(values[row]) for row in rows[kind]], arrow_type), unit)
-            micros[rows[kind]], faults[rows[kind]] = parsed.micros, parsed.faults
-    return times.TimeColumn(micros, faults)
-
-
-def _to_int64(digits: str) -> int:
-    """A whole number; one that is far outside every range of times stays outside."""
-    return int(digits) if len(digits) <= 18 else 2**63 - 1
-
-
-class _Integer(str):
-    """The digits of a whole number in JSON, however long; ``-0`` is ``0``."""
-
-    __slots__ = ()
-
-    def __new__(cls, digits: str) -> _Integer:
-        return super().__new__(cls, "0" if digits == "-0" else digits)
-
-
-class _Repeated(dict[str, Any]):
-    """An object in which one of the three fields occurs twice."""
-
-
-class _LineParser:
-    """Python's parser, made as strict as the format."""
-
-    def __init__(self, fields: EventFields) -> None:
-        self._names = fields.names
-        self._decoder = json.JSONDecoder(
-            object_pairs_hook=self._object, parse_int=_Integer, parse_constant=_refuse_constant
-        )
-
-    def parse(self, line: bytes) -> dict[str, Any] | None:
-        """The object of a line; None if the line is broken."""
-        line = line.removeprefix(UTF8_MARK).strip(_JSON_BLANKS)
-        if not (line.startswith(b"{") and line.endswith(b"}")):
-            return None  # told at once: a small file can hold very many of them
-        commas = line.count(b",")
-        if commas > MAX_VALUES and commas - sum(text[0].count(b",") for text in _STRING.finditer(line)) > MAX_VALUES:
-            return None
-        if line.count(b"{") + line.count(b"[") > MAX_DEPTH and _depth(line) > MAX_DEPTH:
-            return None
-        try:
-            # Bytes that are no UTF-8 matter only in the fields that are used, where they become a fault of the cell.
-            event = self._decoder.decode(line.decode("utf-8", "surrogateescape"))
-        except (ValueError, RecursionError):
-            return None
-        return event if isinstance(event, dict) and not isinstance(event, _Repeated) else None
-
-    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        event = dict(pairs)
-        if len(event) < len(pairs) and any(sum(key == name for key, _ in pairs) > 1 for name in self._names):
-            return _Repeated(event)
-        return event
-
-
-def _refuse_constant(_: str) -> NoReturn:
-    raise ValueError("no JSON")
-
-
-def _depth(line: bytes) -> int:
-    brackets = np.frombuffer(_STRING.sub(b"", line), np.uint8)
-    steps = ((brackets | 0x20) == ord("{")).astype(np.int64) - ((brackets | 0x20) == ord("}"))
-    return int(np.cumsum(steps).max(initial=0))

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from dp_transforms.event_files.log_chunk import one_line
+from dp_transforms.checks import on_one_line
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.local_files import read_regular
 
@@ -44,10 +44,10 @@ def read_client_config_file(path: str) -> dict[str, str]:
         text = read_regular(path, _MAX_FILE_BYTES).decode()
     except (OSError, ValueError):
         raise StreamError(
-            f"{one_line(path)}: the file of Kafka client settings cannot be read. Put it there on every worker."
+            f"{on_one_line(path)}: the file of Kafka client settings cannot be read. Put it there on every worker."
         ) from None
     if len(text) > _MAX_FILE_BYTES:
-        raise StreamError(f"{one_line(path)}: the file of Kafka client settings has more than 1 MB.")
+        raise StreamError(f"{on_one_line(path)}: the file of Kafka client settings has more than 1 MB.")
     settings = {}
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
@@ -55,7 +55,7 @@ def read_client_config_file(path: str) -> dict[str, str]:
             continue
         key, equals, value = stripped.partition("=")
         if not equals or not key.strip():
-            raise StreamError(f"{one_line(path)}: line {number} is no setting. Write key=value.")
+            raise StreamError(f"{on_one_line(path)}: line {number} is no setting. Write key=value.")
         settings[key.strip()] = value.strip()
     return settings
 
@@ -71,7 +71,7 @@ def client_settings(
     reserved = sorted(set(from_file) & set(own))
     if reserved and config_file is not None:
         raise StreamError(
-            f"{one_line(config_file)}: the settings {', '.join(reserved)} are set by the command. Leave them out."
+            f"{on_one_line(config_file)}: the settings {', '.join(reserved)} are set by the command. Leave them out."
         )
     return {**from_file, **config, "bootstrap.servers": bootstrap_servers, **own}
 
@@ -89,7 +89,7 @@ def refused_settings(settings: Mapping[str, object], error: BaseException) -> St
     """For a client that could not be made: names the setting that the library complained of, never its value."""
     text = str(error)
     named = [key for key in settings if f'"{key}"' in text]
-    shown = f": check {', '.join(map(one_line, named))}" if named else ""
+    shown = f": check {', '.join(map(on_one_line, named))}" if named else ""
     return StreamError(f"the Kafka client refuses its settings{shown}. See librdkafka's CONFIGURATION.md.")
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.checks import on_one_line
 from dp_transforms.event_files import id_columns
-from dp_transforms.event_files.log_chunk import one_line
 from dp_transforms.event_streams import kafka_client
 from dp_transforms.event_streams.stream_source import Polled, StreamError, passed_arrivals
 from dp_transforms.rejected_events import RejectedEvents
@@ -211,7 +211,7 @@ class KafkaReader:
         return good
 
     def _gone(self, offset: int, low: int | None) -> StreamError:
-        name = one_line(self._partition.name)
+        name = on_one_line(self._partition.name)
         if low is None or offset < low:
             return StreamError(
                 f"the Kafka partition {name} no longer has the offset {offset}: its retention has deleted it before it"
@@ -241,8 +241,8 @@ class KafkaReader:
         if kafka_client.error_name(self._last_error) in _FATAL or seconds > self._topic.unreachable_seconds:
             if self._is_withheld:
                 raise StreamError(
-                    f"the Kafka partition {one_line(self._partition.name)} has records that no broker gives. Check its"
-                    " replicas and its leader."
+                    f"the Kafka partition {on_one_line(self._partition.name)} has records that no broker sends."
+                    " Check its replicas and its leader."
                 )
             raise self._topic.unreachable(self._last_error)
 

@@ -15,7 +15,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dp_transforms.event_files.log_chunk import EventFields, EventFileError, one_line
+from dp_transforms.checks import on_one_line
+from dp_transforms.event_files.log_chunk import EventFields, EventFileError
 from dp_transforms.event_streams import kafka_client
 from dp_transforms.event_streams.kafka_reader import KafkaReader
 from dp_transforms.event_streams.record_formats import RecordDecoder, record_decoder
@@ -113,7 +114,7 @@ class KafkaTopic:
         if described is None or described.error is not None or not described.partitions:
             reason = "" if described is None or described.error is None else kafka_client.error_name(described.error)
             raise StreamError(
-                f"there is no Kafka topic {one_line(self.topic)!r} that can be read ({reason or 'no partitions'})."
+                f"there is no Kafka topic {on_one_line(self.topic)!r} that can be read ({reason or 'no partitions'})."
                 " Create it, or allow this client to read it."
             )
         return [KafkaPartition(self, number) for number in sorted(described.partitions)]
@@ -162,7 +163,7 @@ class KafkaTopic:
 
     def unreachable(self, error: object) -> StreamError:
         return StreamError(
-            f"no Kafka broker answers at {one_line(self.bootstrap_servers)} ({kafka_client.error_name(error)})."
+            f"no Kafka broker answers at {on_one_line(self.bootstrap_servers)} ({kafka_client.error_name(error)})."
             " Check the address, the network and the security settings."
         )
 

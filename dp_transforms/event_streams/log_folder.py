@@ -42,9 +42,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from dp_transforms.checks import on_one_line
 from dp_transforms.event_files import id_columns
 from dp_transforms.event_files.discovery import find_file_chunks, is_log_name, read_log_chunk
-from dp_transforms.event_files.log_chunk import EventFields, EventFileError, ReadBlock, one_line
+from dp_transforms.event_files.log_chunk import EventFields, EventFileError, ReadBlock
 from dp_transforms.event_streams.folder_position import FolderFile, FolderPosition
 from dp_transforms.event_streams.stream_source import NEVER, Polled, StreamError
 from dp_transforms.monitoring.event_batch import EventBatch, concatenate
@@ -97,7 +98,7 @@ class FolderPartition:
 
     @property
     def name(self) -> str:
-        return f"folder:{one_line(self.folder.path)}"
+        return f"folder:{on_one_line(self.folder.path)}"
 
     def open(self, since_micros: int = 0) -> FolderReader:
         return FolderReader(self.folder, since_micros)
@@ -289,11 +290,11 @@ class _Found:
         if block.rows:
             self._batches.append(block.batch)
             self._arrivals.append(arrival_micros)
-        self._rejected += [part._replace(source=one_line(part.source)) for part in block.rejected]
+        self._rejected += [part._replace(source=on_one_line(part.source)) for part in block.rejected]
 
     def reject(self, path: str, position: int, reason: str) -> None:
         self.records += 1
-        self._rejected.append(RejectedEvents(one_line(path), (position,), reason))
+        self._rejected.append(RejectedEvents(on_one_line(path), (position,), reason))
 
     def polled(self, position: str, is_at_end: bool) -> Polled:
         sizes = np.array([len(batch) for batch in self._batches], np.int64)
@@ -318,8 +319,8 @@ def _check_not_of_the_system(path: str, error: BaseException) -> None:
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno not in _ERRORS_OF_CONTENT:
             raise StreamError(
-                f"{one_line(path)}: it cannot be read ({os.strerror(cause.errno)}). Let every worker read it, or move"
-                " it out of the folder, and start the job again."
+                f"{on_one_line(path)}: it cannot be read ({os.strerror(cause.errno)}). Let every worker read it,"
+                " or move it out of the folder, and start the job again."
             ) from None
         cause = cause.__context__
 
@@ -342,7 +343,7 @@ def _folder_time(path: str) -> int:
 
 def _folder_error(path: str) -> StreamError:
     return StreamError(
-        f"{one_line(path)}: it is no folder that can be read. Make it on every worker, or check the name."
+        f"{on_one_line(path)}: it is no folder that can be read. Make it on every worker, or check the name."
     )
 
 
@@ -352,11 +353,11 @@ def _unreadable_error(path: str, problem: str, *, is_begun: bool) -> StreamError
         if is_begun
         else "Move it out of the folder, and a mended one in, and start the job again."
     )
-    return StreamError(f"{one_line(path)}: {one_line(problem)} {remedy}")
+    return StreamError(f"{on_one_line(path)}: {on_one_line(problem)} {remedy}")
 
 
 def _changed_error(path: str) -> StreamError:
     return StreamError(
-        f"{one_line(path)}: it changed or went away after its first events were read. Move finished files into the"
+        f"{on_one_line(path)}: it changed or went away after its first events were read. Move finished files into the"
         " folder and leave them there; begin a new run."
     )

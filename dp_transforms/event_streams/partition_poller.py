@@ -11,14 +11,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import pyarrow as pa
 
 from dp_transforms.event_streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock, Taken
 from dp_transforms.event_streams.stream_source import PartitionReader, StreamError
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.counted_messages import pair_messages
+from dp_transforms.monitoring.counted_messages import Key, Message, pair_messages
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_pairs import pairs_of_events
@@ -32,20 +31,12 @@ _TOO_FAR_AHEAD = "further ahead of its arrival than the clock of the stream allo
 _BY_TIME = f"{_TOO_FAR_AHEAD} (position: its time in microseconds)"
 
 
-class Message(NamedTuple):
-    """To one shard of one window. announced: how many messages its sender sends there, this last one among them; 0 on
-    all others. blob: packed content; empty for none."""
-
-    announced: int
-    blob: bytes
-
-
 @dataclasses.dataclass
 class Step:
     """messages: ``((window, shard), message)``. marker: name of an intent that waits to be confirmed. is_busy: whether
     to go on at once. counts: numbers for the operator, by name."""
 
-    messages: list[tuple[tuple[int, int], Message]] = dataclasses.field(default_factory=list)
+    messages: list[tuple[Key, Message]] = dataclasses.field(default_factory=list)
     rejected: list[RejectedEvents] = dataclasses.field(default_factory=list)
     marker: str | None = None
     is_busy: bool = False
@@ -203,9 +194,3 @@ def _digest_of_run(settings: MonitorSettings, keys: StreamKeys, clock: StreamClo
     key_check = keys.user_ids(pa.array(["the noise key of this run"])).tobytes().hex()
     told = [settings.run_id, settings.stream, settings.plan_fingerprint, dataclasses.asdict(clock), key_check, source]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
-
-def announced(blobs: list[bytes]) -> list[Message]:
-    """All that one sender has for one shard of one window, as its messages: the last one announces them."""
-    *first, last = blobs or [b""]
-    return [*(Message(0, blob) for blob in first), Message(len(first) + 1, last)]

@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.event_files import avro, id_columns, json_lines
-from dp_transforms.event_files.avro_container import MAX_BLOCK_BYTES
+from dp_transforms.event_files import avro, id_columns, json_decoder
 from dp_transforms.event_files.avro_records import decode_one_by_one
 from dp_transforms.event_files.avro_schema import EventSchema, check_schema
 from dp_transforms.event_files.line_blocks import MAX_LINE_BYTES
@@ -34,10 +33,11 @@ RECORD_FORMATS = ("json", "avro")
 # single-object: the bytes C3 01 and the CRC-64-AVRO fingerprint of the schema, 8 bytes, before it.
 AVRO_FRAMINGS = ("none", "confluent", "single-object")
 
+MAX_VALUE_BYTES = MAX_LINE_BYTES
 _PIECE_BYTES = 1 << 16
 
 NO_VALUE = "no value"
-TOO_LARGE = f"value of more than {MAX_BLOCK_BYTES >> 20} MB"
+TOO_LARGE = f"value of more than {MAX_VALUE_BYTES >> 20} MB"
 BROKEN_RECORD = "broken record"
 NO_HEADER = "no header of the declared Avro framing"
 OTHER_SCHEMA = "header names another Avro schema"
@@ -115,10 +115,10 @@ class JsonRecordDecoder:
         lines = [value.strip(b" \t\r\n") if value is not None else b"" for value in values]
         sizes = np.fromiter(map(len, lines), np.int64, len(lines))
         reasons.add(NO_VALUE, np.flatnonzero(sizes == 0))
-        reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_LINE_BYTES))
+        reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_VALUE_BYTES))
         is_any_folded = b"\n" in b"".join(lines)
         for row in [row for row, line in enumerate(lines) if b"\n" in line] if is_any_folded else ():
-            joined = json_lines.join_line(lines[row], self._fields) if sizes[row] <= MAX_LINE_BYTES else None
+            joined = json_decoder.join_line(lines[row], self._fields) if sizes[row] <= MAX_VALUE_BYTES else None
             if joined is None:
                 reasons.add(BROKEN_RECORD, np.array([row]))
             else:
@@ -144,7 +144,7 @@ class _JsonSpans:
     def __init__(self, lines: list[bytes], schema: pa.Schema | None, fields: EventFields) -> None:
         self._lines, self._fields = lines, fields
         self._failed = 0
-        self.parts: list[json_lines.Columns] = []
+        self.parts: list[json_decoder.Columns] = []
         self.kept: list[_Rows] = []
         self.schema = schema
         if len(lines) < _FEW_LINES:
@@ -158,7 +158,7 @@ class _JsonSpans:
         """By the first lines; by later ones where there is an odd one among them."""
         step = max(1, len(self._lines) // _SPLIT)
         guesses = (
-            json_lines.guess_schema(itertools.islice(self._lines, begin, None), self._fields)
+            json_decoder.guess_schema(itertools.islice(self._lines, begin, None), self._fields)
             for begin in range(0, len(self._lines), step)
         )
         return next((guess for guess in guesses if guess is not None), None)
@@ -176,7 +176,7 @@ class _JsonSpans:
                 self._read(at, min(at + step, end))
 
     def _read_fast(self, begin: int, end: int) -> bool:
-        part = json_lines.decode_plain_lines(self._lines[begin:end], self.schema, self._fields)
+        part = json_decoder.decode_plain_lines(self._lines[begin:end], self.schema, self._fields)
         if part is None:
             self._failed += 1
             return False
@@ -185,7 +185,7 @@ class _JsonSpans:
         return True
 
     def _read_slowly(self, begin: int, end: int) -> None:
-        part, kept, _ = json_lines.read_one_by_one(self._lines[begin:end], self._fields)
+        part, kept, _ = json_decoder.read_one_by_one(self._lines[begin:end], self._fields)
         self.parts.append(part)
         self.kept.append(kept + begin)
 
@@ -198,8 +198,8 @@ class AvroRecordDecoder:
         self._header = _expected_header(schema, framing, schema_id)
         # Unknown to all who write records, and new in each process.
         self._end_mark = os.urandom(_END_MARK_BYTES)
-        self._many = avro.RecordDecoder(self._schema, self._end_mark)
-        self._one = avro.RecordDecoder(self._schema)
+        self._many = avro.BlockDecoder(self._schema, self._end_mark)
+        self._one = avro.BlockDecoder(self._schema)
         self._whole_bytes = avro.whole_block_bytes(self._schema)
 
     def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
@@ -207,7 +207,7 @@ class AvroRecordDecoder:
         reasons = _Reasons(len(values))
         sizes = np.fromiter((-1 if value is None else len(value) for value in values), np.int64, len(values))
         reasons.add(NO_VALUE, np.flatnonzero(sizes < 0))
-        reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_BLOCK_BYTES))
+        reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_VALUE_BYTES))
         header = self._header
         if header.size:
             reasons.add(NO_HEADER, np.flatnonzero((sizes >= 0) & (sizes < header.size)))
@@ -287,7 +287,7 @@ class _Reasons:
 
 
 def _assemble(
-    source: str, read: json_lines.Columns, rows_read: _Rows, positions: _Rows, reasons: _Reasons
+    source: str, read: json_decoder.Columns, rows_read: _Rows, positions: _Rows, reasons: _Reasons
 ) -> DecodedRecords:
     """rows_read: for each row of the columns the number of its value."""
     block = id_columns.assemble_block(source, read, lambda rows: positions[rows_read[rows]], 0)

@@ -23,7 +23,7 @@ _HALF_BITS = np.uint64(32)
 
 
 class Inversion:
-    """Counts thresholds below a uniform 128-bit integer: how every table of a distribution is inverted here."""
+    """Counts the thresholds of a table that are at most a uniform 128-bit integer. Every table is inverted with it."""
 
     def __init__(self, ascending: Sequence[int]) -> None:
         self._ascending = ascending
@@ -91,7 +91,7 @@ class WideDiscreteLaplace:
     Exact in the same sense: a sign, and the two independent digits of a geometric magnitude (`WideTails`).
     """
 
-    UNIFORMS = 3  # a draw takes so many
+    UNIFORMS = 3  # for one draw
 
     def __init__(self, epsilon: float) -> None:
         tails = wide_tail_integers(epsilon)

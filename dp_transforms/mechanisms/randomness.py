@@ -1,6 +1,6 @@
 """Keyed functions: identities, choices and uniforms, all derived from one secret.
 
-Within a run every draw is a deterministic function of the secret, so that a bundle which runs twice publishes one
+Within a run every draw is a deterministic function of the secret, so a bundle that is processed twice publishes one
 answer and not two (docs/guarantee.md, section 6). The guarantee is then computational: AES-256 and HMAC-SHA256 are
 taken to be pseudo-random. There is no seedable generator here.
 
@@ -63,7 +63,7 @@ class IdHasher:
     def __call__(self, ids: pa.StringArray) -> Words:
         """ids: pyarrow string array of length n without nulls. Returns uint64[n, 2]."""
         if ids.type != pa.string() or ids.null_count:
-            raise ValueError(f"ids must be string without nulls, got {ids.type} with {ids.null_count} nulls.")
+            raise ValueError(f"ids must be a string array without nulls, got {ids.type} with {ids.null_count} nulls.")
         offsets = np.frombuffer(ids.buffers()[1], dtype=np.int32)[ids.offset : ids.offset + len(ids) + 1]
         content = ids.buffers()[2]
         data = np.frombuffer(content, dtype=np.uint8) if content is not None else np.zeros(0, np.uint8)
@@ -127,10 +127,10 @@ def sum_modulo_2_128(values: Words, starts: npt.NDArray[np.int64]) -> Words:
 class StreamKeys:
     """All keyed functions of one run over one stream.
 
-    secret: at least 32 bytes. run_id: fresh for every run that is charged. plan_fingerprint, stream, threshold: what
-        the noise is bound to besides the window, the item and its holders.
+    secret: at least 32 bytes. run_id: fresh for every run that is charged. plan_fingerprint, stream, threshold: the
+        noise depends on them too, besides the window, the item and its holders.
 
-    Noise depends on the run id; identities and choices do not, for budgets that carry over need stable ids.
+    Noise depends on the run id. Identities and choices do not: budgets that carry over need stable ids.
     """
 
     def __init__(self, secret: bytes, *, run_id: str, plan_fingerprint: str, stream: str, threshold: int) -> None:
@@ -159,7 +159,7 @@ class StreamKeys:
         return BlockFunction(derive_key(self._secret, "noise", *self._noise_context, window))
 
     def noise_pair_uniforms(self, window: int, number: int) -> BlockFunction:
-        """Draws of two noises for one query, in one stage; so many uniforms a query: of pairs as `noise_uniforms`."""
+        """Draws of two noises for one query, in one stage: its uniform `number`, of pairs as in `noise_uniforms`."""
         return BlockFunction(derive_key(self._secret, "noise pair", *self._noise_context, window, number))
 
     def zero_item_uniforms(self) -> BlockFunction:

@@ -9,7 +9,7 @@ from dp_transforms.checks import LARGEST_WHOLE, check_whole
 
 
 class Release(NamedTuple):
-    """What is published of one query. zone: None or the zone's name; noisy_count: None where it must not be published.
+    """What is published of one query. zone: None or the zone's name. noisy_count: None if it must not be published.
 
     charged: whether every active holder pays one hit.
     """

@@ -1,18 +1,18 @@
-"""The streaming core on numpy columns; knows no Beam, no accounting.
+"""The streaming core on numpy columns. Imports no Beam and no accounting.
 
-monitor_settings       the plain numbers that workers need of a plan
+monitor_settings       the plain numbers of a plan that workers need
 event_batch            events as columns: user, item, time
-packed_arrays          arrays to bytes and back: what travels through a shuffle
+packed_arrays          arrays to bytes and back: what goes through a shuffle
 item_table             keyed 128-bit hashes of items and their labels
 user_pairs             which items each user holds in each window, by user: from events, merged
 contributions          at most L items per user and window, chosen uniformly
-item_holders           the same pairs by window and item
+item_holders           the same pairs by window and item: cells (window, item) with their holders
 query_noise            the noise of one count in each release mode
 domain_table           the items of a known domain, by keyed hash
-zero_items             those of them that are published although nobody holds them
+zero_items             the items of a known domain that are published although nobody holds them
 candidates             the parallel front: which items pass the first stage of their draw
 user_budgets           hits paid by each user that was ever charged
-window_queries         the queries of one window, together, with the answers of asking in turn
+window_queries         the queries of one window, all together, with the answers that they have one by one
 heavy_hitter_monitor   the sequential stage: one window after the other, test, charge, exclude, report
 window_report          the released types
 """

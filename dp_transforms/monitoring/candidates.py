@@ -1,9 +1,9 @@
 """The parallel front of the monitor: the first stage of every draw (docs/guarantee.md, section 5.4).
 
-The active holders of an item are at most all its holders, so an item whose full count plus noise stays below the
-threshold is not published whatever the counters of its holders are. Only the bit "reaches it" is drawn here; the
-sequential stage draws the noise conditioned on that bit. The transcript has exactly the sequential algorithm's
-distribution. Release mode ``kms21`` has no such bit: there all cells are candidates.
+An item has at most as many active holders as holders. So if its full count plus noise stays below the threshold, it is
+not published, whatever the counters of its holders are. Only the bit "reaches it" is drawn here. The sequential stage
+draws the noise conditioned on that bit. The transcript has exactly the sequential algorithm's
+distribution. Release mode ``kms21`` has no such bit: there every cell is a candidate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dp_transforms.monitoring.monitor_settings import MonitorSettings
 
 
 def find_candidates(cells: ItemHolders, settings: MonitorSettings, keys: StreamKeys) -> ItemHolders:
-    """The cells that may be published. ``cells`` must hold all holders of its items."""
+    """The cells that may be published. ``cells`` must contain all holders of its items."""
     if not len(cells):
         return cells
     return cells.select(np.flatnonzero(settings.query_noise(keys).may_pass(cells)))

@@ -1,8 +1,16 @@
-"""Pairs and cells as messages of bounded size: engines refuse values of 80 MB, and copy each one several times."""
+"""Messages that are gathered by counting: how a sender announces them, and how a receiver knows that all have come.
+
+What belongs to one shard of one window travels in messages of bounded size, because engines refuse values of 80 MB and
+copy each one several times. The last message of a sender announces how many the sender sends, itself included. A group
+is complete when all its senders have announced and as many messages have come. No watermark and no timer decides it,
+so the content of a group does not depend on the engine, on the order of delivery or on restarts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,9 +19,62 @@ from dp_transforms.monitoring.user_pairs import UserPairs
 
 MOST_MESSAGE_BYTES = 8_000_000
 
+Key = tuple[int, int]  # window and shard: where a message goes
+Sent = tuple[int, bytes]  # the fields of a `Message`, as engines encode them
+Group = tuple[Key, list[bytes]]  # all that came for one key
+
+
+class Message(NamedTuple):
+    """From one sender to one shard of one window.
+
+    announced: on the last message of its sender, how many messages this sender sends there, this one included; 0 on all
+        others.
+    blob: packed content; empty for none.
+    """
+
+    announced: int
+    blob: bytes
+
+
+def announced(blobs: list[bytes]) -> list[Message]:
+    """All that one sender has for one shard of one window, as messages. The last one announces them."""
+    *first, last = blobs or [b""]
+    return [*(Message(0, blob) for blob in first), Message(len(first) + 1, last)]
+
+
+class GatheredCount:
+    """How much of a group has come: a few bytes, which are read and written for each message."""
+
+    _FIELDS = struct.Struct("<qqq")
+    SIZE = _FIELDS.size
+
+    def __init__(self, data: bytes | None = None) -> None:
+        """data: from `to_bytes`; None: nothing has come yet."""
+        self.received: int
+        self.expected: int
+        self.senders: int
+        self.received, self.expected, self.senders = self._FIELDS.unpack(data or bytes(self.SIZE))
+
+    def add(self, announced: int) -> None:
+        """Counts one message."""
+        self.received += 1
+        self.expected += announced
+        self.senders += announced > 0
+
+    def is_complete(self, senders: int) -> bool:
+        """senders: how many senders the group has."""
+        return self.senders == senders and self.received == self.expected
+
+    def is_contradiction(self, senders: int) -> bool:
+        """Whether more senders announced than there are, or more messages came than all senders announced."""
+        return self.senders > senders or (self.senders == senders and self.received > self.expected)
+
+    def to_bytes(self) -> bytes:
+        return self._FIELDS.pack(self.received, self.expected, self.senders)
+
 
 def pair_messages(pairs: UserPairs, most_bytes: int = MOST_MESSAGE_BYTES) -> Iterator[bytes]:
-    """Packed parts of ``pairs``, one row at least; `UserPairs.merge` puts them together again. None for no pairs."""
+    """Packed parts of ``pairs``, each with at least one row. `UserPairs.merge` joins them again. None for no pairs."""
     if not len(pairs):
         return
     data = pairs.to_bytes()
@@ -29,9 +90,9 @@ def pair_messages(pairs: UserPairs, most_bytes: int = MOST_MESSAGE_BYTES) -> Ite
 
 
 def holder_messages(cells: ItemHolders, most_bytes: int = MOST_MESSAGE_BYTES) -> Iterator[bytes]:
-    """Packed parts of ``cells``; `ItemHolders.merge` puts them together again. None for no cells.
+    """Packed parts of ``cells``. `ItemHolders.merge` joins them again. None for no cells.
 
-    A cell with very many holders is cut as well, so that two parts may hold it.
+    A cell with very many holders is cut too, so two parts may hold the same cell.
     """
     if not len(cells):
         return
@@ -53,3 +114,16 @@ def _with_holders(cell: ItemHolders, rows: slice) -> ItemHolders:
     """One cell with these of its holders."""
     holders = cell.holders[rows]
     return ItemHolders(cell.windows, cell.items, np.array([0, len(holders)]), holders, cell.table)
+
+
+def bundles_of(blobs: Iterable[bytes], most_bytes: int = MOST_MESSAGE_BYTES) -> list[list[bytes]]:
+    """The blobs in order, in bundles that engines accept; no blob is cut. One empty bundle for no blobs."""
+    bundles: list[list[bytes]] = [[]]
+    size = 0
+    for blob in blobs:
+        if bundles[-1] and size + len(blob) > most_bytes:
+            bundles.append([])
+            size = 0
+        bundles[-1].append(blob)
+        size += len(blob)
+    return bundles

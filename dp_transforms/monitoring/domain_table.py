@@ -1,4 +1,4 @@
-"""The items of a known domain as a worker holds them: keyed hashes in order, with their labels."""
+"""The items of a known domain in a worker: keyed hashes in order, with their labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DomainTable:
         high, low = hashes[:, 0], hashes[:, 1]
         at = np.searchsorted(self._high, high)
         found = np.zeros(len(hashes), dtype=np.bool_)
-        while True:  # once more only where two items of the domain share a high word
+        while True:  # again only if two items of the domain share a high word
             place = np.minimum(at, len(self) - 1)
             same_high = (at < len(self)) & (self._high[place] == high)
             found |= same_high & (self.items.hashes[place, 1] == low)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-MAX_ID_BYTES = 16_384  # one longer label would be copied with each of its windows, and no report needs it
+from dp_transforms.event_ids import ID_RULE, are_ids, id_column, one_chunk
+
 _ID_TYPE = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA = pa.schema([("user", _ID_TYPE), ("item", _ID_TYPE), ("time", pa.int64())])
 
@@ -20,8 +20,7 @@ _SCHEMA = pa.schema([("user", _ID_TYPE), ("item", _ID_TYPE), ("time", pa.int64()
 class EventBatch:
     """n events as columns.
 
-    user, item: pyarrow ``dictionary<int32, string>`` of length n, without nulls or empty strings: the canonical UTF-8
-        text of the id (the integer 7 and the text ``7`` are the same id, ``007`` is another).
+    user, item: pyarrow ``dictionary<int32, string>`` of length n, without nulls: ids as `event_ids` defines them.
     time_micros: int64[n], event time in microseconds since 1970 UTC.
     """
 
@@ -39,9 +38,7 @@ class EventBatch:
             if column.type != _ID_TYPE:
                 raise ValueError(f"{name} must be {_ID_TYPE}, got {column.type}. Use EventBatch.of_columns(...).")
             if column.null_count or column.dictionary.null_count or not are_ids(column.dictionary):
-                raise ValueError(
-                    f"{name} must be UTF-8 texts of 1 to {MAX_ID_BYTES} bytes without nulls. Leave other events out."
-                )
+                raise ValueError(f"each {name} must be {ID_RULE}, none of them null. Leave other events out.")
         if self.time_micros.dtype != np.int64:
             raise ValueError(f"time_micros must be int64, got {self.time_micros.dtype}.")
 
@@ -83,38 +80,6 @@ class EventBatch:
             raise ValueError("the bytes are not an EventBatch.") from None
         user, item, time = (one_chunk(table.column(name)) for name in _SCHEMA.names)
         return cls(user, item, time.to_numpy())
-
-
-def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """The column in one piece."""
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
-
-
-def id_column(name: str, column: pa.Array | pa.ChunkedArray | Sequence[Any]) -> pa.DictionaryArray:
-    """Texts or whole numbers as ids. Raises ValueError for columns of other types; ids themselves are not checked."""
-    try:
-        array = column if isinstance(column, (pa.Array, pa.ChunkedArray)) else pa.array(column)
-        array = one_chunk(array) if isinstance(array, pa.ChunkedArray) else array
-        if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
-        kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-        if any(is_kind(array.type) for is_kind in kinds):
-            return array.cast(pa.string()).dictionary_encode()
-    except (pa.ArrowException, TypeError):
-        raise ValueError(f"{name} must be one column of text or of whole numbers. Cast it to text.") from None
-    raise ValueError(f"{name} must be text or whole numbers, got {array.type}. Cast it to text.")
-
-
-def are_ids(texts: pa.StringArray) -> bool:
-    """Whether all of them can be ids: UTF-8, not empty, not too long."""
-    lengths = pc.binary_length(texts)
-    if len(texts) and not 0 < pc.min(lengths).as_py() <= pc.max(lengths).as_py() <= MAX_ID_BYTES:
-        return False
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def concatenate(batches: Sequence[EventBatch]) -> EventBatch:

@@ -1,7 +1,7 @@
-"""The sequential stage: one window after the other, test each candidate, charge its holders, exclude who has paid
-enough.
+"""The sequential stage: window by window, test the candidates, charge their holders, exclude users at their limit.
 
-ThresholdMonitorEvolving ([KMS21] Algorithm 5) with the accounting of target charging ([CL23] Algorithm 5), on columns.
+The pipeline runs this in every release mode: ThresholdMonitorEvolving ([KMS21] Algorithm 5) with the accounting of
+target charging ([CL23] Algorithm 5), on columns. `mechanisms.papers.threshold_monitor` is a library beside it.
 
 Guarantee: with the noise, threshold and hits of a plan, the reports of all windows together are (epsilon, delta)-DP for
 adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L items
@@ -22,7 +22,7 @@ from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport, re
 
 @dataclasses.dataclass
 class MonitorState:
-    """What one window hands to the next.
+    """What one window passes on to the next.
 
     next_window: no window before this one may be closed any more. budgets: hits paid. hit_bound: a bound, from public
     output alone, on the hits that any one user can have paid.
@@ -51,7 +51,9 @@ class HeavyHitterMonitor:
         """
         horizon = self._settings.schedule.horizon
         if not state.next_window <= window < horizon:
-            raise ValueError(f"window {window} cannot be closed: open are {state.next_window} .. {horizon - 1}.")
+            raise ValueError(
+                f"window {window} cannot be closed: the open windows are {state.next_window} .. {horizon - 1}."
+            )
         state.next_window = window + 1
         queries = WindowQueries(window, candidates, state.budgets, self._settings, self._keys, self._noise)
         heavy_hitters: list[HeavyHitter] = []

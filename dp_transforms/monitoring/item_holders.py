@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.monitoring.equal_rows import concatenated_ranges, run_slices, run_starts
+from dp_transforms.monitoring.equal_rows import concatenated_ranges, group_slices, group_starts
 from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
 from dp_transforms.monitoring.packed_arrays import (
     HASHES,
@@ -82,7 +82,7 @@ class ItemHolders:
         cls, rows: npt.NDArray[np.int64], holders: npt.NDArray[np.uint64], table: ItemTable
     ) -> ItemHolders:
         """rows: ``window * len(table) + item``, ascending."""
-        starts = run_starts(rows)
+        starts = group_starts(rows)
         windows, items = np.divmod(rows[starts], max(1, len(table)))
         return cls(windows, items, np.append(starts, len(rows)), holders, table)
 
@@ -120,7 +120,7 @@ class ItemHolders:
 
     def by_window(self) -> Iterator[tuple[int, slice]]:
         """Each window and the slice of its cells, in order."""
-        for cells in run_slices(self.windows):
+        for cells in group_slices(self.windows):
             yield int(self.windows[cells.start]), cells
 
     def shard_by_item(self, shards: int) -> Iterator[tuple[int, ItemHolders]]:

@@ -44,7 +44,11 @@ class MonitorSettings:
     def query_noise(self, keys: StreamKeys) -> QueryNoise:
         if self.release == "kms21":
             return CappedSumNoise(
-                self.wide_epsilon_per_query, self.epsilon_per_query, self.noise_cap, self.threshold, keys
+                self.threshold,
+                keys,
+                wide_epsilon=self.wide_epsilon_per_query,
+                narrow_epsilon=self.epsilon_per_query,
+                cap=self.noise_cap,
             )
         return SingleNoise(self.epsilon_per_query, self.threshold, keys)
 

@@ -1,6 +1,6 @@
-"""Numpy arrays to opaque bytes and back, for a shuffle: Beam would take anything else apart, element by element.
+"""Numpy arrays to opaque bytes and back, for a shuffle: Beam would encode anything else element by element.
 
-A few microseconds a batch, where an Arrow IPC stream costs thirty and cannot hold columns of different lengths.
+A few microseconds a batch. An Arrow IPC stream takes thirty, and cannot hold columns of different lengths.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _DTYPES = (np.dtype("<u1"), np.dtype("<u4"), np.dtype("<i8"), np.dtype("<u8"), n
 
 Kind = tuple[np.dtype, ...]
 BYTES, WORDS, WHOLE, HASHES, _SHORTS = ((dtype,) for dtype in _DTYPES)
-NARROW: Kind = (*BYTES, *_SHORTS, *WORDS)  # what `narrowest` gives
+NARROW: Kind = (*BYTES, *_SHORTS, *WORDS)  # what `narrowest` returns
 
 
 def pack_arrays(*arrays: npt.NDArray) -> bytes:
@@ -29,10 +29,10 @@ def unpack_arrays(data: bytes, *kinds: Kind) -> list[npt.NDArray]:
     """Inverse of `pack_arrays`; the arrays are read-only views of the bytes.
 
     kinds: for each array the types that it may have; none: arrays of any number and type.
-    Raises ValueError for other bytes, a part of them or more than them, and for other arrays.
+    Raises ValueError for any other bytes, also cut or longer ones, and for other arrays.
     """
     if len(data) < 8 or data[:4] != _MAGIC:
-        raise ValueError("the bytes are no packed arrays of this version.")
+        raise ValueError("the bytes are not packed arrays of this version.")
     count = int.from_bytes(data[4:8], "little")
     position = 8 + 12 * count
     check_unpacked(position <= len(data) and (not kinds or len(kinds) == count))

@@ -1,7 +1,8 @@
-"""The noise of one count in each release mode: who needs to be tested at all, and what is drawn for it."""
+"""The noise of one count in each release mode: which cells are tested at all, and what is drawn for them."""
 
 from __future__ import annotations
 
+import functools
 from typing import Protocol
 
 import numpy as np
@@ -25,11 +26,11 @@ class Draw(Protocol):
 class QueryNoise(Protocol):
     """What a release mode adds to a count, as a function of window, item and holders.
 
-    A cell without holders is an item of a known domain whose noise is known to reach the threshold by itself.
+    A cell without holders is an item of a known domain. Its noise is known to reach the threshold by itself.
     """
 
     def may_pass(self, cells: ItemHolders) -> npt.NDArray[np.bool_]:
-        """First stage: False only for cells that are not published whoever of their holders is active. bool[c]."""
+        """First stage: False only for cells that are not published whichever holders are active. bool[c]."""
         ...
 
     def draws_of(self, window: int) -> Draw:
@@ -80,11 +81,15 @@ class SingleNoise:
 class CappedSumNoise:
     """``W + min(V, cap)``, two independent discrete Laplace variables: mode ``kms21`` ([KMS21] Algorithm 5).
 
-    Drawn in one stage, for the active holders: every item that somebody holds has to be tested.
+    Drawn in one stage, for the active holders: every item that somebody holds must be tested.
     """
 
-    def __init__(self, wide_epsilon: float, narrow_epsilon: float, cap: int, threshold: int, keys: StreamKeys) -> None:
-        self._epsilons = (wide_epsilon, narrow_epsilon)
+    def __init__(
+        self, threshold: int, keys: StreamKeys, *, wide_epsilon: float, narrow_epsilon: float, cap: int
+    ) -> None:
+        self._tail = functools.partial(
+            capped_sum_tail_integer, wide_epsilon=wide_epsilon, narrow_epsilon=narrow_epsilon, cap=cap
+        )
         self._wide = wide_discrete_laplace(wide_epsilon)
         self._narrow = wide_discrete_laplace(narrow_epsilon)
         self._cap = cap
@@ -101,13 +106,13 @@ class CappedSumNoise:
         def draw(hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
             uniforms = np.stack([function.of_pairs(hashes, digests) for function in functions], axis=1)
             wide, narrow = self._wide.sample(uniforms[:, :each]), self._narrow.sample(uniforms[:, each:])
-            # Of an item that nobody holds it is known that it passes; what it is beyond that is never published.
+            # An item that nobody holds is known to pass; the value of its noise is never published.
             return np.where(counts > 0, wide + np.minimum(narrow, self._cap), self._threshold)
 
         return draw
 
     def zero_item_tail(self) -> int:
-        return capped_sum_tail_integer(*self._epsilons, self._cap, self._threshold)
+        return self._tail(self._threshold)
 
 
 def digests_of_groups(members: Words, splits: npt.NDArray[np.int64]) -> Words:

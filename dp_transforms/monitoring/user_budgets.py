@@ -1,4 +1,4 @@
-"""Hits paid by each user: the contribution counters of ThresholdMonitorEvolving."""
+"""Hits paid by each user: the counters of the release modes, [KMS21] Algorithm 5 and [CL23] Algorithm 5."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _USERS_PER_CELL = 700_000  # 12 bytes each: a cell stays well under 10 MB
 
 
 class UserBudgets:
-    """Counters of the users that were ever charged; all others stand at 0. 12 bytes a user.
+    """Counters of the users that were ever charged; all others are 0. 12 bytes a user.
 
-    Stored as cells, byte strings under 10 MB. Cells add up: the same user may stand in several, so that the charges of
-    a window can be appended without rewriting what is there.
+    Stored as cells, byte strings under 10 MB. Cells add up: a user may be in several, so the charges of a window can be
+    appended without rewriting what is there.
     """
 
     def __init__(self, cells: Iterable[bytes] = ()) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.equal_rows import run_slices, run_starts
+from dp_transforms.monitoring.equal_rows import group_slices, group_starts
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
 from dp_transforms.monitoring.packed_arrays import (
@@ -81,7 +81,7 @@ class UserPairs:
         table: ItemTable,
     ) -> UserPairs:
         """From rows already distinct and sorted; users and items that no row names are dropped."""
-        starts = run_starts(user_codes)
+        starts = group_starts(user_codes)
         used = np.zeros(len(table), dtype=np.bool_)
         used[items] = True
         if not used.all():
@@ -95,7 +95,7 @@ class UserPairs:
             return parts[0]
         table, item_maps = ItemTable.merge([part.table for part in parts])
         users = np.sort(np.concatenate([part.users for part in parts]))  # faster than np.unique, which hashes
-        users = users[run_starts(users)]
+        users = users[group_starts(users)]
         user_codes = np.concatenate(
             [np.repeat(np.searchsorted(users, part.users), np.diff(part.splits)) for part in parts]
         )
@@ -148,7 +148,7 @@ def pairs_of_events(
         ((last_group - first_group + 1) * len(users), len(table)),
     )
     groups, user_codes = np.divmod(grouped_users, len(users))
-    for rows in run_slices(groups):
+    for rows in group_slices(groups):
         slab, shard = divmod(int(groups[rows.start]) + first_group, shards)
         yield slab, shard, UserPairs.from_sorted_codes(users, user_codes[rows], windows[rows], items[rows], table)
 
@@ -171,11 +171,11 @@ def _sort_distinct(
     if ranges[0] << (window_bits + item_bits) >= _SORT_KEY_LIMIT:
         order = np.lexsort((items, windows, major))
         major, windows, items = major[order], windows[order], items[order]
-        kept = run_starts(major, windows, items)
+        kept = group_starts(major, windows, items)
         return major[kept], windows[kept], items[kept]
     rows = (((major << window_bits) | (windows - first)) << item_bits) | items
     rows.sort()
-    rows = rows[run_starts(rows)]
+    rows = rows[group_starts(rows)]
     items = rows & ((1 << item_bits) - 1)
     rows >>= item_bits
     return rows >> window_bits, (rows & ((1 << window_bits) - 1)) + first, items

@@ -1,9 +1,9 @@
-"""All queries of one window at once, with the answers that they have when they are asked one after the other.
+"""All queries of one window at once, with the answers that they have one after the other.
 
-Each candidate is a query on the users that are active when its turn comes, in keyed-hash order. Nobody is excluded
-between two queries but by a hit in between, so all are answered together on the counters as they stand at first, and
-those that a user holds who is excluded before their turn are answered again when it comes. Noise is a function of the
-window, the item and its active holders: an answer depends on nothing else, and the result is the same.
+Each candidate is a query on the users that are active when its turn comes, in keyed-hash order. Between two queries
+only a hit can exclude a user. So all are answered together on the first counters. A query is answered again at its turn
+if one of its holders was excluded before it. Noise is a function of the window, the item and its active holders: an
+answer depends on nothing else, and the result is the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dp_transforms.monitoring.user_budgets import UserBudgets
 
 @dataclasses.dataclass(frozen=True)
 class WindowCharges:
-    """What one window cost: users uint64[n], ascending and distinct, and their new hits, uint32[n]."""
+    """The cost of one window: users uint64[n], ascending and distinct, and their new hits, uint32[n]."""
 
     users: npt.NDArray[np.uint64]
     hits: npt.NDArray[np.uint32]
@@ -72,7 +72,7 @@ class WindowQueries:
         return int(self._noisy_counts[cell])
 
     def charge(self, cell: int) -> None:
-        """Gives each active holder of a cell a hit; what a user holds that this excludes is outdated from there on."""
+        """Charges each active holder of a cell one hit. Later cells of users that this excludes become outdated."""
         first_row, next_row = self._candidates.splits[cell : cell + 2]
         holders = self._user_of_row[first_row:next_row]
         active = holders[self._hits[holders] < self._settings.hits_per_user]
@@ -97,7 +97,7 @@ class WindowQueries:
         return WindowCharges(self._users[changed], self._hits[changed] - self._paid[changed])
 
     def _ask(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Noisy counts of these cells as the counters stand; below the threshold where an item is not tested."""
+        """Noisy counts of these cells with the current counters; below the threshold for items that are not tested."""
         rows, splits = self._candidates.rows_of(cells)
         holders = self._user_of_row[rows]
         is_active = self._hits[holders] < self._settings.hits_per_user

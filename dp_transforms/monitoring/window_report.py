@@ -1,7 +1,7 @@
 """What is released: the only types whose contents may leave the pipeline as results.
 
 Every field is a released value, a declared parameter, or a number computed from these (docs/guarantee.md, section 7).
-A raw count has no place to go here.
+No field can carry a raw count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class HeavyHitter(NamedTuple):
     item: its label, as the log spells it.
     zone: in labels mode ``above`` (far above the threshold, free of charge) or ``between`` (near it, charged);
         None in counts and kms21.
-    noisy_count: users holding it, with noise; None for ``above`` and in kms21, where publishing it would break the
+    noisy_count: users that hold it, with noise; None for ``above`` and in kms21, where publishing it would break the
         theorem.
     """
 
@@ -48,12 +48,12 @@ class WindowReport(NamedTuple):
 
 
 class RunEnded(NamedTuple):
-    """Says that a run has released all that it will, and nothing of why: whether a stop that the operator asked for
-    mattered depends on data that is never released (docs/guarantee.md, section 7).
+    """Says that a run has released everything, and nothing about why: whether a stop by the operator mattered depends
+    on data that is never released (docs/guarantee.md, section 7).
 
     stream: name of the stream.
-    windows: how many windows were closed, those without heavy items among them.
-    reports: how many of the windows had heavy items. This word can overtake the last of their reports; with the number
+    windows: the number of windows that were closed, with and without heavy items.
+    reports: the number of windows with heavy items. `RunEnded` can overtake the last of their reports; from the number
         a reader knows when all have come.
     """
 

@@ -1,12 +1,12 @@
 """Items of a known domain that are published although nobody holds them, drawn without visiting the others.
 
-With a known domain an item that nobody holds is tested like every other: it is published with the probability p that
-the noise alone reaches the threshold. In a window with n items that is n independent coins. So draw their number from
-Binomial(n, p) and then so many different items, all subsets alike: the same law, at a cost that grows with what is
-published and not with the domain (docs/guarantee.md, section 3).
+In a known domain an item that nobody holds is tested like every other: it is published with the probability p that the
+noise alone reaches the threshold. In a window with n items that is n independent coins. So their number is drawn from
+Binomial(n, p), and then that many different items, with equal probability for every subset: the same law, at a cost
+that grows with what is published and not with the domain (docs/guarantee.md, section 3).
 
-The draws know nothing of the data. An item that does have holders in the window is tested by a draw of its own instead:
-then `ItemHolders.merge` forgets that it was drawn here.
+The draws do not depend on the data. An item that has holders in the window is tested by a draw of its own instead:
+`ItemHolders.merge` then drops the one that was drawn here.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ZeroItemsOfWindows:
         self._shards = shards
 
     def cells(self, window: int, shard: int) -> ItemHolders | None:
-        """The zero items of this window in this shard; None where there are none."""
+        """The zero items of this window in this shard; None if there are none."""
         items = self._draws.of_window(window)
         if not len(items):
             return None
@@ -80,7 +80,7 @@ class ZeroItemDraws:
     def by_window(self, horizon: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         """The windows ``0 .. horizon - 1`` with a subset that is not empty, each with its positions, ascending."""
         if not len(self._count):
-            return  # so small a probability that no 128-bit number stands for it
+            return  # the probability is too small for any 128-bit number
         for low in range(0, horizon, _WINDOWS_AT_ONCE):
             windows = np.arange(low, min(horizon, low + _WINDOWS_AT_ONCE))
             counts = self._count.count_not_above(self._draw(windows, np.zeros_like(windows)))
@@ -96,7 +96,7 @@ class ZeroItemDraws:
         return self._positions(window, count) if count else number[:0]
 
     def _positions(self, window: int, count: int) -> npt.NDArray[np.int64]:
-        """A uniform subset of so many positions: the first different ones in a sequence of uniform positions."""
+        """A uniform subset of `count` positions: the first different ones in a sequence of uniform positions."""
         if 2 * count > self._domain_size:
             left_out = self._positions(window, self._domain_size - count)
             return np.setdiff1d(np.arange(self._domain_size), left_out)

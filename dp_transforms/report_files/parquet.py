@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
@@ -18,6 +19,7 @@ from dp_transforms.report_files.records import (
     ReportFileError,
     ReportHeader,
     check_report,
+    json_bytes,
     parse_header,
     report_fields,
     too_many_heavy_hitters,
@@ -25,7 +27,7 @@ from dp_transforms.report_files.records import (
 
 _ROW_GROUP_WINDOWS = 1024
 _ROW_GROUP_HEAVY_HITTERS = 1 << 17
-# What a reader takes on: a window comes on top of what a row group has before it is full.
+# The reader's limit: a full row group, and one more window.
 _MAX_VALUES_PER_COLUMN = _ROW_GROUP_HEAVY_HITTERS + MAX_HEAVY_HITTERS
 _MAX_METADATA_ITEMS = 1 << 20
 _BATCH_WINDOWS = 64
@@ -49,7 +51,7 @@ def _arrow_field(avro: dict[str, Any]) -> pa.Field:
     return pa.field(avro["name"], _arrow_type(avro["type"]), nullable, metadata={"doc": avro["doc"]})
 
 
-# One schema, told once: names, types and documentation follow the Avro schema.
+# Names, types and documentation follow the Avro schema.
 WINDOW_REPORT_ARROW_SCHEMA = pa.schema([_arrow_field(field) for field in WINDOW_REPORT_AVRO_SCHEMA["fields"]])
 
 
@@ -71,7 +73,7 @@ def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowRepor
 def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     file = pq.ParquetFile(
         handle,
-        # A label of megabytes in every row takes a few bytes of the file, and so it does here until it is measured.
+        # A label of megabytes in every row takes a few bytes in the file, and also here until it is measured.
         read_dictionary=["stream", "heavy_hitters.list.element.item", "heavy_hitters.list.element.zone"],
         # A table schema is text of up to 4/3 of the metadata that it carries.
         thrift_string_size_limit=2 * MAX_HEADER_BYTES,
@@ -84,26 +86,27 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
 
 
 def _records(file: pq.ParquetFile) -> Iterator[WindowReport]:
-    # Where the metadata of a column contradict the schema, to ask for them ends the process, and scanning raises. It
-    # keeps nothing of what it reads.
+    # If the metadata of a column contradict the schema, Arrow ends the process when they are looked up; a scan raises
+    # an error instead. It keeps nothing of what it reads.
     file.scan_contents()
     for row_group in range(file.metadata.num_row_groups):
         columns = file.metadata.row_group(row_group)
         if any(columns.column(i).num_values > _MAX_VALUES_PER_COLUMN for i in range(columns.num_columns)):
             raise ReportFileError(f"a row group of the Parquet file has more than {_MAX_VALUES_PER_COLUMN} values.")
         for batch in file.iter_batches(batch_size=_BATCH_WINDOWS, row_groups=[row_group]):
+            texts = _Texts()
             if _is_within_bounds(batch):
-                yield from _decoded(batch)
+                yield from _decoded(batch, texts)
             else:
                 for row in range(len(batch)):
                     window = batch.slice(row, 1)
                     if not _is_within_bounds(window):
                         raise too_many_heavy_hitters()
-                    yield from _decoded(window)
+                    yield from _decoded(window, texts)
 
 
 def _is_within_bounds(batch: pa.RecordBatch) -> bool:
-    """Whether all of it is no more than one report may be."""
+    """Whether all of it together is not larger than one report may be."""
     heavy_hitters = batch.column("heavy_hitters").flatten()
     texts = (batch.column("stream"), heavy_hitters.field("item"), heavy_hitters.field("zone"))
     size = sum(
@@ -112,11 +115,50 @@ def _is_within_bounds(batch: pa.RecordBatch) -> bool:
     return len(heavy_hitters) <= MAX_HEAVY_HITTERS and size <= MAX_RECORD_BYTES
 
 
-def _decoded(batch: pa.RecordBatch) -> Iterator[WindowReport]:
+class _Texts:
+    """The texts of the dictionaries of a batch, each made and measured once: one of megabytes can be in very many rows.
+
+    Holds little more than one report may have.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, int], str] = {}
+        self._json_bytes: dict[str, int] = {}
+        self._held_bytes = 0
+
+    def of(self, name: str, column: pa.DictionaryArray) -> list[str | None]:
+        """The texts of a column, called ``name`` here."""
+        if self._held_bytes > MAX_RECORD_BYTES:
+            self._made, self._json_bytes, self._held_bytes = {}, {}, 0
+        indices = column.indices.to_pylist()
+        for index in {*indices}:
+            if index is not None and (name, index) not in self._made:
+                self._made[name, index] = column.dictionary[index].as_py()
+        return [self._made.get((name, index)) for index in indices]
+
+    def json_bytes(self, text: str) -> int:
+        """See `records.json_bytes`."""
+        if text not in self._json_bytes:
+            self._json_bytes[text] = json_bytes(text)
+            self._held_bytes += self._json_bytes[text]
+        return self._json_bytes[text]
+
+
+def _decoded(batch: pa.RecordBatch, texts: _Texts) -> Iterator[WindowReport]:
     # Times as plain microseconds: the calendar of datetime ends before that of an int64.
-    columns_by_name = {
+    plain = {
         field.name: (column.cast(pa.int64()) if pa.types.is_timestamp(field.type) else column).to_pylist()
         for field, column in zip(batch.schema, batch.columns, strict=True)
+        if field.name not in ("stream", "heavy_hitters")
     }
-    for row in zip(*columns_by_name.values(), strict=True):
-        yield check_report(dict(zip(columns_by_name, row, strict=True)))
+    windows = batch.column("heavy_hitters")
+    entries = windows.flatten()
+    items, zones = (texts.of(name, entries.field(name)) for name in ("item", "zone"))
+    cells = zip(items, zones, entries.field("noisy_count").to_pylist(), strict=True)
+    heavy_hitters = [{"item": item, "zone": zone, "noisy_count": count} for item, zone, count in cells]
+    ends = itertools.accumulate(pc.list_value_length(windows).to_pylist())
+    begin = 0
+    for stream, end, *values in zip(texts.of("stream", batch.column("stream")), ends, *plain.values(), strict=True):
+        fields = {"stream": stream, "heavy_hitters": heavy_hitters[begin:end], **dict(zip(plain, values, strict=True))}
+        yield check_report(fields, texts.json_bytes)
+        begin = end

@@ -13,26 +13,28 @@ from dp_transforms.beam import load_noise_key
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.window_schedule import WindowSchedule
-from tests.leak_search import forms_of, job_graph, options_of, places_with, texts_within, traces  # noqa: F401
-from tests.oracle import oracle_reports
-from tests.pipeline_helpers import (
+from tests.helpers.beam_pipelines import (
+    Branches,
+    Collected,
+    Script,
+    batches_source,
+    local_pipeline,
+    run_monitor,
+    values,
+)
+from tests.helpers.leak_search import forms_of, job_graph, options_of, places_with, texts_within, traces  # noqa: F401
+from tests.helpers.oracle import oracle_reports
+from tests.helpers.small_runs import (
     MICROS,
     RUN_ID,
     SECRET,
     START,
-    Branches,
-    Collected,
-    Script,
     batch_of,
     batches_of,
-    batches_source,
     key_file,
-    local_pipeline,
     random_log,
-    run_monitor,
     settings_of,
     small_plan,
-    values,
 )
 
 

@@ -10,21 +10,18 @@ from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.window_report import WindowReport
-from tests.oracle import oracle_reports, oracle_transcript
-from tests.pipeline_helpers import (
+from tests.helpers.beam_pipelines import Branches, LocalCounter, Script, values
+from tests.helpers.oracle import oracle_reports, oracle_transcript
+from tests.helpers.small_runs import (
     MICROS,
     SECRET,
     START,
-    Branches,
-    LocalCounter,
-    Script,
     batch_of,
     batches_of,
     key_file,
     random_log,
     settings_of,
     small_plan,
-    values,
 )
 
 DOMAIN = (*(f"item-{number}" for number in range(0, 12, 2)), *(f"nobody's-{number}" for number in range(30)))

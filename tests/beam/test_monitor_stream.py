@@ -7,67 +7,27 @@ import time
 
 import pytest
 
-from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counts
-from dp_transforms.beam.gather_counted import GatherCountedDoFn
-from dp_transforms.beam.monitor_heavy_hitters import CountedMonitorDoFn, _with_key
+from dp_transforms.beam.count_for_operator import LATE_BATCHES
 from dp_transforms.beam.monitor_stream import MonitorStream
-from dp_transforms.event_streams.partition_poller import announced
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.candidates import find_candidates
-from dp_transforms.monitoring.contributions import bound_contributions
-from dp_transforms.monitoring.counted_messages import holder_messages, pair_messages
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.monitoring.window_report import RunEnded
-from tests.beam.test_monitor_do_fn import Bag, Cell, HeldSecret
-from tests.memory_stream import BROKEN, Arrival, MemoryStream
-from tests.oracle import oracle_reports, oracle_transcript
-from tests.pipeline_helpers import (
+from tests.helpers.beam_pipelines import local_pipeline
+from tests.helpers.memory_stream import BROKEN, Arrival, MemoryStream
+from tests.helpers.oracle import oracle_reports, oracle_transcript
+from tests.helpers.small_runs import (
     MICROS,
     RUN_ID,
     SECRET,
     START,
-    Collected,
-    LocalCounter,
-    batch_of,
-    key_file,
-    local_pipeline,
-    random_log,
+    ordered_log,
     settings_of,
     small_plan,
 )
+from tests.helpers.stream_runs import CLOCK, Ran
 
 DOMAIN = (*(f"item-{number}" for number in range(0, 12, 2)), *(f"nobody's-{number}" for number in range(30)))
-CLOCK = StreamClock(allowed_lateness_seconds=20, out_of_order_seconds=0, idle_timeout_seconds=0.2)
-
-
-class Ran:
-    """Runs monitors of streams in one pipeline, by name: their reports, ends and rejected rows, and the numbers."""
-
-    def __init__(self, tmp_path, streams, **common):
-        pipeline, key = local_pipeline(), key_file(tmp_path)
-        seen = {}
-        for name, (source, plan, arguments) in streams.items():
-            settled = {"clock": CLOCK, "noise_key": key, "run_id": RUN_ID, "driver": "loop", "poll_seconds": 0.05}
-            output = pipeline | name >> MonitorStream(source, plan, **{**settled, **common, **arguments})
-            seen[name] = [Collected(), Collected(), Collected()]
-            for collected, label, found in zip(seen[name], output._fields, output, strict=True):
-                _ = found | f"{name} {label}" >> collected.sink()
-        result = pipeline.run()
-        result.wait_until_finish()
-        self.counts = operator_counts(result)
-        self.stamps = {name: [stamp.micros for _, stamp in found[0].stamped] for name, found in seen.items()}
-        self.reports, self.ended, self.rejected = (
-            {name: found[kind].values for name, found in seen.items()} for kind in range(3)
-        )
-
-
-def ordered_log(plan, seed, events=1000):
-    """In the order of time, within the declared range or just before it."""
-    end = plan.schedule.end_seconds * MICROS
-    return sorted((e for e in random_log(plan, seed, events) if 0 < e[2] < end), key=lambda e: e[2])
 
 
 def arrivals_of(log, delay_seconds=0):
@@ -198,7 +158,7 @@ def test_arguments_that_cannot_be_used_are_refused(tmp_path):
     plan, source = small_plan(4), MemoryStream.of([[]])
     for arguments, message in (
         ({"run_id": None}, "run_id must be given"),
-        ({"run_id": ""}, "run_id must be a printable"),
+        ({"run_id": ""}, "run_id must be printable text"),
         ({"driver": "magic"}, "'timers' or 'loop'"),
         ({"clock": 60}, "clock must be a StreamClock"),
         ({"poll_seconds": 0}, "poll_seconds must be > 0"),
@@ -210,186 +170,3 @@ def test_arguments_that_cannot_be_used_are_refused(tmp_path):
             MonitorStream(source, plan, **{"clock": CLOCK, "run_id": RUN_ID, **arguments})
     with pytest.raises(StreamError, match="must have partitions"):
         _ = local_pipeline() | MonitorStream(MemoryStream.of([]), plan, clock=CLOCK, run_id=RUN_ID)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Gathering by count
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-class Gathered:
-    """One key of `GatherCountedDoFn`."""
-
-    def __init__(self, senders):
-        self.do_fn, self.blobs, self.count = GatherCountedDoFn(senders), Bag(), Cell()
-
-    def take(self, messages):
-        return [
-            group for message in messages for group in self.do_fn.process(((0, 0), message), self.blobs, self.count)
-        ]
-
-
-def test_a_group_is_complete_when_all_that_was_announced_has_come_in_any_order():
-    for seed in range(200):
-        source = random.Random(seed)
-        senders = source.randrange(1, 5)
-        sent = [[f"{sender}.{at}".encode() for at in range(source.randrange(4))] for sender in range(senders)]
-        messages = [message for blobs in sent for message in announced(blobs)]
-        source.shuffle(messages)
-        gathered = Gathered(senders)
-        assert gathered.take(messages[:-1]) == []
-        ((key, blobs),) = gathered.take(messages[-1:])
-        assert (key, sorted(blobs)) == ((0, 0), sorted(b for blobs in sent for b in blobs))
-        assert (gathered.blobs.content, gathered.count.content) == ([], None)
-
-
-def test_more_than_was_announced_is_counted_and_never_emitted(monkeypatch):
-    monkeypatch.setattr("dp_transforms.beam.gather_counted.operator_counter", LocalCounter)
-    LocalCounter.counts.clear()
-    gathered = Gathered(1)
-    assert gathered.take([(0, b"a"), (0, b"b"), (2, b"c")]) == []
-    assert LocalCounter.counts[LATE_BATCHES] == 1
-
-
-class Monitored:
-    """`GatherCountedDoFn` by window and `CountedMonitorDoFn` behind it."""
-
-    def __init__(self, plan, shards):
-        self.gather, self.monitor, self.groups = (
-            GatherCountedDoFn(shards),
-            CountedMonitorDoFn(settings_of(plan), HeldSecret()),
-            {},
-        )
-        self.monitor.setup()
-        self.state = {"near": Bag(), "far": Bag(), "waiting": Cell(), "budgets": Bag(), "progress": Cell()}
-
-    def take(self, message):
-        for (window, _), group in self.gather.process(message, *self.groups.setdefault(message[0], (Bag(), Cell()))):
-            for _, part in _with_key(((window, 0), group), "events"):
-                yield from self.close(part)
-
-    def close(self, part):
-        return self.monitor.process(("events", part), **self.state)
-
-    @property
-    def closed(self):
-        """How many windows are closed: the first number of the progress."""
-        return int.from_bytes((self.state["progress"].content or bytes(8))[:8], "little")
-
-    @property
-    def waiting(self):
-        return [*self.state["near"].content, *self.state["far"].content]
-
-
-@pytest.mark.parametrize("order", ["even ones first", "backwards", "shuffled"])
-def test_windows_out_of_turn_wait_at_a_cost_that_hardly_grows_with_their_number(order):
-    """Work is counted in entries of state that are read and written again: reading all of them at each turn would be
-    a million here."""
-    plan, source = small_plan(2_000), random.Random(3)
-    windows = list(range(2_000))
-    if order == "even ones first":
-        windows.sort(key=lambda window: window % 2)
-    elif order == "backwards":
-        windows.reverse()
-    else:
-        source.shuffle(windows)
-    monitor = Monitored(plan, 1)
-    monitor.state["near"], monitor.state["far"] = bags = CountingBag(), CountingBag()
-    outputs = []
-    for turn, window in enumerate(windows):
-        outputs += list(monitor.close((window, 1, [])))
-        assert len(monitor.waiting) == len(set(windows[: turn + 1])) - monitor.closed
-    assert [output.value for output in outputs] == [RunEnded("events", 2_000)]
-    assert monitor.waiting == []
-    assert sum(bag.work for bag in bags) < 150_000
-
-
-def test_a_window_that_waits_twice_is_closed_once(monkeypatch):
-    counts = LocalCounter.install(monkeypatch)
-    monitor = Monitored(small_plan(4), 1)
-    outputs = [output for window in (2, 2, 1, 3, 0) for output in monitor.close((window, 1, []))]
-    assert [output.value for output in outputs] == [RunEnded("events", 4)]
-    assert (monitor.waiting, counts[LATE_BATCHES]) == ([], 1)
-
-
-class CountingBag(Bag):
-    """Counts the entries that are read and written."""
-
-    work = 0
-
-    def read(self):
-        self.work += len(self.content)
-        return super().read()
-
-    def add(self, value):
-        self.work += 1
-        super().add(value)
-
-
-def messages_to_the_monitor(plan, log, shards):
-    """What the item shards of all windows send to the monitor, in order."""
-    settings, keys = settings_of(plan), settings_of(plan).stream_keys(SECRET)
-    cells = {}
-    for window, _, pairs in pairs_of_events(batch_of(log), plan.schedule, keys, windows_per_slab=1, shards=1):
-        bounded = bound_contributions(pairs, plan.max_items_per_user, keys)
-        for shard, part in ItemHolders.of_pairs(bounded).shard_by_item(shards):
-            cells[window, shard] = find_candidates(part, settings, keys)
-    for window in range(plan.schedule.horizon):
-        for shard in range(shards):
-            blobs = list(holder_messages(cells[window, shard], 200)) if (window, shard) in cells else []
-            for message in announced(blobs):
-                yield (window, 0), message
-
-
-@pytest.mark.parametrize("most_bytes", [10**6, 1])
-@pytest.mark.parametrize("order", ["in order", "backwards", "shuffled", "the first window last"])
-def test_the_monitor_closes_windows_in_order_whatever_order_their_parts_have(order, most_bytes, monkeypatch):
-    monkeypatch.setattr("dp_transforms.beam.monitor_heavy_hitters.MOST_MESSAGE_BYTES", most_bytes)
-    plan = small_plan(30, sliding=3, release="labels", max_items_per_user=1, hits_per_user=2)
-    log = ordered_log(plan, 8)
-    messages = list(messages_to_the_monitor(plan, log, 3))
-    assert len(messages) > 3 * plan.schedule.horizon, "some were cut"
-    if order == "backwards":
-        messages.reverse()
-    elif order == "shuffled":
-        random.Random(1).shuffle(messages)
-    elif order == "the first window last":
-        messages.sort(key=lambda message: message[0][0] == 0)
-    monitor = Monitored(plan, 3)
-    outputs = [output for message in messages for output in monitor.take(message)]
-    expected = oracle_transcript(log, settings_of(plan), SECRET)
-    assert expected.kept_out > 0
-    end = RunEnded("events", plan.schedule.horizon, reports=len(expected.reports))
-    assert [output.value for output in outputs] == [*expected.reports, end]
-    assert monitor.waiting == []
-    assert not any(blobs.content for blobs, _ in monitor.groups.values())
-    for window in (5, plan.schedule.horizon - 1):
-        assert list(monitor.close((window, 1, []))) == [], "a window that is closed stays closed"
-        assert monitor.waiting == []
-
-
-def test_messages_stay_under_their_limit_and_add_up_to_the_whole():
-    plan = small_plan(6, sliding=3)
-    keys = settings_of(plan).stream_keys(SECRET)
-    batch = batch_of(
-        [(f"u{number % 50}", f"item {number % 9} {'x' * 90}", (START + number) * MICROS) for number in range(99)]
-    )
-    ((_, _, pairs),) = pairs_of_events(batch, plan.schedule, keys, windows_per_slab=100, shards=1)
-    for limit in (200, 1500, 10**6):
-        blobs = list(pair_messages(pairs, limit))
-        assert (max(map(len, blobs)) <= limit) == (limit > 200), "a row alone can be larger"
-        assert UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs]).to_bytes() == pairs.to_bytes()
-    cells = ItemHolders.of_pairs(pairs)
-    for limit in (265, 1500, 10**6):
-        blobs = list(holder_messages(cells, limit))
-        assert max(map(len, blobs)) <= limit
-        assert (len(blobs) > len(cells)) == (limit == 265), "cells were cut too"
-        merged = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs])
-        assert contents(merged) == contents(cells)
-
-
-def contents(cells):
-    return [
-        (int(window), int(item), sorted(cells.holders[low:high].tolist()))
-        for window, item, low, high in zip(cells.windows, cells.items, cells.splits, cells.splits[1:], strict=False)
-    ]

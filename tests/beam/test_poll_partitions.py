@@ -8,14 +8,14 @@ import time
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam import poll_partitions
+from dp_transforms.beam import confirm_intents, poll_partitions
 from dp_transforms.beam.poll_partitions import PollInTimersDoFn, PollPartitions
 from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.user_pairs import UserPairs
-from tests.beam.test_monitor_do_fn import Cell, HeldSecret, Timer
-from tests.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, MemoryStream
-from tests.pipeline_helpers import MICROS, SECRET, START, settings_of, small_plan
+from tests.helpers.do_fn_state import Cell, HeldSecret, Timer
+from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, MemoryStream
+from tests.helpers.small_runs import MICROS, SECRET, START, settings_of, small_plan
 
 SHARDS = 2
 PLAN = small_plan(3)
@@ -58,7 +58,7 @@ def events():
 
 
 def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
-    monkeypatch.setattr(poll_partitions, "_CONFIRMED", {})
+    monkeypatch.setattr(confirm_intents, "_CONFIRMED", {})
     loop = Loop(MemoryStream.of([events()], 40)).fire(3)
     while not loop.intents:
         loop.fire()
@@ -67,19 +67,19 @@ def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
     assert len(loop.messages) == sent
     assert loop.intents == [waiting.intent.name], "asked once"
     assert loop.state["progress"].content == waiting.to_bytes()
-    first = poll_partitions._Confirmation(waiting.intent.name)
+    first = confirm_intents.Confirmation(waiting.intent.name)
     first()
     first()
     loop.fire(3)
     assert len(loop.messages) == sent, "the first call may be for a checkpoint that began before"
     assert loop.intents == [waiting.intent.name] * 2, "asked again, once"
-    poll_partitions._Confirmation(waiting.intent.name)()
+    confirm_intents.Confirmation(waiting.intent.name)()
     loop.fire()
     assert loop.state["poll"].at is None, "the loop has ended"
     assert loop.progress.is_over
     announced = [key for key, message in loop.messages if message.announced]
     assert sorted(announced) == [(window, shard) for window in range(3) for shard in range(SHARDS)]
-    assert not poll_partitions._CONFIRMED
+    assert not confirm_intents._CONFIRMED
 
 
 def test_without_confirmation_it_acts_at_once_and_asks_nobody():

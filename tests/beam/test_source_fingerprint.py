@@ -11,7 +11,7 @@ from dp_transforms import KafkaTopic, LogFolder, MonitorStream, StreamClock
 from dp_transforms.beam.poll_partitions import PollInTimersDoFn
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.stream_source import StreamError, StreamSource
-from tests.pipeline_helpers import RUN_ID, key_file, small_plan
+from tests.helpers.small_runs import RUN_ID, key_file, small_plan
 
 FIELDS = EventFields("user", "item", "timestamp")
 _COLUMNS = ", ".join(f'{{"name": "{name}", "type": "string"}}' for name in ("user", "mail", "item", "timestamp"))

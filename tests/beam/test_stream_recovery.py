@@ -15,19 +15,19 @@ import random
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam import poll_partitions
+from dp_transforms.beam import confirm_intents, poll_partitions
 from dp_transforms.beam.bound_contributions import BoundContributionsCountedDoFn
 from dp_transforms.beam.find_candidates import FindCandidatesCountedDoFn
 from dp_transforms.beam.gather_counted import GatherCountedDoFn
-from dp_transforms.beam.monitor_heavy_hitters import ENDED, CountedMonitorDoFn, _with_key
+from dp_transforms.beam.monitor_counted import ENDED, CountedMonitorDoFn, parts_of_window
 from dp_transforms.beam.poll_partitions import PollPartitions
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.window_report import RunEnded
-from tests.beam.test_monitor_do_fn import Bag, Cell, HeldSecret, Timer
-from tests.beam.test_monitor_stream import contents
-from tests.memory_stream import Arrival, MemoryPartition
-from tests.pipeline_helpers import MICROS, START, settings_of, small_plan
+from tests.helpers.cells import cells_by_position
+from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
+from tests.helpers.memory_stream import Arrival, MemoryPartition
+from tests.helpers.small_runs import MICROS, START, settings_of, small_plan
 
 PLAN = small_plan(6, sliding=2, max_items_per_user=1, hits_per_user=2, window_seconds=60)
 CLOCK = StreamClock(allowed_lateness_seconds=10, out_of_order_seconds=5, idle_timeout_seconds=8)
@@ -100,8 +100,8 @@ class Engine:
 
     def start(self, *, new_process):
         if new_process:
-            self.monkeypatch.setattr(poll_partitions, "_CONFIRMED", {})
-            self.monkeypatch.setattr(poll_partitions, "_ASKED", {})
+            self.monkeypatch.setattr(confirm_intents, "_CONFIRMED", {})
+            self.monkeypatch.setattr(confirm_intents, "_ASKED", {})
         settings, key = settings_of(PLAN), HeldSecret()
         arguments = {"domain": None, "driver": "timers", "confirm": self.confirm, "stop_file": None}
         self.poll = PollPartitions(
@@ -139,12 +139,14 @@ class Engine:
             for group in gather.process(element, **self.state(stage, element[0], blobs=Bag, count=Cell)):
                 if stage == "items":
                     self.compare(group)
-                self.send(to, do_fn.process(group) if do_fn else _with_key(group, "events"))
+                self.send(to, do_fn.process(group) if do_fn else parts_of_window(group, "events"))
 
     def compare(self, group):
         """What a shard of a window holds, against what it ever held."""
         key, blobs = group
-        content = contents(ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs])) if blobs else []
+        content = (
+            cells_by_position(ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs])) if blobs else []
+        )
         assert self.contents.setdefault(key, content) == content, "a window has two contents"
 
     def take(self, outputs):
@@ -170,7 +172,7 @@ class Engine:
             if not isinstance(output, beam.pvalue.TaggedOutput):
                 self.send("users", [output])
             elif output.tag == poll_partitions._INTENTS:
-                self.finalizers.append(poll_partitions._Confirmation(output.value))
+                self.finalizers.append(confirm_intents.Confirmation(output.value))
 
     def checkpoint(self):
         """Takes a snapshot, or completes the one that was taken."""
@@ -243,5 +245,5 @@ def test_this_engine_finds_out_whoever_does_not_wait(monkeypatch):
 
 
 def test_this_engine_finds_out_whoever_asks_once(monkeypatch):
-    monkeypatch.setattr(poll_partitions, "_CONFIRMATIONS", 1)
+    monkeypatch.setattr(confirm_intents, "_CONFIRMATIONS", 1)
     assert is_contradicted((126, 157, 183), monkeypatch)

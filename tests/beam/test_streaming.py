@@ -16,13 +16,12 @@ from apache_beam.transforms.window import SlidingWindows
 
 from dp_transforms.beam.count_for_operator import EVENTS_OUTSIDE_RANGE, EVENTS_READ, LATE_BATCHES
 from dp_transforms.monitoring.event_batch import EventBatch
-from tests.oracle import oracle_reports, oracle_transcript
-from tests.pipeline_helpers import (
+from tests.helpers.beam_pipelines import LocalCounter, Script
+from tests.helpers.oracle import oracle_reports, oracle_transcript
+from tests.helpers.small_runs import (
     MICROS,
     SECRET,
     START,
-    LocalCounter,
-    Script,
     batch_of,
     key_file,
     random_log,

@@ -15,26 +15,28 @@ from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.event_files import EventFields, find_log_chunks
 from dp_transforms.item_domain import ItemDomain
-from tests.oracle import oracle_reports, oracle_transcript
-from tests.pipeline_helpers import (
+from tests.helpers.beam_pipelines import (
+    Branches,
+    Collected,
+    batches_source,
+    local_pipeline,
+    plain,
+    rebuilt,
+    run_monitor,
+    values,
+)
+from tests.helpers.oracle import oracle_reports, oracle_transcript
+from tests.helpers.small_runs import (
     MICROS,
     RUN_ID,
     SECRET,
     START,
-    Branches,
-    Collected,
     batches_of,
-    batches_source,
     key_file,
-    local_pipeline,
-    plain,
     random_log,
-    rebuilt,
-    run_monitor,
     settings_of,
     small_plan,
     thousand_windows,
-    values,
 )
 
 DOMAIN = (*(f"item-{number}" for number in range(0, 12, 2)), *(f"nobody's-{number}" for number in range(30)))

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pathlib
 import pickle
-import stat
 
 import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from dp_transforms.beam.write_report_stream import (
-    WriteRejectedFolder,
     WriteReportStream,
     _SharedWriter,
     _WriteStreamDoFn,
 )
-from dp_transforms.beam.write_reports import WriteRejected
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, RunEnded, WindowReport
-from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportFolder, ReportTopic
-from tests.pipeline_helpers import Collected, local_pipeline
+from tests.helpers.beam_pipelines import Collected, local_pipeline
 
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0})
@@ -192,42 +186,3 @@ def test_copies_of_a_step_share_a_writer_and_other_steps_do_not(sink):
         do_fn.setup()
     assert do_fns[0]._shared is do_fns[2]._shared
     assert do_fns[1]._shared is do_fns[3]._shared is not do_fns[0]._shared
-
-
-REJECTED = [
-    RejectedEvents("topic/0", [7, 3], "no user"),
-    RejectedEvents("topic/1", list(range(100)), "broken line"),
-]
-
-
-def reject(path, rejected, flags=()):
-    with local_pipeline(flags) as job:
-        _ = (
-            job
-            | beam.Create(rejected, reshuffle=False).with_output_types(RejectedEvents)
-            | "Write" >> WriteRejectedFolder(path)
-        )
-
-
-@pytest.mark.parametrize("flags", [[], REPEATED], ids=["once", "repeated"])
-def test_rejected_events_become_private_files_with_the_lines_of_a_replay(tmp_path, flags):
-    folder = tmp_path / "deep" / "rejected"
-    reject(folder, REJECTED, flags)
-    before = contents(folder)
-    reject(folder, REJECTED[::-1], flags)
-    assert contents(folder) == before
-    assert len(before) == 2
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
-    with local_pipeline() as job:
-        _ = job | beam.Create(REJECTED).with_output_types(RejectedEvents) | WriteRejected(tmp_path / "replay.jsonl")
-    lines = sorted(line for content in before.values() for line in content.decode().splitlines())
-    assert lines == sorted((tmp_path / "replay.jsonl").read_text().splitlines())
-    assert {"file": "topic/0", "position": 3, "reason": "no user"} in map(json.loads, lines)
-
-
-def test_rejected_events_that_cannot_be_written_fail_in_one_line(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(Exception, match="is never overwritten"):
-        reject(tmp_path / "file", REJECTED[:1])
-    assert os.listdir(tmp_path) == ["file"]

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import pathlib
-import random
 import subprocess
 import sys
 import textwrap
 
 import apache_beam as beam
-import numpy as np
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
-from dp_transforms.beam import encode_elements, write_reports
-from dp_transforms.beam.write_reports import WriteRejected, WriteReports
+from dp_transforms.beam import encode_elements
+from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.local_files import draft_of, publish
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.rejected_events import RejectedEvents
@@ -226,87 +223,3 @@ def test_a_worker_that_dies_before_the_file_is_complete_leaves_no_output(tmp_pat
     assert dead.returncode == 9, dead.stderr
     (left,) = os.listdir(tmp_path)  # in a run: within a draft, which is removed as a whole
     assert left.endswith(".tmp")
-
-
-# Rejected events.
-
-REJECTED = [
-    RejectedEvents("b.jsonl", [30, 2], "broken line"),
-    RejectedEvents("a.parquet", [5], "time is missing"),
-    RejectedEvents("a.parquet", [9, 1, 5], "user is empty"),
-    RejectedEvents("b.jsonl", [7], "broken line"),
-    RejectedEvents("ü.csv", [-(1 << 62)], "time is no number"),
-]
-REJECTED_LINES = [
-    ("a.parquet", 1, "user is empty"),
-    ("a.parquet", 5, "time is missing"),
-    ("a.parquet", 5, "user is empty"),
-    ("a.parquet", 9, "user is empty"),
-    ("b.jsonl", 2, "broken line"),
-    ("b.jsonl", 7, "broken line"),
-    ("b.jsonl", 30, "broken line"),
-    ("ü.csv", -(1 << 62), "time is no number"),
-]
-
-
-def write_rejected(path, rejected, flags=()):
-    with pipeline(flags) as job:
-        elements = job | beam.Create(rejected, reshuffle=False)
-        elements.element_type = RejectedEvents
-        elements | "Shuffle" >> beam.Reshuffle() | "WriteRejected" >> WriteRejected(path)
-
-
-def lines_of(path):
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert all(list(row) == ["file", "position", "reason"] for row in rows)
-    return [tuple(row.values()) for row in rows]
-
-
-@pytest.mark.parametrize("flags", [[], REPEATED, TWO_PROCESSES], ids=["once", "repeated", "processes"])
-def test_rejected_rows_are_written_one_by_one_and_sorted(tmp_path, flags):
-    path = tmp_path / "rejected.jsonl"
-    write_rejected(path, random.Random(5).sample(REJECTED, len(REJECTED)), flags)
-    assert lines_of(path) == REJECTED_LINES
-
-
-def test_without_rejected_rows_the_file_is_empty(tmp_path):
-    path = tmp_path / "rejected.jsonl"
-    write_rejected(path, [])
-    assert path.read_bytes() == b""
-
-
-def test_rejected_rows_are_for_their_owner_alone_from_the_first_byte_on(tmp_path, monkeypatch):
-    modes = []
-    write_lines = write_reports.write_rejected_lines
-
-    def observed(handle, packed):
-        modes.extend(entry.stat().st_mode & 0o777 for entry in os.scandir(tmp_path))
-        write_lines(handle, packed)
-        modes.extend(entry.stat().st_mode & 0o777 for entry in os.scandir(tmp_path))
-
-    monkeypatch.setattr(write_reports, "write_rejected_lines", observed)
-    before = os.umask(0)
-    try:
-        write_rejected(tmp_path / "rejected.jsonl", REJECTED)
-    finally:
-        os.umask(before)
-    assert modes == [0o600, 0o600]
-    assert (tmp_path / "rejected.jsonl").stat().st_mode & 0o777 == 0o600
-    publish(tmp_path / "rejected.jsonl", tmp_path / "published.jsonl")
-    assert (tmp_path / "published.jsonl").stat().st_mode & 0o777 == 0o600
-
-
-def test_rejected_rows_stay_packed_until_they_are_written():
-    positions = np.arange(1_000_000)[::-1]
-    packed = write_reports.encode_rejected(RejectedEvents("a", positions, "broken line"))
-    assert len(packed) < 8_000_100
-    lines = []
-
-    class Handle:
-        def write(self, line):
-            lines.append(line)
-
-    write_reports.write_rejected_lines(Handle(), [packed])
-    assert len(lines) == 1_000_000
-    assert json.loads(lines[0])["position"] == 0
-    assert json.loads(lines[-1])["position"] == 999_999

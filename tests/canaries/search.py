@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from tests.leak_search import texts_within
+from tests.helpers.leak_search import texts_within
 
 _KEY = 8  # bytes of a spelling by which candidates are found
 _TABLE_BITS = 22

@@ -77,7 +77,7 @@ def test_other_files_that_change_under_the_run(shell: Shell, canaries: Canaries,
 
 KILLING = """
 import os, sys
-from dp_transforms import {module} as module
+from dp_transforms.beam import {module} as module
 from dp_transforms.pipelines.cli import main
 called = module.{function}
 def then_die(*arguments, **named):

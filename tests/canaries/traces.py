@@ -20,7 +20,7 @@ import pytest
 from dp_transforms.pipelines.cli import main
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import HASH_SEED
-from tests.leak_search import metrics_of
+from tests.helpers.leak_search import metrics_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _FOLDERS = {"HOME": "home", "TMPDIR": "tmp", "XDG_CACHE_HOME": "cache", "XDG_CONFIG_HOME": "config"}

@@ -1,4 +1,4 @@
-"""One Kafka broker and one Flink cluster for all tests on engines; they end with the session."""
+"""Kafka and Flink for the tests on engines; they end with the session."""
 
 from __future__ import annotations
 
@@ -17,17 +17,21 @@ from tests.canaries.conftest import canaries, home, recorded, search, shell  # n
 from tests.engines import skip_reason
 from tests.engines.flink_cluster import FlinkCluster
 from tests.engines.kafka_server import KafkaServer
-from tests.pipeline_helpers import key_file
+from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, those on engines share one, and its broker and cluster."""
+    """Two groups, which may run in two processes, each with a broker of its own; only one of them has the cluster.
+
+    More at once would need more memory than 24 GB, and clusters that wait for each other's processors.
+    """
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             if item.path.parent == pathlib.Path(__file__).parent:
-                item.add_marker(pytest.mark.xdist_group("engines"))
+                uses_cluster = "cluster" in getattr(item, "fixturenames", ())
+                item.add_marker(pytest.mark.xdist_group("cluster" if uses_cluster else "engines"))
 
 
 def _skip_without(*names: str) -> None:

@@ -19,15 +19,16 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.monitor_stream import MonitorStream
-from dp_transforms.beam.write_report_stream import WriteRejectedFolder, WriteReportStream
+from dp_transforms.beam.write_rejected import WriteRejectedFolder
+from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportSink
-from tests.oracle import Event, Transcript, oracle_transcript
-from tests.pipeline_helpers import MICROS, MINUTE, RUN_ID, SECRET, settings_of, small_plan
+from tests.helpers.oracle import Event, Transcript, oracle_transcript
+from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, SECRET, settings_of, small_plan
 
 STREAM = "events"
 FIELDS = EventFields("user", "item", "time", "us")
@@ -109,7 +110,7 @@ class StreamCase:
 
     @property
     def header(self) -> ReportHeader:
-        return ReportHeader(RUN_ID, STREAM, self.plan.guarantee, json.loads(self.plan.to_json()))
+        return ReportHeader.of_plan(self.plan, RUN_ID, STREAM)
 
     def fill(self, server: Any, topic: str, record_format: str = "json") -> None:
         """Makes the topic and puts the whole log there at once."""

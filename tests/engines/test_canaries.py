@@ -18,7 +18,7 @@ from tests.canaries.tokens import Canaries
 from tests.canaries.traces import Home, Ran, Shell, quoting_library, run_apart
 from tests.engines import skip_reason
 from tests.engines.stream_case import AVRO_SCHEMA, Row
-from tests.leak_search import texts_within
+from tests.helpers.leak_search import texts_within
 
 HISTORY = ("--clock", "event", "--out-of-order", "1h", "--idle-timeout", "5s")
 CLOUD = ("--", "--project=project", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=i")

@@ -19,7 +19,7 @@ from dp_transforms.event_streams.record_formats import BROKEN_RECORD, NO_VALUE
 from dp_transforms.event_streams.stream_source import Polled, StreamError
 from tests.engines import skip_reason
 from tests.engines.kafka_server import KafkaServer
-from tests.unit.event_files_oracle import SECRET, avro_schema
+from tests.helpers.event_files_oracle import SECRET, avro_schema
 
 pytestmark = pytest.mark.skipif(skip_reason("kafka") is not None, reason=skip_reason("kafka") or "")
 

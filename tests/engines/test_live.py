@@ -17,9 +17,9 @@ from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.report_streams.topic_records import decode_record
 from dp_transforms.window_schedule import WindowSchedule
+from tests.engines.running_jobs import WORKER, running
 from tests.engines.stream_case import Row, StreamCase, wait_for_end, wait_for_reports
-from tests.engines.test_kills import WORKER, running
-from tests.pipeline_helpers import MICROS, RUN_ID
+from tests.helpers.small_runs import MICROS, RUN_ID
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 

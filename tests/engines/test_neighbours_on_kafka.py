@@ -14,10 +14,10 @@ from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.window_schedule import WindowSchedule
 from tests.engines.kafka_server import KafkaServer
+from tests.helpers.small_runs import MICROS, settings_of
+from tests.neighbours.kafka_records import AVRO, FORMATS, some
 from tests.neighbours.replayed import assert_same_pairs
 from tests.neighbours.stepped import PLANS, Stepped, Treatment, WallClock
-from tests.neighbours.test_kafka_stream import AVRO, FORMATS, some
-from tests.pipeline_helpers import MICROS, settings_of
 
 HOUR = 3600
 CLOCKS = {

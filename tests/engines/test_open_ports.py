@@ -29,7 +29,7 @@ from tests.engines.listening import (
     start_worker_reaches,
     started,
 )
-from tests.pipeline_helpers import key_file
+from tests.helpers.small_runs import key_file
 
 START = 1_577_836_800  # 2020-01-01T00:00:00Z
 PLAN = ["--window", "1h", "--epsilon", "8", "--delta", "1e-6", "--time-unit", "s"]

@@ -14,9 +14,9 @@ from apache_beam.runners.runner import PipelineState
 from dp_transforms.runners import flink
 from dp_transforms.runners.flink_rest import ENDED
 from tests.engines.conftest import ROOT
+from tests.engines.running_jobs import TASK_MANAGER, WORKER, running
 from tests.engines.stream_case import CLOCK, counted_events, history_case, submit, wait_for_end, wait_for_reports
-from tests.engines.test_kills import TASK_MANAGER, WORKER, running
-from tests.pipeline_helpers import RUN_ID
+from tests.helpers.small_runs import RUN_ID
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -171,6 +171,7 @@ def test_kills_while_a_run_is_drained_in_the_middle(kafka, cluster, key_path, tm
         run.assert_answers()
 
 
+@pytest.mark.long
 def test_no_log_names_a_user_or_holds_a_record(kafka, cluster, key_path, tmp_path, capfd):
     """A worker is killed, records cannot be read, and everything that any process wrote is searched."""
     secret = "Zx9Qpersonal"

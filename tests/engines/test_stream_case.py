@@ -9,8 +9,8 @@ from dp_transforms.report_streams.report_writer import report_key
 from dp_transforms.report_streams.topic_records import encode_record
 from tests.engines.answers import RawRecord, faults, repeats
 from tests.engines.stream_case import STREAM, counted_events, history_case
-from tests.oracle import oracle_transcript
-from tests.pipeline_helpers import RUN_ID, SECRET, settings_of
+from tests.helpers.oracle import oracle_transcript
+from tests.helpers.small_runs import RUN_ID, SECRET, settings_of
 
 
 def test_every_lost_or_doubled_charge_changes_later_reports():

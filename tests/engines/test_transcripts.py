@@ -16,7 +16,8 @@ from dp_transforms.runners import flink, job_service, prism
 from tests.engines import skip_reason
 from tests.engines.answers import faults, raw_records
 from tests.engines.stream_case import FIELDS, STREAM, history_case, plain_reports, submit, wait_for_end
-from tests.pipeline_helpers import RUN_ID, batches_of, batches_source, run_monitor
+from tests.helpers.beam_pipelines import batches_source, run_monitor
+from tests.helpers.small_runs import RUN_ID, batches_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 

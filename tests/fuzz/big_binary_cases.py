@@ -15,7 +15,7 @@ from tests.fuzz.avro_mutators import PACK, avro_container
 from tests.fuzz.big_case import MB, BigCase, as_file
 from tests.fuzz.log_samples import AVRO_KINDS, avro_record, avro_schema
 from tests.fuzz.mutators import varint, zigzag
-from tests.unit.report_samples import HEADER
+from tests.helpers.report_samples import HEADER
 
 # Avro
 

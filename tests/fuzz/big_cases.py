@@ -13,8 +13,8 @@ from tests.fuzz.big_binary_cases import avro_cases, parquet_cases
 from tests.fuzz.big_case import MB, BigCase, as_file
 from tests.fuzz.format_mutators import sealed
 from tests.fuzz.log_samples import csv_samples, json_samples
-from tests.pipeline_helpers import small_plan
-from tests.unit.report_samples import HEADER
+from tests.helpers.report_samples import HEADER
+from tests.helpers.small_runs import small_plan
 
 _BEGIN = json_samples()[0].data
 _CSV = csv_samples()[0].data

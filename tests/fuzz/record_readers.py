@@ -16,7 +16,7 @@ from dp_transforms.report_streams.topic_records import RECORD_FORMATS, decode_re
 from tests.fuzz import avro_mutators, format_mutators, log_samples
 from tests.fuzz.log_readers import check_batch, check_rejected, check_times, events_of
 from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes
-from tests.unit.report_samples import COUNTS, HEADER, LABELS
+from tests.helpers.report_samples import COUNTS, HEADER, LABELS
 
 _FIRST = 1000  # the position of the first value
 _COPIES = 30

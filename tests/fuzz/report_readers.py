@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.load_noise_key import KeyFile
+from dp_transforms.event_ids import MAX_ID_BYTES
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.event_batch import MAX_ID_BYTES
 from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, RunEnded
 from dp_transforms.pipelines import show
 from dp_transforms.pipelines.options import UserError
@@ -30,8 +30,8 @@ from dp_transforms.report_files import ReportFileError, ReportHeader, read_repor
 from dp_transforms.report_streams import ReportFolder, read_report_folder
 from tests.fuzz import avro_mutators, format_mutators, parquet_mutators
 from tests.fuzz.reader import FaultError, Reader, Sample, place_file
-from tests.pipeline_helpers import small_plan
-from tests.unit.report_samples import COUNTS, HEADER, LABELS, REPORTS, report
+from tests.helpers.report_samples import COUNTS, HEADER, LABELS, REPORTS, report
+from tests.helpers.small_runs import small_plan
 
 _BIG_HEADER = ReportHeader("run-1", "news", "Each user", json.loads(small_plan().to_json()))
 

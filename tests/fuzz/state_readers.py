@@ -20,8 +20,8 @@ from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from tests.fuzz import format_mutators
 from tests.fuzz.log_readers import check_batch
 from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes
-from tests.memory_stream import Arrival, MemoryPartition
-from tests.pipeline_helpers import MICROS, SECRET, START, batch_of, random_log, settings_of, small_plan
+from tests.helpers.memory_stream import Arrival, MemoryPartition
+from tests.helpers.small_runs import MICROS, SECRET, START, batch_of, random_log, settings_of, small_plan
 
 _CLOCK = StreamClock("arrival", 7, 3, 20, 15)
 _SHARDS = 2

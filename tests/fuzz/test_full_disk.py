@@ -14,7 +14,7 @@ import pytest
 
 from dp_transforms.monitoring.window_report import HeavyHitter
 from tests.fuzz.log_samples import csv_samples
-from tests.unit.report_samples import REPORTS, report, written
+from tests.helpers.report_samples import REPORTS, report, written
 
 _BUDGET = ["--epsilon", "2", "--delta", "1e-9", "--window", "1h", "--start", "2017-10-01", "--end", "2017-10-03"]
 # Mounts a disk of 64 kB, leaves the space of the first argument on it, runs the rest, and says what is there.

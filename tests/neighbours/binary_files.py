@@ -12,10 +12,10 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.helpers.oracle import Event
+from tests.helpers.small_runs import MICROS, START
 from tests.neighbours.hostile_lines import MB
 from tests.neighbours.logs import HIM, Log, iso
-from tests.oracle import Event
-from tests.pipeline_helpers import MICROS, START
 
 NAMES = ("user", "item", "timestamp")
 AVRO_CODECS = ("null", "deflate", "snappy", "zstandard")

@@ -12,8 +12,8 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tests.oracle import Event
-from tests.pipeline_helpers import MICROS, START, small_plan
+from tests.helpers.oracle import Event
+from tests.helpers.small_runs import MICROS, START, small_plan
 
 HIM = "x'"
 WINDOWS = 6

@@ -17,9 +17,10 @@ from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks, read_log_chunk
 from dp_transforms.monitoring.item_holders import ItemHolders
-from tests.beam.test_monitor_do_fn import HeldSecret
+from tests.helpers.beam_pipelines import Collected, local_pipeline
+from tests.helpers.do_fn_state import HeldSecret
+from tests.helpers.small_runs import SECRET, settings_of
 from tests.neighbours.logs import ODD_USERS, PLAN, USERS, Log, without_him
-from tests.pipeline_helpers import SECRET, Collected, local_pipeline, settings_of
 
 SETTINGS = settings_of(PLAN)
 SHARDING = Sharding(1, 2)

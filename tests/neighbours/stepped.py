@@ -18,8 +18,8 @@ from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import PartitionReader
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_pairs import UserPairs
+from tests.helpers.small_runs import MICROS, SECRET, settings_of, small_plan
 from tests.neighbours.replayed import OTHERS, Pair
-from tests.pipeline_helpers import MICROS, SECRET, settings_of, small_plan
 
 PLANS = {"fixed": small_plan(6, max_items_per_user=50), "sliding": small_plan(12, sliding=2, max_items_per_user=50)}
 SHARDS = 2

@@ -10,10 +10,10 @@ import numpy as np
 
 from dp_transforms.event_streams.partition_progress import ARRIVAL, StreamClock
 from dp_transforms.window_schedule import WindowSchedule
+from tests.helpers.oracle import Event
+from tests.helpers.small_runs import MICROS, START
 from tests.neighbours.logs import USERS
 from tests.neighbours.replayed import Pair
-from tests.oracle import Event
-from tests.pipeline_helpers import MICROS, START
 
 MILLI = 1000
 CLOCKS = {

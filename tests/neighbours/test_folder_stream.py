@@ -21,14 +21,15 @@ from dp_transforms.event_streams import partition_poller
 from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.window_schedule import WindowSchedule
+from tests.helpers.oracle import Event
+from tests.helpers.small_runs import MICROS, settings_of
+from tests.neighbours import planted_faults as faults
 from tests.neighbours.binary_files import PARQUET, cells_of, hostile_cells, write_avro, write_parquet
 from tests.neighbours.logs import USERS, Log, place, without_him
 from tests.neighbours.replayed import Pair, assert_same_pairs
 from tests.neighbours.rounds import rounds
 from tests.neighbours.stepped import PLANS, Stepped, Treatment, WallClock
 from tests.neighbours.text_files import FORMATS, text_of
-from tests.oracle import Event
-from tests.pipeline_helpers import MICROS, settings_of
 
 HOUR = 3600
 BEFORE = 4  # hours of the schedule before the files come; two more follow
@@ -196,3 +197,17 @@ def test_a_drain_behind_any_file(tmp_path: pathlib.Path, name: str, clock: str) 
         for files in source.sample((1, 2, 3, 4), 2):
             case.check(files, confirm=False)
             case.check(files, deaths=0.03)
+
+
+@faults.planted(
+    (faults.reject_the_rest_and_go_on, test_what_a_file_begins_with_judges_no_other_row, ()),
+    (faults.cut_at_the_boundary_of_a_poll, test_a_drain_behind_any_file, ("csv", "arrival")),
+)
+def test_planted_faults_are_found(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plant: faults.Plant,
+    test: Callable[..., None],
+    case: tuple[Any, ...],
+) -> None:
+    faults.assert_found(monkeypatch, plant, test, (tmp_path, *case))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
+from tests.helpers.small_runs import MICROS, START, settings_of
 from tests.neighbours import hostile_lines
-from tests.neighbours.binary_files import avro_schema, avro_values, cells_of, hostile_cells
+from tests.neighbours import planted_faults as faults
+from tests.neighbours.binary_files import avro_values
 from tests.neighbours.broker import Brokers, Message, Partition
-from tests.neighbours.logs import ODD_USERS, as_json, odd_json_lines
+from tests.neighbours.kafka_records import FORMATS, some
+from tests.neighbours.logs import ODD_USERS, as_json
 from tests.neighbours.replayed import Pair, assert_same_pairs
 from tests.neighbours.rounds import rounds
 from tests.neighbours.stepped import PLANS, Stepped, Treatment, WallClock
@@ -27,34 +28,6 @@ from tests.neighbours.stream_logs import (
     pairs_that_count,
     with_him,
 )
-from tests.oracle import Event
-from tests.pipeline_helpers import MICROS, START, settings_of
-
-AVRO = json.dumps(avro_schema("whole"))
-
-
-def as_avro(event: Event) -> bytes:
-    return avro_values(cells_of([event], "whole"), "whole")[0]
-
-
-def hostile_avro() -> list[bytes | None]:
-    whole = as_avro(("x'", "A", (START + 90) * MICROS))
-    cells = [cells for case in hostile_cells("whole").values() for cells in case[:40]]
-    parts = [whole[:cut] for cut in range(len(whole))] + [whole + b"\0", whole * 2, whole[::-1], b"\xff" * 40]
-    counts = [whole[:1] + b"\x02" + count + whole[3:] for count in (b"\xfe\xff\xff\xff\x0f", b"\x01", b"\xff" * 10)]
-    return [*avro_values(cells, "whole"), *parts, *counts, b"", None]
-
-
-def hostile_json() -> list[bytes | None]:
-    lines = [line for case in hostile_lines.JSON.values() for line in case[:20]]
-    folded = [line.replace(b", ", b",\n") for line in lines if len(line) < 1_000]
-    return [*lines, *folded, b"", None, b"\n", b"{\n}"]
-
-
-FORMATS = {
-    "json": (as_json, hostile_json, odd_json_lines, {}),
-    "avro": (as_avro, hostile_avro, list, {"record_format": "avro", "avro_schema": AVRO}),
-}
 
 
 class Case:
@@ -113,10 +86,6 @@ class Case:
         self._brokers.partitions["t"] = Partition(messages, wall, self._lag)
         topic = KafkaTopic("b:1", "t", EventFields(), **self._format)
         return Stepped(lambda: self._brokers.reader(topic), self._clock, wall, treatment, settings=self._settings)
-
-
-def some(kind: str, source: random.Random, count: int = 60) -> list[bytes | None]:
-    return source.choices(FORMATS[kind][1](), k=count)
 
 
 BACKLOG = 10**10  # seconds: all has long arrived
@@ -194,3 +163,18 @@ def test_large_values(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     packed = avro_values([(text, b"A", 1)], "whole")
     case = Case(monkeypatch, "avro", "arrival", [text, *packed], count=100, begin=BACKLOG)
     case.check(polls=(30, 1_000), deaths=0.01)
+
+
+@faults.planted(
+    (faults.cut_at_the_boundary_of_a_poll, test_a_drain_in_a_backlog_of_50_000, ("arrival",)),
+    (faults.cut_at_the_boundary_of_a_poll, test_a_drain_in_a_backlog_of_50_000, ("event",)),
+    (faults.cut_at_the_boundary_of_a_poll, test_a_drain_whatever_the_size_of_a_poll, (1_000,)),
+    (faults.drain_when_a_poll_is_not_full, test_a_drain_at_any_moment_in_a_backlog, ("json", "arrival")),
+    (faults.lose_what_is_read_with_a_broken_record, test_a_backlog, ("json", "arrival", "fixed")),
+    (faults.let_the_latest_clock_value_decide, test_a_backlog, ("json", "arrival", "fixed")),
+    (faults.close_what_is_idle_without_asking_the_log, test_a_live_stream_with_pauses, ("json", "arrival, in order")),
+)
+def test_planted_faults_are_found(
+    monkeypatch: pytest.MonkeyPatch, plant: faults.Plant, test: Callable[..., None], case: tuple[Any, ...]
+) -> None:
+    faults.assert_found(monkeypatch, plant, test, (monkeypatch, *case))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pathlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from dp_transforms.event_files import EventFields
+from tests.helpers.small_runs import MICROS, START
+from tests.neighbours import planted_faults as faults
 from tests.neighbours.binary_files import (
     AVRO_CODECS,
     PARQUET,
@@ -23,7 +26,6 @@ from tests.neighbours.binary_files import (
 from tests.neighbours.logs import HIM, PLACES, Log, crowd, expected_pairs, iso, place
 from tests.neighbours.replayed import FIELDS, Neighbours
 from tests.neighbours.rounds import rounds
-from tests.pipeline_helpers import MICROS, START
 
 EVENTS = crowd(1)
 EXPECTED = expected_pairs(EVENTS)
@@ -116,3 +118,17 @@ def test_several_files(tmp_path: pathlib.Path, form: str) -> None:
     others = others_of("whole")
     for seed, (case, his) in enumerate(hostile_cells("whole").items()):
         assert pair.write(write, place(others, his, "spread", seed)).same().pairs >= EXPECTED, case
+
+
+@faults.planted(
+    (faults.give_up_at_a_long_row, test_large_cells_and_many_rows, ("null", "17 MB")),
+    (faults.leave_out_a_block_with_an_odd_time, test_parquet, ("binary",)),
+)
+def test_planted_faults_are_found(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plant: faults.Plant,
+    test: Callable[..., None],
+    case: tuple[Any, ...],
+) -> None:
+    faults.assert_found(monkeypatch, plant, test, (tmp_path, *case))

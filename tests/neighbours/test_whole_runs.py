@@ -22,15 +22,15 @@ from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.pipelines.cli import main
 from dp_transforms.report_files import read_report_file
 from dp_transforms.window_schedule import WindowSchedule
-from tests.beam.test_monitor_stream import Ran
+from tests.helpers.oracle import Event
+from tests.helpers.small_runs import MICROS, START, key_file, small_plan
+from tests.helpers.stream_runs import Ran
 from tests.neighbours.binary_files import PARQUET, cells_of, hostile_cells, odd_cells, write_avro, write_parquet
 from tests.neighbours.broker import Brokers, Message, Partition
 from tests.neighbours.logs import WINDOWS, Log, Row, as_json, crowd, expected_pairs, iso, place, without_him
 from tests.neighbours.replayed import FIELDS, assert_same_pairs, replayed_by_pipeline
 from tests.neighbours.stepped import WallClock
 from tests.neighbours.text_files import FORMATS, write, write_members
-from tests.oracle import Event
-from tests.pipeline_helpers import MICROS, START, key_file, small_plan
 
 SOURCE = random.Random(7)
 

@@ -87,6 +87,15 @@ def path_parameters() -> set[tuple[str, str]]:
     return found
 
 
+def lines_that_write() -> list[tuple[str, list[str], str]]:
+    """(name, words, what they write) for all that the tables hold."""
+    return [
+        (f"{command} {flag(option)} {output}", [*words, flag(option), output], output)
+        for (command, option), (words, outputs) in WRITTEN.items()
+        for output in outputs
+    ]
+
+
 def make_inputs(folder: pathlib.Path) -> None:
     """All that the command lines above read, and that should be good."""
     rows = "".join(

@@ -15,9 +15,11 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.auditing.exact import Claim, ExactAudit, Mechanism, audit_exactly, rounds_until_excluded
+from dp_transforms.auditing.claim import Claim, Mechanism
+from dp_transforms.auditing.exact import ExactAudit, audit_exactly
 from dp_transforms.auditing.query_law import ThresholdLaw
 from dp_transforms.auditing.sampled import FALSE_ALARM, SampledAudit
+from dp_transforms.auditing.worst_streams import rounds_until_excluded
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.pipelines.audit import command, finish, sample
 from dp_transforms.pipelines.audit_report import as_record, print_audit

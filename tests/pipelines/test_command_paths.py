@@ -24,7 +24,7 @@ from tests.pipelines.command_paths import (
     READ_FOLDERS,
     REPORT,
     WRITTEN,
-    flag,
+    lines_that_write,
     make_inputs,
     no_waiting,
     path_parameters,
@@ -147,15 +147,6 @@ def planted_and_run(
     return code, told
 
 
-def lines_that_write() -> list[tuple[str, list[str], str]]:
-    """(name, words, what they write) for all that the tables hold."""
-    return [
-        (f"{command} {flag(option)} {output}", [*words, flag(option), output], output)
-        for (command, option), (words, outputs) in WRITTEN.items()
-        for output in outputs
-    ]
-
-
 @pytest.mark.parametrize("kind", LINKS)
 @pytest.mark.parametrize(
     ("words", "output"), [pytest.param(words, output, id=name) for name, words, output in lines_that_write()]
@@ -221,7 +212,7 @@ def test_the_demo_removes_nothing_through_a_link(
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "file").write_text("precious")
     (folder / "demo").symlink_to(tmp_path / "others")
-    with pytest.raises(SystemExit, match=r"cannot be made anew: File exists\. Move away what is there."):
+    with pytest.raises(SystemExit, match=r"cannot be made again: File exists\. Move away what is there."):
         demo()
     assert os.listdir(tmp_path / "others") == ["file"]
 

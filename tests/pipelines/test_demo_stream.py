@@ -13,7 +13,7 @@ from dp_transforms.pipelines.demo_stream import Outcome, outcome
 from dp_transforms.pipelines.simulated_stream import LiveStream, live_events
 from dp_transforms.report_streams.topic_records import encode_record
 from dp_transforms.runners.kafka_server import StoredRecord
-from tests.pipeline_helpers import MICROS
+from tests.helpers.small_runs import MICROS
 
 RUN = "run-1"
 

@@ -19,7 +19,7 @@ from dp_transforms.pipelines import audit, plan
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.plan_options import read_plan
 from dp_transforms.window_schedule import WindowSchedule
-from tests.unit.plan_files import changed_plan
+from tests.helpers.plan_files import changed_plan
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
 EXTREMES = [

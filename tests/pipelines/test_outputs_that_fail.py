@@ -9,8 +9,7 @@ import sys
 
 import pytest
 
-from tests.pipelines.command_paths import BUDGET, make_inputs, run
-from tests.pipelines.test_command_paths import lines_that_write
+from tests.pipelines.command_paths import BUDGET, lines_that_write, make_inputs, run
 
 ROOT = pathlib.Path(__file__).parents[2]
 # A file can grow to so many bytes and no further: to a writer it is as a full disk, and needs no disk of its own.

@@ -133,18 +133,18 @@ def test_errors_name_the_flag(words: list[str], message: str) -> None:
         (["--epsilon-per-query", "0.1"], "Missing --delta."),
         (
             ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--window", "1h"],
-            "--epsilon-per-query goes without --window",
+            "--epsilon-per-query cannot be used with --window. Leave one out.",
         ),
         ([*BUDGET, *HOURLY, "--release", "histogram"], "'histogram' is not one of"),
         (
             ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--release", "kms21"],
-            "--epsilon-per-query goes without --release kms21",
+            "--epsilon-per-query cannot be used with --release kms21, whose noise has three numbers.",
         ),
         (
             ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--domain-file", "x"],
-            "--epsilon-per-query goes without --domain-file",
+            "--epsilon-per-query cannot be used with --domain-file. Leave one out.",
         ),
-        ([*BUDGET, *HOURLY, "--window", "1 hour"], "is no duration"),
+        ([*BUDGET, *HOURLY, "--window", "1 hour"], "is not a duration"),
     ],
 )
 def test_wrong_command_lines(words: list[str], message: str) -> None:

@@ -6,8 +6,7 @@ import json
 import os
 import pathlib
 import stat
-import subprocess
-import sys
+import tempfile
 
 import fastavro
 import pyarrow as pa
@@ -15,47 +14,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-START = 1_767_225_600  # 2026-01-01T00:00:00Z
-HOURS = 6
-BUDGET = [
-    *("--start", "2026-01-01", "--end", "2026-01-01T06:00:00Z", "--window", "1h"),
-    *("--epsilon", "8", "--delta", "1e-6"),
-]
-# At this budget the threshold is below 200, so 300 users are found for sure; 5 in one of ten million windows.
-MANY, FEW = 300, 5
-
-
-def shh(*words: object, cwd: pathlib.Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs the command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "dp_transforms.pipelines.cli", *map(str, words)],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def error_line(result: subprocess.CompletedProcess[str]) -> str:
-    """The one line of an expected error."""
-    assert result.returncode != 0, result.stdout
-    lines = result.stderr.strip().splitlines()
-    assert "Traceback" not in result.stderr
-    assert len(lines) == 1, result.stderr
-    return lines[0]
-
-
-def log_rows() -> list[tuple[str, str, int]]:
-    """(user, item, seconds): in every hour one item of many users, one of few, and in hours 2 and 4 nothing else."""
-    rows = []
-    for hour in range(HOURS):
-        if hour in (2, 4):
-            continue
-        rows += [(f"user-{n}", f"heavy-{hour}", START + 3600 * hour + n) for n in range(MANY)]
-        rows += [(f"user-{n}", "light", START + 3600 * hour + 60 + n) for n in range(FEW)]
-    return rows
+from tests.helpers.replay_logs import BUDGET, FEW, MANY, START, iso, log_rows, write_log, write_parquet
+from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import error_line
+from tests.helpers.shh_process import shh as shh_process
 
 
 @pytest.fixture
@@ -63,39 +25,6 @@ def parquet_log(tmp_path: pathlib.Path) -> pathlib.Path:
     path = tmp_path / "log.parquet"
     write_parquet(path, log_rows())
     return path
-
-
-def write_parquet(path: pathlib.Path, rows: list[tuple[str, str, int]], **options: object) -> None:
-    user, item, time = zip(*rows, strict=True)
-    times = pa.array([second * 1_000_000 for second in time], pa.timestamp("us", "UTC"))
-    pq.write_table(pa.table({"user": user, "item": item, "timestamp": times}), path, **options)
-
-
-def iso(seconds: int) -> str:
-    hour, rest = divmod(seconds - START, 3600)
-    return f"2026-01-01T{hour:02d}:{rest // 60:02d}:{rest % 60:02d}Z"
-
-
-def write_log(path: pathlib.Path) -> None:
-    rows = log_rows()
-    if path.suffix == ".parquet":
-        write_parquet(path, rows, row_group_size=100)
-    elif path.suffix == ".csv":
-        path.write_text("user,item,timestamp\n" + "".join(f"{u},{i},{iso(t)}\n" for u, i, t in rows))
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps({"user": u, "item": i, "timestamp": iso(t)}) + "\n" for u, i, t in rows))
-    else:
-        schema = {
-            "type": "record",
-            "name": "Event",
-            "fields": [
-                {"name": "user", "type": "string"},
-                {"name": "item", "type": "string"},
-                {"name": "timestamp", "type": {"type": "long", "logicalType": "timestamp-micros"}},
-            ],
-        }
-        with path.open("wb") as file:
-            fastavro.writer(file, schema, [{"user": u, "item": i, "timestamp": t * 10**6} for u, i, t in rows])
 
 
 def read_report(path: pathlib.Path) -> tuple[dict, list[dict]]:
@@ -294,7 +223,7 @@ def test_windows_are_aligned_to_the_start_and_may_slide(parquet_log: pathlib.Pat
         (["log.parquet", "--output", "taken.avro"], "--output"),
         (["log.parquet", "--output", "no/such/folder.avro"], "No such file or directory"),
         (["log.parquet", "--output", "x" * 250 + ".avro"], "File name too long"),
-        (["log.parquet", "--output", "same.jsonl", "--dead-letter", "./same.jsonl"], "one file"),
+        (["log.parquet", "--output", "same.jsonl", "--dead-letter", "./same.jsonl"], "name the same file"),
         (["log.parquet", "--stream", "a\x1bb"], "--stream"),
         (["log.parquet", "--run-id", ""], "--run-id"),
         (["log.parquet", "--dead-letter", "taken.avro"], "--dead-letter"),
@@ -348,12 +277,12 @@ def test_beam_options_pass_through(parquet_log: pathlib.Path, tmp_path: pathlib.
         assert "Beam has no option" in error_line(shh(*words, "--", typo, cwd=tmp_path))
     refused = shh(*words, *workers, cwd=tmp_path)
     assert "--noise-key-file" in error_line(refused)
-    result = shh(*words, "--noise-key-file", key, *workers, cwd=tmp_path)
+    result = shh_process(*words, "--noise-key-file", key, *workers, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert items_by_window(read_report(tmp_path / "report.jsonl")[1]) == EXPECTED
 
 
-def test_planted_users_appear_nowhere(tmp_path: pathlib.Path) -> None:
+def test_planted_users_appear_nowhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 users that can be recognised, some of them in broken rows: in no report, log, error or file left behind."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -362,10 +291,11 @@ def test_planted_users_appear_nowhere(tmp_path: pathlib.Path) -> None:
     lines += [f'{{"user": "planted-{n}" "item"' for n in range(5)]
     (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
     words = ["replay", "log.jsonl", *BUDGET, "--output", "report.jsonl", "--dead-letter", "bad.jsonl"]
-    result = shh(*words, cwd=tmp_path, TMPDIR=str(scratch))
+    result = shh_process(*words, cwd=tmp_path, TMPDIR=str(scratch))
     assert result.returncode == 0, result.stderr
     assert "news" in (tmp_path / "report.jsonl").read_text()
     assert "10 unreadable" in result.stderr
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     stopped = shh(*words, "--max-bad-fraction", "0", cwd=tmp_path, TMPDIR=str(scratch))
     texts = [result.stdout, result.stderr, stopped.stdout, stopped.stderr]
     left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "log.jsonl"]

@@ -104,9 +104,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(
     output = ["--output", tmp_path / "report.jsonl"]
     known, opened = ["--plan", tmp_path / "known.json"], ["--plan", tmp_path / "open.json"]
     assert refusal(log, *known, *output) == (
-        "the plan is one for a known domain of 104 items. Give their list with --domain-file."
+        "the plan is for a known domain of 104 items. Give the list of them with --domain-file."
     )
-    assert "the plan is one for an open domain. Leave --domain-file out" in refusal(
+    assert "the plan is for an open domain. Leave --domain-file out" in refusal(
         log, *opened, "--domain-file", items, *output
     )
     items.write_text("\n".join(ITEMS[1:]))
@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(
         assert f"{missing} cannot be read: No such file or directory" in refusal(
             log, *words, "--domain-file", missing, *output
         )
-    assert "--plan already says --threshold" in refusal(
+    assert "--plan already sets --threshold" in refusal(
         log, *known, "--domain-file", items, "--threshold", "5", *output
     )
     assert not (tmp_path / "report.jsonl").exists()

@@ -14,8 +14,10 @@ import pytest
 
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.pipeline_errors import told_in_one_line
-from tests.pipeline_helpers import key_file
-from tests.pipelines.test_replay_command import BUDGET, ROOT, shh, write_log
+from tests.helpers.replay_logs import BUDGET, write_log
+from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import ROOT
+from tests.helpers.small_runs import key_file
 
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

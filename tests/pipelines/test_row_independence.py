@@ -190,7 +190,12 @@ def test_damage_and_wrong_quotes_publish_nothing(
     over_lines = ["--csv-line-ends-in-cells"]
     for name, content, options, words in (
         ("a.csv.gz", gzip.compress(text.encode()) + b"garbage", [], ["a.csv.gz: it is damaged"]),
-        ("b.csv", f'{text}x,"A,{TIME}\n'.encode(), over_lines, [f"b.csv: a quote opens in line {USERS + 2}"]),
+        (
+            "b.csv",
+            f'{text}x,"A,{TIME}\n'.encode(),
+            over_lines,
+            [f"b.csv: the quote that opens in line {USERS + 2} is not closed"],
+        ),
         ("c.csv", text.encode("utf-16"), [], ["c.csv: it is UTF-16 text"]),
         ("d.avro", _avro(folder / "scratch", [("u", "A")])[:-3], [], ["d.avro: it is damaged"]),
     ):

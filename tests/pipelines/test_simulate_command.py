@@ -122,7 +122,7 @@ def _heavy(users: np.ndarray, items: np.ndarray, holders: int) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--output", "log.txt"], "tells no known format. Use one of .parquet"),
+        (["--output", "log.txt"], "is not a known format. Use one of .parquet"),
         (["--output", "exists.csv"], "exists and is never overwritten. Name another output"),
         (["--output", "absent/log.csv"], "No such file or directory. The folder does not exist"),
         (["--output", "log.csv", "--start", "9999-12-31T00:00:00Z"], "years 1970 to 9999. Use another --start"),

@@ -16,10 +16,10 @@ import pytest
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.pipelines import stream_run
+from dp_transforms.pipelines import stream_watch
+from dp_transforms.pipelines.engine_choice import EngineChoice
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.sink_look import SinkLook
-from dp_transforms.pipelines.stream_request import EngineChoice
 
 HOUR = 3_600_000_000
 REPORTS = [WindowReport("events", hour * HOUR, (hour + 1) * HOUR, [], 1.0, 1e-9, 0.5) for hour in range(2)]
@@ -143,8 +143,8 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_run, "_SECONDS_BETWEEN_LOOKS", 0.0)
-    monkeypatch.setattr(stream_run, "_cancel_on_cluster", lambda request, status: None)
+    monkeypatch.setattr(stream_watch, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(stream_watch, "cancel_on_cluster", lambda request, status: None)
 
 
 def request_of(sink: Sink, engine: EngineChoice, stop_file: str | None = None) -> Any:
@@ -154,7 +154,7 @@ def request_of(sink: Sink, engine: EngineChoice, stop_file: str | None = None) -
 
 
 def watch(sink: Sink, job: Job, status: Status, engine: EngineChoice, stop_file: str | None = None) -> None:
-    stream_run._watch(job, request_of(sink, engine, stop_file), status, None)  # type: ignore[arg-type]
+    stream_watch.watch_stream(job, request_of(sink, engine, stop_file), status, None)  # type: ignore[arg-type]
 
 
 def test_a_command_bears_an_outage_of_the_output() -> None:
@@ -167,7 +167,7 @@ def test_a_command_bears_an_outage_of_the_output() -> None:
 
 
 def test_a_command_that_gives_up_says_where_a_remote_job_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_run, "SinkLook", functools.partial(SinkLook, patience_seconds=0.0))
+    monkeypatch.setattr(stream_watch, "SinkLook", functools.partial(SinkLook, patience_seconds=0.0))
     for engine, said in (
         (EngineChoice("flink", "jobs:8081"), r"The job shh-events-run-1-\w+ still runs: see it at http://jobs:8081\."),
         (EngineChoice("dataflow"), r"still runs: see it at the console of Dataflow\."),

@@ -28,8 +28,8 @@ from dp_transforms import (
 )
 from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.pipelines.cli import main
+from dp_transforms.pipelines.stream_job import job_name
 from dp_transforms.pipelines.stream_pubsub import user_and_item
-from dp_transforms.pipelines.stream_run import _job_name
 from dp_transforms.report_files import read_report_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -75,7 +75,7 @@ def test_runs_whose_names_begin_alike_have_jobs_of_different_names():
     """A run that ends cancels the job of its name on a cluster."""
 
     def name(stream, run_id):
-        return _job_name(types.SimpleNamespace(stream=stream, run_id=run_id))
+        return job_name(types.SimpleNamespace(stream=stream, run_id=run_id))
 
     names = {name("s" * 60, "1"), name("s" * 60, "2"), name("a-b", "c"), name("a", "b-c"), name("a", "B.c")}
     assert len(names) == 5
@@ -210,7 +210,7 @@ def replay(output: str) -> None:
     plan = ReleasePlan.calibrate(
         epsilon=8, delta=1e-6, release="counts", schedule=WindowSchedule.fixed(START, START + 3600 * HOURS, 3600)
     )
-    header = ReportHeader("run-1", "events", plan.guarantee, json.loads(plan.to_json()))
+    header = ReportHeader.of_plan(plan, run_id="run-1", stream="events")
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         batches, _ = pipeline | ReadEvents(find_log_chunks(["logs"], fields), fields)
         heavy = batches | ShiftingHeavyHitters(plan, noise_key="noise.key", run_id="run-1", stream="events")

@@ -14,17 +14,20 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from dp_transforms.pipelines.engine_choice import EngineChoice
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.stream_engine import started_engine
 from dp_transforms.pipelines.stream_ports import check_ports, check_worker_pool
-from dp_transforms.pipelines.stream_request import EngineChoice
-from tests.pipeline_helpers import key_file
+from dp_transforms.runners.prism import ON_LOOPBACK_MARK
+from tests.helpers.shh_here import shh
+from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PATIENCE_SECONDS = 300
 # An engine that listens on all addresses, as Beam's own builds do; nobody talks to it before it is refused.
 OPEN_ENGINE = """#!{python}
-import socket, sys, time
+import pathlib, socket, sys, time
+pathlib.Path(sys.argv[0]).with_name("started").touch()
 (port,) = (int(word.partition("=")[2]) for word in sys.argv if word.startswith("--job_port="))
 server = socket.create_server(("0.0.0.0", port))
 while True:
@@ -52,21 +55,16 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     program = tmp_path / "engines" / "prism"
     program.write_text(OPEN_ENGINE.format(python=sys.executable))
     program.chmod(0o755)
+    (tmp_path / "engines" / ON_LOOPBACK_MARK).touch()  # which says that it listens on the loopback address
     return tmp_path
 
 
-def shh(folder: pathlib.Path, *words: str, code: str = "") -> subprocess.CompletedProcess[str]:
-    begin = ["-c", code] if code else ["-m", "dp_transforms.pipelines.cli"]
-    plan = ["--start", "2020-01-01", "--end", "2020-02-01", "--window", "1d", "--epsilon", "8", "--delta", "1e-6"]
-    return subprocess.run(
-        [sys.executable, *begin, "stream", "--folder", "logs", "--noise-key-file", "noise.key", *plan, *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "SHH_ENGINES": str(folder / "engines")},
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE_SECONDS,
-        check=False,
-    )
+PLAN = ["--start", "2020-01-01", "--end", "2020-02-01", "--window", "1d", "--epsilon", "8", "--delta", "1e-6"]
+STREAM = ["stream", "--folder", "logs", "--noise-key-file", "noise.key", *PLAN]
+
+
+def stream(folder: pathlib.Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return shh(*STREAM, *words, cwd=folder, SHH_ENGINES=str(folder / "engines"))
 
 
 @pytest.fixture
@@ -82,18 +80,55 @@ def own_port() -> Iterator[int]:
 
 
 def test_an_engine_that_others_can_reach_is_refused(folder: pathlib.Path) -> None:
-    result = shh(folder, "--output", "reports", "--engine", "prism")
+    result = stream(folder, "--output", "reports", "--engine", "prism")
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
     assert re.search(r"--engine prism listens beyond this machine: \S+ on port \d+ of all addresses", last)
     assert "make prism" in last
     assert "--allow-open-ports" in last
+    assert (folder / "engines" / "started").exists()
     assert not (folder / "reports").exists()
+
+
+@pytest.mark.parametrize("is_in_path", [False, True])
+def test_a_prism_of_before_it_listened_on_loopback_is_not_started(
+    folder: pathlib.Path, is_in_path: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be open until its ports are checked."""
+    engines = folder / "engines"
+    (engines / ON_LOOPBACK_MARK).rename(engines / ".prism-v2.77.0")  # the mark of the old one
+    if is_in_path:
+        engines.rename(folder / "bin")
+        monkeypatch.setenv("PATH", str(folder / "bin"))
+    result = stream(folder, "--output", "reports", "--engine", "prism")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert re.match(
+        r"shh: --engine prism: \S+/prism was not built by this version's make prism, so other machines", last
+    )
+    assert "It was not started. Build it again with: make prism." in last
+    assert not list(folder.rglob("started"))
+    assert not (folder / "reports").exists()
+
+
+def test_the_mark_of_prism_is_the_one_that_make_leaves() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (version,) = re.findall(r"^PRISM_VERSION := (\S+)$", makefile, re.MULTILINE)
+    (mark,) = re.findall(r"^PRISM_MADE := \$\(SHH_ENGINES\)/(\S+)$", makefile, re.MULTILINE)
+    assert mark.replace("$(PRISM_VERSION)", version) == ON_LOOPBACK_MARK
 
 
 def test_a_port_that_opens_later_ends_the_run(folder: pathlib.Path) -> None:
     words = ["--output", "reports", "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h"]
-    result = shh(folder, *words, code=OPENS_LATE)
+    result = subprocess.run(
+        [sys.executable, "-c", OPENS_LATE, *STREAM, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_SECONDS,
+        check=False,
+    )
     assert result.returncode == 1
     assert "--engine in-process listens beyond this machine" in result.stderr.splitlines()[-1]
     assert "Ctrl-C drains it" in result.stderr  # it had begun
@@ -105,15 +140,16 @@ def test_who_allows_it_is_told(
     monkeypatch.setenv("SHH_ENGINES", str(folder / "engines"))
     with pytest.raises(UserError, match="listens beyond"), started_engine(EngineChoice("prism"), [], "job"):
         pass
+    (folder / "engines" / ON_LOOPBACK_MARK).unlink()
     with started_engine(EngineChoice("prism", allow_open_ports=True), [], "job") as engine:
         port = re.search(r"--job_endpoint=\S+:(\d+)|'job_endpoint': '\S+:(\d+)'", str(engine.options.get_all_options()))
     told = capsys.readouterr().err
     assert port is not None
-    assert re.search(rf"others than this machine may reach \S+ on port {port[1] or port[2]} of all addresses", told)
+    assert re.search(rf"other machines may reach \S+ on port {port[1] or port[2]} of all addresses", told)
 
 
 def test_ports_of_this_process_are_checked(open_port: int, own_port: int) -> None:
-    with pytest.raises(UserError, match=rf"on port {open_port} of all addresses\. Beam asks for no password"):
+    with pytest.raises(UserError, match=rf"on port {open_port} of all addresses\. Beam needs no password"):
         check_ports("flink", allow=False)
 
 
@@ -129,11 +165,11 @@ def test_a_worker_pool_on_the_internet_is_refused(master: str) -> None:
 
 def test_a_worker_pool_on_the_internet_is_refused_before_anything_starts(folder: pathlib.Path) -> None:
     words = ["--output", "reports", "--engine", "flink", "--worker-pool", "8.8.8.8:50000"]
-    result = shh(folder, *words)
+    result = stream(folder, *words)
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
     assert "an address of the internet" in result.stderr
-    allowed = shh(folder, *words, "--allow-open-ports")
+    allowed = stream(folder, *words, "--allow-open-ports")
     assert "make flink" in allowed.stderr.splitlines()[-1]  # it went on to look for the engine
 
 

@@ -13,7 +13,7 @@ from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.stream import command
 from dp_transforms.pipelines.stream_request import stream_request
 from dp_transforms.pipelines.stream_topic import check_topic
-from tests.pipeline_helpers import key_file
+from tests.helpers.small_runs import key_file
 
 
 def told(

@@ -23,7 +23,7 @@ from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.zero_items import binomial_integers, draw_zero_items
-from tests.privacy.exact_monitor import (
+from tests.helpers.exact_monitor import (
     ONE,
     ChosenKeys,
     Outcome,

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Hashable
 
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource
-from tests.privacy.branching import exact_law, hockey_stick
+from tests.helpers.branching import exact_law, hockey_stick
 
 
 @dataclasses.dataclass(frozen=True)

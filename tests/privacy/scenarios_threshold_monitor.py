@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.threshold_monitor import ThresholdMonitorAccountant
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource
 from dp_transforms.mechanisms.papers.query import LinearQuery
@@ -191,7 +191,7 @@ def _fault(name: str, source: str, delta: float, q_factor: float = 1.0, **play: 
     )
 
 
-_MONITOR_EPSILON = ThresholdMonitorAccountant(0.05, 0.5, 2, hits=1).epsilon(1e-6)
+_MONITOR_EPSILON = ThresholdMonitorAccountant(wide_epsilon=0.05, narrow_epsilon=0.5, cap=2, hits=1).epsilon(1e-6)
 
 SCENARIOS = [
     Scenario(

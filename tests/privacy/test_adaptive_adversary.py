@@ -17,8 +17,8 @@ from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
-from tests.privacy.adversary import Action, extract_kernel
-from tests.privacy.exact_monitor import settings_for, target_probability
+from tests.helpers.adversary import Action, extract_kernel
+from tests.helpers.exact_monitor import settings_for, target_probability
 
 ROUNDS = 80
 STEPS_PER_EPSILON = 40
@@ -30,6 +30,11 @@ CASES = [
     ("counts", 0.25, 2),
     ("counts", 0.1, 1),
 ]
+# Both tests of a case run in one process, and extract its kernel once.
+each_case = pytest.mark.parametrize(
+    ("release", "epsilon", "hits"),
+    [pytest.param(*case, marks=pytest.mark.xdist_group(f"kernel of {case}")) for case in CASES],
+)
 
 
 def _settings(release: str, epsilon: float, hits: int) -> MonitorSettings:
@@ -91,7 +96,7 @@ def _check(claimed: MonitorSettings, kernel: Kernel, *, rounds: int = ROUNDS) ->
     return verdicts
 
 
-@pytest.mark.parametrize(("release", "epsilon", "hits"), CASES)
+@each_case
 def test_no_adaptive_adversary_exceeds_the_claim(release: str, epsilon: float, hits: int) -> None:
     settings, _, kernel = _kernel_of(release, epsilon, hits)
     verdicts = _check(settings, kernel)
@@ -102,7 +107,7 @@ def test_no_adaptive_adversary_exceeds_the_claim(release: str, epsilon: float, h
     assert min(verdict.largest_ratio for verdict in verdicts.values()) >= fair
 
 
-@pytest.mark.parametrize(("release", "epsilon", "hits"), CASES)
+@each_case
 def test_kernel_is_one_query_of_a_charged_mechanism(release: str, epsilon: float, hits: int) -> None:
     """Every window alone is epsilon-DP, costs at most one hit, and does not depend on a user that has paid all."""
     kernel = _kernel_of(release, epsilon, hits)[-1]

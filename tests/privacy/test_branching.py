@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
-from tests.privacy.branching import attained_epsilon, exact_law, hockey_stick, sampled_law
+from tests.helpers.branching import attained_epsilon, exact_law, hockey_stick, sampled_law
 
 
 def _two_tests(noise: NoiseSource, count: int = 3, epsilon: float = 0.7) -> tuple[bool, bool, bool]:

@@ -16,7 +16,7 @@ from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.user_pairs import pairs_of_events
-from tests.privacy.exact_monitor import ONE, ChosenKeys, TailIntegers, cells_of, hits_of, settings_for, state_with_hits
+from tests.helpers.exact_monitor import ONE, ChosenKeys, TailIntegers, cells_of, hits_of, settings_for, state_with_hits
 
 EPSILON, THRESHOLD = 0.5, 4
 

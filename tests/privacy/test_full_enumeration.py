@@ -14,8 +14,8 @@ from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.window_schedule import WindowSchedule
-from tests.privacy.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
-from tests.privacy.exact_monitor import (
+from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
+from tests.helpers.exact_monitor import (
     ONE,
     TARGET_USER,
     TailIntegers,

@@ -13,9 +13,8 @@ from dp_transforms.accounting.charging_game import charging_game_delta
 from dp_transforms.monitoring import window_queries
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from tests.privacy.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
-from tests.privacy.exact_domain import DomainProbe, UntestedZeros
-from tests.privacy.exact_monitor import (
+from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
+from tests.helpers.exact_monitor import (
     ONE,
     TARGET_USER,
     TailIntegers,
@@ -24,6 +23,7 @@ from tests.privacy.exact_monitor import (
     state_with_hits,
     target_probability,
 )
+from tests.privacy.exact_domain import DomainProbe, UntestedZeros
 
 THRESHOLD, ZONE = 4, 2
 EPSILONS = [0.1 * index for index in range(31)]

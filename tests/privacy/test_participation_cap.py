@@ -10,8 +10,8 @@ import pytest
 
 from dp_transforms.accounting.charging_game import capped_game_delta
 from dp_transforms.auditing.adversary import Kernel, best_adversary
-from tests.privacy.adversary import Action, extract_kernel
-from tests.privacy.exact_monitor import settings_for, target_probability
+from tests.helpers.adversary import Action, extract_kernel
+from tests.helpers.exact_monitor import settings_for, target_probability
 
 _EPSILON = 0.25
 _EPSILONS = [0.125 * step for step in range(25)]

@@ -6,14 +6,13 @@ The scenarios of a topic are in ``scenarios_<topic>.py``; a new module is found 
 from __future__ import annotations
 
 import importlib
-import pathlib
 import re
 
 import pytest
 
+from tests.privacy.all_scenarios import FOLDER, collect
 from tests.privacy.scenarios import Scenario
 
-_FOLDER = pathlib.Path(__file__).parent
 _ROUNDING = 1e-9  # of the float sums, relative to delta
 _CUTS = 100  # tails of probability `cut` may be misplaced, once for a draw; no scenario has so many draws
 _CLEARLY = 1.05, 1e-4  # a broken claim is missed by this factor, and by this much; laws are exact
@@ -53,13 +52,6 @@ DEMANDED = {
 }
 
 
-def collect() -> list[Scenario]:
-    """All scenarios of all topics."""
-    names = sorted(path.stem for path in _FOLDER.glob("scenarios_*.py"))
-    modules = [importlib.import_module(f"tests.privacy.{name}") for name in names]
-    return [scenario for module in modules for scenario in module.SCENARIOS]
-
-
 SCENARIOS = collect()
 
 
@@ -88,6 +80,6 @@ def test_nothing_is_missing(start: str, private: bool) -> None:
 
 
 def test_every_topic_has_claims_of_both_kinds() -> None:
-    for path in _FOLDER.glob("scenarios_*.py"):
+    for path in FOLDER.glob("scenarios_*.py"):
         kinds = {scenario.private for scenario in importlib.import_module(f"tests.privacy.{path.stem}").SCENARIOS}
         assert kinds == {True, False}, path.stem

@@ -16,7 +16,7 @@ import pytest
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.query import RealQuery
 from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse
-from tests.statistical.tools import too_many
+from tests.helpers.sampling_checks import too_many
 
 RUNS = 3000
 BETA = 0.2

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from dp_transforms.mechanisms.discrete_laplace import DiscreteLaplace, discrete_laplace
-from tests.statistical.tools import (
+from tests.helpers.sampling_checks import (
     chi_squared_rejects,
     laplace_probability,
     laplace_rejects,

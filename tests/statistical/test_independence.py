@@ -17,7 +17,7 @@ from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys, sum_m
 from dp_transforms.monitoring.contributions import bound_contributions
 from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.user_pairs import UserPairs
-from tests.statistical.tools import (
+from tests.helpers.sampling_checks import (
     SECRET,
     chi_squared_rejects,
     correlation_rejects,

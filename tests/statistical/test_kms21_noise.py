@@ -9,7 +9,7 @@ import pytest
 
 from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys
 from dp_transforms.monitoring.query_noise import CappedSumNoise
-from tests.statistical.tools import (
+from tests.helpers.sampling_checks import (
     SECRET,
     chi_squared_rejects,
     correlation_rejects,
@@ -33,7 +33,7 @@ def draws(
     kind: type[StreamKeys] = StreamKeys, *, window: int = 0, cap: int = CAP, tag: int = 1
 ) -> npt.NDArray[np.int64]:
     keys = kind(SECRET, run_id="run", plan_fingerprint="plan", stream="stream", threshold=40)
-    noise = CappedSumNoise(WIDE, NARROW, cap, 40, keys)
+    noise = CappedSumNoise(40, keys, wide_epsilon=WIDE, narrow_epsilon=NARROW, cap=cap)
     return noise.draws_of(window)(numbered(DRAWS), numbered(DRAWS, tag=tag), np.full(DRAWS, 3))
 
 
@@ -72,7 +72,7 @@ def test_windows_and_holders_have_noise_of_their_own() -> None:
 
 def test_the_first_stage_drops_nothing_and_zero_items_just_pass() -> None:
     keys = StreamKeys(SECRET, run_id="run", plan_fingerprint="plan", stream="stream", threshold=40)
-    noise = CappedSumNoise(WIDE, NARROW, CAP, 40, keys)
+    noise = CappedSumNoise(40, keys, wide_epsilon=WIDE, narrow_epsilon=NARROW, cap=CAP)
     assert noise.draws_of(0)(numbered(5), numbered(5), np.zeros(5, dtype=np.int64)).tolist() == [40] * 5
     share = capped_sum_probabilities(np.arange(40, 2000)).sum()
     assert noise.zero_item_tail() / 2**128 == pytest.approx(share, rel=1e-9)

@@ -24,7 +24,7 @@ from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.small_database import SmallDatabase, small_database_records_needed
 from dp_transforms.mechanisms.papers.synthetic_data import SyntheticData
-from tests.statistical.tools import too_many
+from tests.helpers.sampling_checks import too_many
 
 _BETA = 0.1
 _RUNS = 60

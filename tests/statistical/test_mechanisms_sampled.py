@@ -18,14 +18,19 @@ import pytest
 from scipy import stats
 
 from dp_transforms.mechanisms.papers.noise_source import SecretNoise
-from tests.privacy.branching import exact_law, sampled_law
+from tests.helpers.branching import exact_law, sampled_law
+from tests.helpers.sampling_checks import chi_squared_rejects
+from tests.privacy.all_scenarios import collect
 from tests.privacy.scenarios import Scenario
-from tests.privacy.test_scenarios import collect
-from tests.statistical.tools import chi_squared_rejects
 
 RUNS = 1_000_000
 FALSE_ALARM_OF_ALL = 1e-3
 SAMPLED = [scenario for scenario in collect() if scenario.sampled]
+# Both tests of a scenario run in one process, and draw its runs once.
+each_scenario = pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(scenario, marks=pytest.mark.xdist_group(scenario.name), id=scenario.name) for scenario in SAMPLED],
+)
 _BOUNDS = 4 * len(SAMPLED)  # two probabilities, in both directions
 
 
@@ -63,7 +68,7 @@ def epsilon_lower_bound(scenario: Scenario) -> float:
     return max(bounds)
 
 
-@pytest.mark.parametrize("scenario", SAMPLED, ids=lambda scenario: scenario.name)
+@each_scenario
 def test_a_million_runs_reject_what_is_broken_and_nothing_else(scenario: Scenario) -> None:
     bound = epsilon_lower_bound(scenario)
     if scenario.private:
@@ -72,7 +77,7 @@ def test_a_million_runs_reject_what_is_broken_and_nothing_else(scenario: Scenari
         assert bound > scenario.epsilon
 
 
-@pytest.mark.parametrize("scenario", SAMPLED, ids=lambda scenario: scenario.name)
+@each_scenario
 def test_runs_follow_the_exact_law(scenario: Scenario) -> None:
     """Pearson's test, false-alarm rate 1e-6 for each side; the other side's law is the twin."""
     laws = [

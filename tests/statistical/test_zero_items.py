@@ -20,7 +20,7 @@ from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.zero_items import ZeroItemDraws, binomial_integers, draw_zero_items
 from dp_transforms.noise_distribution import capped_sum_upper_tail
 from dp_transforms.window_schedule import WindowSchedule
-from tests.statistical.tools import FALSE_ALARM, SECRET, chi_squared_rejects, laplace_tail, too_many
+from tests.helpers.sampling_checks import FALSE_ALARM, SECRET, chi_squared_rejects, laplace_tail, too_many
 
 ONE = 1 << 128
 WINDOWS = 15_000
@@ -241,7 +241,7 @@ def test_as_many_are_published_as_the_noise_lets_pass(release: str) -> None:
     tests = 100 * ITEMS
     share = laplace_tail(EPSILON, THRESHOLD)
     if release == "kms21":
-        share = capped_sum_upper_tail(EPSILON / 2, EPSILON, 3, THRESHOLD)
+        share = capped_sum_upper_tail(THRESHOLD, wide_epsilon=EPSILON / 2, narrow_epsilon=EPSILON, cap=3)
     count = len(false_reports(release))
     assert not too_many(count, tests, share)
     assert stats.binom.cdf(count, tests, share) > FALSE_ALARM

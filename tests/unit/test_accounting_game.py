@@ -27,6 +27,7 @@ from dp_transforms.accounting.target_charging import (
     static_adversary_delta,
     static_adversary_epsilon,
 )
+from tests.helpers.charging_game_oracle import game_by_iteration, vertices
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())
 
@@ -117,47 +118,13 @@ def test_all_hits_from_one_pass() -> None:
     assert cut == deltas[:5]
 
 
-def _dumb_game(
-    epsilon_per_query: float, q: float, hits: int, epsilon: float, calls: int, corners: list[tuple[float, float]]
-) -> float:
-    """V_hits(0) with at most `calls` calls, by dynamic programming over plain Python floats and dicts.
-
-    corners: the (h0, h1) that the adversary may choose from. Grows with `calls` towards the value of the game.
-    """
-    p = math.exp(epsilon_per_query) / (1 + math.exp(epsilon_per_query))
-
-    def stop(step: int) -> float:
-        return max(0.0, 1 - math.exp(epsilon - step * epsilon_per_query))
-
-    values = {(k, step): stop(step) for k in range(hits + 1) for step in range(-calls - 1, calls + 2)}
-    for left in range(calls):
-        reach = calls - left - 1  # steps away from 0 that still matter
-        updated = {}
-        for step in range(-reach, reach + 1):
-            updated[0, step] = stop(step)
-            for k in range(1, hits + 1):
-                best = stop(step)
-                for h0, h1 in corners:
-                    up = h1 * values[k - 1, step + 1] + (1 - h1) * values[k, step + 1]
-                    down = h0 * values[k - 1, step - 1] + (1 - h0) * values[k, step - 1]
-                    best = max(best, p * up + (1 - p) * down)
-                updated[k, step] = best
-        values = updated
-    return values[hits, 0]
-
-
-def _vertices(epsilon_per_query: float, q: float) -> list[tuple[float, float]]:
-    edge = min(1.0, q * (math.exp(epsilon_per_query) + 1))
-    return [(0.0, edge), (edge, 0.0), (q, q)]
-
-
 @pytest.mark.parametrize(
     ("epsilon_per_query", "share", "hits", "epsilon"),
     [(0.7, 1.0, 1, 1.5), (0.7, 0.5, 2, 2.0), (0.5, 0.86, 3, 3.0), (1.2, 0.8, 2, 4.0), (3.0, 1.0, 2, 5.0)],
 )
 def test_against_dumb_value_iteration(epsilon_per_query: float, share: float, hits: int, epsilon: float) -> None:
     q = share / (math.exp(epsilon_per_query) + 1)
-    oracle = _dumb_game(epsilon_per_query, q, hits, epsilon, 130, _vertices(epsilon_per_query, q))
+    oracle = game_by_iteration(epsilon_per_query, q, hits, epsilon, 130, vertices(epsilon_per_query, q))
     game = charging_game_delta(epsilon_per_query, q, hits, epsilon)
     assert oracle <= game <= oracle * (1 + 2e-5)
 
@@ -178,10 +145,10 @@ def test_vertices_are_enough(share: float) -> None:
     for weight in np.linspace(0, 1, 11).tolist():
         dense.append((weight * q + (1 - weight) * edge, weight * q))
         dense.append((weight * q, weight * q + (1 - weight) * edge))
-    by_grid = _dumb_game(epsilon_per_query, q, hits, epsilon, 25, dense)
-    by_vertices = _dumb_game(epsilon_per_query, q, hits, epsilon, 25, _vertices(epsilon_per_query, q))
+    by_grid = game_by_iteration(epsilon_per_query, q, hits, epsilon, 25, dense)
+    by_vertices = game_by_iteration(epsilon_per_query, q, hits, epsilon, 25, vertices(epsilon_per_query, q))
     assert by_grid == pytest.approx(by_vertices, rel=1e-12)
-    without_a_vertex = _dumb_game(epsilon_per_query, q, hits, epsilon, 25, [(0.0, edge), (q, q)])
+    without_a_vertex = game_by_iteration(epsilon_per_query, q, hits, epsilon, 25, [(0.0, edge), (q, q)])
     assert without_a_vertex < by_vertices * 0.99
 
 

@@ -24,7 +24,7 @@ from dp_transforms.accounting.target_charging import between_probability, not_pr
 from dp_transforms.mechanisms.papers.halting import Halted
 from dp_transforms.mechanisms.papers.private_computation import NotPrior
 from dp_transforms.mechanisms.papers.target_charging import TargetCharging
-from tests.unit.test_mechanisms_target_charging import _Scripted
+from tests.helpers.scripted import Scripted
 
 DELTA = 1e-6
 ROUNDS = 80
@@ -174,17 +174,17 @@ def test_target_charging_pays_each_call_at_its_own_price() -> None:
     accountant = MixedChargingAccountant(order=3.0, budget=5.0)
     limit = MixedChargingFilter(accountant)
     charging = TargetCharging(None, limit)
-    charging.ask(_Scripted([1], epsilon=0.2), NotPrior(0))
-    charging.ask(_Scripted([0], epsilon=0.25), NotPrior(0))
-    charging.ask(_Scripted([1], epsilon=0.1), NotPrior(0))
+    charging.ask(Scripted([1], epsilon=0.2), NotPrior(0))
+    charging.ask(Scripted([0], epsilon=0.25), NotPrior(0))
+    charging.ask(Scripted([1], epsilon=0.1), NotPrior(0))
     paid = [accountant.charge(epsilon, not_prior_probability(epsilon)) for epsilon in (0.2, 0.1)]
     assert limit.spent == pytest.approx(math.fsum(paid), rel=1e-12)
     while limit.admits(0.2, not_prior_probability(0.2)):
-        charging.ask(_Scripted([1], epsilon=0.2), NotPrior(0))
+        charging.ask(Scripted([1], epsilon=0.2), NotPrior(0))
     with pytest.raises(Halted):
-        charging.ask(_Scripted([1], epsilon=0.2), NotPrior(0))
+        charging.ask(Scripted([1], epsilon=0.2), NotPrior(0))
     with pytest.raises(ValueError, match="order 3 has no charge"):
-        charging.ask(_Scripted([1], epsilon=2.0), NotPrior(0))
+        charging.ask(Scripted([1], epsilon=2.0), NotPrior(0))
 
 
 def test_the_accountant_is_one() -> None:

@@ -13,7 +13,7 @@ from dp_transforms.accounting import charging_game
 from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta, charging_game_delta
 from dp_transforms.accounting.composition import OptimalComposition, optimal_composition_delta
 from dp_transforms.accounting.target_charging import not_prior_probability
-from tests.unit.test_accounting_game import _dumb_game, _vertices
+from tests.helpers.charging_game_oracle import game_by_iteration, vertices
 
 History = tuple[tuple[int, int], ...]  # of each call: went up, was a hit
 
@@ -57,7 +57,7 @@ def test_against_every_policy(
 ) -> None:
     """Policies that remember everything, may stop anywhere, and play one of the corners elsewhere: 1024 and more."""
     q = share / (math.exp(epsilon_per_query) + 1)
-    choices = [None, *_vertices(epsilon_per_query, q)]
+    choices = [None, *vertices(epsilon_per_query, q)]
     states = _histories(participations, hits)
     best = 0.0
     for chosen in itertools.product(choices, repeat=len(states)):
@@ -75,7 +75,7 @@ def test_against_every_markov_policy_of_three_calls(share: float) -> None:
     q = share / (math.exp(epsilon_per_query) + 1)
     states = [(calls, loss) for calls in range(3) for loss in range(-calls, calls + 1, 2)]
     best = 0.0
-    for chosen in itertools.product(_vertices(epsilon_per_query, q), repeat=len(states)):
+    for chosen in itertools.product(vertices(epsilon_per_query, q), repeat=len(states)):
         policy = dict(zip(states, chosen, strict=True))
         plays = {
             history: policy[len(history), sum(2 * up - 1 for up, _ in history)]
@@ -101,12 +101,12 @@ def test_against_dumb_value_iteration(
     epsilon_per_query: float, share: float, hits: int, participations: int, epsilon: float
 ) -> None:
     q = share / (math.exp(epsilon_per_query) + 1)
-    oracle = _dumb_game(epsilon_per_query, q, hits, epsilon, participations, _vertices(epsilon_per_query, q))
+    oracle = game_by_iteration(epsilon_per_query, q, hits, epsilon, participations, vertices(epsilon_per_query, q))
     value = capped_game_delta(epsilon_per_query, q, hits, participations, epsilon)
     assert oracle <= value <= oracle * (1 + 1e-6)  # the lattice is cut at 14 units of loss
-    without_a_corner = _vertices(epsilon_per_query, q)[:1]
+    without_a_corner = vertices(epsilon_per_query, q)[:1]
     if share < 1:
-        assert _dumb_game(epsilon_per_query, q, hits, epsilon, participations, without_a_corner) < oracle
+        assert game_by_iteration(epsilon_per_query, q, hits, epsilon, participations, without_a_corner) < oracle
 
 
 def test_equals_optimal_composition_where_the_hits_suffice() -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import decimal
 import itertools
 import math
+from typing import Any
 
 import pytest
 
 from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import optimal_composition_delta
-from dp_transforms.accounting.target_charging import not_prior_probability
-from dp_transforms.accounting.threshold_monitor import (
+from dp_transforms.accounting.kms21_accountant import (
     ThresholdMonitorAccountant,
     calibrate_threshold_monitor,
     check_monitor_noise,
 )
+from dp_transforms.accounting.target_charging import not_prior_probability
+from dp_transforms.auditing.attack_streams import AttackStream, law_of_stream
 from dp_transforms.auditing.query_law import CappedSumLaw
-from dp_transforms.auditing.streams import Stream, law_of_stream
 from dp_transforms.noise_distribution import capped_sum_tail_integer, capped_sum_upper_tail
 
 Decimal = decimal.Decimal
@@ -27,6 +28,11 @@ Decimal = decimal.Decimal
 # ---------------------------------------------------------------------------------------------------------------------
 # The tail of W + min(V, cap)
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def numbers(wide: float, narrow: float, cap: int) -> dict[str, Any]:
+    """By the names that the code has for them."""
+    return {"wide_epsilon": wide, "narrow_epsilon": narrow, "cap": cap}
 
 
 def law(epsilon: float, reach: int) -> dict[int, float]:
@@ -51,7 +57,8 @@ def test_the_tail_is_the_sum_over_all_pairs(wide: float, narrow: float, cap: int
     for margin in (-60, -7, -2, -1, 0, 1, 2, cap - 1, cap, cap + 1, cap + 2, 33, 90):
         summands = (p * above.get(margin - v, float(margin - v < 0)) for v, p in capped(narrow, cap).items())
         expected = math.fsum(summands)
-        assert capped_sum_upper_tail(wide, narrow, cap, margin) == pytest.approx(expected, rel=1e-10, abs=1e-15)
+        found = capped_sum_upper_tail(margin, **numbers(wide, narrow, cap))
+        assert found == pytest.approx(expected, rel=1e-10, abs=1e-15)
 
 
 def decimal_tail(wide: float, narrow: float, cap: int, margin: int) -> Decimal:
@@ -75,22 +82,22 @@ def test_the_tail_of_wide_noise_to_the_last_unit(margin: int) -> None:
     wide, narrow, cap = 1 / 9000, 1 / 131.5, 900
     with decimal.localcontext() as context:
         context.prec = 100
-        expected = decimal_tail(wide, narrow, cap, margin)
-        tail, integer = (f(wide, narrow, cap, margin) for f in (capped_sum_upper_tail, capped_sum_tail_integer))
+        expected, noise = decimal_tail(wide, narrow, cap, margin), numbers(wide, narrow, cap)
+        tail, integer = (f(margin, **noise) for f in (capped_sum_upper_tail, capped_sum_tail_integer))
         # What the reference leaves out, V < -reach, has probability below e^-120.
         assert abs(integer - int(expected * 2**128)) <= 1
         assert 0 <= Decimal(tail) / expected - 1 < Decimal("3e-12")
 
 
 def test_the_tail_falls_from_one_to_zero_and_never_reaches_it() -> None:
-    args = (1 / 350_200, 1 / 4198, 35_020)
-    tails = [capped_sum_upper_tail(*args, margin) for margin in range(-(10**7), 10**7, 10**6)]
+    noise = numbers(1 / 350_200, 1 / 4198, 35_020)
+    tails = [capped_sum_upper_tail(margin, **noise) for margin in range(-(10**7), 10**7, 10**6)]
     assert tails == sorted(tails, reverse=True)
     assert len(set(tails)) == len(tails)
-    assert capped_sum_upper_tail(*args, -(10**12)) == 1.0
-    assert 0 < capped_sum_upper_tail(*args, 10**12) < 1e-300, "rounded up, even from nothing"
-    assert 2**128 - 1 <= capped_sum_tail_integer(*args, -(10**12)) <= 2**128
-    assert capped_sum_tail_integer(*args, 10**12) == 0
+    assert capped_sum_upper_tail(-(10**12), **noise) == 1.0
+    assert 0 < capped_sum_upper_tail(10**12, **noise) < 1e-300, "rounded up, even from nothing"
+    assert 2**128 - 1 <= capped_sum_tail_integer(-(10**12), **noise) <= 2**128
+    assert capped_sum_tail_integer(10**12, **noise) == 0
 
 
 @pytest.mark.parametrize(
@@ -98,7 +105,7 @@ def test_the_tail_falls_from_one_to_zero_and_never_reaches_it() -> None:
 )
 def test_the_tail_refuses_noise_that_cannot_be_drawn(args: tuple[float, float, int]) -> None:
     with pytest.raises(ValueError, match=r"must (lie|be)"):
-        capped_sum_upper_tail(*args, 0)
+        capped_sum_upper_tail(0, **numbers(*args))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -163,7 +170,7 @@ def least_noise(grid: int, shift: float) -> tuple[float, float, int]:
 @pytest.mark.parametrize(("grid", "shift"), [(1, 0.5), (1, 0.31), (1, 0.1), (2, 0.5), (5, 0.5), (7, 0.2)])
 def test_each_step_of_the_proof_holds_on_the_grid(grid: int, shift: float) -> None:
     wide, narrow, cap = least_noise(grid, shift)
-    check_monitor_noise(wide, narrow, cap, grid)
+    check_monitor_noise(**numbers(wide, narrow, cap), grid=grid)
     assert proof_fails(grid, wide, narrow, cap) == []
 
 
@@ -177,12 +184,12 @@ def test_the_check_of_the_proof_finds_what_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"narrow": 0.11}, r"narrow_epsilon \* grid must be at most 0.5"),
-        ({"cap": 5, "wide": 0.01}, "cap must be at least e"),
-        ({"cap": 6, "narrow": 0.05}, "Pr.V > cap. must be at most"),
-        ({"wide": 0.02}, "wide_epsilon must be at most"),
-        ({"wide": math.nan}, "wide_epsilon must be finite"),
-        ({"narrow": math.inf}, "narrow_epsilon must be finite"),
+        ({"narrow_epsilon": 0.11}, r"narrow_epsilon \* grid must be at most 0.5"),
+        ({"cap": 5, "wide_epsilon": 0.01}, "cap must be at least e"),
+        ({"cap": 6, "narrow_epsilon": 0.05}, "Pr.V > cap. must be at most"),
+        ({"wide_epsilon": 0.02}, "wide_epsilon must be at most"),
+        ({"wide_epsilon": math.nan}, "wide_epsilon must be finite"),
+        ({"narrow_epsilon": math.inf}, "narrow_epsilon must be finite"),
         ({"cap": 12.0}, "cap must be a whole number"),
         ({"grid": True}, "grid must be a whole number"),
         ({"hits": 0}, "hits must be a whole number >= 1"),
@@ -190,10 +197,10 @@ def test_the_check_of_the_proof_finds_what_is_wrong() -> None:
 )
 def test_noise_for_which_there_is_no_proof_is_refused(change: dict[str, float], message: str) -> None:
     wide, narrow, cap = least_noise(5, 0.5)
-    given = {"wide": wide, "narrow": narrow, "cap": cap, "hits": 1, "grid": 5}
-    ThresholdMonitorAccountant(*given.values())
+    given = {**numbers(wide, narrow, cap), "hits": 1, "grid": 5}
+    ThresholdMonitorAccountant(**given)
     with pytest.raises(ValueError, match=message):
-        ThresholdMonitorAccountant(*(given | change).values())
+        ThresholdMonitorAccountant(**given | change)
 
 
 @pytest.mark.parametrize(("grid", "shift"), [(1, 0.5), (1, 0.1), (5, 0.5), (7, 0.2)])
@@ -201,7 +208,7 @@ def test_the_conditions_are_no_weaker_than_the_proof_needs(grid: int, shift: flo
     wide, narrow, cap = least_noise(grid, shift)
     for refused in ((wide * 1.001, narrow, cap), (wide, narrow, cap - 1), (wide, narrow * 0.5 / shift * 1.001, cap)):
         with pytest.raises(ValueError, match="must be at"):
-            check_monitor_noise(*refused, grid)
+            check_monitor_noise(**numbers(*refused), grid=grid)
 
 
 def test_sum_of_almost_tops_is_bounded_except_with_probability_d() -> None:
@@ -282,7 +289,7 @@ def test_calibration_takes_the_better_form_and_no_more_noise_than_it_needs(
     assert 1 / noise.wide_epsilon <= (1 + 1e-4) * min(f(epsilon, delta, hits) for f in (direct_scale, epochs_scale))
     narrow = noise.narrow_epsilon * 1.001
     cap = math.ceil(math.log(1 / narrow) / narrow)
-    less = ThresholdMonitorAccountant(1 / (10 * cap) * (1 - 1e-12), narrow, cap, hits)
+    less = ThresholdMonitorAccountant(**numbers(1 / (10 * cap) * (1 - 1e-12), narrow, cap), hits=hits)
     assert less.delta(epsilon) > delta
 
 
@@ -327,7 +334,7 @@ def delta_of_epochs(shift: float, hits: int, epsilon: float) -> float:
 @pytest.mark.parametrize(("hits", "shift", "form"), [(1, 1e-3, 1), (50, 2e-4, 1), (1000, 2e-5, 2), (3000, 1e-5, 2)])
 def test_delta_is_not_below_the_best_that_is_proved_and_not_far_above(hits: int, shift: float, form: int) -> None:
     cap = math.ceil(math.log(1 / shift) / shift)
-    accountant = ThresholdMonitorAccountant(1 / (10 * cap) * (1 - 1e-12), shift, cap, hits)
+    accountant = ThresholdMonitorAccountant(**numbers(1 / (10 * cap) * (1 - 1e-12), shift, cap), hits=hits)
     for delta in (1e-2, 1e-6):
         epsilon = accountant.epsilon(delta)
         direct = shift * (75 * (hits + 1) + 25 * math.log(3 / delta))
@@ -378,7 +385,8 @@ def test_no_stream_exceeds_target_charging_with_the_wide_noise(hits: int, adds_u
     q = [not_prior_probability(epsilon) for epsilon in (wide, 0.5 * wide)]
     exceeds_less = False
     for distance in (-8, -4, -1, 0, 4):
-        law = law_of_stream(CappedSumLaw(wide, narrow, cap), hits, Stream.static(adds_user, distance, 40))
+        query_law = CappedSumLaw(**numbers(wide, narrow, cap))
+        law = law_of_stream(query_law, hits, AttackStream.static(adds_user, distance, 40))
         for epsilon in (0.05, 0.2, 0.5, 1.0):
             attained = law.delta(epsilon, adds_user)
             assert attained <= GameAccountant(wide, q[0], hits).delta(epsilon)

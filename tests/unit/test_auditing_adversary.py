@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from dp_transforms.auditing.adversary import Kernel, KernelEntry, best_adversary, kernel_of_law
+from dp_transforms.auditing.attack_streams import AttackStream, Steps, StreamLaw, largest_argument, law_of_stream
 from dp_transforms.auditing.query_law import CappedSumLaw, QueryLaw, Result, ThresholdLaw
-from dp_transforms.auditing.streams import Steps, Stream, StreamLaw, largest_argument, law_of_stream
 from dp_transforms.noise_distribution import probability
 
 EPSILON = 0.7
@@ -185,7 +185,7 @@ def test_several_items_in_a_window_by_force(zone_width: int, hits: int, windows:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _transcripts(law: QueryLaw, hits: int, stream: Stream) -> Iterator[tuple[float, float]]:
+def _transcripts(law: QueryLaw, hits: int, stream: AttackStream) -> Iterator[tuple[float, float]]:
     """Both probabilities of every sequence of results, by walking through all of them."""
 
     def walk(p: float, q: float, loss: float, paid: int, left: int, last: int) -> Iterator[tuple[float, float]]:
@@ -204,23 +204,23 @@ def _transcripts(law: QueryLaw, hits: int, stream: Stream) -> Iterator[tuple[flo
 
 
 STREAMS = [
-    (ThresholdLaw(EPSILON, 0), Stream.static(False, -1, 6)),
-    (ThresholdLaw(EPSILON, 0), Stream.static(True, 2, 6)),
-    (ThresholdLaw(EPSILON, 3), Stream.static(True, 1, 6)),
-    (ThresholdLaw(EPSILON, 3), Stream(True, 2, -1, 0.8, 6)),
-    (ThresholdLaw(EPSILON, 3), Stream(False, -1, 2, 0.7, 6)),
-    (ThresholdLaw(EPSILON, 3), Stream(False, -1, 2, 0.7, 6, 2)),
-    (ThresholdLaw(EPSILON, 3), Stream(True, 2, -1, 0.0, 6, 2)),
-    (ThresholdLaw(EPSILON, 3), Stream(True, 2, -1, 0.8, 7, 3)),
-    (ThresholdLaw(EPSILON, 3), Stream.static(False, 1, 6, 4)),
-    (CappedSumLaw(0.05, 0.2, 9), Stream.static(False, -4, 6)),
-    (CappedSumLaw(0.05, 0.2, 9), Stream.static(True, 3, 6)),
+    (ThresholdLaw(EPSILON, 0), AttackStream.static(False, -1, 6)),
+    (ThresholdLaw(EPSILON, 0), AttackStream.static(True, 2, 6)),
+    (ThresholdLaw(EPSILON, 3), AttackStream.static(True, 1, 6)),
+    (ThresholdLaw(EPSILON, 3), AttackStream(True, 2, -1, 0.8, 6)),
+    (ThresholdLaw(EPSILON, 3), AttackStream(False, -1, 2, 0.7, 6)),
+    (ThresholdLaw(EPSILON, 3), AttackStream(False, -1, 2, 0.7, 6, 2)),
+    (ThresholdLaw(EPSILON, 3), AttackStream(True, 2, -1, 0.0, 6, 2)),
+    (ThresholdLaw(EPSILON, 3), AttackStream(True, 2, -1, 0.8, 7, 3)),
+    (ThresholdLaw(EPSILON, 3), AttackStream.static(False, 1, 6, 4)),
+    (CappedSumLaw(wide_epsilon=0.05, narrow_epsilon=0.2, cap=9), AttackStream.static(False, -4, 6)),
+    (CappedSumLaw(wide_epsilon=0.05, narrow_epsilon=0.2, cap=9), AttackStream.static(True, 3, 6)),
 ]
 
 
 @pytest.mark.parametrize(("law", "stream"), STREAMS)
 @pytest.mark.parametrize("hits", [1, 2, 3])
-def test_law_of_a_stream_against_all_transcripts(law: QueryLaw, stream: Stream, hits: int) -> None:
+def test_law_of_a_stream_against_all_transcripts(law: QueryLaw, stream: AttackStream, hits: int) -> None:
     transcripts = [*_transcripts(law, hits, stream)]
     exact = law_of_stream(law, hits, stream)
     assert exact.with_user.sum() == pytest.approx(1) == exact.without_user.sum()
@@ -236,9 +236,9 @@ def test_law_of_a_stream_against_all_transcripts(law: QueryLaw, stream: Stream, 
 def _worst_law(zone_width: int, epsilon: float, hits: int, total: float, rounds: int, adds_user: bool) -> StreamLaw:
     law = ThresholdLaw(epsilon, zone_width)
     if law.far is None:
-        return law_of_stream(law, hits, Stream.static(adds_user, law.near, rounds))
+        return law_of_stream(law, hits, AttackStream.static(adds_user, law.near, rounds))
     first, later = (law.far, law.near) if adds_user else (law.near, law.far)
-    return law_of_stream(law, hits, Stream(adds_user, first, later, total, rounds))
+    return law_of_stream(law, hits, AttackStream(adds_user, first, later, total, rounds))
 
 
 @pytest.mark.parametrize(("zone_width", "epsilon", "hits"), [(0, 0.1, 1), (0, 0.1, 5), (8, 0.25, 2), (40, 0.05, 4)])
@@ -269,4 +269,4 @@ def test_streams_whose_loss_is_no_function_of_what_is_kept_are_refused() -> None
     with pytest.raises(ValueError, match="does not move by one amount"):
         Steps.of_law(law, (-4,))
     with pytest.raises(ValueError, match="does not move by one amount"):
-        law_of_stream(CappedSumLaw(0.05, 0.2, 9), 2, Stream(True, -1, -2, 0.5, 4))
+        law_of_stream(CappedSumLaw(wide_epsilon=0.05, narrow_epsilon=0.2, cap=9), 2, AttackStream(True, -1, -2, 0.5, 4))

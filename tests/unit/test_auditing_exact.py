@@ -16,18 +16,10 @@ from dp_transforms.accounting.target_charging import (
     not_prior_probability,
     static_adversary_delta,
 )
-from dp_transforms.auditing.exact import (
-    Claim,
-    ExactAudit,
-    Mechanism,
-    audit_exactly,
-    default_rounds,
-    law_of,
-    lone_delta,
-    rounds_until_excluded,
-    worst_stream,
-)
+from dp_transforms.auditing.claim import Claim, Mechanism
+from dp_transforms.auditing.exact import ExactAudit, audit_exactly
 from dp_transforms.auditing.query_law import ThresholdLaw
+from dp_transforms.auditing.worst_streams import default_rounds, law_of, lone_delta, rounds_until_excluded, worst_stream
 from dp_transforms.noise_distribution import probability
 from dp_transforms.window_schedule import WindowSchedule
 

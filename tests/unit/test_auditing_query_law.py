@@ -12,8 +12,8 @@ from dp_transforms.auditing.query_law import CappedSumLaw, Result, ThresholdLaw,
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold
 from dp_transforms.noise_distribution import probability
-from tests.privacy.adversary import Action, extract_kernel
-from tests.privacy.exact_monitor import settings_for
+from tests.helpers.adversary import Action, extract_kernel
+from tests.helpers.exact_monitor import settings_for
 
 REACH = 80  # of the noise in the sums below; at scale 2 nothing is left beyond
 EPSILON = 0.5
@@ -101,7 +101,7 @@ def test_masses_far_out_keep_their_digits() -> None:
 
 @pytest.mark.parametrize("distance", [-12, -1, 0, 5])
 def test_the_two_noises_of_kms21(distance: int) -> None:
-    law = CappedSumLaw(0.1, 0.4, 6)
+    law = CappedSumLaw(wide_epsilon=0.1, narrow_epsilon=0.4, cap=6)
     sums: dict[int, float] = {}
     for wide in range(-600, 600):
         for narrow in range(-90, 90):
@@ -118,7 +118,7 @@ def test_the_two_noises_of_kms21(distance: int) -> None:
 
 def test_ratios_of_very_wide_noise() -> None:
     """Losses of 1e-6 with six digits, where probabilities alone would leave none beyond."""
-    published, silent = CappedSumLaw(1e-6, 1e-4, 10**5).results(-1)
+    published, silent = CappedSumLaw(wide_epsilon=1e-6, narrow_epsilon=1e-4, cap=10**5).results(-1)
     assert 0 < published.log_ratio <= 1e-6
     # sum over results of P = sum of Q = 1.
     balance = published.without_user * math.expm1(published.log_ratio) + silent.without_user * math.expm1(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_transforms.auditing.exact import Claim, Mechanism, default_rounds
+from dp_transforms.auditing.claim import Claim, Mechanism
 from dp_transforms.auditing.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
 from dp_transforms.auditing.sampled import (
     FALSE_ALARM,
@@ -27,12 +27,13 @@ from dp_transforms.auditing.sampled import (
     run_chunk,
     settings_for_sampling,
 )
+from dp_transforms.auditing.worst_streams import default_rounds
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
-from tests.privacy.exact_monitor import settings_for
+from tests.helpers.exact_monitor import settings_for
 
 RUNS = 3_000
 SECRET = bytes(range(40, 80))
@@ -41,7 +42,11 @@ CLAIM = Claim(epsilon=1.5, delta=1e-9, delta_accounting=5e-10, delta_open=5e-10)
 
 def _law(settings: MonitorSettings) -> QueryLaw:
     if settings.release == "kms21":
-        return CappedSumLaw(settings.wide_epsilon_per_query, settings.epsilon_per_query, settings.noise_cap)
+        return CappedSumLaw(
+            wide_epsilon=settings.wide_epsilon_per_query,
+            narrow_epsilon=settings.epsilon_per_query,
+            cap=settings.noise_cap,
+        )
     return ThresholdLaw(settings.epsilon_per_query, settings.zone_width)
 
 

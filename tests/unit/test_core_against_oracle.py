@@ -14,52 +14,14 @@ from dp_transforms.monitoring.contributions import bound_contributions
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.monitoring.zero_items import draw_zero_items
-from dp_transforms.window_schedule import WindowSchedule
-from tests.oracle import oracle_reports, oracle_transcript
-from tests.pipeline_helpers import SECRET, batches_of
+from tests.helpers.core_runs import MICROS, START, WINDOWS, busy_log, monitor_settings
+from tests.helpers.oracle import oracle_reports, oracle_transcript
+from tests.helpers.small_runs import SECRET, batches_of
 
-MICROS = 1_000_000
-START = 1_000
-WINDOWS = 6
 DOMAIN = ("i0", "i2", "i3", "i4", *(f"other-{number}" for number in range(50)))
-
-
-def monitor_settings(
-    release="counts",
-    limit=3,
-    sliding=1,
-    *,
-    epsilon=1.0,
-    threshold=4,
-    hits=2,
-    stream="events",
-    run_id="run-1",
-    domain=(),
-):
-    """Hand-made numbers: little noise and a low threshold, so that a few users suffice for things to happen."""
-    is_kms21 = release == "kms21"
-    return MonitorSettings(
-        stream=stream,
-        run_id=run_id,
-        plan_fingerprint="plan",
-        schedule=WindowSchedule(START, START + 10 * WINDOWS, 10 * sliding, 10),
-        release=release,
-        threshold=threshold,
-        zone_width=2 if release == "labels" else 0,
-        epsilon_per_query=epsilon,
-        hits_per_user=hits,
-        max_items_per_user=limit,
-        epsilon_total=9.0,
-        delta=1e-3,
-        epsilon_after_hits=tuple(float(j + 1) for j in range(hits)),
-        wide_epsilon_per_query=epsilon / 4 if is_kms21 else 0.0,
-        noise_cap=2 if is_kms21 else 0,
-        domain_size=len(domain),
-    )
 
 
 def run_core(log, chosen, *, windows_per_slab=1, shards=1, batch_size=1000, order=None, secret=SECRET, domain=()):
@@ -157,18 +119,6 @@ def test_core_equals_oracle_on_busy_logs(release, domain, seed, sliding, limit):
     chosen = monitor_settings(release, limit, sliding, threshold=5, domain=domain, run_id=f"run {seed}")
     found = run_core(log, chosen, shards=3, windows_per_slab=2, batch_size=70, domain=domain)
     assert found == oracle_reports(log, chosen, SECRET, domain)
-
-
-def busy_log(seed, events=400):
-    source = random.Random(seed)
-    return [
-        (
-            f"u{source.randrange(20)}",
-            f"i{min(int(source.expovariate(0.6)), 5)}",
-            source.randrange(START * MICROS, (START + 10 * WINDOWS) * MICROS),
-        )
-        for _ in range(events)
-    ]
 
 
 @pytest.mark.parametrize("release", ["counts", "labels", "kms21"])

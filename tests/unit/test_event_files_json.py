@@ -14,8 +14,16 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.event_files import EventFields, find_log_chunks, hint_of_log, id_columns, json_lines, line_blocks
-from tests.unit.event_files_oracle import SECRET, expected, read_all, write_json
+from dp_transforms.event_files import (
+    EventFields,
+    find_log_chunks,
+    hint_of_log,
+    id_columns,
+    json_decoder,
+    json_lines,
+    line_blocks,
+)
+from tests.helpers.event_files_oracle import SECRET, expected, read_all, write_json
 
 TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000
@@ -149,7 +157,7 @@ def test_plain_logs_are_read_fast(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     def slow(*_: object) -> None:
         raise AssertionError("line by line")
 
-    monkeypatch.setattr(json_lines, "read_one_by_one", slow)
+    monkeypatch.setattr(json_decoder, "read_one_by_one", slow)
     for line_end in ("\n", "\r\n", "\n\n", " \n  "):
         (tmp_path / "log.jsonl").write_bytes(b"\xef\xbb\xbf" + line_end.join([GOOD] * 500).encode())
         assert read_all(str(tmp_path / "log.jsonl")) == ([("u", "i", MICROS)] * 500, {})
@@ -259,16 +267,16 @@ def _seen(lines: line_blocks.LineBlock, read: Any, kept: Any) -> list[tuple[Any,
 @example(block=b'{"user":1,"timestamp":1.5}\n{"user":1,"timestamp":9007199254740993}', unit="us")
 def test_the_fast_way_agrees_with_the_slow_one(block: bytes, unit: str | None) -> None:
     fields, in_block = EventFields(time_unit=unit), line_blocks.LineBlock(block)
-    lines, stripped = json_lines._Lines(in_block), json_lines.stripped_lines(in_block)
-    slow, kept, broken = json_lines.read_one_by_one(stripped, fields)
-    guess = json_lines.guess_schema(stripped, fields)
+    lines, stripped = json_decoder._Lines(in_block), json_decoder.stripped_lines(in_block)
+    slow, kept, broken = json_decoder.read_one_by_one(stripped, fields)
+    guess = json_decoder.guess_schema(stripped, fields)
     ids, moments = [pa.string(), pa.int64()], [pa.string(), pa.int64(), pa.float64()]
     # Types that other lines had change nothing either.
     others = [pa.schema(list(zip(fields.names, types, strict=True))) for types in itertools.product(ids, ids, moments)]
     for schema in [guess, *others]:
         for fast in (
-            json_lines._read_fast(lines, schema, fields) if lines.is_plain else None,
-            json_lines.decode_plain_lines(stripped, schema, fields),
+            json_decoder._read_fast(lines, schema, fields) if lines.is_plain else None,
+            json_decoder.decode_plain_lines(stripped, schema, fields),
         ):
             if fast is not None:
                 assert len(broken) == 0
@@ -282,7 +290,7 @@ def test_the_fast_way_agrees_with_the_slow_one(block: bytes, unit: str | None) -
 
 def _events(block: line_blocks.LineBlock, fields: EventFields) -> dict[int, tuple[str, str, int]]:
     """Events by the number of their line."""
-    read = json_lines.decode_lines(block, fields)
+    read = json_decoder.decode_lines(block, fields)
     batch = id_columns.assemble_block("log", read.columns, lambda rows: read.numbers()[rows], 0).batch
     numbers = read.numbers()[id_columns.good_rows(read.columns)].tolist()
     cells = zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
@@ -354,5 +362,5 @@ def test_the_result_does_not_depend_on_the_blocks(
 def test_numbers_of_lines_are_those_of_the_file() -> None:
     block = line_blocks.LineBlock(b'\n {"user":1}\n\r\n\t\n{}\n', first_line=10)
     assert np.array_equal(block.numbers(), [11, 14])
-    lines = json_lines._Lines(block)
+    lines = json_decoder._Lines(block)
     assert (lines.is_plain, lines.count) == (True, 2)

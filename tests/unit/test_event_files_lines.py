@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.event_files import EventFileError, line_blocks
 from dp_transforms.event_files.line_blocks import LineBlock
-from tests.unit.event_files_oracle import SECRET, read_all
+from tests.helpers.event_files_oracle import SECRET, read_all
 
 GOOD = '{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}\n'
 MICROS = 1_506_826_800_000_000

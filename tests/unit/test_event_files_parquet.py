@@ -20,7 +20,7 @@ from dp_transforms.event_files import (
     parquet,
     read_log_chunk,
 )
-from tests.unit.event_files_oracle import SECRET, expected, read_all, read_chunks, write_parquet
+from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_chunks, write_parquet
 
 UTC = datetime.UTC
 MOMENT = datetime.datetime(2017, 10, 1, 3, 0, 0, 123_456, UTC)
@@ -193,7 +193,7 @@ def test_a_damaged_file_is_told_by_place_and_not_by_content(tmp_path: pathlib.Pa
             assert str(error).isprintable()
     assert told > 10
     path.write_bytes(good[: len(good) // 2])
-    with pytest.raises(EventFileError, match="damaged or no Parquet file"):
+    with pytest.raises(EventFileError, match=r"it is damaged.*, or not in Parquet format"):
         find_log_chunks([str(path)], EventFields())
 
 
@@ -237,7 +237,7 @@ def test_other_rows_than_the_footer_says(tmp_path: pathlib.Path, more: int) -> N
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS))
     (chunk,) = find_log_chunks([path], EventFields())
     told = dataclasses.replace(chunk, events=len(ROWS) + more)
-    with pytest.raises(EventFileError, match=f"damaged or no Parquet file after row {len(ROWS)}"):
+    with pytest.raises(EventFileError, match=f"it is damaged after row {len(ROWS)}, or not in Parquet format"):
         list(read_log_chunk(told, EventFields()))
 
 

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.event_files.times import iso_micros, parse_times
-from tests.unit.event_files_oracle import oracle_micros
-
-_MISSING, _BAD = 1, 5
+from dp_transforms.event_files.times import BAD_TIME, iso_micros, parse_times
+from dp_transforms.event_ids import MISSING
+from tests.helpers.event_files_oracle import oracle_micros
 
 
 def _parsed(array: pa.Array, unit: str | None = None) -> list[int | None]:
@@ -30,7 +29,7 @@ def test_timestamps_tell_their_own_unit_and_have_their_zone_applied_already(unit
     per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
     array = pa.array([1_506_826_800 * per_second, -per_second, None], pa.timestamp(unit, zone))
     assert _parsed(array, "s") == [1_506_826_800_000_000, -1_000_000, None]
-    assert parse_times(array, None).faults.tolist() == [0, 0, _MISSING]
+    assert parse_times(array, None).faults.tolist() == [0, 0, MISSING]
 
 
 def test_what_is_finer_than_a_microsecond_is_rounded_down() -> None:
@@ -65,7 +64,7 @@ def test_times_that_would_wrap_around_or_leave_the_years_1_to_9999_are_bad() -> 
 
 def test_floats_that_are_no_numbers_are_bad() -> None:
     column = parse_times(pa.array([math.nan, math.inf, -math.inf, 1e300, 0.5, None]), "s")
-    assert column.faults.tolist() == [_BAD, _BAD, _BAD, _BAD, 0, _MISSING]
+    assert column.faults.tolist() == [BAD_TIME, BAD_TIME, BAD_TIME, BAD_TIME, 0, MISSING]
     assert column.micros.tolist() == [0, 0, 0, 0, 500_000, 0]
 
 

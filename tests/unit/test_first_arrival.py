@@ -12,9 +12,9 @@ from dp_transforms.event_streams.partition_poller import PartitionPoller
 from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.window_schedule import WindowSchedule
-from tests.memory_stream import Arrival, MemoryPartition
-from tests.pipeline_helpers import SECRET, settings_of, small_plan
-from tests.unit.test_partition_progress import CLOCKS, MICROS, RECORDS, SHARDS, START, oracle, pairs_of_taken, polled
+from tests.helpers.memory_stream import Arrival, MemoryPartition
+from tests.helpers.partition_records import CLOCKS, MICROS, RECORDS, SHARDS, START, oracle, pairs_of_taken, polled
+from tests.helpers.small_runs import SECRET, settings_of, small_plan
 
 
 @settings(max_examples=250, deadline=None)

@@ -7,7 +7,7 @@ import time
 
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.log_folder import FolderReader, LogFolder
-from tests.unit.event_files_oracle import write_json
+from tests.helpers.event_files_oracle import write_json
 
 TIME = "2017-10-01T03:00:00Z"
 SETTLE_SECONDS = 0.3

@@ -22,13 +22,14 @@ from dp_transforms.report_files import (
     decode_report,
     encode_report,
 )
-from tests.unit.report_samples import (
+from tests.helpers.report_samples import (
     COUNTS,
     ENDINGS,
     HEADER,
     IN_ORDER,
     LABELS,
     read_all,
+    report,
     written,
 )
 
@@ -319,14 +320,48 @@ def test_a_report_of_more_bytes_than_the_bound_is_neither_written_nor_read(tmp_p
     assert not list((tmp_path / "new").iterdir())
 
 
+def test_a_text_that_many_windows_share_is_made_and_measured_once_for_a_batch(tmp_path, monkeypatch):
+    """In Parquet a text of megabytes in each of very many windows takes a few bytes."""
+    from dp_transforms.report_files import parquet, records
+
+    reports = [report(hour, HeavyHitter("a" * 100, ABOVE, None), stream="s" * 200) for hour in range(200)]
+    path = written(tmp_path, "parquet", reports)
+    measured = []
+    monkeypatch.setattr(parquet, "json_bytes", lambda text: measured.append(text) or records.json_bytes(text))
+    for most_bytes in (1_000, records.MAX_RECORD_BYTES):  # read window by window, and a batch at once
+        for module in (parquet, records):
+            monkeypatch.setattr(module, "MAX_RECORD_BYTES", most_bytes)
+        assert read_all(path)[1] == reports
+        assert len(measured) == 2 * -(-len(reports) // parquet._BATCH_WINDOWS)
+        measured.clear()
+
+
+def test_texts_of_a_parquet_report_are_not_held_beyond_the_size_of_a_report(tmp_path, monkeypatch):
+    from dp_transforms.report_files import parquet, records
+
+    reports = [report(hour, HeavyHitter(f"{hour}" * 100, ABOVE, None)) for hour in range(60)]
+    path = written(tmp_path, "parquet", reports)
+    for module in (parquet, records):
+        monkeypatch.setattr(module, "MAX_RECORD_BYTES", 1_000)
+    held = []
+    text_of = parquet._Texts.of
+    monkeypatch.setattr(
+        parquet._Texts,
+        "of",
+        lambda texts, *column: (text_of(texts, *column), held.append(sum(map(len, texts._made.values()))))[0],
+    )
+    assert read_all(path)[1] == reports
+    assert 500 < max(held) < 2_000
+
+
 def test_the_size_of_a_report_is_never_told_too_small():
     from dp_transforms.report_files import encode_report, records
 
     label = '\0\x1f\\"\U0001f600é' * 50
     for heavy_hitter in (HeavyHitter(label, "between", -(1 << 63)), HeavyHitter("", None, None)):
         one = LABELS._replace(heavy_hitters=[heavy_hitter] * 100, stream=label, epsilon_spent=1.2345678901234567e-300)
-        told = records._RECORD_FRAME_BYTES + records._json_bytes(label)
-        told += 100 * (records._HEAVY_HITTER_FRAME_BYTES + records._json_bytes(heavy_hitter.item))
+        told = records._RECORD_FRAME_BYTES + records.json_bytes(label)
+        told += 100 * (records._HEAVY_HITTER_FRAME_BYTES + records.json_bytes(heavy_hitter.item))
         assert len(encode_report(one).encode()) <= told
 
 

@@ -168,7 +168,7 @@ def test_a_broker_that_shows_records_and_gives_none_is_given_up(
     assert poll(3).is_at_end
     broker.shown = 4
     poll(10 * 5)
-    with pytest.raises(StreamError, match="t:0 has records that no broker gives"):
+    with pytest.raises(StreamError, match="t:0 has records that no broker sends"):
         poll(70 * 5)
     assert now[0] < 1080
 

@@ -14,8 +14,8 @@ from dp_transforms.event_files import EventFields, json_lines
 from dp_transforms.event_streams.folder_position import FolderFile, FolderPosition
 from dp_transforms.event_streams.log_folder import CAME_BEHIND, FolderReader, LogFolder
 from dp_transforms.event_streams.stream_source import StreamError
-from tests.unit.event_files_oracle import SECRET, write_avro, write_json, write_parquet
-from tests.unit.folder_tools import (
+from tests.helpers.event_files_oracle import SECRET, write_avro, write_json, write_parquet
+from tests.helpers.folder_tools import (
     arrival_of,
     drop,
     events_of,

@@ -17,8 +17,8 @@ import pytest
 from dp_transforms.event_files import EventFields, LogChunk, ReadBlock, json_lines, read_log_chunk
 from dp_transforms.event_streams import log_folder
 from dp_transforms.event_streams.stream_source import StreamError
-from tests.unit.event_files_oracle import SECRET, avro_schema, write_avro, write_json, write_parquet
-from tests.unit.folder_tools import (
+from tests.helpers.event_files_oracle import SECRET, avro_schema, write_avro, write_json, write_parquet
+from tests.helpers.folder_tools import (
     drop,
     move_in,
     open_reader,

@@ -10,8 +10,8 @@ import pytest
 
 from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.mechanisms.papers.noise_source import SecretNoise
-from tests.privacy.branching import attained_epsilon, exact_law
-from tests.statistical.tools import SECRET, chi_squared_rejects
+from tests.helpers.branching import attained_epsilon, exact_law
+from tests.helpers.sampling_checks import SECRET, chi_squared_rejects
 
 
 def _exponential(x: fractions.Fraction) -> fractions.Fraction:

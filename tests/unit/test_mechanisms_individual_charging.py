@@ -17,7 +17,7 @@ from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitorEvolving
 from dp_transforms.noise_distribution import probability
-from tests.unit.test_mechanisms_threshold_monitor import SMALL, key, top_probability
+from tests.helpers.threshold_monitors import SMALL, key, top_probability
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Targets with weights in (0, 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,27 +22,7 @@ from dp_transforms.mechanisms.papers.small_database import (
     small_database_records_needed,
 )
 from dp_transforms.mechanisms.papers.synthetic_data import MultiplicativeWeights, SyntheticData
-
-
-class _ChosenNoise:
-    """Every draw of noise from one function; the first of the heaviest is chosen."""
-
-    def __init__(self, draw: Callable[[float], int] = lambda _: 0) -> None:
-        self._draw = draw
-
-    def discrete_laplace(self, epsilon: float) -> int:
-        return self._draw(epsilon)
-
-    def bernoulli(self, probability: float) -> bool:
-        raise AssertionError("no mechanism of this module tosses a coin")
-
-    def choose(self, weights: Sequence[int]) -> int:
-        return list(weights).index(max(weights))
-
-
-def _random_queries(random: np.random.Generator, count: int, universe: int, grid: int = 1) -> list[LinearQuery]:
-    return [LinearQuery(random.integers(0, grid + 1, universe), grid) for _ in range(count)]
-
+from tests.helpers.linear_queries import ChosenNoise, random_queries
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The lemma of multiplicative weights
@@ -67,7 +46,7 @@ def test_every_move_gains_what_the_lemma_says() -> None:
     for universe in (2, 5, 40):
         for _ in range(200):
             truth, learner = _skewed(random, universe), MultiplicativeWeights(universe)
-            for query in _random_queries(random, 6, universe, grid=random.choice([1, 8])):
+            for query in random_queries(random, 6, universe, grid=random.choice([1, 8])):
                 before = learner.synthetic
                 answer, exact = before.answer(query), min(1.0, float(query.weights @ truth) / query.grid)
                 target = answer + (exact - answer) * random.choice([0.3, 0.99, 1.0])
@@ -129,7 +108,7 @@ def test_online_answers_are_accurate_whatever_the_noise_within_its_bounds(grid: 
     random = np.random.default_rng(seed)
     records, accuracy = 100_000, 0.2
     histogram = random.multinomial(records, random.dirichlet(np.full(16, 0.1)))
-    queries = _random_queries(random, 60, 16, grid)
+    queries = random_queries(random, 60, 16, grid)
     most = int(accuracy / 8 * records * grid) - 2  # for the threshold, and for the answer that meets it
     epsilon_of_values = 1 / 9 / update_limit(16, accuracy) / grid
 
@@ -137,7 +116,7 @@ def test_online_answers_are_accurate_whatever_the_noise_within_its_bounds(grid: 
         return int(random.choice([-most, most])) * (6 if epsilon <= epsilon_of_values else 1)
 
     online = OnlineMultiplicativeWeights(
-        histogram, records=records, epsilon=1.0, accuracy=accuracy, grid=grid, noise=_ChosenNoise(draw)
+        histogram, records=records, epsilon=1.0, accuracy=accuracy, grid=grid, noise=ChosenNoise(draw)
     )
     updates = 0
     for _ in range(150):
@@ -150,7 +129,7 @@ def test_online_answers_are_accurate_whatever_the_noise_within_its_bounds(grid: 
 
 
 def test_an_online_answer_is_the_noisy_one_only_after_an_update() -> None:
-    online = OnlineMultiplicativeWeights([700, 300], records=1000, epsilon=1.0, accuracy=0.2, noise=_ChosenNoise())
+    online = OnlineMultiplicativeWeights([700, 300], records=1000, epsilon=1.0, accuracy=0.2, noise=ChosenNoise())
     first, second, rest = LinearQuery([1, 0]), LinearQuery([0, 1]), LinearQuery([1, 1])
     assert online.ask(rest) == (1.0, False)
     assert online.ask(first) == (0.7, True)
@@ -162,7 +141,7 @@ def test_an_online_answer_is_the_noisy_one_only_after_an_update() -> None:
 
 def test_errors_of_both_signs_are_found_and_corrected() -> None:
     for histogram, answer in (([0, 1000], 0.0), ([1000, 0], 1.0)):
-        online = OnlineMultiplicativeWeights(histogram, records=1000, epsilon=1.0, accuracy=0.2, noise=_ChosenNoise())
+        online = OnlineMultiplicativeWeights(histogram, records=1000, epsilon=1.0, accuracy=0.2, noise=ChosenNoise())
         query = LinearQuery([1, 0])
         assert online.ask(query) == (answer, True)
         assert abs(online.synthetic.answer(query) - answer) < 0.25
@@ -170,7 +149,7 @@ def test_errors_of_both_signs_are_found_and_corrected() -> None:
 
 def test_after_its_last_update_it_halts_and_what_was_learned_stays() -> None:
     online = OnlineMultiplicativeWeights(
-        [1000, 0], records=1000, epsilon=1.0, accuracy=0.2, updates=1, noise=_ChosenNoise()
+        [1000, 0], records=1000, epsilon=1.0, accuracy=0.2, updates=1, noise=ChosenNoise()
     )
     query = LinearQuery([1, 0])
     assert online.ask(query).updated
@@ -182,12 +161,12 @@ def test_after_its_last_update_it_halts_and_what_was_learned_stays() -> None:
 
 def test_the_declared_number_of_records_is_not_compared_with_the_data() -> None:
     """Not even where the data have more: an error would tell who is in them."""
-    online = OnlineMultiplicativeWeights([5000, 0], records=1000, epsilon=1.0, accuracy=0.2, noise=_ChosenNoise())
+    online = OnlineMultiplicativeWeights([5000, 0], records=1000, epsilon=1.0, accuracy=0.2, noise=ChosenNoise())
     assert online.ask(LinearQuery([1, 0])) == (1.0, True)
-    small = SmallDatabase([5000, 0], [LinearQuery([1, 0])], records=1000, size=2, epsilon=1.0, noise=_ChosenNoise())
+    small = SmallDatabase([5000, 0], [LinearQuery([1, 0])], records=1000, size=2, epsilon=1.0, noise=ChosenNoise())
     assert small.release().shares.tolist() == [1.0, 0.0]
     OfflineMultiplicativeWeights(
-        [5000, 0], [LinearQuery([1, 0])], records=1000, epsilon_per_call=1.0, accuracy=0.2, noise=_ChosenNoise()
+        [5000, 0], [LinearQuery([1, 0])], records=1000, epsilon_per_call=1.0, accuracy=0.2, noise=ChosenNoise()
     ).release()
 
 
@@ -197,7 +176,7 @@ def test_the_released_distribution_is_accurate_whatever_the_noise_within_its_bou
     random = np.random.default_rng(seed)
     records, accuracy = 100_000, 0.2
     histogram = random.multinomial(records, random.dirichlet(np.full(16, 0.1)))
-    queries = _random_queries(random, 60, 16, grid)
+    queries = random_queries(random, 60, 16, grid)
     most = int(accuracy / 8 * records * grid) - 2
     offline = OfflineMultiplicativeWeights(
         histogram,
@@ -205,7 +184,7 @@ def test_the_released_distribution_is_accurate_whatever_the_noise_within_its_bou
         records=records,
         epsilon_per_call=1.0,
         accuracy=accuracy,
-        noise=_ChosenNoise(lambda _: int(random.choice([-most, most]))),
+        noise=ChosenNoise(lambda _: int(random.choice([-most, most]))),
     )
     synthetic = offline.release()
     errors = [abs(synthetic.answer(query) - query.answer(histogram) / grid / records) for query in queries]
@@ -227,7 +206,7 @@ def test_offline_rounds_are_limited() -> None:
         epsilon_per_call=1.0,
         accuracy=0.01,
         updates=3,
-        noise=_ChosenNoise(lambda _: next(noise)),
+        noise=ChosenNoise(lambda _: next(noise)),
     )
     offline.release()
     assert len(offline.measured) == 3

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.mechanisms.papers.noise_source import SecretNoise
-from tests.statistical.tools import FALSE_ALARM, chi_squared_rejects, laplace_rejects, laplace_tail, too_many
+from tests.helpers.sampling_checks import FALSE_ALARM, chi_squared_rejects, laplace_rejects, laplace_tail, too_many
 
 KEY = bytes(range(32))
 OTHER = bytes(range(1, 33))

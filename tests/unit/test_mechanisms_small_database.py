@@ -16,7 +16,7 @@ from dp_transforms.mechanisms.papers.small_database import (
     small_database_records_needed,
     small_database_size,
 )
-from tests.unit.test_mechanisms_linear_queries import _ChosenNoise, _random_queries
+from tests.helpers.linear_queries import ChosenNoise, random_queries
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The small database
@@ -26,7 +26,7 @@ from tests.unit.test_mechanisms_linear_queries import _ChosenNoise, _random_quer
 def test_every_database_of_the_size_is_a_candidate_once_and_scored_exactly() -> None:
     random = np.random.default_rng(5)
     for universe, size, grid in ((1, 3, 1), (2, 4, 1), (3, 3, 4), (4, 2, 8)):
-        queries = _random_queries(random, 3, universe, grid)
+        queries = random_queries(random, 3, universe, grid)
         histogram = random.integers(0, 5, universe)
         records = int(histogram.sum()) + 1
         small = SmallDatabase(histogram, queries, records=records, size=size, epsilon=1.0)
@@ -74,7 +74,7 @@ def test_some_small_database_is_good(queries: int, accuracy: float) -> None:
 
 def test_the_most_likely_database_is_released_once() -> None:
     queries = [LinearQuery([1, 0, 0]), LinearQuery([0, 1, 0])]
-    small = SmallDatabase([500, 250, 250], queries, records=1000, size=4, epsilon=1.0, noise=_ChosenNoise())
+    small = SmallDatabase([500, 250, 250], queries, records=1000, size=4, epsilon=1.0, noise=ChosenNoise())
     assert small.release().shares.tolist() == [0.5, 0.25, 0.25]
     with pytest.raises(Halted, match="released"):
         small.release()

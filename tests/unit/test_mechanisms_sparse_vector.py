@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -13,13 +12,12 @@ import numpy as np
 import pytest
 
 from dp_transforms.mechanisms.papers.halting import Halted
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource
 from dp_transforms.mechanisms.papers.query import LinearQuery, Query, RealQuery
 from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse
-from tests.privacy.branching import exact_law
-from tests.statistical.tools import laplace_probability, laplace_tail
+from tests.helpers.branching import exact_law
+from tests.helpers.sampling_checks import laplace_probability, laplace_tail
+from tests.helpers.sparse_vector_runs import Fixed, Silent, ask_all, value_query
 
-KEY = bytes(range(32))
 REACH = 120
 ALL = [
     functools.partial(AboveThreshold, epsilon=1.0, threshold=0),
@@ -27,53 +25,6 @@ ALL = [
     functools.partial(NumericSparse, epsilon=1.0, threshold=0, cutoff=1),
 ]
 each_mechanism = pytest.mark.parametrize("make", ALL, ids=lambda make: make.func.__name__)
-
-
-class Silent:
-    """Draws 0 and notes what was asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[float] = []
-
-    def discrete_laplace(self, epsilon: float) -> int:
-        self.asked.append(epsilon)
-        return 0
-
-    def bernoulli(self, probability: float) -> bool:
-        raise AssertionError("these mechanisms toss no coins")
-
-    def choose(self, weights: Sequence[int]) -> int:
-        raise AssertionError("these mechanisms choose nothing")
-
-
-@dataclasses.dataclass
-class Fixed:
-    """A query of one's own: anything with these names will do. asked: how often."""
-
-    units: int
-    grid: int = 1
-    sensitivity: int = 1
-    asked: int = 0
-
-    def answer(self, data: Any) -> int:
-        self.asked += 1
-        return self.units
-
-
-def value_query(answer: float, grid: int = 1) -> RealQuery:
-    return RealQuery(lambda data: answer, grid)
-
-
-def ask_all(make: Callable[[NoiseSource], Any], answers: Sequence[int]) -> Callable[[NoiseSource], Hashable]:
-    def run(noise: NoiseSource) -> Hashable:
-        mechanism = make(noise)
-        published = []
-        for answer in answers:
-            if not mechanism.halted:
-                published.append(mechanism.ask(value_query(answer)))
-        return tuple(published)
-
-    return run
 
 
 # ---------------------------------------------------------------------------------------------------------------------

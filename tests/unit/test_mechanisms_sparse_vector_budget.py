@@ -15,14 +15,8 @@ from dp_transforms.accounting.composition import optimal_composition_delta
 from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery, RealQuery
 from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
-from tests.privacy.branching import exact_law
-from tests.unit.test_mechanisms_sparse_vector import (
-    KEY,
-    Fixed,
-    Silent,
-    ask_all,
-    value_query,
-)
+from tests.helpers.branching import exact_law
+from tests.helpers.sparse_vector_runs import KEY, Fixed, Silent, ask_all, value_query
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What is drawn

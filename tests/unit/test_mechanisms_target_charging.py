@@ -19,29 +19,16 @@ from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer, Noi
 from dp_transforms.mechanisms.papers.query import LinearQuery, RealQuery
 from dp_transforms.mechanisms.papers.target_charging import HitLimit, MultiTargetCharging, Price, TargetCharging
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, NamesAboveThreshold
-from tests.privacy.branching import exact_law
+from tests.helpers.branching import exact_law
+from tests.helpers.scripted import Scripted
 
 COUNT = LinearQuery([1])
-
-
-@dataclasses.dataclass
-class _Scripted:
-    """Returns its results one after the other, and counts how often it was run."""
-
-    results: list[Any]
-    epsilon: float = 0.5
-    delta: float = 0.0
-    runs: int = 0
-
-    def run(self, data: Any, noise: NoiseSource) -> Any:
-        self.runs += 1
-        return self.results[self.runs - 1]
 
 
 def test_only_hits_are_charged_and_the_last_one_ends_it() -> None:
     limit = HitLimit(2, epsilon=0.5)
     charging = TargetCharging(None, limit)
-    computation = _Scripted([0, 0, 7, 0, 8, 0])
+    computation = Scripted([0, 0, 7, 0, 8, 0])
     assert [charging.ask(computation, NotPrior(0)) for _ in range(5)] == [0, 0, 7, 0, 8]
     assert limit.used == 2
     for _ in range(2):
@@ -53,7 +40,7 @@ def test_only_hits_are_charged_and_the_last_one_ends_it() -> None:
 def test_a_prior_of_its_own_for_each_call_pays_for_change_only() -> None:
     limit = HitLimit(1, epsilon=0.5)
     charging = TargetCharging(None, limit)
-    computation = _Scripted(["a", "b", "c", "x"])
+    computation = Scripted(["a", "b", "c", "x"])
     assert [charging.ask(computation, NotPrior(prior)) for prior in "abc"] == ["a", "b", "c"]
     assert limit.used == 0
     assert charging.ask(computation, NotPrior("d")) == "x"
@@ -62,28 +49,28 @@ def test_a_prior_of_its_own_for_each_call_pays_for_change_only() -> None:
 
 def test_a_delta_that_does_not_fit_is_refused_before_anything_is_run() -> None:
     charging = TargetCharging(None, HitLimit(5, epsilon=0.5), delta_limit=1e-6)
-    computation = _Scripted([0, 0, 0], delta=4e-7)
+    computation = Scripted([0, 0, 0], delta=4e-7)
     charging.ask(computation, NotPrior(0))
     charging.ask(computation, NotPrior(0))
     with pytest.raises(Halted, match="delta_limit"):
         charging.ask(computation, NotPrior(0))
     assert computation.runs == 2
     assert charging.delta_spent == pytest.approx(8e-7)
-    cheaper = _Scripted([0, 0, 0], delta=2e-7)
+    cheaper = Scripted([0, 0, 0], delta=2e-7)
     charging.ask(cheaper, NotPrior(0))
     assert charging.delta_spent == 1e-6
     with pytest.raises(Halted):
         charging.ask(dataclasses.replace(cheaper, delta=1e-15), NotPrior(0))
-    assert charging.ask(_Scripted([3]), NotPrior(0)) == 3  # pure computations go on
+    assert charging.ask(Scripted([3]), NotPrior(0)) == 3  # pure computations go on
 
 
 def test_worse_calls_than_the_limit_was_built_for_are_errors_and_better_ones_are_not() -> None:
     charging = TargetCharging(None, HitLimit(5, epsilon=0.5))
-    worse = _Scripted([0], epsilon=0.6)
+    worse = Scripted([0], epsilon=0.6)
     with pytest.raises(ValueError, match=r"at most 0\.5"):
         charging.ask(worse, NotPrior(0))
     assert worse.runs == 0
-    assert charging.ask(_Scripted([1], epsilon=0.4), NotPrior(0)) == 1
+    assert charging.ask(Scripted([1], epsilon=0.4), NotPrior(0)) == 1
     zone = NoisyZoneTest(COUNT, 5, zone_width=1, epsilon=0.4)
     with pytest.raises(ValueError, match="smallest q"):  # (1 - e^-0.4)/(e^0.4 + 1) < 1/(e^0.5 + 1)
         charging.ask(zone, zone.target)
@@ -93,7 +80,7 @@ def test_worse_calls_than_the_limit_was_built_for_are_errors_and_better_ones_are
 def test_two_runs_pay_both_deltas_and_are_hit_when_they_differ() -> None:
     limit = HitLimit(5, epsilon=1.0)
     charging = TargetCharging(None, limit, delta_limit=1e-6)
-    twice = TwoRuns(_Scripted([3, 3, 3, 4], delta=1e-7))
+    twice = TwoRuns(Scripted([3, 3, 3, 4], delta=1e-7))
     assert [charging.ask(twice, twice.target) for _ in range(2)] == [(3, 3), (3, 4)]
     assert limit.used == 1
     assert charging.delta_spent == pytest.approx(4e-7)
@@ -102,9 +89,9 @@ def test_two_runs_pay_both_deltas_and_are_hit_when_they_differ() -> None:
 def test_the_deltas_are_compared_exactly() -> None:
     """As floats the sum would be 1e-6 again."""
     charging = TargetCharging(None, HitLimit(5, epsilon=0.5), delta_limit=1e-6)
-    charging.ask(_Scripted([0], delta=1e-6), NotPrior(0))
+    charging.ask(Scripted([0], delta=1e-6), NotPrior(0))
     with pytest.raises(Halted, match="delta_limit"):
-        charging.ask(_Scripted([0], delta=1e-30), NotPrior(0))
+        charging.ask(Scripted([0], delta=1e-30), NotPrior(0))
 
 
 class _Raises:
@@ -132,9 +119,9 @@ def test_an_exception_is_charged_as_all_that_the_call_could_have_cost(error: typ
         charging.ask(_Raises(error), NotPrior(0))
     assert limit.used == 1
     with pytest.raises(KeyError):
-        charging.ask(_Scripted([0]), _RaisingTarget(0))
+        charging.ask(Scripted([0]), _RaisingTarget(0))
     assert limit.used == 2
-    assert charging.ask(_Scripted([0]), NotPrior(0)) == 0, "it goes on, for what was not a hit"
+    assert charging.ask(Scripted([0]), NotPrior(0)) == 0, "it goes on, for what was not a hit"
     assert limit.used == 2
 
     limit = HitLimit(3, epsilon=0.5)
@@ -155,13 +142,13 @@ def test_more_hits_than_the_price_says_are_an_error_and_charged(counted: int) ->
 def test_an_exception_is_charged_to_every_limit_that_admitted_the_call() -> None:
     limits = [HitLimit(1, epsilon=0.5), HitLimit(5, epsilon=0.5), HitLimit(5, epsilon=0.5)]
     charging = MultiTargetCharging(None, limits)
-    charging.ask(_Scripted([1]), [NotPrior(0), NotPrior(1), NotPrior(1)])
+    charging.ask(Scripted([1]), [NotPrior(0), NotPrior(1), NotPrior(1)])
     assert [limit.used for limit in limits] == [1, 0, 0]
     with pytest.raises(KeyError):
         charging.ask(_Raises(), [NotPrior(0)] * 3)
     assert [limit.used for limit in limits] == [1, 1, 1], "the first one is full and vouches for nothing any more"
     with pytest.raises(KeyError):  # the target before the one that raises is not charged twice
-        charging.ask(_Scripted([1]), [NotPrior(0), NotPrior(0), _RaisingTarget(0)])
+        charging.ask(Scripted([1]), [NotPrior(0), NotPrior(0), _RaisingTarget(0)])
     assert [limit.used for limit in limits] == [1, 2, 2]
 
 
@@ -201,23 +188,23 @@ def test_a_computation_cannot_ask_the_charging_that_runs_it() -> None:
     limit = HitLimit(1, epsilon=0.5)
     charging = TargetCharging(None, limit)
     with pytest.raises(RuntimeError, match="cannot ask the charging that runs it"):
-        charging.perform(Price(0.5, 0.4), lambda *_: charging.ask(_Scripted([1]), NotPrior(0)), lambda _: 1)
+        charging.perform(Price(0.5, 0.4), lambda *_: charging.ask(Scripted([1]), NotPrior(0)), lambda _: 1)
     assert limit.used == 1
 
 
 def test_the_limit_may_be_shared() -> None:
     limit = HitLimit(2, epsilon=0.5)
     one, other = TargetCharging([1], limit), TargetCharging([2], limit)
-    one.ask(_Scripted([1]), NotPrior(0))
-    other.ask(_Scripted([1]), NotPrior(0))
+    one.ask(Scripted([1]), NotPrior(0))
+    other.ask(Scripted([1]), NotPrior(0))
     with pytest.raises(Halted):
-        one.ask(_Scripted([1]), NotPrior(0))
+        one.ask(Scripted([1]), NotPrior(0))
 
 
 def test_multi_target_charging_goes_on_until_the_last_counter_is_full() -> None:
     limits = [HitLimit(2, epsilon=0.5) for _ in range(2)]
     charging = MultiTargetCharging(None, limits)
-    computation = _Scripted([1, 1, 1, 1, 0, 1, 0, 1])
+    computation = Scripted([1, 1, 1, 1, 0, 1, 0, 1])
     targets = [NotPrior(0), NotPrior(1)]
     assert [charging.ask(computation, targets) for _ in range(7)] == [1, 1, 1, 1, 0, 1, 0]
     assert [limit.used for limit in limits] == [2, 2], "a full counter is not charged further"
@@ -232,10 +219,10 @@ def test_a_limit_that_once_refused_cannot_vouch_for_what_follows() -> None:
             return epsilon <= 0.3 and super().admits(epsilon, target_probability, hits)
 
     charging = MultiTargetCharging(None, [Refuses(2, epsilon=0.5), HitLimit(1, epsilon=0.5)])
-    charging.ask(_Scripted([0], epsilon=0.5), [NotPrior(0), NotPrior(0)])
-    charging.ask(_Scripted([1], epsilon=0.3), [NotPrior(0), NotPrior(0)])
+    charging.ask(Scripted([0], epsilon=0.5), [NotPrior(0), NotPrior(0)])
+    charging.ask(Scripted([1], epsilon=0.3), [NotPrior(0), NotPrior(0)])
     with pytest.raises(Halted):  # the first limit would admit it, but not the first call
-        charging.ask(_Scripted([0], epsilon=0.3), [NotPrior(0), NotPrior(0)])
+        charging.ask(Scripted([0], epsilon=0.3), [NotPrior(0), NotPrior(0)])
 
 
 def test_multi_target_errors() -> None:
@@ -244,7 +231,7 @@ def test_multi_target_errors() -> None:
         with pytest.raises(ValueError, match="one or more"):
             MultiTargetCharging(None, limits)
     with pytest.raises(ValueError, match="1 targets"):
-        MultiTargetCharging(None, [limit]).ask(_Scripted([0]), [NotPrior(0), NotPrior(1)])
+        MultiTargetCharging(None, [limit]).ask(Scripted([0]), [NotPrior(0), NotPrior(1)])
 
 
 @pytest.mark.parametrize("hits", [0, -1, 2.0, True])

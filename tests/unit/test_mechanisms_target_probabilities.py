@@ -15,8 +15,8 @@ from dp_transforms.accounting.target_charging import not_prior_probability as ac
 from dp_transforms.mechanisms.papers.boundary_wrapper import BOUNDARY, BoundaryWrapper, FiniteMechanism, TwoRuns
 from dp_transforms.mechanisms.papers.private_computation import NoisyZoneTest, NotPrior
 from dp_transforms.mechanisms.papers.query import LinearQuery
-from tests.privacy.branching import exact_law, hockey_stick
-from tests.unit.target_oracle import largest_q, largest_q_by_program, pairs
+from tests.helpers.branching import exact_law, hockey_stick
+from tests.helpers.target_oracle import largest_q, largest_q_by_program, pairs
 
 EPSILONS = (0.05, 0.4, 1.0, 2.5)
 

@@ -10,21 +10,17 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.threshold_monitor import calibrate_threshold_monitor
+from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
 from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
 from dp_transforms.mechanisms.release_rule import Release
-from dp_transforms.noise_distribution import capped_sum_upper_tail, probability
-from tests.privacy.branching import exact_law, hockey_stick, sampled_law
+from dp_transforms.noise_distribution import capped_sum_upper_tail
+from tests.helpers.branching import exact_law, hockey_stick, sampled_law
+from tests.helpers.threshold_monitors import SMALL, key, top_probability
 
-SMALL = {"wide_epsilon": 0.05, "narrow_epsilon": 0.5, "cap": 2}
 Bits = tuple[bool, ...]
-
-
-def key(seed: int) -> bytes:
-    return random.Random(seed).randbytes(32)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -130,17 +126,6 @@ def test_the_static_and_the_evolving_monitor_agree_on_a_database_that_does_not_c
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def top_probability(margin: int) -> float:
-    """``Pr[W + min(V, cap) >= margin]``, summed over all V."""
-    wide, narrow, cap = SMALL["wide_epsilon"], SMALL["narrow_epsilon"], SMALL["cap"]
-    a = math.exp(-wide)
-
-    def above(m: int) -> float:
-        return a**m / (1 + a) if m >= 1 else 1 - a ** (1 - m) / (1 + a)
-
-    return math.fsum(probability(narrow, v) * above(margin - min(v, cap)) for v in range(-160, 161))
-
-
 def law_of_bits(
     others: list[int], user: list[int], grid: int, hits: int, threshold: int, with_user: bool
 ) -> dict[Bits, float]:
@@ -234,7 +219,8 @@ def hockey_stick_of(p: dict[Bits, float], q: dict[Bits, float], epsilon: float) 
 def test_the_calibrated_monitor_keeps_its_claim_with_much_to_spare() -> None:
     """1000 queries at a count of one below the threshold: the transcript is the number of queries before the top."""
     noise = calibrate_threshold_monitor(1.0, 1e-6, hits=1)
-    tops = [capped_sum_upper_tail(noise.wide_epsilon, noise.narrow_epsilon, noise.cap, m) for m in (0, 1)]
+    numbers = {"wide_epsilon": noise.wide_epsilon, "narrow_epsilon": noise.narrow_epsilon, "cap": noise.cap}
+    tops = [capped_sum_upper_tail(margin, **numbers) for margin in (0, 1)]
     with_user, without = (
         {(n,): (1 - top) ** n * top for n in range(1000)} | {(1000,): (1 - top) ** 1000} for top in tops
     )

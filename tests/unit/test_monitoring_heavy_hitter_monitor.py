@@ -208,7 +208,7 @@ def test_windows_close_once_and_in_order() -> None:
     before = state.budgets.to_cells()
     for window in (5, 4, 0, -1):
         with pytest.raises(
-            ValueError, match=rf"window {window} cannot be closed: open are 6 \.\. {SCHEDULE.horizon - 1}"
+            ValueError, match=rf"window {window} cannot be closed: the open windows are 6 \.\. {SCHEDULE.horizon - 1}"
         ):
             _close(window, state)
     assert state.next_window == 6

@@ -1,4 +1,4 @@
-"""Packed arrays and runs of rows."""
+"""Packed arrays and groups of equal rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitoring.equal_rows import run_slices, run_starts
+from dp_transforms.monitoring.equal_rows import group_slices, group_starts
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.packed_arrays import pack_arrays, unpack_arrays
@@ -26,7 +26,7 @@ def test_packed_arrays_round_trip(shapes: list[tuple[str, int]]) -> None:
 
 
 def test_foreign_bytes_are_refused() -> None:
-    with pytest.raises(ValueError, match="no packed arrays of this version"):
+    with pytest.raises(ValueError, match="not packed arrays of this version"):
         unpack_arrays(b"SHH0" + bytes(8))
     with pytest.raises(ValueError, match="not an EventBatch"):
         EventBatch.from_bytes(b"SHH1 and more")
@@ -34,14 +34,14 @@ def test_foreign_bytes_are_refused() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), max_size=12))
 @settings(deadline=None)
-def test_runs(rows: list[tuple[int, int]]) -> None:
+def test_groups_of_equal_rows(rows: list[tuple[int, int]]) -> None:
     columns = np.array(rows, dtype=np.int64).reshape(-1, 2)
-    slices = run_slices(columns[:, 0], columns[:, 1])
+    slices = group_slices(columns[:, 0], columns[:, 1])
     assert [rows[part] for part in slices] == [[*group] for _, group in itertools.groupby(rows)]
-    assert run_starts(columns[:, 0], columns[:, 1]).tolist() == [part.start for part in slices]
+    assert group_starts(columns[:, 0], columns[:, 1]).tolist() == [part.start for part in slices]
 
 
-def test_labels_that_are_no_text_or_not_there_are_refused() -> None:
+def test_labels_that_are_not_text_or_not_there_are_refused() -> None:
     hashes, offsets = np.arange(4, dtype=np.uint64), np.array([0, 1, 3], dtype=np.uint32)
 
     def labels_of(text: bytes, offsets: npt.NDArray[np.uint32] = offsets) -> list[str]:

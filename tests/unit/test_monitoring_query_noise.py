@@ -14,8 +14,9 @@ from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.query_noise import SingleNoise, digests_of_groups
 from dp_transforms.monitoring.user_budgets import UserBudgets
 from dp_transforms.monitoring.window_queries import WindowQueries
-from tests.oracle import _integer, _SingleNoise
-from tests.unit.test_core_against_oracle import SECRET, monitor_settings
+from tests.helpers.core_runs import monitor_settings
+from tests.helpers.oracle import _integer, _SingleNoise
+from tests.helpers.small_runs import SECRET
 
 ONE = 1 << 128
 

@@ -90,5 +90,5 @@ def test_two_million_users_in_small_cells() -> None:
 
 
 def test_cells_cannot_be_anything_else() -> None:
-    with pytest.raises(ValueError, match="no packed arrays"):
+    with pytest.raises(ValueError, match="not packed arrays"):
         UserBudgets([b"something else"])

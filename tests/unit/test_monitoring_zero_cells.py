@@ -16,6 +16,7 @@ from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.query_noise import digests_of_groups
 from dp_transforms.window_schedule import WindowSchedule
+from tests.helpers.cells import cells_by_label
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
 Cells = dict[tuple[int, str], list[int]]  # (window, item) -> users
@@ -42,16 +43,6 @@ def cells_of(part: dict[tuple[int, str], set[int]]) -> ItemHolders:
     )
 
 
-def content(cells: ItemHolders) -> list[tuple[tuple[int, str], list[int]]]:
-    labels = cells.table.labels.to_pylist()
-    return [
-        ((window, labels[item]), sorted(cells.holders[low:high].tolist()))
-        for window, item, (low, high) in zip(
-            cells.windows.tolist(), cells.items.tolist(), itertools.pairwise(cells.splits.tolist()), strict=True
-        )
-    ]
-
-
 def ordered(cells: Cells) -> list[tuple[tuple[int, str], list[int]]]:
     return sorted(cells.items(), key=lambda entry: (entry[0][0], hash_of(entry[0][1])))
 
@@ -70,14 +61,16 @@ def test_merging_and_cutting_cells_of_which_some_have_no_holders(
         for place, users in part.items():
             expected[place] = sorted([*expected.get(place, []), *users])
     merged = ItemHolders.merge([ItemHolders.from_bytes(cells_of(part).to_bytes()) for part in parts])
-    assert content(merged) == ordered(expected)
-    assert content(ItemHolders.from_bytes(merged.to_bytes())) == ordered(expected)
-    by_shard = [entry for _, cells in merged.shard_by_item(shards) for entry in content(cells)]
+    assert cells_by_label(merged) == ordered(expected)
+    assert cells_by_label(ItemHolders.from_bytes(merged.to_bytes())) == ordered(expected)
+    by_shard = [entry for _, cells in merged.shard_by_item(shards) for entry in cells_by_label(cells)]
     assert sorted(by_shard) == sorted(expected.items())
     for window, part in merged.by_window():
-        assert content(merged.select_range(part)) == [entry for entry in ordered(expected) if entry[0][0] == window]
+        assert cells_by_label(merged.select_range(part)) == [
+            entry for entry in ordered(expected) if entry[0][0] == window
+        ]
     odd = np.arange(1, len(merged), 2)
-    assert content(merged.select(odd)) == ordered(expected)[1::2]
+    assert cells_by_label(merged.select(odd)) == ordered(expected)[1::2]
 
 
 @given(st.lists(st.integers(0, 3), max_size=12))
@@ -113,6 +106,6 @@ def test_the_front_passes_every_cell_that_nobody_holds() -> None:
             domain_size=5,
         )
         part = {(window, item): {1} if item in "ab" else set() for window in range(4) for item in "abcd"}
-        passed = {place for place, _ in content(find_candidates(cells_of(part), chosen, KEYS))}
+        passed = {place for place, _ in cells_by_label(find_candidates(cells_of(part), chosen, KEYS))}
         assert passed >= {place for place, users in part.items() if not users}
         assert (passed == set(part)) == (release == "kms21")

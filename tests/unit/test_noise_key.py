@@ -19,7 +19,11 @@ from apache_beam.utils.secret import RawSecret
 from dp_transforms.beam.load_noise_key import FreshKey, KeyFile, resolve_noise_key
 
 KEY = bytes(range(100, 140))
-DATAFLOW = ["--project=some-project", "--region=r", "--temp_location=gs://some/t", "--staging_location=gs://some/s"]
+# A dry run: else Beam asks Google over the network about the bucket, for minutes where there is none.
+DATAFLOW = [
+    *("--project=some-project", "--region=r", "--temp_location=gs://some/t", "--staging_location=gs://some/s"),
+    "--dry_run=true",
+]
 ROOT = pathlib.Path(__file__).parents[2]
 
 

@@ -20,8 +20,8 @@ from dp_transforms.event_streams.partition_poller import PartitionPoller, Step
 from dp_transforms.event_streams.partition_progress import CLOCK_END, PartitionProgress, StreamClock
 from dp_transforms.event_streams.stream_source import Polled
 from dp_transforms.monitoring.user_pairs import UserPairs
-from tests.memory_stream import BROKEN, Arrival, MemoryPartition
-from tests.pipeline_helpers import MICROS, SECRET, START, settings_of, small_plan
+from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition
+from tests.helpers.small_runs import MICROS, SECRET, START, settings_of, small_plan
 
 PLAN = small_plan(8, sliding=2)
 HELD = settings_of(PLAN)

@@ -13,13 +13,13 @@ import pytest
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams import partition_poller
 from dp_transforms.event_streams.log_folder import LogFolder
-from dp_transforms.event_streams.partition_poller import Message, PartitionPoller, announced
+from dp_transforms.event_streams.partition_poller import PartitionPoller
 from dp_transforms.event_streams.partition_progress import CLOCK_END, StreamClock
 from dp_transforms.event_streams.stream_source import Polled, StreamError
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.user_pairs import UserPairs
-from tests.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader
-from tests.pipeline_helpers import SECRET, settings_of, small_plan
+from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader
+from tests.helpers.small_runs import SECRET, settings_of, small_plan
 
 MICROS = 1_000_000
 PLAN = small_plan(12)
@@ -223,8 +223,3 @@ def test_the_state_of_another_run_stream_or_plan_is_refused(other: dict[str, str
     changed = PartitionPoller(dataclasses.replace(held, **other), *arguments, domain=None, confirm=False)
     with pytest.raises(StreamError, match="a run with another plan, clock, stream, run id"):
         changed.restore(stored)
-
-
-def test_the_last_message_announces_all_and_none_is_one_without_content() -> None:
-    assert announced([]) == [Message(1, b"")]
-    assert announced([b"a", b"b", b"c"]) == [Message(0, b"a"), Message(0, b"b"), Message(3, b"c")]

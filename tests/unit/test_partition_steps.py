@@ -9,9 +9,9 @@ import pytest
 from dp_transforms.event_streams.partition_poller import PartitionPoller
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.rejected_events import RejectedEvents
-from tests.memory_stream import BROKEN, Arrival, MemoryPartition
-from tests.pipeline_helpers import SECRET, settings_of, small_plan
-from tests.unit.test_partition_progress import CLOCK, MICROS, SHARDS, at
+from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition
+from tests.helpers.partition_records import CLOCK, MICROS, SHARDS, at
+from tests.helpers.small_runs import SECRET, settings_of, small_plan
 
 
 def poller_of(plan, *, confirm=True, clock=CLOCK):

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks, json_lines
+from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks, json_decoder
 from dp_transforms.event_streams import record_formats
 from dp_transforms.event_streams.record_formats import RecordDecoder, record_decoder, schema_fingerprint
-from tests.unit.event_files_oracle import SECRET, avro_schema, expected, read_chunks
+from tests.helpers.event_files_oracle import SECRET, avro_schema, expected, read_chunks
 
 TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000
@@ -124,14 +124,14 @@ def test_what_a_decoder_has_read_before_changes_nothing(
 
 def test_an_odd_json_value_among_many_slows_only_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     slow_lines = 0
-    read_one_by_one = json_lines.read_one_by_one
+    read_one_by_one = json_decoder.read_one_by_one
 
     def counted(lines: list[bytes], fields: EventFields) -> object:
         nonlocal slow_lines
         slow_lines += len(lines)
         return read_one_by_one(lines, fields)
 
-    monkeypatch.setattr(json_lines, "read_one_by_one", counted)
+    monkeypatch.setattr(json_decoder, "read_one_by_one", counted)
     good = [b'{"user":"%d","item":"i","timestamp":"2017-10-01T03:00:00Z"}' % n for n in range(20_000)]
     decoder = _json_decoder()
     for odd in ({}, {0: SECRET.encode(), 7_777: GOOD[:-1] + b',"x":NaN}'}, {}):  # the first one: among those looked at
@@ -152,7 +152,7 @@ def test_an_odd_json_value_among_many_slows_only_its_neighbours(monkeypatch: pyt
 @pytest.mark.parametrize("few", [0, 1_000])
 def test_each_json_value_counts_as_one(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     monkeypatch.setattr(record_formats, "_FEW_LINES", few)
-    monkeypatch.setattr(record_formats, "MAX_LINE_BYTES", 500)
+    monkeypatch.setattr(record_formats, "MAX_VALUE_BYTES", 500)
     folded = json.dumps({"user": "u", "item": "i", "timestamp": TIME}, indent=2).encode()
     values = [
         None,
@@ -333,7 +333,7 @@ def test_an_avro_value_of_the_largest_size_is_read_and_a_larger_one_says_so(monk
         written = io.BytesIO()
         fastavro.schemaless_writer(written, schema, {"user": user, "item": "i", "timestamp": MICROS})
         values.append(written.getvalue())
-    monkeypatch.setattr(record_formats, "MAX_BLOCK_BYTES", len(values[0]))
+    monkeypatch.setattr(record_formats, "MAX_VALUE_BYTES", len(values[0]))
     events, rejected = _decode(record_decoder("avro", EventFields(), json.dumps(schema)), values)
     assert events == [("u", "i", MICROS)]
     assert rejected == {record_formats.TOO_LARGE: [2]}

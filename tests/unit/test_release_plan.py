@@ -17,25 +17,10 @@ from dp_transforms.accounting.charging_game import charging_game_delta, charging
 from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
 from dp_transforms.accounting.release_modes import RELEASE_MODES
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.item_domain import ItemDomain
 from dp_transforms.noise_distribution import upper_tail
 from dp_transforms.window_schedule import WindowSchedule
-from tests.unit.plan_files import changed_plan
-
-START = 1_506_826_800  # 2017-10-01T03:00:00Z
-HOURLY = WindowSchedule.fixed(START, START + 384 * 3600, 3600)
-
-
-def _plan(**changes: Any) -> ReleasePlan:
-    options: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, **changes}
-    return ReleasePlan.calibrate(**options)
-
-
-LABELS = _plan()
-COUNTS = _plan(release="counts")
-KMS21 = _plan(release="kms21")
-DOMAIN = ItemDomain.of_ids([f"item-{number}" for number in range(1000)])
-IN_DOMAIN = _plan(domain=DOMAIN)
+from tests.helpers.calibrated_plans import COUNTS, DOMAIN, IN_DOMAIN, KMS21, LABELS, START, calibrated_plan
+from tests.helpers.plan_files import changed_plan
 
 
 def test_hourly_example() -> None:
@@ -53,7 +38,7 @@ def test_hourly_example() -> None:
 def test_every_share_is_kept_and_nothing_is_wasted(
     release: str, accountant: str, epsilon: float, delta: float, hits: int
 ) -> None:
-    plan = _plan(epsilon=epsilon, delta=delta, hits_per_user=hits, release=release, accountant=accountant)
+    plan = calibrated_plan(epsilon=epsilon, delta=delta, hits_per_user=hits, release=release, accountant=accountant)
     shares = (plan.delta_accounting, plan.delta_open, plan.delta_sampling, plan.delta_hash)
     assert delta * (1 - 1e-9) <= math.fsum(shares) <= delta
     mode = RELEASE_MODES[release]
@@ -79,9 +64,9 @@ def test_smallest_safe_threshold(epsilon_per_query: float, delta_open: float) ->
 
 def test_threshold_by_choice() -> None:
     with pytest.raises(ValueError, match=r"threshold must be >= 490, .* got 489\. Use 490"):
-        _plan(threshold=489)
-    assert _plan(threshold=490) == LABELS
-    higher = _plan(threshold=1000)
+        calibrated_plan(threshold=489)
+    assert calibrated_plan(threshold=490) == LABELS
+    higher = calibrated_plan(threshold=1000)
     assert higher.threshold == 1000
     assert higher.delta_open < LABELS.delta_open / 1000
     assert higher.epsilon_per_query > LABELS.epsilon_per_query  # the freed share buys less noise
@@ -89,22 +74,22 @@ def test_threshold_by_choice() -> None:
 
 def test_sliding_windows_count_each() -> None:
     sliding = WindowSchedule(START, START + 384 * 3600, 3600, 900)
-    plan = _plan(schedule=sliding)
+    plan = calibrated_plan(schedule=sliding)
     assert plan.queries_per_user == 3 * (384 * 4 + 3)
     assert plan.threshold > LABELS.threshold
     assert f"{sliding.horizon:,} windows" in plan.guarantee
 
 
 def test_more_budget_never_means_more_noise() -> None:
-    scales = [_plan(epsilon=e).noise_scale for e in (0.5, 1.0, 2.0, 4.0, 8.0)]
+    scales = [calibrated_plan(epsilon=e).noise_scale for e in (0.5, 1.0, 2.0, 4.0, 8.0)]
     assert scales == sorted(scales, reverse=True)
-    scales = [_plan(delta=d).noise_scale for d in (1e-10, 1e-9, 1e-7, 1e-4)]
+    scales = [calibrated_plan(delta=d).noise_scale for d in (1e-10, 1e-9, 1e-7, 1e-4)]
     assert scales == sorted(scales, reverse=True)
-    scales = [_plan(hits_per_user=h).noise_scale for h in (1, 2, 5, 20)]
+    scales = [calibrated_plan(hits_per_user=h).noise_scale for h in (1, 2, 5, 20)]
     assert scales == sorted(scales)
-    thresholds = [_plan(max_items_per_user=items).threshold for items in (1, 3, 10, 100)]
+    thresholds = [calibrated_plan(max_items_per_user=items).threshold for items in (1, 3, 10, 100)]
     assert thresholds == sorted(thresholds)
-    scales = [_plan(accountant=a).noise_scale for a in ("game", "exact_tail", "closed_form")]
+    scales = [calibrated_plan(accountant=a).noise_scale for a in ("game", "exact_tail", "closed_form")]
     assert scales == sorted(scales)
 
 
@@ -121,7 +106,8 @@ def test_smallest_detectable() -> None:
 
 
 @pytest.mark.parametrize(
-    "plan", [LABELS, COUNTS, _plan(hits_per_user=40, accountant="closed_form"), _plan(hits_per_user=1)]
+    "plan",
+    [LABELS, COUNTS, calibrated_plan(hits_per_user=40, accountant="closed_form"), calibrated_plan(hits_per_user=1)],
 )
 def test_epsilon_after_hits(plan: ReleasePlan) -> None:
     running = plan.epsilon_after_hits
@@ -140,21 +126,28 @@ def test_epsilon_after_hits(plan: ReleasePlan) -> None:
 
 @pytest.mark.parametrize("accountant", ["game", "closed_form"])
 def test_epsilon_after_hits_where_delta_alone_covers_the_first(accountant: str) -> None:
-    plan = _plan(epsilon=0.05, delta=0.3, hits_per_user=20, accountant=accountant)
+    plan = calibrated_plan(epsilon=0.05, delta=0.3, hits_per_user=20, accountant=accountant)
     running = plan.epsilon_after_hits
     assert len(running) == 20
     assert 0 < running[0] <= running[-1] <= plan.epsilon
 
 
 def test_json_round_trip() -> None:
-    for plan in (LABELS, COUNTS, KMS21, IN_DOMAIN, _plan(threshold=600), _plan(accountant="exact_tail")):
+    for plan in (
+        LABELS,
+        COUNTS,
+        KMS21,
+        IN_DOMAIN,
+        calibrated_plan(threshold=600),
+        calibrated_plan(accountant="exact_tail"),
+    ):
         again = ReleasePlan.from_json(plan.to_json())
         assert again == plan
         assert again.fingerprint == plan.fingerprint
         assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301
     assert len(LABELS.fingerprint) == 64
     assert LABELS.fingerprint != COUNTS.fingerprint
-    assert _plan(epsilon=2).fingerprint == LABELS.fingerprint
+    assert calibrated_plan(epsilon=2).fingerprint == LABELS.fingerprint
     LABELS.epsilon_after_hits  # noqa: B018 - a cached value is no part of the plan
     assert ReleasePlan.from_json(LABELS.to_json()) == LABELS
 
@@ -178,8 +171,8 @@ def test_json_round_trip() -> None:
         ({"delta_open": -1e-10}, "delta_open must lie strictly"),
         ({"epsilon": -1.0}, "epsilon must be > 0"),
         ({"epsilon": "2"}, "epsilon must be a number"),
-        ({"epsilon_per_query": math.nan}, "the plan holds NaN or an infinity"),
-        ({"delta": math.inf}, "the plan holds NaN or an infinity"),
+        ({"epsilon_per_query": math.nan}, "the plan contains NaN or an infinity"),
+        ({"delta": math.inf}, "the plan contains NaN or an infinity"),
         ({"threshold": 490.5}, "threshold must be a whole number"),
         ({"hits_per_user": True}, "hits_per_user must be a whole number"),
         ({"release": "histogram"}, "release must be one of"),
@@ -227,7 +220,7 @@ def test_a_longer_schedule_is_refused() -> None:
 def test_a_plan_that_was_changed_by_hand_is_refused(changes: dict[str, Any]) -> None:
     if "fingerprint" not in changes:
         assert ReleasePlan.from_json(changed_plan(LABELS, **changes)) != LABELS
-    with pytest.raises(ValueError, match="not as `shh plan` wrote it: its fingerprint does not fit"):
+    with pytest.raises(ValueError, match="was changed after `shh plan` wrote it: the fingerprint is wrong"):
         ReleasePlan.from_json(json.dumps({**json.loads(LABELS.to_json()), **changes}))
 
 
@@ -244,7 +237,7 @@ def test_a_field_that_is_named_twice_is_refused(name: str) -> None:
     value = json.dumps(json.loads(text)[name])
     twice = text.replace(f'"{name}": {value}', f'"{name}": 7, "{name}": {value}', 1)
     assert json.loads(twice) == json.loads(text), "the standard parser takes the last one"
-    with pytest.raises(ValueError, match=f"the plan names '{name}' twice"):
+    with pytest.raises(ValueError, match=f"the plan has the field '{name}' twice"):
         ReleasePlan.from_json(twice)
     inner = text.replace('"slide_seconds"', '"slide_seconds": 1, "slide_seconds"')
     with pytest.raises(ValueError, match="'slide_seconds' twice"):
@@ -313,7 +306,7 @@ def test_more_noise_than_needed_is_allowed() -> None:
 )
 def test_bad_parameters_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        _plan(**changes)
+        calibrated_plan(**changes)
 
 
 def test_a_plan_is_frozen() -> None:
@@ -352,7 +345,7 @@ def _sampling_share(plan: ReleasePlan, epsilon_of_noise: float) -> Decimal:
 @pytest.mark.parametrize("release", ["labels", "counts", "kms21"])
 def test_the_share_of_sampling(release: str, domain: Any) -> None:
     """Calibrated for the widest noise that can be sampled; refused where it is less than the plan's own noise takes."""
-    plan = _plan(release=release, domain=domain, epsilon=1.5)
+    plan = calibrated_plan(release=release, domain=domain, epsilon=1.5)
     is_kms21 = release == "kms21"
     close = Fraction(1, 10**11)  # the zero items of a thousand are a 10^-8 part of the widest noise of kms21
     calibrated = Fraction(_sampling_share(plan, 1e-8 if is_kms21 else 1e-4))

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.accounting.threshold_monitor import ThresholdMonitorAccountant
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.noise_distribution import capped_sum_upper_tail, upper_tail
 from dp_transforms.window_schedule import WindowSchedule
-from tests.unit.plan_files import changed_plan
-from tests.unit.test_release_plan import DOMAIN, IN_DOMAIN, KMS21, LABELS, _plan
+from tests.helpers.calibrated_plans import DOMAIN, IN_DOMAIN, KMS21, LABELS, calibrated_plan
+from tests.helpers.plan_files import changed_plan
 
 # ---------------------------------------------------------------------------------------------------------------------
 # kms21
@@ -23,44 +23,52 @@ from tests.unit.test_release_plan import DOMAIN, IN_DOMAIN, KMS21, LABELS, _plan
 def test_kms21_needs_nearly_four_orders_of_magnitude_more_noise() -> None:
     assert (KMS21.hits_per_user, KMS21.zone_width, KMS21.accountant) == (20, 0, "threshold_monitor")
     assert 4000 < KMS21.noise_scale / LABELS.noise_scale < 10_000
-    known = _plan(epsilon=1.0, delta=1e-6, release="kms21", hits_per_user=50)
+    known = calibrated_plan(epsilon=1.0, delta=1e-6, release="kms21", hits_per_user=50)
     assert known.noise_scale == pytest.approx(350_200, rel=0.01)  # half of delta is for the open domain
+
+
+def _capped_sum(plan: ReleasePlan) -> dict[str, Any]:
+    return {
+        "wide_epsilon": plan.wide_epsilon_per_query,
+        "narrow_epsilon": plan.epsilon_per_query,
+        "cap": plan.noise_cap,
+    }
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"hits_per_user": 1}, {"hits_per_user": 3000, "epsilon": 8.0}, {"domain": DOMAIN}]
 )
 def test_kms21_keeps_every_share(changes: dict[str, Any]) -> None:
-    plan = _plan(release="kms21", **changes)
+    plan = calibrated_plan(release="kms21", **changes)
     shares = (plan.delta_accounting, plan.delta_open, plan.delta_sampling, plan.delta_hash)
     assert plan.delta * (1 - 1e-9) <= math.fsum(shares) <= plan.delta
-    noise = (plan.wide_epsilon_per_query, plan.epsilon_per_query, plan.noise_cap)
-    proof = ThresholdMonitorAccountant(*noise, plan.hits_per_user)
+    noise = _capped_sum(plan)
+    proof = ThresholdMonitorAccountant(**noise, hits=plan.hits_per_user)
     assert 0.9 * plan.delta_accounting < proof.delta(plan.epsilon) <= plan.delta_accounting
     wrong, allowed, at = (3 * 384, plan.delta_open, 1) if plan.delta_open else (1000 * 384, 0.05, 0)
-    assert wrong * capped_sum_upper_tail(*noise, plan.threshold - at) <= allowed
-    assert wrong * capped_sum_upper_tail(*noise, plan.threshold - at - 1) > allowed
+    assert wrong * capped_sum_upper_tail(plan.threshold - at, **noise) <= allowed
+    assert wrong * capped_sum_upper_tail(plan.threshold - at - 1, **noise) > allowed
 
 
 def test_what_kms21_detects() -> None:
-    noise = (KMS21.wide_epsilon_per_query, KMS21.epsilon_per_query, KMS21.noise_cap)
+    noise = _capped_sum(KMS21)
     for probability in (0.01, 0.5, 0.95):
         count = KMS21.smallest_detectable(probability)
-        assert capped_sum_upper_tail(*noise, KMS21.threshold - count) >= probability * (1 - 1e-9)
-        assert capped_sum_upper_tail(*noise, KMS21.threshold - count + 1) < probability * (1 + 1e-9)
+        assert capped_sum_upper_tail(KMS21.threshold - count, **noise) >= probability * (1 - 1e-9)
+        assert capped_sum_upper_tail(KMS21.threshold - count + 1, **noise) < probability * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("hits", [1, 20, 700])
 def test_the_running_figure_of_kms21_is_the_same_monitor_cut_at_fewer_hits(hits: int) -> None:
-    plan = _plan(release="kms21", hits_per_user=hits)
+    plan = calibrated_plan(release="kms21", hits_per_user=hits)
     running = plan.epsilon_after_hits
     assert len(running) == hits
     assert list(running) == sorted(running)
     assert running[-1] <= plan.epsilon
-    noise = (plan.wide_epsilon_per_query, plan.epsilon_per_query, plan.noise_cap)
+    noise = _capped_sum(plan)
     for cut in {1, 2, min(hits, 70), hits // 2, hits} - {0}:
         if cut <= hits:
-            delta = ThresholdMonitorAccountant(*noise, cut).delta(running[cut - 1])
+            delta = ThresholdMonitorAccountant(**noise, hits=cut).delta(running[cut - 1])
             assert delta <= plan.delta_accounting * (1 + 1e-9)
 
 
@@ -98,7 +106,10 @@ def test_a_known_domain_gives_all_of_delta_to_the_accountant() -> None:
     assert (IN_DOMAIN.domain_size, IN_DOMAIN.domain_fingerprint) == (1000, DOMAIN.fingerprint)
     assert IN_DOMAIN.domain is not None
     assert LABELS.domain is None
-    assert IN_DOMAIN.fingerprint != _plan(domain=ItemDomain.of_ids([f"other-{n}" for n in range(1000)])).fingerprint
+    assert (
+        IN_DOMAIN.fingerprint
+        != calibrated_plan(domain=ItemDomain.of_ids([f"other-{n}" for n in range(1000)])).fingerprint
+    )
 
 
 @pytest.mark.parametrize("release", ["labels", "counts"])
@@ -108,7 +119,7 @@ def test_the_default_threshold_hides_items_that_nobody_holds(release: str, size:
         fingerprint = "0" * 64
 
     Declared.size = size  # type: ignore[attr-defined]
-    plan = _plan(release=release, domain=Declared)
+    plan = calibrated_plan(release=release, domain=Declared)
     expected = size * 384 * upper_tail(plan.epsilon_per_query, plan.threshold)
     assert plan.expected_false_reports == pytest.approx(expected)
     assert expected <= 0.05
@@ -116,7 +127,7 @@ def test_the_default_threshold_hides_items_that_nobody_holds(release: str, size:
 
 
 def test_every_threshold_is_safe_in_a_known_domain() -> None:
-    lowest = _plan(domain=DOMAIN, threshold=1)
+    lowest = calibrated_plan(domain=DOMAIN, threshold=1)
     assert lowest.epsilon_per_query == IN_DOMAIN.epsilon_per_query
     assert lowest.expected_false_reports == pytest.approx(1000 * 384 * upper_tail(lowest.epsilon_per_query, 1))
     assert LABELS.expected_false_reports == 0
@@ -129,7 +140,7 @@ def test_too_many_false_reports_are_refused(windows: int, size: int, threshold: 
 
     Declared.size = size  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=rf"threshold = {threshold} would publish about .* items .* Raise it"):
-        _plan(schedule=WindowSchedule.fixed(0, windows, 1), domain=Declared, threshold=threshold)
+        calibrated_plan(schedule=WindowSchedule.fixed(0, windows, 1), domain=Declared, threshold=threshold)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.monitoring.window_report import (
     ABOVE,
     BETWEEN,
@@ -24,12 +25,13 @@ from dp_transforms.monitoring.window_report import (
 from dp_transforms.report_files import (
     HEADER_KEY,
     ReportFileError,
+    ReportHeader,
     decode_report,
     encode_report,
     report_format,
     write_report_file,
 )
-from tests.unit.report_samples import (
+from tests.helpers.report_samples import (
     ENDINGS,
     HEADER,
     IN_ORDER,
@@ -40,6 +42,7 @@ from tests.unit.report_samples import (
     report,
     written,
 )
+from tests.helpers.small_runs import small_plan
 
 
 @pytest.mark.parametrize("ending", [*ENDINGS, "json", "ndjson", "pq", "AVRO"])
@@ -48,6 +51,13 @@ def test_what_is_written_is_read_sorted_by_stream_and_window(tmp_path, ending):
     assert header == HEADER
     assert reports == IN_ORDER
     assert reports != REPORTS  # the order is the writer's work, not the test's
+
+
+def test_the_header_of_a_plan_carries_its_guarantee_and_all_of_its_fields():
+    plan = small_plan()
+    header = ReportHeader.of_plan(plan, run_id="run-1", stream="news")
+    assert (header.run_id, header.stream, header.guarantee) == ("run-1", "news", plan.guarantee)
+    assert ReleasePlan.from_json(json.dumps(header.plan)) == plan
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

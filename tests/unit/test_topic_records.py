@@ -7,7 +7,7 @@ import pytest
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.report_files import ReportFileError
 from dp_transforms.report_streams.topic_records import RECORD_FORMATS, TopicRecord, decode_record, encode_record
-from tests.unit.report_samples import COUNTS, HEADER, LABELS
+from tests.helpers.report_samples import COUNTS, HEADER, LABELS
 
 RECORDS: tuple[TopicRecord, ...] = (HEADER, LABELS, COUNTS, RunEnded("news", 24, reports=2))
 

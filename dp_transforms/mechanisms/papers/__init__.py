@@ -1,10 +1,17 @@
-"""Mechanisms of the papers, each usable alone on plain numbers and numpy arrays. The pipeline runs none of them.
+"""Mechanisms of the papers: a library. Each is used alone, on plain numbers and numpy arrays.
+
+The pipeline runs none of them. It has code of its own for the same algorithms, on columns and with keyed noise:
+``ThresholdMonitorEvolvingDoFn`` runs `monitoring.heavy_hitter_monitor` in every release mode. In mode ``kms21`` that is
+the algorithm of `threshold_monitor` here, in ``counts`` that of `individual_charging`, in ``labels`` the latter with a
+zone.
+
+Prices are in `dp_transforms.accounting`: `charging_game`, `target_charging`, `mixed_charging`, `kms21_accountant`.
 
 Shared by all:
 noise_source        where randomness comes from: exact draws from a secret key
 query               the one definition of a query: integers on a grid, and how much one user changes them
 exponential_mechanism  one candidate of many, the likelier the higher its whole score
-halting             what a mechanism does that has given all it may give
+halting             the exception of a mechanism whose budget is used up
 sparse_vector       AboveThreshold, Sparse and NumericSparse: which queries of a stream are above a threshold
 threshold_monitor   ThresholdMonitor and ThresholdMonitorEvolving: tests that never halt; users pay only for "top"
 individual_charging  the same with one noise and published values: the sparse vector technique charged to users
@@ -16,7 +23,7 @@ small_database      SmallDB: a database of a few records that answers a known se
 marginals           k-way marginals as linear queries
 synthetic_data      the distribution that these publish, and how it learns
 private_computation what target charging runs: noisy answers, tests and zones, and their targets
-target_charging     many private computations, of which only those are paid for that hit their target
+target_charging     many private computations; only those whose result hits its target are paid for
 conditional_release one private draw that is kept, and published once its condition holds
 selection           the best k of many private results, each candidate run once, for the price of k
 boundary_wrapper    private classifiers that pay only where they are unsure

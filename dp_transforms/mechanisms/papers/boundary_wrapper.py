@@ -1,7 +1,7 @@
 """Pay only for uncertain answers: a boundary outcome for classifiers ([CL23] section 2.7, appendices E and F).
 
-`BoundaryWrapper` needs the probabilities of all outcomes, so it wraps a `FiniteMechanism`. `TwoRuns` needs nothing but
-the computation.
+`BoundaryWrapper` needs the probabilities of all outcomes, so it wraps a `FiniteMechanism`. `TwoRuns` needs only the
+computation.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class FiniteMechanism:
     """A private choice among finitely many outcomes whose probabilities are known: whole weights, drawn exactly.
 
     Guarantee: epsilon-DP. Condition: for neighbouring data the probability of each outcome, its share of the weights,
-    changes by a factor of at most e^epsilon. `exponential_choice` keeps to it up to a total variation below 2^-127 a
+    changes by a factor of at most e^epsilon. For `exponential_choice` this holds up to a total variation below 2^-127 a
     call, since its weights are rounded.
 
-    outcomes: declared, in this order. weights(data): one whole number >= 0 for each outcome; a pure and total function,
-    for an exception that depends on the data publishes something (`TargetCharging` charges it).
+    outcomes: declared, in this order. weights(data): one whole number >= 0 for each outcome. It must be pure and total:
+    an exception that depends on the data publishes something (`TargetCharging` charges it).
 
     >>> from dp_transforms.mechanisms.papers.noise_source import SecretNoise
     >>> votes = FiniteMechanism(("yes", "no"), lambda yes: [yes + 10, 110 - yes], epsilon=0.1)
@@ -45,14 +45,14 @@ class FiniteMechanism:
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
         if not isinstance(self.outcomes, tuple) or not 1 <= len(set(self.outcomes)) == len(self.outcomes):
-            raise ValueError(f"outcomes must be a tuple of one or more different ones, got {self.outcomes!r}.")
+            raise ValueError(f"outcomes must be a tuple of one or more, all different, got {self.outcomes!r}.")
         if None in self.outcomes or BOUNDARY in self.outcomes:
             raise ValueError(f"None and {BOUNDARY!r} cannot be outcomes. Rename them.")
 
     def checked_weights(self, data: Any) -> list[int]:
         weights = list(self.weights(data))
         if len(weights) != len(self.outcomes):
-            raise ValueError(f"there must be {len(self.outcomes)} weights, one for each outcome, not more or fewer.")
+            raise ValueError(f"there must be {len(self.outcomes)} weights, exactly one for each outcome.")
         return weights
 
     def run(self, data: Any, noise: NoiseSource) -> Hashable:
@@ -178,5 +178,5 @@ class _Differ:
 
     def probability(self, computation: PrivateComputation) -> float:
         if computation != self.twice:
-            raise ValueError("this is the target of other two runs. Use the target of these.")
+            raise ValueError("this is the target of another TwoRuns. Use the target of this one.")
         return not_prior_probability(self.twice.epsilon)

@@ -21,9 +21,9 @@ class ConditionalRelease:
     [CL23] Lemma 2.5 charges a hit of a later ask at 2 epsilon. That is not needed: each draw with all of its asks, in
     any order among other calls, is one epsilon-DP call (docs/mixed_charging.md section 3).
 
-    Condition: what a target holds is decided by published results alone. The draw is made at the first ask, and kept:
-    never draw again to widen a target. A target must be a pure and total function: where it raises may tell the result,
-    so an exception from it, or from the computation, is charged as a hit and ends it, as publishing does.
+    Condition: published results alone decide what a target contains. The draw is made at the first ask, and kept: never
+    draw again to widen a target. A target must be a pure and total function: where it raises may show the result, so an
+    exception from it, or from the computation, is charged as a hit and ends it, as publishing does.
 
     >>> from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer
     >>> from dp_transforms.mechanisms.papers.query import LinearQuery
@@ -51,13 +51,13 @@ class ConditionalRelease:
         """
         with self._lock:
             if self._published:
-                raise Halted("the result has been published, or paid for; there is nothing more to ask for.")
+                raise Halted("the result has been published, or an exception charged: nothing more will be published.")
             epsilon = self._computation.epsilon
             price = Price(epsilon, not_prior_probability(epsilon), 0.0 if self._asked else self._computation.delta)
             return self._charging.perform(price, lambda *given: self._run(target, *given), lambda r: r is not None)
 
     def _run(self, target: Callable[[Any], bool], data: Any, noise: NoiseSource) -> Any:
-        self._published = True  # until it is known that nothing was: an exception may tell as much as the result
+        self._published = True  # until it is known that nothing was: an exception may show as much as the result
         if not self._asked:
             self._result = self._computation.run(data, noise)
             self._asked = True

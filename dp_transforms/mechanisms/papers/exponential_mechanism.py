@@ -23,12 +23,12 @@ class ExponentialMechanism:
     Guarantee: epsilon-DP for one choice, for neighbouring data under which no score differs by more than
     `sensitivity_units` ([DR14] Theorem 3.10), up to a total variation below 2^-127 between what is drawn and that
     distribution. Condition: the candidates, their order and their number do not depend on the data. With probability
-    at least 1 - beta the score of the chosen one is above the best score minus `accuracy`. Computing the scores must
-    not raise depending on the data: an exception would publish something.
+    at least 1 - beta the score of the chosen one is above the best score minus `accuracy`. Whether computing the scores
+    raises must not depend on the data: an exception would publish something.
 
-    scores: whole numbers, in any unit. monotonic: set it where between neighbours no two scores move in opposite
-    directions (votes, of which a user adds one): the weights are then ``exp(epsilon score_i / sensitivity_units)``,
-    with the same guarantee, since numerator and normalisation move together.
+    scores: whole numbers, in any unit. monotonic: set it if between neighbours no two scores move in opposite
+    directions (votes, where a user adds one): the weights are then ``exp(epsilon score_i / sensitivity_units)``, with
+    the same guarantee, since numerator and normalisation move together.
 
     >>> from dp_transforms.mechanisms.papers.noise_source import SecretNoise
     >>> votes = ExponentialMechanism([40, 950, 10], epsilon=1.0, sensitivity_units=1)
@@ -93,6 +93,6 @@ def _check_scores(scores: Sequence[int]) -> list[int]:
     for score in scores:
         if not is_whole(score):
             raise ValueError(
-                f"scores must be whole numbers, got a {type(score).__name__}. Round them to a grid, as queries are."
+                f"scores must be whole numbers, got a {type(score).__name__}. Round them to a grid, as queries do."
             )
     return [int(score) for score in scores]

@@ -22,8 +22,8 @@ class IndividualCharging:
     Guarantee: target charging, (epsilon, delta)-DP for one user with all it ever contributes (neighbours: with and
     without the user), for any number of queries, each chosen after the answers before it: (epsilon, delta) is that of
     `dp_transforms.accounting.charging_game` at `epsilon_per_query`, `target_probability` and `hits`. Conditions: a
-    weight is at most 1, and depends on nothing but its user's own data and published answers; making a query does not
-    raise depending on the data; one thread at a time asks. A user that has paid `hits` is removed, which is done here.
+    weight is at most 1, and depends on nothing but its user's own data and published answers; whether making a query
+    raises does not depend on the data; one thread at a time asks. This object removes a user that has paid `hits`.
 
     users: how many; they are positions 0 .. users - 1 of every query's weights, 0 for a user that is absent.
     epsilon_per_query: the noise of a sum is discrete Laplace with ``epsilon_per_query / grid`` for each unit of
@@ -32,8 +32,8 @@ class IndividualCharging:
     ``above``, without a value, at no charge (`between_thresholds`).
 
     q, the probability of the target, is ``1 / (e^epsilon_per_query + 1)`` without a zone and, with one,
-    ``(1 - e^(-W epsilon_per_query / grid)) / (e^epsilon_per_query + 1)``. It holds for every weight in (0, 1], and no
-    larger one does. Proof: docs/mixed_charging.md, section 5. Source: [CL23] Algorithm 5, Theorem 2.10.
+    ``(1 - e^(-W epsilon_per_query / grid)) / (e^epsilon_per_query + 1)``. This q holds for every weight in (0, 1]; no
+    larger q does. Proof: docs/mixed_charging.md, section 5. Source: [CL23] Algorithm 5, Theorem 2.10.
 
     >>> stream = IndividualCharging(2000, hits=1, epsilon_per_query=0.5)
     >>> reports = [stream.ask(LinearQuery(np.arange(2000) % 2 == step % 2), threshold=500) for step in range(3)]
@@ -85,10 +85,10 @@ class IndividualCharging:
         return release._replace(noisy_count=int(release.noisy_count))
 
     def accuracy(self, queries: int, beta: float) -> float:
-        """An alpha such that, with probability at least 1 - beta, the first `queries` answers are all right up to it.
+        """An alpha up to which, with probability at least 1 - beta, the first `queries` answers are all right.
 
         All that are published have ``f >= threshold - alpha``, all others ``f <= threshold + alpha``, and noisy values
-        lie within alpha of f: the sum over those still there, on the grid. The threshold is the one rounded up.
+        lie within alpha of f: the sum over those not removed, on the grid. The threshold is the one rounded up.
         """
         check_whole("queries", queries, 1, 2**60)
         check_fraction("beta", beta)
@@ -98,7 +98,7 @@ class IndividualCharging:
         return units / self._grid
 
     def active(self) -> npt.NDArray[np.bool_]:
-        """bool[n]: who has paid less than `hits`. For tests and operators: not to be published."""
+        """bool[n]: who has paid less than `hits`. For tests and operators: do not publish it."""
         return self._counters.active()
 
     def _rule(self, threshold: int) -> ReleaseRule:

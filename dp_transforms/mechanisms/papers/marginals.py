@@ -1,4 +1,4 @@
-"""k-way marginals: what share of the records has all of a few yes-or-no attributes (linear queries over {0, 1}^d)."""
+"""k-way marginals: the share of records that have all of a few yes-or-no attributes (linear queries over {0, 1}^d)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Marginals:
         """int64[2^d]: how many records have each value. records: [n_records, d] of 0 and 1, or of booleans."""
         bits = np.asarray(records)
         if bits.ndim != 2 or bits.shape[1] != len(self.attributes) or not np.isin(bits, (0, 1)).all():
-            raise ValueError(f"records must be zeros and ones, [n, {len(self.attributes)}].")
+            raise ValueError(f"records must be zeros and ones of shape [n, {len(self.attributes)}].")
         values = bits.astype(np.int64) @ (1 << np.arange(len(self.attributes)))
         return np.bincount(values, minlength=self.universe)
 

@@ -4,8 +4,8 @@ Both variants keep a public distribution p over the universe, uniform at first, 
 to have a large error under it; a query with a small error costs nearly nothing. Answers are normalised: shares of the
 declared number of records, in [0, 1].
 
-Unit of privacy, for both: one record. Neighbours are histograms of which one has a record more, a record fewer, or
-another one instead; each changes ``sum f(x)`` by at most 1. `records` is public: it is declared, and never compared
+Unit of privacy, for both: one record. Neighbours are histograms that differ in one record: one more, one fewer, or
+another one instead. Each changes ``sum f(x)`` by at most 1. `records` is public: it is declared, and never compared
 with the data. Theorems on accuracy hold where it is the true number. What meets noise is ``f(D) - records f(p)`` in
 whole units of 1 / grid; only its public part, ``records f(p)``, is rounded, to the nearest unit.
 
@@ -57,15 +57,15 @@ class LinearAnswer(NamedTuple):
 class OnlineMultiplicativeWeights:
     """Answers one linear query after the other, each chosen as you like, from what was published before.
 
-    Guarantee: (epsilon, delta)-DP, for any number of queries. Only `NumericSparse` sees the data: it is asked for
-    ``f(D) - f(p)`` and then, if that is not above the threshold, for ``f(p) - f(D)``. Unit of privacy and meaning of
+    Guarantee: (epsilon, delta)-DP, for any number of queries. Only `NumericSparse` sees the data: its query is
+    ``f(D) - f(p)`` and then, if that is not above the threshold, ``f(p) - f(D)``. Unit of privacy and meaning of
     `records`: see the module. Accuracy: with at least `online_records_needed` records all of the first `queries`
     answers are within `accuracy` with probability 1 - beta, and it does not halt. Source: lecture 9, Online Private
     Multiplicative Weights, Theorem 5; [DR14] section 4.2.
 
-    histogram: int64[universe]. grid: of all queries. updates: how many there may be (default: `update_limit`; fewer
-    mean less noise, equally private, but the theorem is gone); after so many `ask` raises `Halted`. What was learned
-    stays: `synthetic` answers any query at no cost.
+    histogram: int64[universe]. grid: of all queries. updates: the most there may be (default: `update_limit`; fewer
+    mean less noise and equal privacy, but the theorem no longer holds). After the last one `ask` raises `Halted`. What
+    was learned stays: `synthetic` answers any query at no cost.
 
     >>> online = OnlineMultiplicativeWeights([90_000, 0, 0, 10_000], records=100_000, epsilon=1.0, accuracy=0.5)
     >>> answers = [online.ask(LinearQuery([1, 0, 0, 0])), online.ask(LinearQuery([1, 1, 0, 0]))]
@@ -90,7 +90,7 @@ class OnlineMultiplicativeWeights:
         self._grid = grid
         limit = update_limit(len(counts), accuracy)
         # Comparisons may be off by a/4: errors up to a pass, and those that lead to an update are above a/2. Values may
-        # be off by 3 a/4: they have more noise, and less is asked of them.
+        # be off by 3 a/4: they have more noise, and may.
         self._threshold, self._least_error, self._value_slack = accuracy * 3 / 4, accuracy / 2, accuracy * 3 / 4
         self._sparse = NumericSparse(
             counts,
@@ -106,12 +106,12 @@ class OnlineMultiplicativeWeights:
 
     @property
     def synthetic(self) -> SyntheticData:
-        """The distribution as it stands. Public, as every answer is."""
+        """The current distribution. Public, as every answer is."""
         return self._learner.synthetic
 
     @property
     def updates(self) -> int:
-        """How many there were so far. Public, as every answer is."""
+        """The number of updates so far. Public, as every answer is."""
         return self._sparse.tops
 
     @property
@@ -189,8 +189,8 @@ class OfflineMultiplicativeWeights:
     distribution is within `accuracy` with probability 1 - beta. Source: lecture 9, offline private multiplicative
     weights.
 
-    histogram: int64[universe]. queries: all on one grid. updates: rounds at most (default: `update_limit`; fewer leave
-    more budget to each, but the theorem is gone). It ends early once the worst error, measured, is small.
+    histogram: int64[universe]. queries: all on one grid. updates: the most rounds (default: `update_limit`; fewer leave
+    more budget to each, but the theorem no longer holds). It ends early once the worst error, measured, is small.
 
     >>> is_high, is_even = LinearQuery([0, 0, 1, 1]), LinearQuery([1, 0, 1, 0])
     >>> offline = OfflineMultiplicativeWeights(

@@ -1,7 +1,7 @@
 """The one source of noise of the mechanisms that run alone: exact draws, one after the other, from a secret key.
 
-A mechanism is given a `NoiseSource` and asks it for nothing but these three kinds of draw, so a test can put every
-possible outcome in its place. In the pipeline draws are keyed by what they are for instead (`randomness.StreamKeys`).
+A mechanism takes a `NoiseSource` and uses only its three kinds of draw, so a test can put every possible outcome in its
+place. The pipeline does not use this: there, each draw has a key of its own (`randomness.StreamKeys`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dp_transforms.noise_distribution import UNIFORM_BITS
 
 _FIRST_DRAWS, _MOST_DRAWS = 8, 256  # made at once for one epsilon: twice as many each time
 _EPSILONS_WAITING = 16
-_LARGEST_TABLE_SCALE = 100.0  # beyond, two short tables are made sooner than one long one
+_LARGEST_TABLE_SCALE = 100.0  # beyond, two short tables are faster to make than one long one
 _WORD = 1 << 64
 
 
@@ -44,14 +44,14 @@ class NoiseSource(Protocol):
 
 
 class SecretNoise:
-    """Draws from AES-256 in counter mode under a key that nobody else has.
+    """Draws from AES-256 in counter mode, with a key that nobody else has.
 
     Guarantee: no draw is handed out twice, also not to several threads; every draw is exact up to a total variation
     below 2^-90 (`noise_distribution.sampling_total_variation`).
 
-    key: None, the right choice, takes a fresh one from the operating system. A key given, of at least 32 bytes, is for
-    tests and for repeating a run on the same data. Whoever else knows it, from a script or an example, subtracts the
-    noise from what was published: all privacy is gone. So it is if a key is used twice on different data.
+    key: None, the right choice, takes a fresh one from the operating system. A key of your own, at least 32 bytes, is
+    for tests and for repeating a computation on the same data. Anybody who knows it, say from a script, can subtract
+    the noise from what was published: all privacy is gone. The same holds if a key is used twice on different data.
 
     A source belongs to the process that made it, and cannot be copied or pickled: its copy would repeat its draws. In
     another process, such as the child of a fork, each draw raises RuntimeError; make a new source there.
@@ -100,7 +100,7 @@ class SecretNoise:
                 waiting.next_count = min(2 * waiting.next_count, _MOST_DRAWS)
             self._waiting[epsilon] = waiting
             if len(self._waiting) > _EPSILONS_WAITING:
-                del self._waiting[next(iter(self._waiting))]  # never handed out: nothing is lost but time
+                del self._waiting[next(iter(self._waiting))]  # never handed out: only time is lost
             return waiting.draws.popleft()
 
     def bernoulli(self, probability: float) -> bool:
@@ -111,7 +111,7 @@ class SecretNoise:
     def choose(self, weights: Sequence[int]) -> int:
         whole = [int(weight) if isinstance(weight, (int, np.integer)) else -1 for weight in weights]
         if min(whole, default=-1) < 0 or not any(whole):
-            raise ValueError("weights must be whole numbers >= 0, and one of them > 0.")
+            raise ValueError("weights must be whole numbers >= 0, and at least one of them > 0.")
         left = self._uniform_below(sum(whole))
         for position, weight in enumerate(whole):
             if left < weight:
@@ -129,7 +129,7 @@ class SecretNoise:
         self.__copy__()
 
     def _check_process(self) -> None:
-        """Before the lock is taken, which another thread may have held when the process was forked."""
+        """Before the lock is taken: another thread may have held it when the process was forked."""
         if os.getpid() != self._process:
             raise RuntimeError(
                 "this SecretNoise was made by another process, which draws the same noise. Make a new one, and a new "
@@ -151,7 +151,7 @@ class SecretNoise:
 
 @dataclasses.dataclass
 class _Waiting:
-    """Draws for one epsilon that have not been asked for yet, and how many are made when they have run out."""
+    """Draws for one epsilon that were not used yet, and how many are made once they are used up."""
 
     draws: collections.deque[int] = dataclasses.field(default_factory=collections.deque)
     next_count: int = _FIRST_DRAWS

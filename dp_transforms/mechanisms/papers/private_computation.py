@@ -1,4 +1,4 @@
-"""Private computations with targets: what target charging is given to run ([CL23] sections 2.1 and 2.6).
+"""Private computations with targets: what target charging runs ([CL23] sections 2.1 and 2.6).
 
 A computation is charged only when its result lies in its target, a set of results that is a *q-target* ([CL23]
 Definition 2.1): for two neighbouring data sets, up to a part of the distribution that both share, the rest is
@@ -40,7 +40,7 @@ class Target(Protocol):
     def hit(self, result: Any) -> bool: ...
 
     def published(self, result: Any) -> Any:
-        """What is published: the result, or one and the same object for all results that the target takes for equal.
+        """What is published: the result, or one and the same object for all results that are equal for the target.
 
         Equal results may look different (1 and 1.0), and only what they have in common is free of charge.
         """
@@ -55,7 +55,7 @@ class Target(Protocol):
 class NotPrior:
     """All results but one, the prior: a ``1/(e^epsilon + 1)``-target of every computation ([CL23] Lemma C.1).
 
-    Pay only for change: choose as prior, call by call, what is expected, such as the answer on older data.
+    Pay only for change: for each call, choose as prior the result that is expected, such as the answer on older data.
 
     >>> NotPrior(prior=7).hit(7), NotPrior(prior=7).hit(8)
     (False, True)
@@ -75,7 +75,7 @@ class NotPrior:
 
 @dataclasses.dataclass(frozen=True)
 class OwnTarget:
-    """The target that a computation brings along: the results equal to `outcome`, a `q`-target of it and no other."""
+    """The target of one computation: the results equal to `outcome`, a `q`-target of this computation and no other."""
 
     computation: PrivateComputation
     outcome: Hashable

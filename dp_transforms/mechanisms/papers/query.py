@@ -4,18 +4,18 @@ Real numbers never meet noise here. An answer is a whole number of *units* of ``
 most `sensitivity` units, and discrete Laplace noise with ``epsilon / sensitivity`` for each unit is added to it: that
 is epsilon-DP, exactly, with no floating-point arithmetic between the data and what is published.
 
-How the guarantees of the papers, stated for real queries and continuous Laplace noise, carry over: their proofs use of
-the noise that a shift by one user's share changes every probability by a factor of at most e^epsilon, and the discrete
-distribution has this for every whole number of units. Rounding comes before the noise and for each record on its own
-(`LinearQuery`, sensitivity unchanged), or to the answer as a whole (`RealQuery`). Answers at distance 1 are at most
-grid units apart after exact rounding down; `RealQuery` pays for one unit more, which covers what a function loses to
-its own floating-point arithmetic (a distance of up to ``1 + 1 / grid``). Theorems on accuracy hold with half a unit for
-each record, or one unit, on top. Their tail bound holds at every whole number m of units: with ``a = e^-epsilon``,
+The papers state their guarantees for real queries and continuous Laplace noise. They carry over: the proofs use one
+property of the noise, that a shift by one user's share changes every probability by a factor of at most e^epsilon, and
+the discrete distribution has it for every whole number of units. Rounding comes before the noise: for each record on
+its own (`LinearQuery`, sensitivity unchanged), or for the answer as a whole (`RealQuery`). Answers at distance 1 are at
+most grid units apart after exact rounding down. `RealQuery` pays for one unit more, which covers what a function loses
+to its own floating-point arithmetic (a distance of up to ``1 + 1 / grid``). Theorems on accuracy hold with half a unit
+for each record, or one unit, on top. Their tail bound holds at every whole number m of units: with ``a = e^-epsilon``,
 ``Pr[|Z| > m] = 2 a^(m + 1) / (1 + a) <= a^m``.
 
 A query must be pure and total: it looks at nothing but the data, and it does not raise on any data that one user can
-bring about. Whether it raises depends on the data, so an exception publishes something that nothing has paid for; its
-message here says what is allowed, and never a value.
+bring about. Whether it raises depends on the data, so an exception publishes something that nothing has paid for. The
+messages here say what is allowed, and never a value.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LARGEST_ANSWER = 2**62
 
 
 class Query(Protocol):
-    """A question to data. grid: units in 1. sensitivity: units by which one user changes the answer, at most."""
+    """A question to data. grid: units in 1. sensitivity: the most units by which one user changes the answer."""
 
     @property
     def grid(self) -> int: ...
@@ -73,8 +73,10 @@ class LinearQuery:
         if weights.ndim != 1 or weights.dtype.kind not in "iub" or not len(weights):
             raise ValueError(f"weights must be whole numbers int64[n], n >= 1, got {weights.dtype}{weights.shape}.")
         if weights.min() < 0 or weights.max() > self.grid:
-            raise ValueError(f"weights must lie in 0 .. {self.grid}, the grid. Weights on a finer grid need that grid.")
-        weights = weights.astype(np.int64)  # a copy, and for reading only: what was checked stays true
+            raise ValueError(
+                f"weights must lie in 0 .. {self.grid}, the grid. For weights on a finer grid, pass that grid."
+            )
+        weights = weights.astype(np.int64)  # a read-only copy: what was checked stays true
         weights.flags.writeable = False
         object.__setattr__(self, "weights", weights)
 
@@ -140,10 +142,10 @@ class RealQuery:
 
 
 def epsilon_per_unit(epsilon: float, units: int, *, name: str = "epsilon") -> float:
-    """The epsilon of noise for each unit, such that so many units together cost at most `epsilon`.
+    """The epsilon of noise for each unit, such that `units` of them together cost at most `epsilon`.
 
     ``epsilon / units``, rounded down exactly: more noise, never less; at most MAX_EPSILON. Raises ValueError if the
-    noise would be too wide to be drawn. name: of the argument that the message is about.
+    noise would be too wide to be drawn. name: the argument that the message names.
     """
     per_unit = min(check_positive(name, epsilon) / units, MAX_EPSILON)
     if fractions.Fraction(per_unit) * units > fractions.Fraction(float(epsilon)):
@@ -157,7 +159,7 @@ def epsilon_per_unit(epsilon: float, units: int, *, name: str = "epsilon") -> fl
 
 
 def check_grid(grid: int) -> None:
-    """Raises ValueError unless 1 can be cut into so many units."""
+    """Raises ValueError unless 1 can be cut into this many units."""
     check_whole("grid", grid, 1, LARGEST_GRID)
 
 

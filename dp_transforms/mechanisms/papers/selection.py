@@ -31,8 +31,8 @@ class OneShotTopK:
     deltas of all candidates are paid. ([CL23] Lemma 2.6 needs k hits at 2 epsilon; see `ConditionalRelease`.)
 
     Why: publishing is a sweep over `ConditionalRelease` objects, one for each candidate. A threshold falls through the
-    whole numbers from above every score, and at each value the candidates are asked in the order of their positions
-    whether their score has been reached, until k have been published. So candidates with equal scores come in the
+    whole numbers from above every score. At each value, in the order of their positions, each candidate is asked
+    whether its score has been reached, until k have been published. So candidates with equal scores come in the
     order of their positions, exactly as here; the order of the candidates must not depend on the data.
 
     gap: None, or publish fewer where the scores fall off: the sweep ends as soon as the threshold is more than `gap`
@@ -62,7 +62,7 @@ class OneShotTopK:
             check_whole("gap", self.gap, 0)
 
     def ask(self, candidates: Sequence[PrivateComputation]) -> list[Selected]:
-        """At most k of the candidates' results. Raises Halted unless as many hits, and all deltas, are left."""
+        """At most k of the candidates' results. Raises Halted unless the limits allow k more hits and all deltas."""
         if not candidates:
             raise ValueError("there must be at least one candidate.")
         epsilon = max(candidate.epsilon for candidate in candidates)

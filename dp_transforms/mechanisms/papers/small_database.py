@@ -121,7 +121,7 @@ def small_database_records_needed(
     *, accuracy: float, beta: float, epsilon: float, universe: int, queries: int, size: int | None = None
 ) -> tuple[int, int]:
     """The fewest records for every answer of `SmallDatabase` to be within `accuracy` except with probability beta, and
-    the size with which they are enough. size: None for the best one, which may have too many candidates to be run.
+    the size with which they are enough. size: None for the best one, which may have too many candidates to run.
 
     ``2 (ln |R| + ln(1/beta)) / (epsilon (accuracy - sqrt(ln(2 |Q|) / (2 size))))``, with |R| counted exactly. The notes
     take a size for half of the accuracy and |R| <= universe^size, which gives ``(16 ln|X| ln|Q| + 4 a^2 ln(1/beta)) /
@@ -145,7 +145,7 @@ def small_database_records_needed(
     if size is not None:
         return math.ceil(records(size, best_error(size)) * (1 + 1e-12)), size
     tried, best = smallest + 1, (math.inf, 0)
-    while records(tried) <= best[0]:  # beyond, no size can do with fewer
+    while records(tried) <= best[0]:  # beyond, no size needs fewer
         best = min(best, (records(tried, best_error(tried)), tried))
         tried += max(1, tried // 1000)
     return math.ceil(best[0] * (1 + 1e-12)), best[1]

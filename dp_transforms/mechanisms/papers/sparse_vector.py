@@ -9,8 +9,8 @@ an answer's noise with ``epsilon' / (4 s)``. It is epsilon'-DP as in [DR14] Theo
 shifts the threshold by at most s units and the last answer's noise by at most 2 s, and a shift by one unit of discrete
 noise with epsilon changes every probability by a factor of at most e^epsilon. All epsilons are rounded down.
 
-A query must not raise depending on the data (`query`): nothing here can pay for what that tells. It is answered before
-noise is drawn, so an exception leaves the mechanism as it was. One thread at a time may ask.
+Whether a query raises must not depend on the data (`query`): nothing here can pay for what that shows. A query is
+answered before noise is drawn, so an exception leaves the mechanism as it was. One thread at a time may ask.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def epsilon_per_run(epsilon: float, delta: float, cutoff: int) -> float:
     by Azuma's inequality the sum exceeds ``cutoff epsilon'^2 / 2 + epsilon' sqrt(2 cutoff ln(1/delta))`` with
     probability at most delta. For the published epsilon' that is ``epsilon^2 / (16 ln(1/delta)) + epsilon / 2``, at
     most epsilon for ``epsilon <= 8 ln(1/delta)``; for ``cutoff <= 8 ln(1/delta)`` even ``cutoff epsilon'`` is at most
-    epsilon, and delta = 0 gives less noise.
+    epsilon, and delta = 0 needs less noise.
     """
     _check_budget(epsilon, delta, cutoff)
     basic = epsilon / cutoff
@@ -54,7 +54,7 @@ def epsilon_per_run(epsilon: float, delta: float, cutoff: int) -> float:
 
 
 class _SparseVector:
-    """Runs of [DR14] Algorithm 1 at run_epsilon, one after the other, until `cutoff` of them have ended."""
+    """[DR14] Algorithm 1 at run_epsilon, again and again, until it has ended `cutoff` times."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class _SparseVector:
 
     @property
     def halted(self) -> bool:
-        """Whether the last answer was the last one. Published, as every answer is."""
+        """Whether no more queries are answered. Published, as every answer is."""
         return self._tops >= self._cutoff
 
     def _begin_run(self) -> None:
@@ -103,7 +103,7 @@ class _SparseVector:
         if query.sensitivity > self._sensitivity:
             raise ValueError(
                 f"one user may change the answer by at most {self._sensitivity} units, got {query.sensitivity}. "
-                f"Give the mechanism a larger sensitivity_units."
+                f"Build the mechanism with a larger sensitivity_units."
             )
         return query.answer(self._data)
 

@@ -21,7 +21,7 @@ _INFINITE_LOGIT = 1000.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SyntheticData:
-    """A public stand-in for a database: which share of its records has each value.
+    """A public stand-in for a database: the share of its records that has each value.
 
     Computed from published numbers alone, so floating-point arithmetic is harmless here, and any number of answers is
     free. shares: float64[universe], each >= 0, adding up to 1.
@@ -35,7 +35,9 @@ class SyntheticData:
     def answer(self, query: LinearQuery) -> float:
         """The normalised answer, in [0, 1]: the mean of f(x) over the distribution."""
         if len(query.weights) != len(self.shares):
-            raise ValueError(f"the query has {len(query.weights)} weights, the universe {len(self.shares)} values.")
+            raise ValueError(
+                f"the query must have a weight for each of the {len(self.shares)} values, got {len(query.weights)}."
+            )
         return min(1.0, max(0.0, float(query.weights @ self.shares) / query.grid))
 
 

@@ -1,7 +1,7 @@
-"""Target charging: many private computations, of which only those are paid for whose result hits its target.
+"""Target charging: many private computations; only those whose result hits its target are paid for.
 
-The budget is a `ChargeLimit`: a plain count of hits (`HitLimit`), or anything else with these two methods, such as the
-filter for calls of different kinds in the package `accounting`. What it promises is in `TargetCharging`.
+The budget is a `ChargeLimit`: a plain count of hits (`HitLimit`), or anything else with these two methods, such as
+`MixedChargingFilter` of `dp_transforms.accounting.mixed_charging`. The guarantee is that of `TargetCharging`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ChargeLimit(Protocol):
     """What may be spent on hits. It never sees the data: only the declared numbers of calls, and their hits."""
 
     def admits(self, epsilon: float, target_probability: float, hits: int = 1) -> bool:
-        """Whether a call with these numbers may be made that could lead to so many hits.
+        """Whether a call with these numbers, which could lead to this many hits, may be made.
 
         ValueError: this limit cannot account for such a call at all.
         """
@@ -40,7 +40,7 @@ class ChargeLimit(Protocol):
 class HitLimit:
     """At most `hits` hits of calls that are epsilon-DP with a q-target, or better: a smaller epsilon, a larger q.
 
-    epsilon, target_probability: the worst that will be called; None is q of `NotPrior`. used: hits charged so far.
+    epsilon, target_probability: the worst of all calls; None is q of `NotPrior`. used: hits charged so far.
 
     >>> limit = HitLimit(2, epsilon=0.1, target_probability=0.4)
     >>> limit.charge(0.1, 0.45)
@@ -64,11 +64,13 @@ class HitLimit:
         _check_probability(target_probability)
         check_whole("hits", hits, 1)
         if epsilon > self.epsilon:
-            raise ValueError(f"the epsilon of a call may be at most {self.epsilon!r} here, got {epsilon!r}.")
+            raise ValueError(
+                f"the epsilon of a call must be at most {self.epsilon!r}, that of the limit, got {epsilon!r}."
+            )
         if target_probability < self.target_probability:
             raise ValueError(
-                f"a target must have probability q >= {self.target_probability!r} here, got {target_probability!r}. "
-                "Build the limit for the smallest q that will be called."
+                f"the q of a target must be at least {self.target_probability!r}, that of the limit, got "
+                f"{target_probability!r}. Build the limit for the smallest q of all calls."
             )
         return self.used + hits <= self.hits
 
@@ -122,7 +124,7 @@ class _Charging:
         """From asking the limit until the call is charged: no other call may come in between and be admitted too."""
         with self._lock:
             if self._running:
-                raise RuntimeError("a computation cannot ask the charging that runs it.")
+                raise RuntimeError("a computation cannot call the charging that runs it.")
             self._running = True
             try:
                 yield
@@ -140,8 +142,8 @@ class TargetCharging(_Charging):
     results alone. Source: [CL23] Algorithms 1 and 6, Theorem B.4; docs/guarantee.md section 3.
 
     Computations, targets, and all functions given to them (queries, scores, predicates) must be pure and total: no
-    state, and no exception that depends on the data. One that is raised after the data were touched tells something
-    about them, so it is charged as all the hits that the call could have led to, and then raised.
+    state, and no exception that depends on the data. An exception after the data were touched shows something about
+    them, so it is charged as all the hits that the call could have led to, and then raised.
 
     Several threads may ask; their calls are made one after the other. A limit that is shared by several objects needs
     a lock of yours around all their calls.
@@ -175,14 +177,16 @@ class TargetCharging(_Charging):
     def perform(
         self, price: Price, run: Callable[[Any, NoiseSource], _Result], hits: Callable[[_Result], int]
     ) -> _Result:
-        """One call at a price: what mechanisms on top of this one use, such as `ConditionalRelease`.
+        """One call at a price, for mechanisms on top of this one, such as `ConditionalRelease`.
 
         run(data, noise): what is published; it must be worth its price. hits(result): how many hits it was, at most
         `price.most_hits`. If one of them raises, or there are more hits than that, all of them are charged.
         """
         with self._one_call():
             if not self._limit.admits(price.epsilon, price.target_probability, price.most_hits):
-                raise Halted(f"this call could lead to {price.most_hits} more hits than were charged so far: too many.")
+                raise Halted(
+                    f"this call could lead to {price.most_hits} more hits, and the limit does not allow so many."
+                )
             self._pay_delta(price.delta)
             charged = price.most_hits  # unless it is known that there were fewer
             try:
@@ -197,7 +201,7 @@ class TargetCharging(_Charging):
 
 
 class MultiTargetCharging(_Charging):
-    """Target charging with several targets a call, each with a limit of its own: what counts is the one hit least.
+    """Target charging with several targets a call, each with a limit of its own: the one that is hit least counts.
 
     Guarantee: with s limits that each give (e, d) to `TargetCharging`, everything published is
     (e, s d + delta_spent)-DP. Conditions: as there; the i-th target of a call is a q-target for the i-th limit. An
@@ -222,7 +226,7 @@ class MultiTargetCharging(_Charging):
     ) -> None:
         super().__init__(data, delta_limit, noise)
         if not limits or len({id(limit) for limit in limits}) < len(limits):
-            raise ValueError("limits must be one or more objects, each for one target: do not use one twice.")
+            raise ValueError("limits must be one or more objects, a different one for each target.")
         self._limits: list[ChargeLimit | None] = list(limits)
 
     def ask(self, computation: PrivateComputation, targets: Sequence[Target]) -> Any:
@@ -231,13 +235,13 @@ class MultiTargetCharging(_Charging):
             raise ValueError(f"there must be {len(self._limits)} targets, one for each limit, got {len(targets)}.")
         prices = [Price(computation.epsilon, target.probability(computation), computation.delta) for target in targets]
         with self._one_call():
-            # A limit that does not admit a call which is made all the same can vouch for nothing that follows.
+            # A limit that did not admit a call that is made all the same proves nothing about what follows.
             admitting = [
                 limit if limit is not None and limit.admits(price.epsilon, price.target_probability) else None
                 for limit, price in zip(self._limits, prices, strict=True)
             ]
             if not any(limit is not None for limit in admitting):
-                raise Halted("no limit admits a further call.")
+                raise Halted("no limit allows another call.")
             self._pay_delta(computation.delta)
             self._limits = admitting
             hits = [True] * len(targets)  # unless it is known which were hit

@@ -1,13 +1,18 @@
-"""ThresholdMonitor and ThresholdMonitorEvolving: tests of a stream of queries that never halt ([KMS21]).
+"""ThresholdMonitor and ThresholdMonitorEvolving, to be used alone: tests of queries that never halt ([KMS21]).
 
-A user pays only for answers "top", and only as much as it contributed to them; one that has paid `hits` is removed, and
-the rest of the stream goes on. Guarantee: (epsilon, delta)-DP for one user with all of its contributions (neighbours:
-with and without the user), for any number of queries, each chosen after the answers before it. Conditions: noise that
+The pipeline does not run this module. Its release mode ``kms21`` is the same algorithm on columns and with keyed noise:
+``ThresholdMonitorEvolvingDoFn`` runs `monitoring.heavy_hitter_monitor`.
+
+A user pays only for answers "top", and only as much as it contributed to them. A user that has paid `hits` is removed,
+and the rest of the stream goes on.
+
+Guarantee: (epsilon, delta)-DP for one user with all of its contributions (neighbours: with and without the user), for
+any number of queries, each chosen after the answers before it. Conditions: noise that
 satisfies docs/threshold_monitor_on_a_grid.md, section 2; a user's weight depends on nothing but this user's own data
-and published answers; making a query does not raise depending on the data; one thread at a time asks. Numbers
-from a budget, and back:
+and published answers; whether making a query raises does not depend on the data; one thread at a time asks.
+Numbers from a budget, and back:
 
-    noise = dp_transforms.accounting.threshold_monitor.calibrate_threshold_monitor(epsilon, delta, hits, grid)
+    noise = dp_transforms.accounting.kms21_accountant.calibrate_threshold_monitor(epsilon, delta, hits, grid)
     noise.accountant.epsilon(delta)
 
 The constants are those of the paper, and large: `individual_charging` does the same with far less noise.
@@ -15,6 +20,7 @@ The constants are those of the paper, and large: `individual_charging` does the 
 
 from __future__ import annotations
 
+import functools
 from fractions import Fraction
 from typing import Any
 
@@ -31,7 +37,7 @@ _LONGEST_CAP = 2**40
 
 
 class _Monitor:
-    """The rule that both share; copies: int64[n], how many times each record or user is there."""
+    """What both share. copies: int64[n], how many times each record or user is there."""
 
     def __init__(
         self,
@@ -58,7 +64,7 @@ class _Monitor:
         self._noise = SecretNoise() if noise is None else noise
 
     def ask(self, query: LinearQuery) -> bool:
-        """Whether the noisy sum of the weights of all that are still there reaches the threshold: "top"."""
+        """Whether the noisy sum of the weights of all that are not removed reaches the threshold: "top"."""
         self._counters.check_query(query, self._grid)
         total = query.answer_to_counts(self._copies * self._counters.active())
         wide = self._noise.discrete_laplace(self._wide_epsilon)
@@ -69,22 +75,28 @@ class _Monitor:
         return top
 
     def active(self) -> npt.NDArray[np.bool_]:
-        """bool[n]: who has paid less than `hits`. For tests and operators: not to be published."""
+        """bool[n]: who has paid less than `hits`. For tests and operators: do not publish it."""
         return self._counters.active()
 
     def accuracy(self, queries: int, beta: float) -> float:
-        """An alpha such that, with probability at least 1 - beta, the first `queries` answers are all right up to it.
+        """An alpha up to which, with probability at least 1 - beta, the first `queries` answers are all right.
 
         All "top" have ``f >= threshold - alpha`` and all others ``f <= threshold + alpha``, where f is the sum over
-        those still there, on the grid. [KMS21] Theorem 3.1 with the exact tails of ``W + min(V, cap)``.
+        those not removed, on the grid. [KMS21] Theorem 3.1 with the exact tails of ``W + min(V, cap)``.
         """
         check_whole("queries", queries, 1, 2**60)
         allowed = int(Fraction(check_fraction("beta", beta)) / queries * (1 << UNIFORM_BITS))
 
+        upper_tail = functools.partial(
+            capped_sum_tail_integer,
+            wide_epsilon=self._wide_epsilon,
+            narrow_epsilon=self._narrow_epsilon,
+            cap=self._cap,
+        )
+
         def errs_too_often(units: int) -> bool:
-            # One query errs one way only. The lower tail is the heavier one: V is cut off above.
-            args = self._wide_epsilon, self._narrow_epsilon, self._cap
-            return (1 << UNIFORM_BITS) - capped_sum_tail_integer(*args, -units) + 1 > allowed
+            # One query errs in one direction only. The lower tail is the heavier one: V is cut off above.
+            return (1 << UNIFORM_BITS) - upper_tail(-units) + 1 > allowed
 
         high = 1
         while errs_too_often(high):

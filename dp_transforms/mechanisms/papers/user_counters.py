@@ -18,7 +18,7 @@ _MOST_USERS = 2**40
 
 
 class UserCounters:
-    """Counters of users 0 .. n - 1, at first 0; a user whose counter has reached `limit` is removed, for ever.
+    """Counters of users 0 .. n - 1, at first 0. A user whose counter has reached `limit` is removed forever.
 
     limit: whole number >= 1. 8 bytes a user.
 
@@ -38,7 +38,7 @@ class UserCounters:
         return len(self._paid)
 
     def paid(self) -> npt.NDArray[np.int64]:
-        """int64[n]: what each user has paid so far. Private for a user that others do not know to take part."""
+        """int64[n]: what each user has paid so far. Private: it can show that a user takes part."""
         return self._paid.copy()
 
     def active(self) -> npt.NDArray[np.bool_]:
@@ -46,7 +46,7 @@ class UserCounters:
         return self._paid < self._limit
 
     def charge(self, amounts: npt.NDArray[Any]) -> None:
-        """Adds to the counters of those that still count; the others have stopped paying. amounts: whole numbers[n]."""
+        """Adds to the counters of those that still count. The others pay no more. amounts: whole numbers[n]."""
         if amounts.shape != self._paid.shape or amounts.min() < 0:
             raise ValueError(f"amounts must be whole numbers >= 0, one for each of {len(self)} users.")
         self._paid += np.where(self.active(), amounts, 0)

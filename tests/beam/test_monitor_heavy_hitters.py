@@ -5,66 +5,26 @@ from __future__ import annotations
 import copy
 import itertools
 
-import apache_beam as beam
 import pytest
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming
 
-from dp_transforms.beam import monitor_heavy_hitters
+from dp_transforms.beam import close_windows
 from dp_transforms.beam.assign_windows import PackPairsDoFn, Sharding
 from dp_transforms.beam.bound_contributions import BoundContributionsDoFn
 from dp_transforms.beam.count_for_operator import LATE_BATCHES
 from dp_transforms.beam.find_candidates import FindCandidatesDoFn
 from dp_transforms.beam.monitor_heavy_hitters import ThresholdMonitorEvolvingDoFn
 from dp_transforms.monitoring.user_budgets import UserBudgets
-from tests.oracle import oracle_reports
-from tests.pipeline_helpers import MICROS, SECRET, START, LocalCounter, batch_of, settings_of, small_plan
+from tests.helpers.beam_pipelines import LocalCounter
+from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
+from tests.helpers.oracle import oracle_reports
+from tests.helpers.small_runs import MICROS, SECRET, START, batch_of, settings_of, small_plan
 
 SHARDS = 2
 ON_TIME = PaneInfo(True, True, PaneInfoTiming.ON_TIME, 0, 0)
 SECOND = PaneInfo(False, False, PaneInfoTiming.LATE, 1, 1)
-
-
-class HeldSecret(beam.Secret):
-    def get_secret_bytes(self):
-        return SECRET
-
-
-class Bag:
-    def __init__(self):
-        self.content = []
-
-    def read(self):
-        return iter(list(self.content))
-
-    def add(self, value):
-        self.content.append(value)
-
-    def clear(self):
-        self.content = []
-
-
-class Cell:
-    def __init__(self):
-        self.content = None
-
-    def read(self):
-        return self.content
-
-    def write(self, value):
-        self.content = value
-
-    def clear(self):
-        self.content = None
-
-
-class Timer:
-    def __init__(self):
-        self.at = None
-
-    def set(self, timestamp):
-        self.at = timestamp
 
 
 class Monitor:
@@ -229,7 +189,7 @@ def test_budgets_are_compacted_and_lose_nothing(plan):
         cells.append(len(monitor.state["budgets"].content))
         assert max(UserBudgets(monitor.state["budgets"].content)._hits) <= plan.hits_per_user
     assert found == expected
-    assert 60 < max(cells) <= monitor_heavy_hitters._CELLS_BEFORE_COMPACTION + 3
+    assert 60 < max(cells) <= close_windows._CELLS_BEFORE_COMPACTION + 3
     assert sum(after < before for before, after in itertools.pairwise(cells)) == 2
 
 

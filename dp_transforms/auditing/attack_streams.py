@@ -1,7 +1,7 @@
-"""Concrete streams, simple enough to be run, and the exact law of everything that they publish about one user.
+"""Concrete input streams, simple enough to be run, and the exact law of everything that is published about one user.
 
-The user holds one item in each window, or several, whose other holders appear nowhere else. All that the adversary
-decides is how many they are, which is to say the distance of their number from the threshold.
+The user holds one item in each window, or several. The other holders of these items appear in no other window. The
+adversary decides only how many they are, that is, the distance of their number from the threshold.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from dp_transforms.auditing.query_law import QueryLaw
 Values = npt.NDArray[np.float64]
 
 _ROUNDING = 1e-9  # relative; far above the rounding of the sums below
-_TOLERANCE = 1e-9  # two losses that differ by less than this share are one
+_TOLERANCE = 1e-9  # two losses that differ by less than this share are equal
 
 
 @dataclasses.dataclass(frozen=True)
-class Stream:
-    """The user is shown on one item after the other, until it is excluded or after so many rounds.
+class AttackStream:
+    """Events that an adversary makes: the user holds one item after the other, until it is excluded or all rounds are
+    over.
 
     adds_user: which world is P, the one that the stream makes look bad: the one with the user, or the one without.
     distance: others that hold the item, minus the threshold. later_distance: the same once the loss
     ``ln P(published so far) / Q(published so far)`` exceeds switch_loss; equal to `distance` for a static stream.
-    rounds: items, each of which is tested once. items_per_window: so many are in one window, at one distance, chosen
-    before it; they are tested one after the other, and the adversary is told in which order (docs/audit.md).
+    rounds: items; each is tested once. items_per_window: the items of one window, at one distance, chosen before it.
+    They are tested one after the other, and the adversary knows the order (docs/audit.md).
     """
 
     adds_user: bool
@@ -42,7 +43,7 @@ class Stream:
     items_per_window: int = 1
 
     @classmethod
-    def static(cls, adds_user: bool, distance: int, rounds: int, items_per_window: int = 1) -> Stream:
+    def static(cls, adds_user: bool, distance: int, rounds: int, items_per_window: int = 1) -> AttackStream:
         return cls(adds_user, distance, distance, 0.0, rounds, items_per_window)
 
     @property
@@ -60,7 +61,7 @@ class Stream:
 
 
 class Move(NamedTuple):
-    """One result of one call. up: likelier with the user."""
+    """One result of one call. up: it is likelier with the user."""
 
     up: bool
     charged: bool
@@ -116,7 +117,7 @@ class Steps:
 class StreamLaw:
     """What the adversary has seen at the end, as (hits paid, level), with its probability in both worlds.
 
-    with_user, without_user, log_ratio: float[hits + 1, levels]; what is published in between tells no more, since the
+    with_user, without_user, log_ratio: float[hits + 1, levels]. What is published in between shows no more, since the
     loss is a function of the two. levels: int64[levels].
     """
 
@@ -126,7 +127,7 @@ class StreamLaw:
     levels: npt.NDArray[np.int64]
 
     def delta(self, epsilon: float, adds_user: bool) -> float:
-        """``sup over S of P(S) - e^epsilon Q(S)``, exact but for a rounding down by one part in 10^9."""
+        """``sup over S of P(S) - e^epsilon Q(S)``, exact except for a rounding down by one part in 10^9."""
         mass, loss = (self.with_user, self.log_ratio) if adds_user else (self.without_user, -self.log_ratio)
         return float(np.sum(mass * -np.expm1(np.minimum(0.0, epsilon - loss)))) * (1 - _ROUNDING)
 
@@ -150,11 +151,11 @@ def largest_argument(holds: Callable[[float], bool], highest: float) -> float:
 
 
 @functools.lru_cache(maxsize=16)
-def law_of_stream(law: QueryLaw, hits_per_user: int, stream: Stream) -> StreamLaw:
+def law_of_stream(law: QueryLaw, hits_per_user: int, stream: AttackStream) -> StreamLaw:
     """The exact law, by following both worlds from window to window."""
     if stream.is_static and (not stream.adds_user or stream.items_per_window > 1):
-        # One law serves both directions, and who does not look back does not care where a window ends.
-        return law_of_stream(law, hits_per_user, Stream.static(True, stream.distance, stream.rounds))
+        # Both directions have one law, and a static stream does not depend on where a window ends.
+        return law_of_stream(law, hits_per_user, AttackStream.static(True, stream.distance, stream.rounds))
     steps = Steps.of_law(law, tuple(dict.fromkeys((stream.distance, stream.later_distance))))
     rounds, hits = stream.rounds, hits_per_user
     ends = np.zeros((2, hits + 1, 2 * rounds + 1))
@@ -176,7 +177,7 @@ def law_of_stream(law: QueryLaw, hits_per_user: int, stream: Stream) -> StreamLa
 
 
 def _after_call(playing: Values, moves: tuple[Move, ...], ends: Values, lowest: int) -> Values:
-    """Who still plays after one call, by one more possible number of moves up; adds the excluded to the ends."""
+    """Who still plays after one call, by number of moves up (one more is possible). Adds the excluded to the ends."""
     width = playing.shape[2]
     following = np.zeros((*playing.shape[:2], width + 1))
     for move in moves:
@@ -191,8 +192,8 @@ def _after_call(playing: Values, moves: tuple[Move, ...], ends: Values, lowest: 
     return following
 
 
-def _split(stream: Stream, steps: Steps, done: int) -> list[tuple[int, slice]]:
-    """After so many calls: each distance and the numbers of moves up, of 0 .. done, at which it is used."""
+def _split(stream: AttackStream, steps: Steps, done: int) -> list[tuple[int, slice]]:
+    """After `done` calls: each distance, and the numbers of moves up, of 0 .. done, at which it is used."""
     everything = slice(0, done + 1)
     if stream.is_static:
         return [(stream.distance, everything)]

@@ -12,7 +12,7 @@ import numpy as np
 from dp_transforms.auditing.adversary import Kernel, KernelEntry
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from tests.privacy.exact_monitor import (
+from tests.helpers.exact_monitor import (
     ONE,
     TARGET_USER,
     Outcome,

@@ -14,8 +14,8 @@ from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.runners import dataflow, flink, job_service, prism
-from tests.leak_search import forms_of, places_with, texts_within
-from tests.pipeline_helpers import RUN_ID, SECRET, key_file, small_plan
+from tests.helpers.leak_search import forms_of, places_with, texts_within
+from tests.helpers.small_runs import RUN_ID, SECRET, key_file, small_plan
 
 VERSION = "projects/project-one/secrets/noise/versions/1"
 IMAGE = "europe-docker.pkg.dev/project-one/images/monitor:1"

@@ -1,7 +1,7 @@
-"""The framing of an Avro container file, read with limits: header, blocks, codecs.
+"""The framing of an Avro container file, of logs and of reports, read with limits: header, blocks, codecs.
 
 The Avro library believes the lengths and counts that a file claims. Here each is checked against what it could be
-before any memory is taken for it.
+before any memory is taken for it. Errors hold nothing of the file; the caller names it.
 """
 
 from __future__ import annotations
@@ -14,116 +14,118 @@ from typing import IO
 
 import pyarrow as pa
 
-from dp_transforms.event_files.log_chunk import EventFileError, damaged_error
-
+CODECS = ("null", "deflate", "snappy", "zstandard")
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
-_MAX_HEADER_BYTES = 1 << 20
-MAX_BLOCK_BYTES = 16 << 20  # without long cells, which are passed over; writers make blocks of 16 kB to a few MB
-_MAX_SNAPPY_BYTES = 64 << 20  # packed as well as unpacked: it is unpacked as a whole
-_MAX_UNPACKED_BYTES = 1 << 30  # with long cells
+_MAX_SNAPPY_BYTES = 64 << 20  # packed and unpacked: it is unpacked as a whole
+_MAX_UNPACKED_BYTES = 1 << 30  # in pieces
 _PIECE_BYTES = 1 << 16
-_MAX_VARINT_BYTES = 10
-CODECS = ("null", "deflate", "snappy", "zstandard")
+_MAX_LONG_BYTES = 10
+
+
+class DamagedContainerError(ValueError):
+    """A file that is not an Avro container, or is damaged."""
+
+
+class HeaderTooLargeError(ValueError):
+    """A header that is larger than the caller's limit."""
 
 
 class BlockTooLargeError(ValueError):
-    """A block that is larger than what it is read with."""
+    """A block that is larger than the caller's limit."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """schema: JSON text. end: where the first block begins."""
+    """metadata: with the schema, a JSON text, under ``avro.schema``. end: where the first block begins."""
 
-    schema: bytes
-    codec: str
+    metadata: dict[bytes, bytes]
     sync: bytes
     end: int
 
+    @property
+    def schema(self) -> bytes:
+        return self.metadata.get(b"avro.schema", b"")
 
-def read_header(path: str, file: IO[bytes]) -> Header:
-    """Raises EventFileError for what is no Avro file, has a header of over 1 MB or an unknown codec."""
-    head = file.read(_MAX_HEADER_BYTES)
+    @property
+    def codec(self) -> str:
+        """Empty if it is not one of CODECS."""
+        name = self.metadata.get(b"avro.codec", b"null").decode("ascii", "replace")
+        return name if name in CODECS else ""
+
+
+def read_header(file: IO[bytes], most_bytes: int) -> Header:
+    """The header at the beginning of a file. Raises DamagedContainerError; HeaderTooLargeError above ``most_bytes``."""
+    head = file.read(most_bytes)
     if not head.startswith(_MAGIC):
-        raise damaged_error(path, "Avro")
+        raise DamagedContainerError
+    stream = io.BytesIO(head)
+    stream.seek(len(_MAGIC))
     metadata: dict[bytes, bytes] = {}
     try:
-        at = len(_MAGIC)
-        while True:
-            count, at = _varint(head, at)
-            if count < 0:
-                count, (_, at) = -count, _varint(head, at)
-            if count == 0:
-                break
-            for _ in range(min(count, len(head))):
-                key, at = _cell(head, at)
-                metadata[key], at = _cell(head, at)
-        sync = head[at : at + _SYNC_BYTES]
-        if len(sync) < _SYNC_BYTES:
-            raise IndexError
-        codec = metadata.get(b"avro.codec", b"null").decode()
-    except (IndexError, ValueError):
-        if len(head) == _MAX_HEADER_BYTES:
-            raise EventFileError(path, "its header has more than 1 MB. Write it with a smaller schema.") from None
-        raise damaged_error(path, "Avro") from None
-    if codec not in CODECS:
-        raise EventFileError(path, f"its codec is not read. Write it with one of {', '.join(CODECS)}.")
-    return Header(metadata.get(b"avro.schema", b""), codec, sync, at + _SYNC_BYTES)
+        while count := read_long(stream):
+            if count < 0:  # the size of this part of the map, in bytes, follows
+                count = -count
+                read_long(stream)
+            for _ in range(count):
+                key = _exactly(stream, read_long(stream))
+                metadata[key] = _exactly(stream, read_long(stream))
+        sync = _exactly(stream, _SYNC_BYTES)
+    except DamagedContainerError:
+        if len(head) == most_bytes:
+            raise HeaderTooLargeError from None
+        raise
+    return Header(metadata, sync, stream.tell())
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag number, and where it ends. IndexError if there is none."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-        if shift >= 7 * _MAX_VARINT_BYTES:
-            raise IndexError
+def read_long(stream: IO[bytes]) -> int:
+    """A zigzag number of at most 64 bits. Raises DamagedContainerError if there is none."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = stream.read(1)
+        if not byte:
+            break
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return (value >> 1) ^ -(value & 1)
+    raise DamagedContainerError
 
 
-def _cell(data: bytes, at: int) -> tuple[bytes, int]:
-    length, at = _varint(data, at)
-    if not 0 <= length <= len(data) - at:
-        raise IndexError
-    return data[at : at + length], at + length
+def _exactly(stream: io.BytesIO, size: int) -> bytes:
+    data = stream.read(max(0, size))
+    if len(data) != size:
+        raise DamagedContainerError
+    return data
 
 
 def iter_frames(file: IO[bytes], header: Header) -> Iterator[tuple[int, int, int]]:
     """(claimed number of records, where the packed bytes begin, their number) of each block, by seeking.
 
-    Raises ValueError where the framing is broken, with nothing of the file in it.
+    Raises DamagedContainerError where the framing is broken.
     """
     file.seek(0, 2)
     size = file.tell()
     at = header.end
     while at < size:
         file.seek(at)
-        numbers = file.read(2 * _MAX_VARINT_BYTES)
-        try:
-            count, used = _varint(numbers, 0)
-            length, used = _varint(numbers, used)
-        except IndexError:
-            raise ValueError("broken block") from None
-        begin = at + used
+        numbers = io.BytesIO(file.read(2 * _MAX_LONG_BYTES))
+        count, length = read_long(numbers), read_long(numbers)
+        begin = at + numbers.tell()
         if count < 0 or not 0 <= length <= size - begin - _SYNC_BYTES:
-            raise ValueError("broken block")
+            raise DamagedContainerError
         yield count, begin, length
         at = begin + length + _SYNC_BYTES
 
 
 def read_block(file: IO[bytes], header: Header, begin: int, length: int, limit: int) -> bytes:
-    """The unpacked bytes of a block. Raises ValueError where they or the marker behind them are broken, and
+    """The unpacked bytes of a block. Raises DamagedContainerError where they or the marker behind them are broken, and
     BlockTooLargeError where they are more than ``limit``."""
     if length > limit:
         raise BlockTooLargeError
     file.seek(begin)
     data = file.read(length + _SYNC_BYTES)
     if data[length:] != header.sync:
-        raise ValueError("broken block")
+        raise DamagedContainerError
     unpacked = _unpack(header.codec, data[:length], limit)
     if len(unpacked) > limit:
         raise BlockTooLargeError
@@ -148,15 +150,15 @@ def _unpack(codec: str, data: bytes, limit: int) -> bytes:
 def block_pieces(file: IO[bytes], header: Header, begin: int, length: int) -> Iterator[bytes]:
     """The unpacked bytes of a block, however large it is, in pieces.
 
-    Raises ValueError where they or the marker behind them are broken, and BlockTooLargeError for a block that can only
-    be unpacked as a whole and is too large for that, or unpacks to more than any log has.
+    Raises DamagedContainerError where they or the marker behind them are broken, and BlockTooLargeError for a block
+    that can only be unpacked as a whole and is too large for that, or unpacks to more than any log has.
     """
     if header.codec == "snappy":
         yield read_block(file, header, begin, length, _MAX_SNAPPY_BYTES)
         return
     file.seek(begin + length)
     if file.read(_SYNC_BYTES) != header.sync:
-        raise ValueError("broken block")
+        raise DamagedContainerError
     file.seek(begin)
     size = 0
     for piece in _pieces(header.codec, file, length):
@@ -179,7 +181,7 @@ def _pieces(codec: str, file: IO[bytes], length: int) -> Iterator[bytes]:
                 while piece := stream.read(_PIECE_BYTES):
                     yield piece
     except (zlib.error, pa.ArrowException, OSError):
-        raise ValueError("broken block") from None
+        raise DamagedContainerError from None
 
 
 def _inflate(packed: Iterable[bytes]) -> Iterator[bytes]:
@@ -189,7 +191,7 @@ def _inflate(packed: Iterable[bytes]) -> Iterator[bytes]:
             yield piece
             data = inflater.unconsumed_tail
     if not inflater.eof:
-        raise ValueError("broken block")
+        raise DamagedContainerError
 
 
 class _Part:
@@ -219,7 +221,7 @@ def _unpack_snappy(data: bytes, limit: int) -> bytes:
     length = shift = at = 0
     while True:
         if at == len(packed):
-            raise ValueError("broken block")
+            raise DamagedContainerError
         byte = packed[at]
         length |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
@@ -230,7 +232,7 @@ def _unpack_snappy(data: bytes, limit: int) -> bytes:
     try:
         unpacked: bytes = pa.Codec("snappy").decompress(packed, length, asbytes=True)
     except (pa.ArrowException, OSError):
-        raise ValueError("broken block") from None
+        raise DamagedContainerError from None
     if zlib.crc32(unpacked) != int.from_bytes(checksum, "big"):
-        raise ValueError("broken block")
+        raise DamagedContainerError
     return unpacked

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.log_folder import FolderReader, LogFolder
 from dp_transforms.event_streams.stream_source import Polled
-from tests.unit.event_files_oracle import SECRET, write_json
+from tests.helpers.event_files_oracle import SECRET, write_json
 
 TICK_SECONDS = 0.02  # two files that came this long after each other surely have different times
 TIME = "2017-10-01T03:00:00Z"

@@ -1,11 +1,14 @@
-"""The price of ThresholdMonitor and ThresholdMonitorEvolving ([KMS21] Algorithms 3 and 5), with explicit constants.
+"""The price of [KMS21] Algorithms 3 and 5, ThresholdMonitor and ThresholdMonitorEvolving, with explicit constants.
+
+Release mode ``kms21`` of the pipeline takes its noise from here, and so do the two mechanisms of these names in
+`mechanisms.papers.threshold_monitor`, which the pipeline does not run.
 
 Guarantee: a monitor with noises of these three numbers, on a grid of `grid` units in 1, that deletes a user once its
 contributions to results "top" reach `hits`, is (epsilon, delta)-DP for one user with all of its contributions, against
 adaptive queries and data, over any number of steps. Neighbours: with and without the user. Source: [KMS21] Theorem 3.2
 and, for many hits, Theorem 3.8 made explicit; docs/threshold_monitor_on_a_grid.md proves them there.
 
-With ``g = narrow_epsilon * grid`` the proof asks for four inequalities, which `check_monitor_noise` checks, and gives
+With ``g = narrow_epsilon * grid`` the proof needs four inequalities, which `check_monitor_noise` checks, and shows
 
     epsilon = g (75 (k + 1) + 25 ln(1/d)),  delta = 3 d,        for every d in (0, 1), k = hits.
 
@@ -39,14 +42,14 @@ _MOST_EPOCHS = 10**5  # tried; a monitor that needed more could not be sampled
 _LONGEST_SCALE = 1 / MIN_WIDE_EPSILON
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ThresholdMonitorNoise:
-    """The noise of a monitor, as plain numbers for workers, and where it comes from.
+    """The noise of a monitor, as plain numbers for workers, and the proof that it comes from.
 
     wide_epsilon, narrow_epsilon, cap: W is discrete Laplace with wide_epsilon, V with narrow_epsilon; what is added is
     ``W + min(V, cap)``. All in units of ``1 / grid``. hits: k, in whole contributions of 1. algorithm_epsilon,
-    algorithm_delta: a pair (e, d) of [KMS21] Algorithm 3 with these noises, the one that serves the budget. epochs: 1
-    for Theorem 3.2 used directly, or the number of epochs composed.
+    algorithm_delta: a pair (e, d) of [KMS21] Algorithm 3 with these noises that meets the budget. epochs: 1 for Theorem
+    3.2 used directly, or the number of epochs composed.
     """
 
     wide_epsilon: float
@@ -60,15 +63,21 @@ class ThresholdMonitorNoise:
 
     @property
     def form(self) -> str:
-        """``direct`` ([KMS21] Theorem 3.2) or ``epochs`` (Theorem 3.8): which proof asks for less noise."""
+        """``direct`` ([KMS21] Theorem 3.2) or ``epochs`` (Theorem 3.8): the proof that needs less noise."""
         return "direct" if self.epochs == 1 else "epochs"
 
     @property
     def accountant(self) -> ThresholdMonitorAccountant:
-        return ThresholdMonitorAccountant(self.wide_epsilon, self.narrow_epsilon, self.cap, self.hits, self.grid)
+        return ThresholdMonitorAccountant(
+            wide_epsilon=self.wide_epsilon,
+            narrow_epsilon=self.narrow_epsilon,
+            cap=self.cap,
+            hits=self.hits,
+            grid=self.grid,
+        )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ThresholdMonitorAccountant:
     """Guarantee: a monitor with these numbers is (epsilon, delta(epsilon))-DP for one user. An `Accountant`.
 
@@ -87,7 +96,9 @@ class ThresholdMonitorAccountant:
     grid: int = 1
 
     def __post_init__(self) -> None:
-        check_monitor_noise(self.wide_epsilon, self.narrow_epsilon, self.cap, self.grid)
+        check_monitor_noise(
+            wide_epsilon=self.wide_epsilon, narrow_epsilon=self.narrow_epsilon, cap=self.cap, grid=self.grid
+        )
         check_whole("hits", self.hits, 1)
 
     def delta(self, epsilon: float) -> float:
@@ -106,7 +117,7 @@ class ThresholdMonitorAccountant:
         return best
 
     def cut(self, hits: int) -> ThresholdMonitorAccountant:
-        """What a user has been exposed to that has paid less than so many hits so far: the running figure."""
+        """The price for a user that has paid fewer than this many hits so far: the running figure."""
         return dataclasses.replace(self, hits=min(hits, self.hits))
 
 
@@ -131,7 +142,7 @@ def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: i
     return _round_noise(max(scale, 1 / _LARGEST_SHIFT), epochs, epsilon, delta, hits, grid)
 
 
-def check_monitor_noise(wide_epsilon: float, narrow_epsilon: float, cap: int, grid: int) -> None:
+def check_monitor_noise(*, wide_epsilon: float, narrow_epsilon: float, cap: int, grid: int) -> None:
     """Raises ValueError unless the proof holds for these noises: docs/threshold_monitor_on_a_grid.md, section 2."""
     check_whole("grid", grid, 1)
     check_whole("cap", cap, 1)
@@ -153,7 +164,7 @@ def check_monitor_noise(wide_epsilon: float, narrow_epsilon: float, cap: int, gr
 
 
 def _epoch_counts(hits: int) -> list[int]:
-    """1, and then other numbers of epochs that are worth a try."""
+    """The numbers of epochs to try: 1 first."""
     counts = {math.ceil(hits / each) for each in _HITS_PER_EPOCH}
     return [1, *sorted(count for count in counts if 1 < count <= _MOST_EPOCHS)]
 
@@ -198,7 +209,7 @@ def _epochs_scale(hits: int, epochs: int, epsilon: float, delta: float, highest:
 def _round_noise(
     scale: float, epochs: int, epsilon: float, delta: float, hits: int, grid: int
 ) -> ThresholdMonitorNoise:
-    """Noise of at least this scale, with numbers of six digits, at which the accountant proves what is asked for."""
+    """Noise of at least this scale, with numbers of six digits, for which the accountant proves (epsilon, delta)."""
     if 10 * scale * grid * math.log(scale) > 0.99 * _LONGEST_SCALE:
         raise ValueError(
             f"epsilon = {epsilon:g} with hits = {hits} needs noise of scale {10 * scale * grid * math.log(scale):.3g} "
@@ -208,13 +219,22 @@ def _round_noise(
         narrow_epsilon = _six_digits_down(1 / (scale * grid))
         cap = math.ceil(math.log(1 / (narrow_epsilon * grid)) / narrow_epsilon)
         wide_epsilon = _six_digits_down(1 / (10 * cap))
-        accountant = ThresholdMonitorAccountant(wide_epsilon, narrow_epsilon, cap, hits, grid)
+        accountant = ThresholdMonitorAccountant(
+            wide_epsilon=wide_epsilon, narrow_epsilon=narrow_epsilon, cap=cap, hits=hits, grid=grid
+        )
         if accountant.delta(epsilon) * (1 + 1e-9) <= delta:  # a margin, so that another machine's libm agrees
             break
         scale *= 1 + 1e-6
     d = delta / _FAILURES if epochs == 1 else delta / (2 * _FAILURES * epochs)
     return ThresholdMonitorNoise(
-        wide_epsilon, narrow_epsilon, cap, grid, hits, narrow_epsilon * grid * math.log(1 / d), d, epochs
+        wide_epsilon=wide_epsilon,
+        narrow_epsilon=narrow_epsilon,
+        cap=cap,
+        grid=grid,
+        hits=hits,
+        algorithm_epsilon=narrow_epsilon * grid * math.log(1 / d),
+        algorithm_delta=d,
+        epochs=epochs,
     )
 
 

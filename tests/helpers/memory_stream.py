@@ -11,8 +11,8 @@ import numpy as np
 
 from dp_transforms.event_streams.stream_source import Polled, passed_arrivals
 from dp_transforms.rejected_events import RejectedEvents
-from tests.oracle import Event
-from tests.pipeline_helpers import batch_of
+from tests.helpers.oracle import Event
+from tests.helpers.small_runs import batch_of
 
 BROKEN = ("", "", 0)  # a record that cannot be read
 

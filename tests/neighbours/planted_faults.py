@@ -1,10 +1,12 @@
-"""The faults that were found once, put back one by one: each must be found by the tests beside, which pass without."""
+"""The faults that were found once, to put back one by one: the tests that must find them say so in their modules.
+
+A test module has `@planted((fault, test, arguments), ...)` and calls `assert_found`: its own test must fail then.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,21 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.event_files import avro, csv_lines, id_columns, json_lines, times
+from dp_transforms.event_files import avro, csv_lines, id_columns, json_decoder, json_lines, times
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 from dp_transforms.event_files.text_files import TextStream
+from dp_transforms.event_ids import WRONG_TYPE
 from dp_transforms.event_streams import log_folder
 from dp_transforms.event_streams.kafka_reader import KafkaReader
 from dp_transforms.event_streams.partition_poller import PartitionPoller
 from dp_transforms.event_streams.partition_progress import CLOCK_END, PartitionProgress, StreamClock
 from dp_transforms.event_streams.record_formats import DecodedRecords, JsonRecordDecoder
-from tests.neighbours import (
-    test_folder_stream,
-    test_kafka_stream,
-    test_replay_by_other_ways,
-    test_replay_of_binary_files,
-    test_replay_of_text,
-)
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -156,11 +152,11 @@ def read_numbers_as_ids_in_the_fast_way_alone(patch: pytest.MonkeyPatch) -> None
 
     def id_column(values: list[Any]) -> id_columns.IdColumn:
         read = slow(values)
-        read.faults[[isinstance(value, json_lines._Integer) for value in values]] = id_columns.WRONG_TYPE
+        read.faults[[isinstance(value, json_decoder.Integer) for value in values]] = WRONG_TYPE
         return read
 
-    slow = json_lines._id_column
-    patch.setattr(json_lines, "_id_column", id_column)
+    slow = json_decoder._id_column
+    patch.setattr(json_decoder, "_id_column", id_column)
 
 
 def leave_out_a_block_with_an_odd_time(patch: pytest.MonkeyPatch) -> None:
@@ -176,48 +172,20 @@ def leave_out_a_block_with_an_odd_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(id_columns, "assemble_block", assemble)
 
 
-# Each with the tests that must find it, and what they are called with behind the folder or the patches.
-FOUND: list[tuple[Plant, Callable[..., None], tuple[Any, ...]]] = [
-    (
-        judge_files_by_their_first_lines,
-        test_replay_of_text.test_what_the_first_rows_hold_judges_no_other_row,
-        ("jsonl", "no item"),
-    ),
-    (reject_the_rest_and_go_on, test_folder_stream.test_what_a_file_begins_with_judges_no_other_row, ()),
-    (cut_at_the_boundary_of_a_poll, test_kafka_stream.test_a_drain_in_a_backlog_of_50_000, ("arrival",)),
-    (cut_at_the_boundary_of_a_poll, test_kafka_stream.test_a_drain_in_a_backlog_of_50_000, ("event",)),
-    (cut_at_the_boundary_of_a_poll, test_kafka_stream.test_a_drain_whatever_the_size_of_a_poll, (1_000,)),
-    (cut_at_the_boundary_of_a_poll, test_folder_stream.test_a_drain_behind_any_file, ("csv", "arrival")),
-    (drain_when_a_poll_is_not_full, test_kafka_stream.test_a_drain_at_any_moment_in_a_backlog, ("json", "arrival")),
-    (let_quotes_run_over_lines, test_replay_of_text.test_small_rows, ("csv", "a quote opens, later one closes")),
-    (let_quotes_run_over_lines, test_replay_of_text.test_all_of_them_at_once_in_any_order, ("csv",)),
-    (give_up_at_a_long_row, test_replay_of_text.test_large_rows_and_many, ("csv", "a cell of 9 MB")),
-    (give_up_at_a_long_row, test_replay_of_binary_files.test_large_cells_and_many_rows, ("null", "17 MB")),
-    (lose_what_is_read_with_a_broken_record, test_kafka_stream.test_a_backlog, ("json", "arrival", "fixed")),
-    (let_the_latest_clock_value_decide, test_kafka_stream.test_a_backlog, ("json", "arrival", "fixed")),
-    (
-        close_what_is_idle_without_asking_the_log,
-        test_kafka_stream.test_a_live_stream_with_pauses,
-        ("json", "arrival, in order"),
-    ),
-    (read_numbers_as_ids_in_the_fast_way_alone, test_replay_by_other_ways.test_items_of_one_kind, ("7",)),
-    (leave_out_a_block_with_an_odd_time, test_replay_by_other_ways.test_plain_rows_of_others, ("csv",)),
-    (leave_out_a_block_with_an_odd_time, test_replay_of_binary_files.test_parquet, ("binary",)),
-]
+Planted = tuple[Plant, Callable[..., None], tuple[Any, ...]]
 
 
-@pytest.mark.parametrize(
-    ("plant", "test", "case"), FOUND, ids=[f"{plant.__name__}-{test.__name__}-{case}" for plant, test, case in FOUND]
-)
-def test_each_is_found(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    plant: Plant,
-    test: Callable[..., None],
-    case: tuple[Any, ...],
+def planted(*cases: Planted) -> pytest.MarkDecorator:
+    """Parametrizes by (plant, test, case): a fault, a test that must find it, and its arguments but the first."""
+    ids = [f"{plant.__name__}-{test.__name__}-{case}" for plant, test, case in cases]
+    return pytest.mark.parametrize(("plant", "test", "case"), cases, ids=ids)
+
+
+def assert_found(
+    patch: pytest.MonkeyPatch, plant: Plant, test: Callable[..., None], arguments: tuple[Any, ...]
 ) -> None:
-    plant(monkeypatch)
-    monkeypatch.setattr("dp_transforms.event_streams.partition_poller.MAX_SECONDS", 0.005)
-    needs = monkeypatch if test.__module__ == test_kafka_stream.__name__ else tmp_path
+    """The test fails with the fault in the code. It passes without it, or it would be red itself."""
+    plant(patch)
+    patch.setattr("dp_transforms.event_streams.partition_poller.MAX_SECONDS", 0.005)
     with pytest.raises(AssertionError):
-        test(needs, *case)
+        test(*arguments)

@@ -1,0 +1,58 @@
+"""What is audited: the mechanism that a plan runs, and what the plan claims about it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.auditing.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
+
+
+@dataclasses.dataclass(frozen=True)
+class Mechanism:
+    """What is run, as plain numbers: the law of one query, the smallest count that is published, and the limits.
+
+    hits_per_user: charged results after which a user is excluded. horizon: windows. max_items_per_user: in one window.
+    tests_lone_items: whether an item is tested only if somebody holds it (an open domain).
+    """
+
+    law: QueryLaw
+    threshold: int
+    hits_per_user: int
+    horizon: int
+    max_items_per_user: int
+    tests_lone_items: bool = True
+
+    @classmethod
+    def of_plan(cls, plan: ReleasePlan) -> Mechanism:
+        law: QueryLaw = ThresholdLaw(plan.epsilon_per_query, plan.zone_width)
+        if plan.release == "kms21":
+            law = CappedSumLaw(
+                wide_epsilon=plan.wide_epsilon_per_query, narrow_epsilon=plan.epsilon_per_query, cap=plan.noise_cap
+            )
+        return cls(
+            law=law,
+            threshold=plan.threshold,
+            hits_per_user=plan.hits_per_user,
+            horizon=plan.schedule.horizon,
+            max_items_per_user=plan.max_items_per_user,
+            tests_lone_items=not plan.domain_size,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """What is promised: (epsilon, delta) for the run, and how delta was split.
+
+    epsilon_after_hits: entry j - 1 is the epsilon promised, at delta_accounting, for an exclusion after j hits.
+    """
+
+    epsilon: float
+    delta: float
+    delta_accounting: float
+    delta_open: float
+    epsilon_after_hits: tuple[float, ...] = ()
+
+    @classmethod
+    def of_plan(cls, plan: ReleasePlan) -> Claim:
+        return cls(plan.epsilon, plan.delta, plan.delta_accounting, plan.delta_open, plan.epsilon_after_hits)

@@ -1,0 +1,102 @@
+"""Close: candidates of the next windows -> their reports, charges and progress, on state that an engine keeps.
+
+The base of both monitors: `monitor_heavy_hitters` closes windows by timers, `monitor_counted` by counting.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders import BytesCoder
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
+from apache_beam.transforms.window import TimestampedValue
+
+from dp_transforms.beam import encode_elements
+from dp_transforms.beam.assign_windows import max_timestamp
+from dp_transforms.beam.count_for_operator import (
+    BUDGET_STATE_BYTES,
+    LATE_BATCHES,
+    WINDOWS_CLOSED,
+    operator_counter,
+    operator_gauge,
+)
+from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
+
+encode_elements.register_coders()
+
+_CELLS_BEFORE_COMPACTION = 64
+_PROGRESS = struct.Struct("<qqq")  # next_window, hit_bound, reports
+
+
+def read_progress(progress: Any) -> tuple[int, int, int]:
+    """The next window to close, the bound on hits, and how many reports were released."""
+    next_window, hit_bound, reports = _PROGRESS.unpack(progress.read() or bytes(_PROGRESS.size))
+    return next_window, hit_bound, reports
+
+
+class ClosingDoFn(KeyedDoFn):
+    """Closes windows on state that an engine keeps. Subclasses decide which windows are due.
+
+    BUDGETS, PROGRESS: the state of a stream: charged hits by user, and what `read_progress` returns.
+    """
+
+    BUDGETS = BagStateSpec("budgets_v1", BytesCoder())
+    PROGRESS = ReadModifyWriteStateSpec("progress_v2", BytesCoder())
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
+        super().__init__(settings, noise_key)
+        self._late = operator_counter(LATE_BATCHES)
+        self._closed = operator_counter(WINDOWS_CLOSED)
+        self._budget_bytes = operator_gauge(BUDGET_STATE_BYTES)
+        self._monitor: HeavyHitterMonitor
+
+    def setup(self) -> None:
+        super().setup()
+        self._monitor = HeavyHitterMonitor(self._settings, self._keys)
+
+    def close_slabs(
+        self,
+        slabs: Sequence[tuple[int, Sequence[bytes]]],
+        budgets: Any,
+        progress: Any,
+        *,
+        rewrite: bool = False,
+        next_window: int = 0,
+    ) -> Iterator[TimestampedValue]:
+        """Closes the windows of these slabs, in order. Yields each report at the end of its window.
+
+        slabs: number and packed candidates of each slab. budgets, progress: the state. rewrite: whether to replace the
+        stored budgets at the end, instead of adding each charge to them. next_window: the windows before it are closed
+        too, although they have no candidates.
+        """
+        kept_next_window, hit_bound, reports = read_progress(progress)
+        if not slabs:  # the budgets of all users are not read for an empty window
+            progress.write(_PROGRESS.pack(max(kept_next_window, next_window), hit_bound, reports))
+            return
+        cells = list(budgets.read())
+        state = MonitorState(kept_next_window, hit_bound, UserBudgets(cells))
+        for _, parts in slabs:
+            candidates = ItemHolders.merge([ItemHolders.from_bytes(part) for part in parts])
+            for window, part in candidates.by_window():
+                report, charges = self._monitor.close_window(window, candidates.select_range(part), state)
+                if report is not None:
+                    reports += 1
+                    yield TimestampedValue(report, max_timestamp(self._settings.schedule, window))
+                if not rewrite:
+                    for cell in budget_cells(charges.users, charges.hits):
+                        budgets.add(cell)
+                        cells.append(cell)
+        if rewrite or len(cells) > _CELLS_BEFORE_COMPACTION + 2 * state.budgets.cell_count:
+            cells = list(state.budgets.to_cells())
+            budgets.clear()
+            for cell in cells:
+                budgets.add(cell)
+        self._budget_bytes.set(sum(map(len, cells)))
+        progress.write(_PROGRESS.pack(max(state.next_window, next_window), state.hit_bound, reports))

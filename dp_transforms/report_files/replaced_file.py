@@ -1,0 +1,48 @@
+"""Outputs of a step that may run twice: each file appears as a whole, in place of the one that the step wrote first."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import uuid
+from collections.abc import Callable
+from typing import IO
+
+from dp_transforms.local_files import create_new, sync_folder
+from dp_transforms.report_files.files import write_error
+from dp_transforms.report_files.records import ReportFileError
+
+_PRIVATE_MODE = 0o600
+
+
+def replace_whole(path: str, write: Callable[[str], None], *, stands_for: str | None = None) -> None:
+    """Lets ``write`` make a new file beside ``path``, and puts it at ``path`` in one step.
+
+    stands_for: the name of the output for errors; None: path. Raises ReportFileError.
+    """
+    temporary = str(pathlib.Path(path).with_name(f".{uuid.uuid4().hex}.tmp"))
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    except (OSError, ReportFileError) as error:
+        cause = error.__cause__ if isinstance(error, ReportFileError) else error
+        if isinstance(cause, OSError):  # with the name that the user knows, not the temporary one
+            raise write_error(stands_for or path, cause) from None
+        raise
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+    sync_folder(path)
+
+
+def replace_private(path: str, write: Callable[[IO[bytes]], None], *, stands_for: str | None = None) -> None:
+    """The same for a file that only its owner can read, from its creation on."""
+
+    def write_private(temporary: str) -> None:
+        with create_new(temporary, _PRIVATE_MODE) as handle:
+            write(handle)
+            handle.flush()
+            os.fsync(handle.fileno())
+
+    replace_whole(path, write_private, stands_for=stands_for)

@@ -1,0 +1,164 @@
+"""Watches a run to its end: shows reports, drains or stops it when the operator asks, and says how it ended."""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+import time
+
+from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.pipelines.flink_watch import FlinkWatch
+from dp_transforms.pipelines.pipeline_errors import told_in_one_line
+from dp_transforms.pipelines.sink_look import SinkLook
+from dp_transforms.pipelines.stop_signals import caught_stops
+from dp_transforms.pipelines.stream_job import StreamJob, cancel_on_cluster, job_name
+from dp_transforms.pipelines.stream_options import FLINK, IN_PROCESS
+from dp_transforms.pipelines.stream_ports import check_ports
+from dp_transforms.pipelines.stream_request import StreamRequest
+from dp_transforms.pipelines.stream_status import StreamStatus
+from dp_transforms.report_streams import ReportFolder
+from dp_transforms.window_schedule import MICROS_PER_SECOND
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+_PAUSE_PER_LOOK = 10  # a look that takes long is followed by a pause so many times longer
+_METRICS_EVERY_SECONDS = 5.0
+_FAILED = "the windows that were reported before are valid and stay"
+
+
+def watch_stream(job: StreamJob, request: StreamRequest, status: StreamStatus, flink: FlinkWatch | None) -> None:
+    """Returns when the run is over or drained. flink: on Flink alone.
+
+    Raises UserError, and SystemExit if the operator stopped it at once.
+    """
+    # A run that is resumed goes on to drain where that was asked for.
+    is_draining = request.engine.resume_from is not None and os.path.lexists(request.stop_file or "")
+    made_stop_file = is_draining
+    ended: RunEnded | None = None
+    next_metrics = 0.0
+    sink = SinkLook(request.sink, request.run_id, status)
+    try:
+        with caught_stops() as stops:
+            if request.stop_file is not None:  # not before signals are caught
+                status.tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {request.stop_file}")
+                if is_draining:
+                    status.tell(_draining_words(request, request.stop_file))
+            asked = 0
+            # On engines that read once, the job ends by itself.
+            while not job.is_over and (ended is None or request.engine.reads_once):
+                if stops.count > asked:
+                    asked = stops.count
+                    made_stop_file = _drain_or_stop(asked, stops.code, job, request, status) or made_stop_file
+                looked = time.monotonic()
+                ended = sink.look(_goes_on_words(request))
+                if looked >= next_metrics:
+                    _show_metrics(job, request, status, flink, looked)
+                    # A cluster that does not answer must not delay reports and signals at every look.
+                    next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
+                if ended is None:
+                    took = time.monotonic() - looked
+                    stops.wait(max(_SECONDS_BETWEEN_LOOKS, _PAUSE_PER_LOOK * took), asked)
+            if ended is None:
+                with told_in_one_line(_FAILED):
+                    job.raise_error()
+                ended = sink.look_until_read(lambda: stops.wait(_SECONDS_BETWEEN_LOOKS, asked))
+            cancel_on_cluster(request, status)
+            job.cancel()
+        stop_file = request.stop_file
+        _tell_end(ended, made_stop_file or (stop_file is not None and os.path.lexists(stop_file)), request, status)
+    finally:
+        status.close()
+        if made_stop_file and (ended is not None or not request.engine.can_go_on):
+            _remove_stop_file(request)
+
+
+def _show_metrics(
+    job: StreamJob, request: StreamRequest, status: StreamStatus, flink: FlinkWatch | None, now: float
+) -> None:
+    if not request.engine.allow_open_ports:
+        check_ports(request.engine.name, allow=False)
+    metrics = job.metrics() if flink is None else flink.metrics()
+    if metrics is not None:
+        status.show_operator_line(*metrics)
+    stuck = None if flink is None else flink.stuck(now)
+    if stuck is not None:
+        status.tell(stuck)
+
+
+def _drain_or_stop(times: int, code: int, job: StreamJob, request: StreamRequest, status: StreamStatus) -> bool:
+    """The first signal drains, the second stops at once. Returns whether the stop file was made here."""
+    if times == 1:
+        if request.stop_file is None:
+            status.tell("This run has no --stop-file, so it cannot be drained. Ask again to stop it at once.")
+            return False
+        try:
+            pathlib.Path(request.stop_file).touch(exist_ok=False)
+            made = True
+        except FileExistsError:
+            made = False
+        status.tell(_draining_words(request, request.stop_file))
+        return made
+    status.tell(_stopped_words(request))
+    status.close()
+    if request.engine.name == IN_PROCESS:
+        _remove_stop_file(request)
+        os._exit(code)  # its threads cannot be cancelled
+    cancel_on_cluster(request, status)
+    job.cancel()
+    if not request.engine.can_go_on:
+        _remove_stop_file(request)
+    raise SystemExit(code)
+
+
+def _remove_stop_file(request: StreamRequest) -> None:
+    if request.stop_file is not None:
+        pathlib.Path(request.stop_file).unlink(missing_ok=True)
+
+
+def _draining_words(request: StreamRequest, stop_file: str) -> str:
+    """What counts, and how long it takes at least: a stop and the end behind it wait for two checkpoints each."""
+    checkpoints = 2 * request.engine.checkpoint_seconds if request.engine.recovers else 0
+    now_micros = time.time_ns() // 1000
+    try:
+        asked_micros = os.stat(stop_file).st_ctime_ns // 1000
+    except OSError:  # somebody has removed it again
+        asked_micros = now_micros
+    stop_micros = request.clock.stop_micros(asked_micros)
+    waiting = stop_micros + request.clock.shown_within_micros - now_micros
+    seconds = max(math.ceil(waiting / MICROS_PER_SECOND), checkpoints) + checkpoints
+    until = time.strftime("%H:%M:%S", time.gmtime(stop_micros // MICROS_PER_SECOND))
+    return (
+        f"Draining: what arrives by {until} UTC counts; all windows then close, in about {seconds:,} s, or when all of"
+        " it is read. Ask again to stop at once."
+    )
+
+
+def _goes_on_words(request: StreamRequest) -> str:
+    """Of a job that does not end with this command; empty for others."""
+    if request.engine.is_local:
+        return ""
+    place = f"http://{request.engine.flink_master}" if request.engine.name == FLINK else "the console of Dataflow"
+    return f"The job {job_name(request)} still runs: see it at {place}. When to cancel it: docs/deploy.md."
+
+
+def _stopped_words(request: StreamRequest) -> str:
+    words = "Stopped at once. What was reported stays; open windows were not answered."
+    if request.engine.can_go_on:
+        drain = "" if request.stop_file is None else f" It then ends by the same stop: leave {request.stop_file} there."
+        return (
+            f"{words} Resume it from the last checkpoint with --resume-from PATH --run-id {request.run_id}, and the"
+            f" rest of this command line.{drain}"
+        )
+    return f"{words} This run cannot be resumed; a new one has a new run id and a budget of its own."
+
+
+def _tell_end(ended: RunEnded | None, was_asked: bool, request: StreamRequest, status: StreamStatus) -> None:
+    """was_asked: somebody asked for a stop. The end record does not say so: that would depend on the run's data."""
+    if ended is None:
+        status.tell("All that was there is read. Windows that were still open then are not answered.")
+    elif was_asked:
+        status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
+    else:
+        status.tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
+    if isinstance(request.sink, ReportFolder):
+        status.tell(f"{status.windows_shown:,} windows with heavy items; see all with: shh show {request.sink.path}")

@@ -1,0 +1,112 @@
+"""A job on the cluster that reads one topic and writes another, and what is done to it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dp_transforms.event_streams.kafka_topic import KafkaTopic
+from dp_transforms.report_streams import ReportTopic
+from dp_transforms.runners.flink_rest import ENDED
+from tests.engines.answers import faults, raw_records, repeats
+from tests.engines.stream_case import (
+    Feeder,
+    Row,
+    StreamCase,
+    submit,
+)
+from tests.helpers.small_runs import RUN_ID
+
+WORKER, TASK_MANAGER = "worker", "task manager"
+
+
+@dataclasses.dataclass
+class Run:
+    """A job on the cluster that reads one topic and writes another."""
+
+    kafka: Any
+    cluster: Any
+    case: StreamCase
+    topic: str
+    source: KafkaTopic
+    sink: ReportTopic
+    result: Any
+    job: str
+    feeder: Feeder
+
+    def feed(self, rows: Sequence[Row], seconds: float) -> Feeder:
+        """More rows, evenly over some seconds."""
+        return Feeder(self.kafka.bootstrap, self.source.topic, rows, seconds)
+
+    def kill(self, what: str) -> None:
+        """Returns when Flink has restarted the job and a checkpoint is complete, or when the run had ended before.
+
+        A worker that dies before it has told Flink that it is there is never missed (docs/engines.md): so none is
+        killed before a checkpoint shows that all are.
+        """
+        before = self.cluster.restarts(self.job)
+        if what == WORKER:
+            self.cluster.kill_worker()
+        else:
+            self.cluster.kill_task_manager()
+        deadline = time.monotonic() + 180
+        while self.cluster.restarts(self.job) <= before or self.cluster.flink.rest.job_state(self.job) != "RUNNING":
+            if self.sink.ended(RUN_ID) is not None:
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the job was not restarted in 180 s after the {what} was killed.")
+        self.cluster.flink.rest.wait_for_checkpoints(self.job)
+
+    def assert_answers(self) -> int:
+        """One distinct record per window, the oracle's; returns how many were written again."""
+        horizon = self.case.plan.schedule.horizon
+        committed = raw_records(self.kafka, self.topic)
+        assert faults(committed, self.case.expected.reports, horizon) == []
+        # Nobody should read what was given up, but who does must not find another answer either.
+        everything = raw_records(self.kafka, self.topic, committed=False)
+        given_up = [record for record in everything if record not in committed]
+        assert given_up == []
+        return repeats(everything)
+
+
+@contextlib.contextmanager
+def running(
+    kafka: Any,
+    cluster: Any,
+    key_path: str,
+    case: StreamCase,
+    *,
+    rows: Sequence[Row] | None = None,
+    seconds: float = 25,
+    checkpoint_seconds: float = 1,
+    more_partitions: int = 0,
+    **arguments: Any,
+) -> Iterator[Run]:
+    """While the block runs, the job does, and its log is fed over some seconds."""
+    name = uuid.uuid4().hex[:8]
+    source_topic, topic = f"in-{name}", f"out-{name}"
+    kafka.create_topic(source_topic, case.partitions + more_partitions)
+    kafka.create_topic(topic)
+    sink = ReportTopic(kafka.bootstrap, topic)
+    known = cluster.job_ids()
+    flags = cluster.options(checkpointing_interval_seconds=checkpoint_seconds)
+    source = case.kafka(kafka.bootstrap, source_topic)
+    result = submit(case, source, sink, flags, key_path, **arguments)
+    job = cluster.newest_job(known)
+    try:
+        cluster.flink.rest.wait_for_checkpoints(job)
+    except BaseException:
+        cluster.cancel(job)
+        raise
+    feeder = Feeder(kafka.bootstrap, source_topic, case.rows if rows is None else rows, seconds)
+    run = Run(kafka, cluster, case, topic, source, sink, result, job, feeder)
+    try:
+        yield run
+        feeder.join()
+    finally:
+        if cluster.flink.rest.job_state(run.job) not in ENDED:
+            cluster.cancel(run.job)

@@ -1,0 +1,29 @@
+"""Plans of one schedule, calibrated in each release mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.item_domain import ItemDomain
+from dp_transforms.window_schedule import WindowSchedule
+
+START = 1_506_826_800  # 2017-10-01T03:00:00Z
+HOURLY = WindowSchedule.fixed(START, START + 384 * 3600, 3600)
+
+
+def calibrated_plan(**changes: Any) -> ReleasePlan:
+    """epsilon 2 and delta 1e-9 over `HOURLY`, except for the changes."""
+    options: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, **changes}
+    return ReleasePlan.calibrate(**options)
+
+
+LABELS = calibrated_plan()
+COUNTS = calibrated_plan(release="counts")
+
+
+KMS21 = calibrated_plan(release="kms21")
+
+
+DOMAIN = ItemDomain.of_ids([f"item-{number}" for number in range(1000)])
+IN_DOMAIN = calibrated_plan(domain=DOMAIN)

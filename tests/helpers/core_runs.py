@@ -1,0 +1,59 @@
+"""Settings made by hand and busy logs, for runs of `monitoring` without Beam."""
+
+from __future__ import annotations
+
+import random
+
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.window_schedule import WindowSchedule
+
+MICROS = 1_000_000
+START = 1_000
+WINDOWS = 6
+
+
+def monitor_settings(
+    release="counts",
+    limit=3,
+    sliding=1,
+    *,
+    epsilon=1.0,
+    threshold=4,
+    hits=2,
+    stream="events",
+    run_id="run-1",
+    domain=(),
+):
+    """Hand-made numbers: little noise and a low threshold, so that a few users suffice for things to happen."""
+    is_kms21 = release == "kms21"
+    return MonitorSettings(
+        stream=stream,
+        run_id=run_id,
+        plan_fingerprint="plan",
+        schedule=WindowSchedule(START, START + 10 * WINDOWS, 10 * sliding, 10),
+        release=release,
+        threshold=threshold,
+        zone_width=2 if release == "labels" else 0,
+        epsilon_per_query=epsilon,
+        hits_per_user=hits,
+        max_items_per_user=limit,
+        epsilon_total=9.0,
+        delta=1e-3,
+        epsilon_after_hits=tuple(float(j + 1) for j in range(hits)),
+        wide_epsilon_per_query=epsilon / 4 if is_kms21 else 0.0,
+        noise_cap=2 if is_kms21 else 0,
+        domain_size=len(domain),
+    )
+
+
+def busy_log(seed, events=400):
+    """Skewed items of 20 users, at any time in the schedule."""
+    source = random.Random(seed)
+    return [
+        (
+            f"u{source.randrange(20)}",
+            f"i{min(int(source.expovariate(0.6)), 5)}",
+            source.randrange(START * MICROS, (START + 10 * WINDOWS) * MICROS),
+        )
+        for _ in range(events)
+    ]

@@ -1,0 +1,79 @@
+"""`shh` in this process: through its real entrance, and without the 1.5 s that a process takes to import it all.
+
+For what a command says and writes. What a process does as a whole needs one (`tests.helpers.shh_process`): signals, a
+standard output that is closed, which modules are loaded, workers that Beam starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from unittest import mock
+
+from dp_transforms.pipelines.cli import main
+
+
+def shh(*words: object, cwd: pathlib.Path | str = ".", **environment: str) -> subprocess.CompletedProcess[str]:
+    """As `shh_process.shh`. Also what C libraries write to the descriptors 1 and 2 is captured."""
+    arguments = [str(word) for word in words]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.chdir(cwd))
+        stack.enter_context(mock.patch.dict(os.environ, environment))
+        stack.enter_context(_logs_as_before())
+        out = stack.enter_context(_captured("stdout", 1))
+        err = stack.enter_context(_captured("stderr", 2))
+        code = _exit_code(arguments)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return subprocess.CompletedProcess(arguments, code, _content(out), _content(err))
+
+
+def _exit_code(arguments: list[str]) -> int:
+    try:
+        main(arguments)
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    return 0
+
+
+@contextlib.contextmanager
+def _captured(name: str, descriptor: int) -> Iterator[int]:
+    """While the block runs, the stream of `sys` and its descriptor both go to a file, whose descriptor this is."""
+    stream_before, descriptor_before = getattr(sys, name), os.dup(descriptor)
+    stream_before.flush()
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), descriptor)
+        stream = io.TextIOWrapper(open(descriptor, "wb", closefd=False), "utf-8", write_through=name == "stderr")  # noqa: SIM115
+        setattr(sys, name, stream)
+        try:
+            yield file.fileno()
+        finally:
+            stream.flush()
+            setattr(sys, name, stream_before)
+            os.dup2(descriptor_before, descriptor)
+            os.close(descriptor_before)
+
+
+def _content(descriptor: int) -> str:
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
+
+
+@contextlib.contextmanager
+def _logs_as_before() -> Iterator[None]:
+    """A command sets up the root logger and the warnings of its process."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    with warnings.catch_warnings():
+        try:
+            yield
+        finally:
+            root.handlers[:] = handlers
+            root.setLevel(level)

@@ -1,0 +1,114 @@
+"""Small plans and logs, and what a run needs besides them. No Beam."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.item_domain import ItemDomain
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.run_settings import settings_of_plan
+from dp_transforms.window_schedule import WindowSchedule
+from tests.helpers.oracle import Event
+
+MICROS = 1_000_000
+MINUTE = 60
+START = 1_699_999_980  # a whole minute, but no whole hour
+RUN_ID = "run-1"
+SECRET = bytes(range(7, 47))
+
+
+@functools.lru_cache(maxsize=64)
+def small_plan(
+    windows: int = 12,
+    *,
+    sliding: int = 1,
+    release: str = "counts",
+    max_items_per_user: int = 3,
+    hits_per_user: int = 3,
+    window_seconds: int = MINUTE,
+    threshold: int | None = None,
+    domain: tuple[str, ...] = (),
+) -> ReleasePlan:
+    """A plan of real calibration with a threshold of about 6: epsilon 40 protects nobody, but little noise is needed.
+
+    windows: how many slides the declared range has. sliding: in how many windows each event counts. domain: all items,
+    where they are known; then the threshold can be as low as one likes, in kms21 too.
+    """
+    slide = window_seconds // sliding
+    return ReleasePlan.calibrate(
+        epsilon=40,
+        delta=0.1,
+        schedule=WindowSchedule(START, START + windows * slide, window_seconds, slide),
+        hits_per_user=hits_per_user,
+        max_items_per_user=max_items_per_user,
+        release=release,
+        threshold=threshold,
+        domain=ItemDomain.of_ids(domain) if domain else None,
+        max_users=1000,
+        max_items=1000,
+    )
+
+
+def settings_of(plan: ReleasePlan, stream: str = "events", run_id: str = RUN_ID) -> MonitorSettings:
+    return settings_of_plan(plan, stream=stream, run_id=run_id)
+
+
+def random_log(plan: ReleasePlan, seed: int, events: int = 1500, users: int = 40, items: int = 12) -> list[Event]:
+    """Skewed items that shift with time, and some events outside the declared range; times in no order."""
+    source = random.Random(seed)
+    schedule = plan.schedule
+    low, high = schedule.start_seconds * MICROS, schedule.end_seconds * MICROS
+    log = []
+    for _ in range(events):
+        time = source.randrange(low, high) if source.random() < 0.97 else source.choice([low - 1, high, 0, high * 2])
+        rank = min(int(source.expovariate(0.7)), items - 1)
+        shift = (time - low) * 3 // (high - low)
+        log.append((f"user-{source.randrange(users)}", f"item-{(rank + shift) % items}", time))
+    return log
+
+
+def ordered_log(plan: ReleasePlan, seed: int, events: int = 1000) -> list[Event]:
+    """Events of `random_log` in the order of time, within the declared range or just before it."""
+    end = plan.schedule.end_seconds * MICROS
+    return sorted((event for event in random_log(plan, seed, events) if 0 < event[2] < end), key=lambda event: event[2])
+
+
+def thousand_windows(seed: int = 10) -> list[Event]:
+    """Shuffled events for `small_plan(1000)`: each window has none, those of 4 users, or those of 22."""
+    source = random.Random(seed)
+    log = []
+    for window in range(1000):
+        start = (START + MINUTE * window) * MICROS
+        for user in source.sample(range(1500), source.choice([0, 4, 22])):
+            log.append((f"u{user}", f"i{source.randrange(2)}", source.randrange(start, start + MINUTE * MICROS)))
+            log.append((f"u{user}", "news", source.randrange(start, start + MINUTE * MICROS)))
+    source.shuffle(log)
+    return log
+
+
+def batch_of(log: Sequence[Event]) -> EventBatch:
+    users, items, times = zip(*log, strict=True) if log else ((), (), ())
+    return EventBatch(
+        pa.array(users, pa.string()).dictionary_encode(),
+        pa.array(items, pa.string()).dictionary_encode(),
+        np.array(times, dtype=np.int64),
+    )
+
+
+def batches_of(log: Sequence[Event], size: int) -> list[EventBatch]:
+    return [batch_of(log[low : low + size]) for low in range(0, len(log), size)]
+
+
+def key_file(tmp_path: Any, secret: bytes = SECRET) -> str:
+    path = tmp_path / "noise.key"
+    path.write_bytes(secret)
+    path.chmod(0o600)
+    return str(path)

@@ -1,0 +1,133 @@
+"""The entrance of `shh`: exit codes, and what it says of errors that nobody expected or that are of its own output."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from dp_transforms.pipelines import show
+from tests.helpers import shh_here, shh_process
+from tests.helpers.replay_logs import BUDGET
+
+ROOT = shh_process.ROOT
+# Prints nothing, and then meets a broken engine.
+REFUSED_CONNECTION = """
+from dp_transforms.pipelines import cli, stream_engine
+def start(*_):
+    raise {error}
+stream_engine._start = start
+cli.main()
+"""
+STREAM = [
+    *("stream", "--folder", ".", "--output", "reports", "--engine", "in-process", "--clock", "event"),
+    *BUDGET,
+]
+UNREADABLE = [
+    ["--no-such-option"],
+    ["no-such-command"],
+    ["show"],
+    ["plan", "--epsilon", "two"],
+    ["plan", *BUDGET[:6]],
+    ["plan", *BUDGET, "--window", "1 hour"],
+    ["plan", *BUDGET, "--start", "tomorrow"],
+    ["audit"],
+    ["replay", "log.csv", *BUDGET],
+    ["simulate", "--events", "0", "--output", "log.csv"],
+    ["stream", "--engine", "spark"],
+]
+REFUSED = [
+    ["plan", *BUDGET, "--hits-per-user", "0"],
+    ["plan", *BUDGET, "--output", "taken"],
+    ["audit", "--plan", "missing.json"],
+    ["show", "missing.avro"],
+    ["replay", "missing.csv", *BUDGET, "--output", "report.avro"],
+    ["replay", "taken", *BUDGET, "--output", "report.avro", "--run-id", "r", "--noise-key-file", "k"],
+    ["simulate", "--output", "log.txt"],
+    ["stream", *BUDGET],
+    [*STREAM, "--topic", "t"],
+]
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "taken").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", UNREADABLE, ids=" ".join)
+def test_a_command_line_that_cannot_be_read_is_2_and_shows_the_usage(folder: pathlib.Path, words: list[str]) -> None:
+    ended = shh_here.shh(*words, cwd=folder)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert re.match(r"Usage: shh .*\n(.*\n)*\nError: [^\n]+\n\Z", ended.stderr), ended.stderr
+
+
+@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+def test_what_is_refused_is_1_and_one_line(folder: pathlib.Path, words: list[str]) -> None:
+    ended = shh_here.shh(*words, cwd=folder)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert re.fullmatch(r"shh: [^\n]+\n", ended.stderr), ended.stderr
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["plan", *BUDGET], ["plan"], ["show", "taken"]])
+def test_in_this_process_a_command_says_and_does_what_it_does_in_one_of_its_own(
+    folder: pathlib.Path, words: list[str]
+) -> None:
+    """What most tests of commands rely on."""
+    here, process = (run.shh(*words, cwd=folder) for run in (shh_here, shh_process))
+    assert (here.returncode, here.stdout, here.stderr) == (process.returncode, process.stdout, process.stderr)
+    assert here.stdout + here.stderr
+
+
+@pytest.mark.parametrize("error", ["OSError(98, 'Address already in use')", "BrokenPipeError(32, 'Broken pipe')"])
+def test_an_engine_that_fails_is_not_blamed_on_standard_output(folder: pathlib.Path, error: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", REFUSED_CONNECTION.format(error=error), *STREAM],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
+    kind = "OSError" if error.startswith("OSError") else "ConnectionError"
+    assert re.match(rf"shh: failed with {kind} at \S+:\d+\. This should not happen, please report it", last), last
+    assert "standard output" not in ended.stderr
+
+
+@pytest.mark.parametrize("words", [["plan", *BUDGET], ["plan", *BUDGET, "--json"], ["--help"]], ids=" ".join)
+def test_a_standard_output_that_is_full_is_named(folder: pathlib.Path, words: list[str]) -> None:
+    """Printed by rich, by click, and by click's own help."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "dp_transforms.pipelines.cli", *words],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "shh: cannot write to standard output: No space left on device.\n"
+
+
+def test_an_error_that_nobody_expected_shows_its_place_and_not_its_words(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(path: str) -> None:
+        raise KeyError("a cell of the data")
+
+    monkeypatch.setattr(show, "_read", read)
+    ended = shh_here.shh("show", "taken", cwd=folder)
+    assert ended.returncode == 1
+    assert re.match(r"shh: failed with KeyError at pipelines/\w+\.py:\d+\. This should not happen", ended.stderr)
+    assert "cell of the data" not in ended.stderr
+    assert ended.stderr.count("\n") == 1

@@ -1,0 +1,56 @@
+"""The docstrings of `accounting` and `auditing` list their modules in order: each imports only those above it."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "dp_transforms"
+
+
+def listed_modules(folder: str) -> list[str]:
+    """Names at the head of the docstring's list entries, in order."""
+    text = ast.get_docstring(ast.parse((PACKAGE / folder / "__init__.py").read_text())) or ""
+    heads = re.findall(r"^- ((?:`\w+`(?:, )?)+):", text, re.MULTILINE)
+    return [name for head in heads for name in re.findall(r"`(\w+)`", head)]
+
+
+def imported_modules(folder: str, module: str) -> set[str]:
+    """The modules of the same folder that a module imports, anywhere in it."""
+    tree = ast.parse((PACKAGE / folder / f"{module}.py").read_text())
+    prefix = f"dp_transforms.{folder}"
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == prefix:
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{prefix}."):
+            found.add((node.module or "").removeprefix(f"{prefix}."))
+    return found
+
+
+def out_of_order(folder: str, modules: list[str]) -> list[tuple[str, str]]:
+    """Pairs of a module and one that it imports although it is not above it."""
+    return [
+        (module, other)
+        for at, module in enumerate(modules)
+        for other in sorted(imported_modules(folder, module))
+        if other not in modules[:at]
+    ]
+
+
+@pytest.mark.parametrize(("folder", "last"), [("accounting", "release_plan"), ("auditing", "sampled")])
+def test_each_module_imports_only_those_above_it(folder: str, last: str) -> None:
+    modules = listed_modules(folder)
+    assert modules[-1] == last
+    assert len(set(modules)) == len(modules) > 5
+    assert out_of_order(folder, modules) == []
+
+
+@pytest.mark.parametrize(("folder", "first"), [("accounting", "calibration"), ("auditing", "exact")])
+def test_a_module_above_what_it_imports_is_found(folder: str, first: str) -> None:
+    modules = listed_modules(folder)
+    moved = [first, *(module for module in modules if module != first)]
+    assert {module for module, _ in out_of_order(folder, moved)} == {first}

@@ -1,0 +1,70 @@
+"""Zero items: a stream draws them window by window, a replay all at once, and both draw the same ones."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.domain_table import DomainTable
+from dp_transforms.monitoring.zero_items import ZeroItemDraws, ZeroItemsOfWindows, draw_zero_items
+from tests.helpers.cells import cells_by_label
+from tests.helpers.core_runs import monitor_settings
+from tests.helpers.small_runs import SECRET
+
+ITEMS = tuple(f"item {number}" for number in range(40))
+SHARDS = 3
+
+
+@pytest.mark.parametrize(("release", "threshold"), [("counts", 3), ("labels", 1), ("kms21", 6), ("counts", 200)])
+def test_items_that_nobody_holds_are_the_same_window_by_window(release: str, threshold: int) -> None:
+    """Else a restarted stream would publish others than it did. At 200 there are none, in 2^-100 of all keys."""
+    chosen = monitor_settings(release, threshold=threshold, domain=ITEMS)
+    keys = chosen.stream_keys(SECRET)
+    domain = DomainTable.of_labels(pa.array(ITEMS, pa.string()), keys.item_ids)
+    wanted: dict[tuple[int, int], list] = {}
+    for slab, shard, cells in draw_zero_items(domain, chosen, keys, windows_per_slab=2, shards=SHARDS):
+        for (window, item), holders in cells_by_label(cells):
+            assert window // 2 == slab
+            assert holders == []
+            wanted.setdefault((window, shard), []).append(item)
+    one_by_one = ZeroItemsOfWindows(domain, chosen, keys, SHARDS)
+    found = {}
+    for window, shard in itertools.product(range(chosen.schedule.horizon), range(SHARDS)):
+        part = one_by_one.cells(window, shard)
+        if part is not None:
+            assert {at for (at, _), _ in cells_by_label(part)} == {window}
+            assert {tuple(holders) for _, holders in cells_by_label(part)} == {()}
+            found[window, shard] = [item for (_, item), _ in cells_by_label(part)]
+    assert found == wanted
+    assert bool(found) is (threshold < 200)
+    if found:
+        assert {shard for _, shard in found} == set(range(SHARDS))
+
+
+@pytest.mark.parametrize("share", [2e-4, 0.3])
+def test_many_windows_are_drawn_in_slices_that_leave_none_out_and_repeat_none(share: float) -> None:
+    """Two slices and a bit: 65,536 windows are drawn at once."""
+    size, horizon = 5, 2 * 65_536 + 10 if share < 0.1 else 200
+    draws = ZeroItemDraws(size, int(share * 2**53) << 75, monitor_settings().stream_keys(SECRET).zero_item_uniforms())
+    found = dict(draws.by_window(horizon))
+    assert list(found) == sorted(found)
+    assert len(list(draws.by_window(horizon))) == len(found)
+    looked_at = {*list(found)[:50], *list(found)[-50:], 0, 65_535, 65_536, horizon - 1}
+    for window in (window for window in looked_at if window < horizon):
+        one = draws.of_window(window)
+        assert one.tolist() == found.get(window, np.zeros(0)).tolist()
+        assert one.dtype == np.int64
+    assert max(found) > horizon * 0.9
+    # Each window has some with probability 1 - (1 - share)^5; off by eight deviations in fewer than 1e-14 of all keys.
+    expected = horizon * (1 - (1 - share) ** size)
+    assert abs(len(found) - expected) < 8 * expected**0.5
+    never = ZeroItemDraws(
+        size, 0, StreamKeys(SECRET, run_id="r", plan_fingerprint="p", stream="s", threshold=1).zero_item_uniforms()
+    )
+    assert never.of_window(3).tolist() == []
+    assert never.of_window(3).dtype == np.int64
+    assert list(never.by_window(9)) == []
