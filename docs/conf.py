@@ -20,6 +20,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 html_copy_source = False
+smartquotes = False  # options begin with two hyphens
 
 _NAMED = re.compile(r"^(\w+(?:, \w+)*): (?=\S)")
 _OUTSIDE = re.compile(r"\[`?([^]\[`]+)`?\]\(\.\./[^)]*\)")
