@@ -105,3 +105,43 @@ def test_a_broken_anchor_fails_the_build(tmp_path: pathlib.Path) -> None:
     result = build(tmp_path / "docs", tmp_path / "site")
     assert result.returncode == 1
     assert "nowhere" in result.stderr
+
+
+FOLDERS = "dp_transforms|pipelines|runners|tests|benchmarks|examples|docs"
+PAPER_FOLDERS = {
+    "P": ("dp_transforms/mechanisms/papers",),
+    "M": ("dp_transforms/mechanisms",),
+    "A": ("dp_transforms/accounting",),
+    **{name: (f"tests/{name}",) for name in ("unit", "privacy", "statistical", "beam", "pipelines", "engines")},
+}
+
+
+def named_files(text: str) -> set[str]:
+    return set(
+        re.findall(rf"(?<![\w/.-])((?:{FOLDERS})/[\w/.-]*\w\.(?:py|md|svg|avsc|java|xml|json))(?![\w/*{{])", text)
+    )
+
+
+def test_files_that_the_documents_name_exist() -> None:
+    made = {"benchmarks/results", "docs/build"}
+    for path in (path for path in DOCUMENTS if path.name != "CHANGELOG.md"):
+        for name in named_files(path.read_text()):
+            if not any(name.startswith(folder) for folder in made):
+                inside = [ROOT / name, ROOT / "tests" / name]  # papers.md names tests by their folder in tests/
+                assert any(one.exists() for one in inside), f"{path.relative_to(ROOT)} names {name}"
+
+
+def test_files_that_the_map_of_the_papers_names_exist() -> None:
+    text = (ROOT / "docs" / "papers.md").read_text()
+    found = re.findall(r"(?<![\w/])([A-Z]|[a-z]+)/([\w/]+\.py)", text)
+    assert {short for short, _ in found} >= {"A", "P", "unit"}
+    for short, name in found:
+        folders = PAPER_FOLDERS.get(short, (short, f"tests/{short}"))
+        assert any((ROOT / folder / name).exists() for folder in folders), f"papers.md names {short}/{name}"
+
+
+def test_a_file_that_is_not_there_would_be_found() -> None:
+    assert named_files("see `tests/unit/test_gone.py`, dp_transforms/gone.py.") == {
+        "tests/unit/test_gone.py",
+        "dp_transforms/gone.py",
+    }
