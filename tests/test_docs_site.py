@@ -136,7 +136,7 @@ def test_files_that_the_map_of_the_papers_names_exist() -> None:
     found = re.findall(r"(?<![\w/])([A-Z]|[a-z]+)/([\w/]+\.py)", text)
     assert {short for short, _ in found} >= {"A", "P", "unit"}
     for short, name in found:
-        folders = PAPER_FOLDERS.get(short, (short, f"tests/{short}"))
+        folders = PAPER_FOLDERS.get(short, (short, f"tests/{short}", f"dp_transforms/{short}"))
         assert any((ROOT / folder / name).exists() for folder in folders), f"papers.md names {short}/{name}"
 
 
