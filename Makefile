@@ -23,7 +23,7 @@ PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
 .PHONY: install demo test test-long test-engines test-engines-long lint format bench clean engines flink kafka prism \
-  demo-stream audit sbom mutants fuzz
+  demo-stream audit sbom mutants fuzz docs
 
 install: $(INSTALLED)
 
@@ -129,6 +129,11 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The site of docs/, in build/docs; a broken link or anchor fails.
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+	@echo "Open build/docs/index.html"
 
 # Known advisories about what is installed; says so where none can be had.
 audit: $(INSTALLED)

@@ -1,0 +1,159 @@
+"""The commands that the documents show are run as they stand, and what they print is compared with what is shown.
+
+A block ``console`` holds lines ``$ command`` and what each prints; ``...`` is for lines that are not shown. Noise is
+fresh: rows of a report's table and reports as JSON are compared by shape, all other lines letter by letter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from dp_transforms import ReleasePlan, WindowSchedule
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROW = re.compile(r" 2026-01-0[12] \d\d:00   1h       ([●○]story-\d{5}(~\d+)? *)+ +[0-9.]+")
+HEAD = re.compile(r" start \(UTC\)        length   heavy items +ε spent")
+RULE = re.compile(r" ─+")
+NOISY = (ROW, HEAD, RULE)
+
+
+def examples(text: str) -> list[tuple[str, list[str]]]:
+    """Commands with the lines that they are said to print."""
+    found: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:], []))
+            else:
+                found[-1][1].append(line.rstrip())
+    return found
+
+
+def alike(shown: str, printed: str) -> bool:
+    if shown.startswith("{") != printed.startswith("{"):
+        return False
+    if shown.startswith("{"):
+        expected, got = json.loads(shown), json.loads(printed)
+        certain = ("stream", "epsilon_total", "delta")
+        return expected.keys() == got.keys() and all(expected[name] == got[name] for name in certain)
+    return shown == printed or any(shape.fullmatch(shown) and shape.fullmatch(printed) for shape in NOISY)
+
+
+def first_difference(shown: list[str], printed: list[str]) -> str | None:
+    """None if the shown lines are in the printed ones in this order, with gaps only where ``...`` says so."""
+    at, gap = 0, False
+    for line in shown:
+        if line == "...":
+            gap = True
+            continue
+        while gap and at < len(printed) and not alike(line, printed[at]):
+            at += 1
+        if at == len(printed) or not alike(line, printed[at]):
+            return f"{line!r} is shown, {printed[at] if at < len(printed) else 'the end'!r} was printed"
+        at, gap = at + 1, False
+    return None if gap or at == len(printed) else f"{printed[at]!r} is not shown"
+
+
+def run(command: str, folder: pathlib.Path) -> list[str]:
+    path = os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"]))
+    environment = {**os.environ, "PATH": path, "COLUMNS": "80", "PYTHONPATH": ""}
+    result = subprocess.run(
+        ["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, f"{command}: {result.stderr}"
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
+    """False alarms: an item with 1,312 users is missed, or a report is empty, with a probability below 1e-9."""
+    shown = examples((ROOT / "docs" / "tutorial.md").read_text())
+    assert [re.sub(r"^shh (\w+).*", r"\1", command) for command, _ in shown if command.startswith("shh ")] == [
+        *("simulate", "plan", "replay", "show", "stream", "show")
+    ]
+    for command, lines in shown:
+        printed = run(command, tmp_path)
+        assert (difference := first_difference(lines, printed)) is None, f"{command}: {difference}"
+        if "--item" in command:
+            (above,) = [json.loads(line) for line in printed if "2026-01-01T15:00:00Z" in line.split("window_end")[0]]
+            assert above["heavy_hitters"] == [{"item": "story-01573", "zone": "above", "noisy_count": None}]
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    plan = ReleasePlan.from_json((tmp_path / "plan.json").read_text())
+    assert f"threshold*, {plan.threshold}." in text
+    assert f"From {plan.threshold} to {plan.threshold + plan.zone_width - 1} is the charged *zone*" in text
+    assert f"An item with {plan.smallest_detectable()} users in an hour is found with a probability of 95 %" in text
+
+
+def test_the_table_of_budgets_is_what_plans_say() -> None:
+    text = (ROOT / "docs" / "choose_a_budget.md").read_text()
+    rows = re.findall(r"^\| ([0-9.]+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
+    assert len(rows) == 4
+    schedules = (
+        WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600),
+        WindowSchedule.fixed("2026-01-01", "2026-02-01", 3600),
+        WindowSchedule.fixed("2026-01-01", "2027-01-01", 86_400),
+    )
+    for epsilon, *found in rows:
+        plans = [ReleasePlan.calibrate(epsilon=float(epsilon), delta=1e-9, schedule=one) for one in schedules]
+        assert [plan.smallest_detectable() for plan in plans] == [int(users) for users in found]
+
+
+def test_the_script_for_the_night_publishes_once(tmp_path: pathlib.Path) -> None:
+    """As it is shown; a second start of the same night fails and leaves the report as it is."""
+    (script,) = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "nightly_replays.md").read_text(), re.DOTALL)
+    (tmp_path / "nightly.sh").write_text(script)
+    for folder in ("logs", "reports", "operator"):
+        (tmp_path / folder).mkdir()
+    run("shh simulate --events 1000 --users 100 --days 1 --output logs/2026-01-01.parquet", tmp_path)
+    printed = run("sh nightly.sh 2026-01-01 2026-01-02", tmp_path)
+    assert printed[0].startswith("Everything published is (0.1, 1e-10)-differentially private")
+    (report,) = (tmp_path / "reports").iterdir()
+    first = report.read_bytes()
+    with pytest.raises(AssertionError):
+        run("sh nightly.sh 2026-01-01 2026-01-02", tmp_path)
+    assert report.read_bytes() == first
+
+
+def test_the_fields_of_the_formats_are_all_there() -> None:
+    """A plan, a header and a record have the fields that docs/formats.md lists, and no others."""
+    from dp_transforms import HeavyHitter, WindowReport
+    from dp_transforms.report_files import ReportHeader
+
+    text = (ROOT / "docs" / "formats.md").read_text()
+
+    def listed(first: str) -> set[str]:
+        (table,) = re.findall(rf"^\| {first} \| meaning \|$\n\|---\|---\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+        cells = [row.split(" | ")[0] for row in table.splitlines()]
+        return {name for cell in cells for name in re.findall(r"`([a-z_.]+)`", cell)}
+
+    schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
+    plan = json.loads(ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule).to_json())
+    assert listed("field") == plan.keys()
+    assert listed("header field") == json.loads(ReportHeader("run", "events", "", plan).to_json()).keys()
+    assert listed("field of a record") == {
+        *WindowReport._fields,
+        *(f"heavy_hitters.{name}" for name in HeavyHitter._fields),
+    }
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        (["threshold 454"], ["threshold 455"]),
+        (["a", "b"], ["a", "c", "b"]),
+        (["a"], ["a", "b"]),
+        (["...", "b"], ["a"]),
+        ([" 2026-01-01 20:00   1h       ○story-01573~480                       2"], ["Traceback"]),
+    ],
+)
+def test_a_difference_would_be_found(shown: list[str], printed: list[str]) -> None:
+    assert first_difference(shown, printed) is not None

@@ -1,0 +1,147 @@
+"""Links of all documents lead somewhere, anchors too; the site builds without a warning."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md"), *(ROOT / "tests").glob("**/*.md")])
+PAGES = sorted(path.stem for path in (ROOT / "docs").glob("*.md") if path.stem != "index")
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def anchors(text: str) -> set[str]:
+    """As GitHub makes them of headings."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        anchor = re.sub(r"[^\w -]", "", heading.strip().lower()).replace(" ", "-")
+        found.add(anchor if anchor not in found else f"{anchor}-1")
+    return found
+
+
+def broken_links(path: pathlib.Path) -> list[str]:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text())):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(path: pathlib.Path) -> None:
+    assert not broken_links(path)
+
+
+@pytest.mark.parametrize("link", ["nowhere.md", "a.md#nowhere", "#no-such-part"])
+def test_a_broken_link_would_be_found(link: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.md").write_text(f"# A part\n\n[here](#a-part), [there]({link})\n")
+    assert broken_links(tmp_path / "a.md") == [link]
+
+
+def test_every_page_is_in_the_index_for_readers_and_for_the_site() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    (rows,) = re.findall(r"\|---\|---\|\n((?:\|.*\n)+)", index)
+    assert set(re.findall(r"\(([a-z_]+)\.md\)", rows)) == set(PAGES)
+    trees = re.findall(r"```\{toctree\}\n(?::.*\n)+\n((?:\w+\n)+)```", index)
+    assert sorted(" ".join(trees).split()) == PAGES
+
+
+def test_code_cites_pages_and_sections_that_exist() -> None:
+    """``docs/guarantee.md section 7`` in a docstring: the page has that section."""
+    folders = ("dp_transforms", "pipelines", "runners", "tests", "benchmarks", "examples")
+    for path in [path for folder in folders for path in (ROOT / folder).rglob("*.py")]:
+        for page, section in re.findall(r"docs/(\w+\.md)(?:,? section ([0-9.]*[0-9]))?", path.read_text()):
+            assert (ROOT / "docs" / page).exists(), f"{path.relative_to(ROOT)} cites docs/{page}"
+            if section:
+                headings = re.findall(r"^#+ ([0-9.]*[0-9])", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+                assert section in headings, f"{path.relative_to(ROOT)} cites docs/{page} section {section}"
+
+
+def test_the_api_page_shows_every_public_name() -> None:
+    import dp_transforms
+
+    text = (ROOT / "docs" / "python_api.md").read_text()
+    names = re.findall(r"^\.\. auto\w+:: dp_transforms\.(\w+)$", text, re.MULTILINE)
+    assert sorted(names) == sorted(dp_transforms.__all__)
+
+
+def build(source: pathlib.Path, output: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    (line,) = re.findall(
+        r"^\t\$\(BIN\)/python (-m sphinx .*) docs build/docs$", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    words = [sys.executable, *line.split(), str(source), str(output)]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="Sphinx is not installed (the extra docs)")
+def test_make_docs_builds_the_site(tmp_path: pathlib.Path) -> None:
+    result = build(ROOT / "docs", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert {f"{page}.html" for page in ("index", *PAGES)} <= {path.name for path in tmp_path.iterdir()}
+    api = (tmp_path / "python_api.html").read_text()
+    assert 'id="dp_transforms.ReleasePlan.calibrate"' in api
+    assert "system-message" not in api
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="Sphinx is not installed (the extra docs)")
+def test_a_broken_anchor_fails_the_build(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "conf.py").write_text((ROOT / "docs" / "conf.py").read_text())
+    (tmp_path / "docs" / "index.md").write_text("# A\n\n[there](#nowhere)\n")
+    result = build(tmp_path / "docs", tmp_path / "site")
+    assert result.returncode == 1
+    assert "nowhere" in result.stderr
+
+
+FOLDERS = "dp_transforms|pipelines|runners|tests|benchmarks|examples|docs"
+PAPER_FOLDERS = {
+    "P": ("dp_transforms/mechanisms/papers",),
+    "M": ("dp_transforms/mechanisms",),
+    "A": ("dp_transforms/accounting",),
+    **{name: (f"tests/{name}",) for name in ("unit", "privacy", "statistical", "beam", "pipelines", "engines")},
+}
+
+
+def named_files(text: str) -> set[str]:
+    return set(
+        re.findall(rf"(?<![\w/.-])((?:{FOLDERS})/[\w/.-]*\w\.(?:py|md|svg|avsc|java|xml|json))(?![\w/*{{])", text)
+    )
+
+
+def test_files_that_the_documents_name_exist() -> None:
+    made = {"benchmarks/results", "docs/build"}
+    for path in (path for path in DOCUMENTS if path.name != "CHANGELOG.md"):
+        for name in named_files(path.read_text()):
+            if not any(name.startswith(folder) for folder in made):
+                inside = [ROOT / name, ROOT / "tests" / name]  # papers.md names tests by their folder in tests/
+                assert any(one.exists() for one in inside), f"{path.relative_to(ROOT)} names {name}"
+
+
+def test_files_that_the_map_of_the_papers_names_exist() -> None:
+    text = (ROOT / "docs" / "papers.md").read_text()
+    found = re.findall(r"(?<![\w/])([A-Z]|[a-z]+)/([\w/]+\.py)", text)
+    assert {short for short, _ in found} >= {"A", "P", "unit"}
+    for short, name in found:
+        folders = PAPER_FOLDERS.get(short, (short, f"tests/{short}", f"dp_transforms/{short}"))
+        assert any((ROOT / folder / name).exists() for folder in folders), f"papers.md names {short}/{name}"
+
+
+def test_a_file_that_is_not_there_would_be_found() -> None:
+    assert named_files("see `tests/unit/test_gone.py`, dp_transforms/gone.py.") == {
+        "tests/unit/test_gone.py",
+        "dp_transforms/gone.py",
+    }
