@@ -208,7 +208,7 @@ def test_a_full_queue_is_waited_for() -> None:
 def test_a_transaction_that_has_failed_is_ended_for_its_reason_and_no_other_is(code: str) -> None:
     error = confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, code)))
     producer = _Refusing(error)
-    with pytest.raises(StreamError, match="^the topic 'reports'"):
+    with pytest.raises(StreamError, match=r"^the topic 'reports'"):
         writer_on(producer).write(REPORT)
     ended = [("commit_transaction", 120.0)] * (code == "_STATE")
     assert producer.calls == [("begin_transaction",), ("produce", "reports"), *ended]
