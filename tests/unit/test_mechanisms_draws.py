@@ -1,4 +1,4 @@
-"""What the papers' mechanisms ask of their noise, and what they make of it: with draws that are given, to the last unit.
+"""What the papers' mechanisms ask of their noise, and what they make of draws that are given, to the last unit.
 
 Tests of laws see only what changes a probability by much; a sign, or a share of delta left out, shows here at once.
 """
@@ -92,7 +92,7 @@ def test_a_zone_holds_its_lower_edge_and_not_its_upper_one(draw: int, zone: str)
     ("epsilon", "delta", "cutoff"), [(1.0, 0.0, 5), (1.0, 1e-6, 500), (1.0, 1e-6, 3), (300.0, 1e-3, 400)]
 )
 def test_the_epsilon_of_a_run_by_hand(epsilon: float, delta: float, cutoff: int) -> None:
-    """The third budget is one for which basic composition is better, the last one where the published one is too large."""
+    """For the third budget basic composition is better; for the last one the published epsilon is too large."""
     wanted = epsilon / cutoff
     if delta:
         log_inverse = -math.log(delta)
@@ -244,7 +244,7 @@ def test_a_limit_of_hits_to_its_edges() -> None:
     limit.charge(0.5, q)
     limit.charge(0.5, q, 0)
     assert (limit.used, limit.admits(0.5, q, 2), limit.admits(0.5, q, 3)) == (1, True, False)
-    with pytest.raises(ValueError, match="may be at most 0.5 here"):
+    with pytest.raises(ValueError, match=r"may be at most 0\.5 here"):
         limit.admits(math.nextafter(0.5, 1), q)
     with pytest.raises(ValueError, match="must have probability q >="):
         limit.admits(0.5, math.nextafter(q, 0))
