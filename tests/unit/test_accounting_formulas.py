@@ -5,6 +5,7 @@ The other tests hold them against independent figures, which leave some room; he
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -19,6 +20,7 @@ from dp_transforms.accounting.composition import (
     check_calls,
     optimal_composition_delta,
 )
+from dp_transforms.accounting.release_plan import MOST_HITS, ReleasePlan, _check_budget, check_hits
 from dp_transforms.accounting.renyi import (
     RenyiAccountant,
     delta_from_divergences,
@@ -37,6 +39,7 @@ from dp_transforms.accounting.threshold_monitor import (
     check_monitor_noise,
 )
 from dp_transforms.noise_distribution import upper_tail
+from dp_transforms.window_schedule import WindowSchedule
 
 CUTS = 2000
 DIGITS = 1e-13
@@ -267,6 +270,15 @@ def test_the_noise_of_a_monitor_by_hand(epochs: int, grid: int) -> None:
     assert (noise.grid, noise.hits, noise.epochs) == (grid, 20, epochs)
 
 
+def test_noise_that_is_not_enough_grows_by_a_millionth() -> None:
+    """Until the next of its six digits: nobody pays for more."""
+    hits, epsilon = 20, 1.0
+    first = _round_noise(3000.0, 1, epsilon, 1.0 - 1e-6, hits, 1)
+    exact = ThresholdMonitorAccountant(first.wide_epsilon, first.narrow_epsilon, first.cap, hits).delta(epsilon)
+    more = _round_noise(3000.0, 1, epsilon, exact, hits, 1)
+    assert first.narrow_epsilon * (1 - 1e-5) < more.narrow_epsilon < first.narrow_epsilon
+
+
 def test_six_digits_are_kept_and_rounded_down() -> None:
     for value, wanted in ((0.123456789, 0.123456), (1.99999951e-9, 1.99999e-9), (7654321.0, 7654320.0)):
         assert _six_digits_down(value) == exactly(wanted, 1e-15)
@@ -307,3 +319,39 @@ def test_a_monitor_that_is_cut_counts_no_more_hits_than_it_has() -> None:
     direct = 1e-4 * (75 * 8 + 25 * math.log(3 / 1e-6))
     assert accountant.cut(7).epsilon(1e-6) == exactly(direct * (1 + ROUNDING), 1e-11)
     assert np.isclose(accountant.cut(7).delta(direct), 1e-6, rtol=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Plans
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_budget_of_a_plan_to_its_edges() -> None:
+    schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
+    for epsilon in (40.0, 1e-12):
+        _check_budget(epsilon, 1e-9, 1, 1, schedule)
+    for hits in (1, MOST_HITS):
+        check_hits(hits)
+    for epsilon, delta, hits, items, said in (
+        (math.nextafter(40.0, 41), 1e-9, 1, 1, "epsilon must be > 0 and at most 40"),
+        (0.0, 1e-9, 1, 1, "epsilon must be > 0"),
+        (math.nan, 1e-9, 1, 1, "epsilon must be > 0"),
+        (1.0, 0.0, 1, 1, "delta must lie strictly"),
+        (1.0, 1.0, 1, 1, "delta must lie strictly"),
+        (1.0, 1e-9, 0, 1, "hits_per_user"),
+        (1.0, 1e-9, MOST_HITS + 1, 1, "hits_per_user must be at most"),
+        (1.0, 1e-9, 1, 0, "max_items_per_user"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            _check_budget(epsilon, delta, hits, items, schedule)
+
+
+@pytest.mark.parametrize("name", ["delta_accounting", "delta_open", "delta_sampling", "delta_hash"])
+def test_no_share_of_delta_is_nothing_or_all_of_it(name: str) -> None:
+    schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
+    plan = ReleasePlan.calibrate(epsilon=2.0, delta=1e-6, schedule=schedule)
+    for share in (0.0, 1e-6):
+        changed = copy.copy(plan)
+        object.__setattr__(changed, name, share)
+        with pytest.raises(ValueError, match=f"{name} must lie strictly between 0 and delta, got {share!r}"):
+            changed._check_delta_split()
