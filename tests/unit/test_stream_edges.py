@@ -292,5 +292,5 @@ def test_a_run_stays_in_the_partition_where_it_began(topic: ReportTopic) -> None
     writer = topic.open(HEADER)
     assert writer._partition == elsewhere
     writer.close()
-    with pytest.raises(StreamError, match="^the topic 'reports' belongs to run 'run-1' with another plan"):
+    with pytest.raises(StreamError, match=r"^the topic 'reports' belongs to run 'run-1' with another plan"):
         topic.open(ReportHeader("run-1", *header_rest()[:2], {"epsilon": 3.0}))
