@@ -1,0 +1,357 @@
+"""The formulas of the accountants, each written once more in plain Python, to the last digits.
+
+The other tests hold them against independent figures, which leave some room; here a changed constant shows.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.rdp import rdp_privacy_accountant
+
+from dp_transforms.accounting import charging_game, threshold_monitor
+from dp_transforms.accounting.charging_game import _lattice, check_target
+from dp_transforms.accounting.composition import (
+    ROUNDING,
+    advanced_composition_epsilon,
+    check_calls,
+    optimal_composition_delta,
+)
+from dp_transforms.accounting.release_plan import MOST_HITS, ReleasePlan, _check_budget, check_hits
+from dp_transforms.accounting.renyi import (
+    RenyiAccountant,
+    delta_from_divergences,
+    epsilon_from_divergences,
+    largest_lam,
+    target_charge,
+)
+from dp_transforms.accounting.target_charging import closed_form_delta, closed_form_epsilon, static_adversary_delta
+from dp_transforms.accounting.threshold_monitor import (
+    ThresholdMonitorAccountant,
+    _delta,
+    _epoch_counts,
+    _failure,
+    _round_noise,
+    _six_digits_down,
+    check_monitor_noise,
+)
+from dp_transforms.noise_distribution import upper_tail
+from dp_transforms.window_schedule import WindowSchedule
+
+CUTS = 2000
+DIGITS = 1e-13
+
+
+def exactly(value: float, digits: float = DIGITS) -> object:
+    return pytest.approx(value, rel=digits, abs=0)
+
+
+def chernoff(calls: float, hits: int, q: float) -> float:
+    alpha = max(0.0, calls * q / hits - 1)
+    return math.exp(-(alpha**2) * hits / (2 * (1 + alpha)))
+
+
+def cuts(least: float, most: float) -> list[float]:
+    return [least * (most / least) ** (at / (CUTS - 1)) for at in range(CUTS)]
+
+
+# The first two cut where advanced composition ends, the third where basic composition does, since its epsilon is large.
+@pytest.mark.parametrize(
+    ("each", "q", "hits", "epsilon"), [(0.1, 0.475, 5, 3.0), (0.3, 0.2, 2, 9.0), (2.5, 0.05, 1, 300.0)]
+)
+def test_the_closed_form_by_hand(each: float, q: float, hits: int, epsilon: float) -> None:
+    best = 1.0
+    for calls in cuts(hits / q, max(2 * epsilon / each**2, epsilon / each)):
+        left = max(0.0, epsilon - calls * each**2 / 2)
+        composed = 0.0 if calls * each <= epsilon else math.exp(-(left**2) / (2 * calls * each**2))
+        best = min(best, (chernoff(calls, hits, q) + composed) * (1 + ROUNDING))
+    assert 0 < best < 1
+    assert closed_form_delta(each, q, hits, epsilon) == exactly(best, 1e-11)
+
+
+@pytest.mark.parametrize(
+    ("each", "q", "hits", "delta"), [(0.1, 0.475, 5, 1e-8), (0.01, 0.3, 40, 1e-3), (4, 0.01, 1, 0.1)]
+)
+def test_the_epsilon_of_the_closed_form_by_hand(each: float, q: float, hits: int, delta: float) -> None:
+    log_term = math.log(1 / delta) / hits
+    least = (1 + log_term + math.sqrt(log_term**2 + 2 * log_term)) * hits / q
+    best = math.inf
+    for calls in cuts(least, 2 * least):
+        left = delta - chernoff(calls, hits, q) * (1 + ROUNDING)
+        if left > 1e-9 * delta:
+            advanced = calls * each**2 / 2 + each * math.sqrt(2 * calls * math.log(1 / left))
+            best = min(best, min(calls * each, advanced) * (1 + ROUNDING))
+    assert closed_form_epsilon(each, q, hits, delta) == exactly(best, 1e-11)
+
+
+@pytest.mark.parametrize(
+    ("each", "q", "hits", "epsilon"), [(0.7, 0.3, 2, 0.5), (0.2, 0.45, 3, 0.0), (1.0, 0.25, 1, 2.0)]
+)
+def test_the_static_adversary_by_hand(each: float, q: float, hits: int, epsilon: float) -> None:
+    """Calls that are no hits, and of these those that went down, one by one."""
+    up = 1 / (1 + math.exp(-each))
+    total = 0.0
+    for other in range(math.ceil((hits + 10 * math.sqrt(hits) + 40) / q) + 1):
+        before = math.comb(other + hits - 1, other) * q**hits * (1 - q) ** other
+        for down in range(other + 1):
+            stays = (1 - up - q) / (1 - q)
+            mass = math.comb(other, down) * stays**down * (up / (1 - q)) ** (other - down)
+            total += before * mass * max(0.0, -math.expm1(epsilon - each * (other - 2 * down - hits)))
+    assert static_adversary_delta(each, q, hits, epsilon) == exactly(total * (1 - ROUNDING), 1e-11)
+
+
+@pytest.mark.parametrize(("each", "calls", "epsilon"), [(0.3, 7, 0.25), (0.3, 7, 1.5), (1.0, 2, 1.0), (0.01, 400, 0.3)])
+def test_optimal_composition_by_hand_with_its_rounding(each: float, calls: int, epsilon: float) -> None:
+    p = 1 / (1 + math.exp(-each))
+    total = sum(
+        math.comb(calls, k) * p**k * (1 - p) ** (calls - k) * max(0.0, -math.expm1(epsilon - each * (2 * k - calls)))
+        for k in range(calls + 1)
+    )
+    rounding = ROUNDING + 1e-15 * (math.lgamma(calls + 1) + calls * (1 + each))
+    assert optimal_composition_delta(each, calls, epsilon) == exactly(total * (1 + rounding), 2e-12)
+
+
+def test_advanced_composition_by_hand() -> None:
+    for each, calls, delta in ((0.1, 400, 1e-7), (0.02, 9000, 1e-3)):
+        wanted = calls * each**2 / 2 + each * math.sqrt(2 * calls * math.log(1 / delta))
+        assert wanted < calls * each
+        assert advanced_composition_epsilon(each, calls, delta) == exactly(wanted)
+    assert advanced_composition_epsilon(0.5, 3, 1e-9) == exactly(1.5)
+    assert advanced_composition_epsilon(0.5, 1, 1e-9) == exactly(0.5)
+
+
+def test_so_many_calls_are_composed_and_no_more() -> None:
+    check_calls(0)
+    check_calls(10_000_000)
+    for calls, at_least in ((-1, 0), (0, 1), (10_000_001, 0)):
+        with pytest.raises(ValueError, match="calls must be"):
+            check_calls(calls, at_least)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The game
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("each", "q", "hits", "epsilon", "calls"),
+    [
+        (0.5, 0.3, 2, 1.0, math.inf),
+        (0.01, 0.3, 2, 1.0, math.inf),
+        (0.5, 0.1, 3, 2.0, 9.0),
+        (3.0, 0.04, 1, 0.0, math.inf),
+    ],
+)
+def test_the_lattice_of_the_game_by_hand(each: float, q: float, hits: int, epsilon: float, calls: float) -> None:
+    """Long enough for 14 in the loss, or for ten deviations of as many calls as are likely; not beyond the calls."""
+    lattice = _lattice(each, q, hits, epsilon, calls)
+    up = math.exp(each) / (1 + math.exp(each))
+    margin = min(14 / each, 10 * math.sqrt((hits + 10 * math.sqrt(hits) + 40) / q))
+    below = math.ceil(min(margin, calls))
+    above = math.ceil(min(epsilon / each + margin, calls))
+    assert (lattice.origin, len(lattice.stop_value)) == (below, below + above + 1)
+    assert (lattice.up, lattice.down) == (exactly(up), exactly(1 - up))
+    edge = min(1.0, q / (1 - up))
+    assert lattice.vertices == ((exactly(edge), 0.0), (0.0, exactly(edge)), (q, q))
+    stop = [max(0.0, -math.expm1(epsilon - each * step)) for step in range(-below, above + 1)]
+    assert lattice.stop_value == pytest.approx(stop, rel=1e-12)
+
+
+def test_a_lattice_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(charging_game, "_LONGEST", 50)
+    lattice = _lattice(0.1, 0.3, 2, 6.0)
+    assert len(lattice.stop_value) == 137 + 50 + 1
+
+
+@pytest.mark.parametrize("each", [0.1, 1.0, 3.7, 600.0])
+def test_the_largest_target_is_taken_with_the_rounding_of_others_and_is_a_probability(each: float) -> None:
+    largest = 1 / (math.exp(each) + 1)
+    check_target(each, largest * (1 + 9e-13))
+    with pytest.raises(ValueError, match="target_probability must lie in"):
+        check_target(each, largest * (1 + 1.2e-12))
+    for share in (1, 1 + 5e-13, 1 + 9e-13):
+        (edge, _), *_ = _lattice(each, largest * share, 3, 1.0).vertices
+        assert edge <= 1.0
+
+
+def test_where_no_float_is_a_target_none_is_taken() -> None:
+    check_target(699.0, 2e-304)
+    with pytest.raises(ValueError, match="target_probability must lie in"):
+        check_target(700.0, 5e-305)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Renyi
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("each", "q", "lam"), [(0.01, 0.4, 0.5), (0.001, 0.3, 3.0), (0.02, 0.2, 0.01)])
+def test_the_charge_is_rounded_up_twice_and_no_more(each: float, q: float, lam: float) -> None:
+    """For a small charge two roundings show as their sum; the digits come from the series, which loses none."""
+    u = lam * each
+    excess = math.expm1(u) * -math.expm1(-u - each) / (1 + math.exp(-each)) * math.exp(u) / q
+    assert 1 + 1.5 * ROUNDING < target_charge(each, q, lam) / -math.log1p(-excess) < 1 + 2.5 * ROUNDING
+
+
+def test_the_grid_of_orders_is_dense_at_both_ends() -> None:
+    accountant = RenyiAccountant(0.3, 0.2, hits=4)
+    orders, divergences = accountant.divergences
+    ends = [1e-3 * 500 ** (at / 199) for at in range(200)]
+    wanted = [1 + share * largest_lam(0.3, 0.2) for share in [*ends, *(1 - share for share in ends)]]
+    assert orders == pytest.approx(wanted, rel=1e-12)
+    charges = [4 * target_charge(0.3, 0.2, order - 1) / (order - 1) for order in orders]
+    assert divergences == pytest.approx(charges, rel=1e-14)
+
+
+def test_what_is_converted_is_rounded_toward_more_noise() -> None:
+    orders, divergences = [1.5, 4.0], [0.1, 0.3]
+    raised = [divergence + 2.0**-52 for divergence in divergences]
+    delta, _ = rdp_privacy_accountant.compute_delta(orders, raised, 0.7)
+    assert delta_from_divergences(orders, divergences, 0.7) == exactly(float(delta) * (1 + ROUNDING), 1e-15)
+    epsilon, _ = rdp_privacy_accountant.compute_epsilon(orders, raised, 1e-5 * (1 - 10 * ROUNDING))
+    assert epsilon_from_divergences(orders, divergences, 1e-5) == exactly(float(epsilon) * (1 + ROUNDING), 1e-15)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The monitor
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_epochs_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many hits in each of them; never one alone, and no more than are worth a try."""
+    assert _epoch_counts(1) == _epoch_counts(3) == [1]
+    assert _epoch_counts(4) == [1, 2]
+    assert _epoch_counts(48) == [1, 2, 4, 8, 16]
+    assert _epoch_counts(50) == [1, 3, 5, 9, 17]
+    monkeypatch.setattr(threshold_monitor, "_MOST_EPOCHS", 9)
+    assert _epoch_counts(50) == [1, 3, 5, 9]
+
+
+def test_the_price_of_a_monitor_by_hand() -> None:
+    shift, hits = 1e-3, 4
+    for epsilon in (0.5, 0.7, 2.0):
+        d = min(1.0, math.exp((75 * (hits + 1) - epsilon / shift) / 25))
+        assert _failure(shift, hits, epsilon) == exactly(d * (1 + ROUNDING), 1e-11)
+        assert _delta(shift, hits, 1, epsilon) == exactly(min(1.0, 3 * d * (1 + ROUNDING)), 1e-11)
+    assert _failure(shift, hits, 0.0) == exactly(1 + ROUNDING)
+    assert _delta(shift, hits, 7, 0.0) == 1.0, "composition says nothing at epsilon 0"
+
+
+def test_the_price_of_epochs_is_at_the_point_where_both_parts_are_equal() -> None:
+    shift, hits, epochs, epsilon = 2e-5, 1000, 84, 1.5
+
+    def failures(loss: float) -> float:
+        return 3 * epochs * _failure(shift, hits / epochs, loss)
+
+    low, high = epsilon / epochs, epsilon
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high) if failures(middle) > optimal_composition_delta(middle, epochs, epsilon) else (low, middle)
+        )
+    wanted = (failures(high) + optimal_composition_delta(high, epochs, epsilon)) * (1 + ROUNDING)
+    assert 1e-12 < wanted < 0.5
+    assert _delta(shift, hits, epochs, epsilon) == exactly(wanted, 1e-11)
+
+
+@pytest.mark.parametrize(("epochs", "grid"), [(1, 1), (5, 3)])
+def test_the_noise_of_a_monitor_by_hand(epochs: int, grid: int) -> None:
+    noise = _round_noise(12_345.6789, epochs, 3.0, 0.01, 20, grid)
+    narrow = 8.10000e-05 if grid == 1 else 2.70000e-05
+    assert noise.narrow_epsilon == exactly(narrow), "1 / (scale grid), rounded down to six digits"
+    assert noise.cap == math.ceil(math.log(1 / (narrow * grid)) / narrow)
+    assert noise.wide_epsilon == _six_digits_down(1 / (10 * noise.cap))
+    d = 0.01 / 3 if epochs == 1 else 0.01 / (6 * epochs)
+    assert noise.algorithm_delta == exactly(d)
+    assert noise.algorithm_epsilon == exactly(narrow * grid * math.log(1 / d))
+    assert (noise.grid, noise.hits, noise.epochs) == (grid, 20, epochs)
+
+
+def test_noise_that_is_not_enough_grows_by_a_millionth() -> None:
+    """Until the next of its six digits: nobody pays for more."""
+    hits, epsilon = 20, 1.0
+    first = _round_noise(3000.0, 1, epsilon, 1.0 - 1e-6, hits, 1)
+    exact = ThresholdMonitorAccountant(first.wide_epsilon, first.narrow_epsilon, first.cap, hits).delta(epsilon)
+    more = _round_noise(3000.0, 1, epsilon, exact, hits, 1)
+    assert first.narrow_epsilon * (1 - 1e-5) < more.narrow_epsilon < first.narrow_epsilon
+
+
+def test_six_digits_are_kept_and_rounded_down() -> None:
+    for value, wanted in ((0.123456789, 0.123456), (1.99999951e-9, 1.99999e-9), (7654321.0, 7654320.0)):
+        assert _six_digits_down(value) == exactly(wanted, 1e-15)
+    assert _six_digits_down(0.125) == exactly(0.124999), "what is six digits already may lose one of the last: safe"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"narrow_epsilon": 0.1001}, "must be at most 0.5"),
+        ({"cap": 5}, "e^0.1 grid"),
+        ({"wide_epsilon": 0.1 / 60 * (1 + 1e-9)}, "at most 1 / \\(10 cap\\)"),
+        ({"wide_epsilon": 0.0}, "wide_epsilon must be finite"),
+        ({"narrow_epsilon": math.inf}, "narrow_epsilon must be finite"),
+        ({"grid": 0}, "grid"),
+        ({"cap": 0}, "cap"),
+    ],
+)
+def test_the_conditions_of_the_proof_to_their_edges(change: dict[str, float], message: str) -> None:
+    held = {"wide_epsilon": 0.1 / 60, "narrow_epsilon": 0.1, "cap": 60, "grid": 5}
+    check_monitor_noise(**held)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=message.replace("^", "\\^")):
+        check_monitor_noise(**{**held, **change})  # type: ignore[arg-type]
+
+
+def test_the_smallest_cap_is_the_one_whose_tail_is_small_enough() -> None:
+    narrow, grid = 0.01, 30
+    caps = [cap for cap in range(50, 400) if upper_tail(narrow, cap + 1) <= narrow * grid / 2]
+    check_monitor_noise(1e-5, narrow, caps[0], grid)
+    with pytest.raises(ValueError, match="Raise cap to"):
+        check_monitor_noise(1e-5, narrow, caps[0] - 1, grid)
+
+
+def test_a_monitor_that_is_cut_counts_no_more_hits_than_it_has() -> None:
+    accountant = ThresholdMonitorAccountant(1e-7, 1e-4, 10**5, hits=40)
+    assert accountant.cut(7).hits == 7
+    assert accountant.cut(40) == accountant.cut(41) == accountant
+    direct = 1e-4 * (75 * 8 + 25 * math.log(3 / 1e-6))
+    assert accountant.cut(7).epsilon(1e-6) == exactly(direct * (1 + ROUNDING), 1e-11)
+    assert np.isclose(accountant.cut(7).delta(direct), 1e-6, rtol=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Plans
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_budget_of_a_plan_to_its_edges() -> None:
+    schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
+    for epsilon in (40.0, 1e-12):
+        _check_budget(epsilon, 1e-9, 1, 1, schedule)
+    for hits in (1, MOST_HITS):
+        check_hits(hits)
+    for epsilon, delta, hits, items, said in (
+        (math.nextafter(40.0, 41), 1e-9, 1, 1, "epsilon must be > 0 and at most 40"),
+        (0.0, 1e-9, 1, 1, "epsilon must be > 0"),
+        (math.nan, 1e-9, 1, 1, "epsilon must be > 0"),
+        (1.0, 0.0, 1, 1, "delta must lie strictly"),
+        (1.0, 1.0, 1, 1, "delta must lie strictly"),
+        (1.0, 1e-9, 0, 1, "hits_per_user"),
+        (1.0, 1e-9, MOST_HITS + 1, 1, "hits_per_user must be at most"),
+        (1.0, 1e-9, 1, 0, "max_items_per_user"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            _check_budget(epsilon, delta, hits, items, schedule)
+
+
+@pytest.mark.parametrize("name", ["delta_accounting", "delta_open", "delta_sampling", "delta_hash"])
+def test_no_share_of_delta_is_nothing_or_all_of_it(name: str) -> None:
+    schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
+    plan = ReleasePlan.calibrate(epsilon=2.0, delta=1e-6, schedule=schedule)
+    for share in (0.0, 1e-6):
+        changed = copy.copy(plan)
+        object.__setattr__(changed, name, share)
+        with pytest.raises(ValueError, match=f"{name} must lie strictly between 0 and delta, got {share!r}"):
+            changed._check_delta_split()

@@ -1,0 +1,296 @@
+"""Edges of what goes into a stream and comes out of it: the last number that is taken, and whose name an error has."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dp_transforms.event_files import EventFields
+from dp_transforms.event_streams import log_folder
+from dp_transforms.event_streams.folder_position import FolderFile, FolderPosition
+from dp_transforms.event_streams.log_folder import FolderReader, LogFolder
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.report_files import ReportFileError, ReportHeader
+from dp_transforms.report_streams import ReportFolder, ReportTopic, report_topic
+from dp_transforms.report_streams.report_topic import _kafka_errors, _partition
+from dp_transforms.report_streams.report_writer import check_same_run, ended_fields, parse_ended
+from dp_transforms.report_streams.topic_records import encode_record
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+START = 1_506_826_800_000_000
+REPORT = WindowReport("news", START, START + 3_600_000_000, [HeavyHitter("a", None, 3)], 2.0, 1e-9, 0.5)
+HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected.", {"epsilon": 2.0})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A folder that is read
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_how_long_a_folder_may_settle() -> None:
+    for seconds in (0.1, 3600, 1.0):
+        assert LogFolder("f", EventFields(), seconds).settle_seconds == seconds
+    for seconds in (0.0999, 3600.5, 0, -1.0):
+        with pytest.raises(ValueError, match=r"settle_seconds must be 0\.1 to 3600, got"):
+            LogFolder("f", EventFields(), seconds)
+    assert LogFolder("f", EventFields()).settle_seconds == 1.0
+    with pytest.raises(ValueError, match="needs the path of a folder"):
+        LogFolder("", EventFields())
+
+
+def test_a_folder_is_known_by_its_fields_alone(tmp_path: pathlib.Path) -> None:
+    fields = EventFields("u", "i", "t", "ms")
+    assert json.loads(LogFolder("f", fields).fingerprint()) == dataclasses.asdict(fields)
+    assert LogFolder("f", fields).fingerprint() == LogFolder("g", fields, 7.0).fingerprint()
+    assert LogFolder("f", EventFields("u", "i", "t", "s")).fingerprint() != LogFolder("f", fields).fingerprint()
+    (partition,) = LogFolder(f"{tmp_path}/.", fields, 7.0).partitions()
+    assert partition.name == f"folder:{tmp_path}"
+    assert partition.folder == LogFolder(str(tmp_path), fields, 7.0)
+    with pytest.raises(StreamError, match="it is no folder that can be read"):
+        LogFolder(f"{tmp_path}/none", fields).partitions()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """Time that passes only by sleeping."""
+    clock = types.SimpleNamespace(nanos=10**18, seconds=0.0, slept=[])
+
+    def sleep(seconds: float) -> None:
+        clock.slept.append(seconds)
+        clock.nanos += round(seconds * 1e9)
+        clock.seconds += seconds
+
+    named = {"time_ns": lambda: clock.nanos, "monotonic": lambda: clock.seconds, "sleep": sleep}
+    monkeypatch.setattr(log_folder, "time", types.SimpleNamespace(**named))
+    return clock
+
+
+def reader_at(folder: pathlib.Path, settle_seconds: float = 1.0, **more: int) -> FolderReader:
+    return FolderReader(LogFolder(str(folder), EventFields(), settle_seconds), **more)
+
+
+def test_files_settle_to_the_nanosecond(tmp_path: pathlib.Path, clock: types.SimpleNamespace) -> None:
+    reader = reader_at(tmp_path, 2.5)
+    reader.poll(None, max_records=1, max_seconds=0.0)
+    assert reader._settled_ns() == 10**18 - 2_500_000_000
+    for ctime, is_settling in ((10**18 - 1, True), (10**18, True), (10**18 + 1, False)):
+        reader._waiting = [FolderFile(ctime, "a.csv")]
+        assert reader._is_settling() is is_settling
+    path = tmp_path / "a.csv"
+    path.write_text("user,item,timestamp\n")
+    ctime = path.stat().st_ctime_ns
+    for settled, is_taken in ((ctime - 1, False), (ctime, True)):
+        reader = reader_at(tmp_path, 2.5)
+        clock.nanos = settled + 2_500_000_000
+        polled = reader.poll(None, max_records=1, max_seconds=0.0)
+        taken = json.loads(polled.position)
+        assert (taken["name"], taken["is_done"]) == (("a.csv", False) if is_taken else (None, True))
+        assert polled.is_at_end is False, "it is there, and waits or is begun"
+
+
+def test_a_folder_is_passed_when_what_came_by_then_is_read(
+    tmp_path: pathlib.Path, clock: types.SimpleNamespace
+) -> None:
+    reader = reader_at(tmp_path, 2.0)
+    reader.poll(None, max_records=1, max_seconds=0.0)
+    assert not reader.confirm_passed(), "first asked now"
+    clock.nanos += 1_999_999_999
+    reader.poll(FolderPosition().to_text(), max_records=1, max_seconds=0.0)
+    assert not reader.confirm_passed()
+    clock.nanos += 1
+    reader.poll(FolderPosition().to_text(), max_records=1, max_seconds=0.0)
+    assert reader.confirm_passed()
+    for ctime, is_passed in ((10**18 - 1, False), (10**18, False), (10**18 + 1, True)):
+        reader._waiting = [FolderFile(ctime, "a.csv")]
+        assert reader.confirm_passed() is is_passed
+    reader._waiting = []
+    reader._position = FolderPosition(FolderFile(1, "a.csv"), is_done=False)
+    assert not reader.confirm_passed(), "a file is begun"
+    reader.close()
+    assert not reader.confirm_end()
+    reader.poll(None, max_records=1, max_seconds=0.0)
+    assert not reader.confirm_passed(), "asked anew"
+
+
+def test_a_poll_looks_five_times_a_second_and_ends_in_time(
+    tmp_path: pathlib.Path, clock: types.SimpleNamespace
+) -> None:
+    polled = reader_at(tmp_path).poll(None, max_records=1, max_seconds=0.5)
+    assert clock.slept[:3] == pytest.approx([0.2, 0.2, 0.1])
+    assert clock.seconds == pytest.approx(0.5)
+    assert (polled.records, polled.is_at_end) == (0, True)
+
+
+@pytest.mark.parametrize(("later", "is_listed"), [(2_000_000_000, True), (2_000_000_001, False)])
+def test_a_folder_is_listed_again_while_its_time_is_coarse(
+    tmp_path: pathlib.Path, clock: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch, later: int, is_listed: bool
+) -> None:
+    os.utime(tmp_path, ns=(10**18, 10**18))
+    clock.nanos = 10**18 + later
+    reader = reader_at(tmp_path)
+    reader.poll(None, max_records=1, max_seconds=0.0)
+    listed = []
+    real = os.scandir
+    monkeypatch.setattr(log_folder.os, "scandir", lambda path: listed.append(path) or real(path))
+    reader.poll(FolderPosition().to_text(), max_records=1, max_seconds=0.0)
+    assert listed == [str(tmp_path)] * is_listed
+
+
+@pytest.mark.parametrize(("since", "is_opened"), [(0, True), (-1, True), (1, False)])
+def test_a_file_of_the_very_moment_since_which_files_count_is_opened(
+    tmp_path: pathlib.Path, clock: types.SimpleNamespace, since: int, is_opened: bool
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("user,item,timestamp\n")
+    micros = path.stat().st_ctime_ns // 1000
+    clock.nanos = path.stat().st_ctime_ns + 10**10
+    polled = reader_at(tmp_path, since_micros=micros + since).poll(None, max_records=1, max_seconds=0.0)
+    assert (json.loads(polled.position)["name"] == "a.csv") is is_opened
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**63, -1])
+def test_positions_of_a_folder_to_their_edges(number: int) -> None:
+    position = FolderPosition(FolderFile(number, "a.csv"), -number, 1, 2, 3, False)
+    assert FolderPosition.of_text(position.to_text()) == position, "times may be any"
+    for name in ("size", "blocks", "events"):
+        text = position._replace(**{name: number}).to_text()
+        if number == 2**63 - 1:
+            assert getattr(FolderPosition.of_text(text), name) == number
+        else:
+            with pytest.raises(StreamError, match="not one of a folder"):
+                FolderPosition.of_text(text)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The end of a run
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_a_run_to_its_edges() -> None:
+    for windows, reports in ((0, 0), (126, 127), (2**63 - 1, 2**63 - 1)):
+        ended = RunEnded("news", windows, reports)
+        assert parse_ended(ended_fields(ended)) == ended
+    fields = ended_fields(RunEnded("news", 5, 3))
+    wrong: list[Any] = [{**fields, name: value} for name in ("windows", "reports") for value in (-1, 2**63, True, 1.0)]
+    wrong += [{**fields, "stream": 7}, {**fields, "stream": "\ud800"}, {**fields, "more": 1}, [], None, "x"]
+    wrong += [{name: fields[name] for name in fields if name != left_out} for left_out in fields]
+    for one in wrong:
+        with pytest.raises(ReportFileError, match="must have a stream, windows and reports"):
+            parse_ended(one)
+
+
+def test_a_run_is_known_by_its_name_its_stream_and_its_plan() -> None:
+    check_same_run("it", HEADER, HEADER)
+    for other, said in (
+        (ReportHeader("run-2", *header_rest()), "run_id"),
+        (ReportHeader("run-1", "olds", *header_rest()[1:]), "stream"),
+    ):
+        with pytest.raises(StreamError, match=f"it belongs to another run: its {said} is"):
+            check_same_run("it", other, HEADER)
+    with pytest.raises(StreamError, match="it belongs to run 'run-1' with another plan"):
+        check_same_run("it", ReportHeader("run-1", *header_rest()[:2], {"epsilon": 3.0}), HEADER)
+    check_same_run("it", ReportHeader("run-1", "news", "Worded anew.", {"epsilon": 2.0}), HEADER)
+
+
+def header_rest() -> tuple[Any, ...]:
+    return "news", "Each user's whole log is protected.", {"epsilon": 2.0}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Errors name the place
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_a_folder_of_reports_names_the_folder(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "reports"
+    sink = ReportFolder(str(path))
+    said = rf"^the folder '{path}' cannot be used: "
+    writer = sink.open(HEADER)
+    (path / "header.json").unlink()
+    (path / "header.json").symlink_to("header.json")
+    (path / "ended.json").mkdir()
+    for fails in (lambda: writer.end(RunEnded("news", 1)), sink.ended):
+        with pytest.raises(StreamError, match=said):
+            fails()
+    (path / "ended.json").rmdir()
+    path.rename(tmp_path / "away")
+    with pytest.raises(StreamError, match=said):
+        writer.write(REPORT)
+    path.write_text("a file")
+    with pytest.raises(StreamError, match=said):
+        sink.open(HEADER)
+    path.unlink()
+    path.mkdir()
+    (path / "header.json").write_text("{}")
+    for fails in (sink.read, lambda: sink.open(HEADER)):
+        with pytest.raises(StreamError, match=said):
+            fails()
+
+
+def test_a_folder_of_reports_is_made_with_its_parents(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a" / "b"
+    ReportFolder(str(path)).open(HEADER)
+    ReportFolder(str(path)).open(HEADER)
+    assert path.stat().st_mode & 0o755 == 0o755, "others may read it"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("_FENCED", "the topic 'reports': another worker has taken over this run"),
+        ("PRODUCER_FENCED", "the topic 'reports': another worker has taken over this run"),
+        ("MSG_SIZE_TOO_LARGE", "the topic 'reports' takes no record as large"),
+        ("_TRANSPORT", r"the topic 'reports' cannot be used \(_TRANSPORT\)"),
+    ],
+)
+def test_an_error_of_a_topic_of_reports_names_the_topic(monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
+    error = confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name)))
+
+    def fail(*given: object, **more: object) -> None:
+        raise error
+
+    with pytest.raises(StreamError, match=f"^{said}"), _kafka_errors("reports"):
+        fail()
+    monkeypatch.setattr(ReportTopic, "_client", fail)
+    sink = ReportTopic("b:1", "reports")
+    for ask in (lambda: sink.open(HEADER), lambda: sink.read("run-1"), lambda: sink.ended("run-1")):
+        with pytest.raises(StreamError, match=f"^{said}"):
+            ask()
+
+
+def test_settings_of_a_topic_of_reports_are_those_of_the_moment_it_was_named() -> None:
+    given = {"retries": "3"}
+    sink = ReportTopic("b:1", "reports", client_config=given)
+    given["acks"] = "0"
+    assert sink.client_config == {"retries": "3"}
+
+
+@pytest.fixture
+def topic(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReportTopic]:
+    monkeypatch.setitem(report_topic._CONSUMER, "check.crcs", False)  # that cluster computes none
+    cluster = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    broker = next(iter(cluster.list_topics("reports", timeout=60).brokers.values()))
+    yield ReportTopic(f"{broker.host}:{broker.port}", "reports")
+    del cluster
+
+
+def test_a_run_stays_in_the_partition_where_it_began(topic: ReportTopic) -> None:
+    """A topic may be given more partitions meanwhile, and a run's own number then comes out as another one."""
+    elsewhere = (_partition(HEADER, 4) + 1) % 4
+    producer = confluent_kafka.Producer({"bootstrap.servers": topic.bootstrap_servers})
+    value, key = encode_record(HEADER, "run-1", "json"), b"run-1|news|header"
+    producer.produce("reports", value, key, elsewhere, headers={"shh.run_id": b"run-1"})
+    assert producer.flush(60) == 0
+    writer = topic.open(HEADER)
+    assert writer._partition == elsewhere
+    writer.close()
+    with pytest.raises(StreamError, match=r"^the topic 'reports' belongs to run 'run-1' with another plan"):
+        topic.open(ReportHeader("run-1", *header_rest()[:2], {"epsilon": 3.0}))
