@@ -1,11 +1,11 @@
-"""The noise of the purse: a density ``exp(-|x / scale|^shape)``, rounded to integers. Accounting and mechanisms share it.
+"""The noise of the purse: a density ``exp(-|x / scale|^shape)``, rounded to integers; for accounting and mechanisms.
 
 ``Z = round(X)``: ``Pr[Z >= m] = Pr[X >= m - 1/2]`` for every integer m. Shape 1 is Laplace noise, 2 Gaussian; a larger
 one has lighter tails. Z is symmetric and log-concave. Since X has a continuous law, prices depend on ``weight / scale``
 only, but for the spacing of the integers, and can only fall by it. Source: docs/purse.md, section 3.
 
-Two forms of one law: logarithms of tails as floats, with a stated error, for prices; tails as exact 128-bit integers, for
-what is sampled.
+Two forms of one law: logarithms of tails as floats, with a stated error, for prices; tails as exact 128-bit integers,
+for what is sampled.
 """
 
 from __future__ import annotations
@@ -57,10 +57,13 @@ class ExponentialPower:
         return self.scale * math.exp((math.lgamma(3 / self.shape) - math.lgamma(1 / self.shape)) / 2)
 
     def log_upper_tail(self, margins: npt.NDArray[np.int64]) -> Floats:
-        """``ln Pr[Z >= m]``, each within ``LOG_TAIL_ERROR * max(1, |value|)``. margins: int64[n]. Returns float64[n]."""
-        above = np.maximum(margins, 1 - margins)  # Pr[Z >= m] = 1 - Pr[Z >= 1 - m]
-        log_tail = _log_upper_tail(self.shape, (above - 0.5) / self.scale)
-        return np.where(margins >= 1, log_tail, np.log1p(-np.exp(log_tail)))
+        """``ln Pr[Z >= m]``, within ``LOG_TAIL_ERROR * max(1, |value|)``. margins: int64[n]. Returns float64[n]."""
+        return self.log_upper_tail_at((margins - 0.5) / self.scale)
+
+    def log_upper_tail_at(self, points: Floats) -> Floats:
+        """``ln Pr[X >= point * scale]``, with the same errors. points: float64[...]. Returns float64[...]."""
+        log_tail = _log_upper_tail(self.shape, np.abs(points))
+        return np.where(points >= 0, log_tail, np.log1p(-np.exp(log_tail)))
 
     def upper_tail(self, margin: int) -> float:
         """``Pr[Z >= margin]``, rounded up."""

@@ -1,8 +1,8 @@
 """Integer noise from a table of its tails: exact inversion of 128-bit uniforms, in one stage or in two.
 
-Guarantee: a draw has the law of the table up to a total variation of ``(2 reach + 1) 2^-128`` in each stage; how far the
-table is from the law that prices are computed for is said by the maker of the table (`exponential_power`: below 2^-100
-together). Unit: one look. Source: docs/purse.md, sections 3 and 4.
+Guarantee: a draw has the law of the table up to a total variation of ``(2 reach + 1) 2^-128`` in each stage. How far
+the table is from the law that prices are computed for, its maker says (`exponential_power`: together below 2^-100).
+Unit: one look. Source: docs/purse.md, section 3.
 
 Stage one asks only whether the noise passes a margin, and is all that most items need: one comparison. Stage two draws
 the value given that it passes, for the few that are reported with a level.
