@@ -102,7 +102,7 @@ class ExponentialPower:
         Each of the ``2 reach`` thresholds is off by at most two units of 2^-128, in the direct draw and again in the
         conditioned one; beyond the reach is less than one unit. ``reach < scale * 89^(1/shape) + 2``.
         """
-        reach = math.ceil(self.scale * 89 ** (1 / self.shape)) + 2
+        reach = math.ceil(self.scale * 89.0 ** (1 / self.shape)) + 2
         return 2 * (2 * 2 * reach + 2) * 2.0**-UNIFORM_BITS
 
 
@@ -151,11 +151,9 @@ def _tail_integrals(shape: float, scale: int) -> list[int]:
         at_upper = _horner(series, _ONE)
         to_lower = centre - half + Fraction(1, 2)
         step, offset = 1 / half, (centre + Fraction(1, 2)) / half  # v = step * margin - offset
-        step_bits, offset_bits = (
-            (step.numerator << _BITS) // step.denominator,
-            (offset.numerator << _BITS) // offset.denominator,
-        )
-        while margin >= max(1, to_lower):
+        step_bits = (step.numerator << _BITS) // step.denominator
+        offset_bits = (offset.numerator << _BITS) // offset.denominator
+        while margin >= 1 and margin >= to_lower:
             integrals[margin] = beyond + at_upper - _horner(series, step_bits * margin - offset_bits)
             margin -= 1
         beyond += at_upper - _horner(series, -_ONE)

@@ -91,8 +91,9 @@ class PriceList:
 
         hits: for how many hits its purse is to last as well; 0 where none does.
         """
-        looks = min(check_whole("looks", looks, 1), self.most_looks)
-        amount = (PURSE_UNITS - min(looks, check_whole("hits", hits, 0)) * self.hit_units) // looks
+        hits = min(check_whole("looks", looks, 1), check_whole("hits", hits, 0))
+        left = PURSE_UNITS - hits * self.hit_units
+        amount = left // min(looks, max(1, left // self.units[0]))
         return int(self.weights_for(np.array([amount]))[0])
 
     @functools.cached_property
