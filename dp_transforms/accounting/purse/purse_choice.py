@@ -37,7 +37,7 @@ _SCALE_FOR_1000_LOOKS = 10_000
 _LARGEST_SCALE = 50_000
 _ACTIVITIES = 5
 _POINTS = np.concatenate([np.linspace(-4, 6, 251), np.linspace(6, 16, 101)[1:]])  # thresholds less counts, in scales
-_WEIGHTS = np.geomspace(2e-5, 1.2, 90)  # in scales
+_WEIGHTS = np.geomspace(2e-5, 1.2, 60)  # in scales
 _FOUND = 0.05  # probability with which an item at the size sought is missed
 
 Floats = npt.NDArray[np.float64]
@@ -124,7 +124,7 @@ def choose_purse(
     scale = min(_LARGEST_SCALE, max(_SCALE_FOR_1000_LOOKS, round(_SCALE_FOR_1000_LOOKS * math.sqrt(most_looks / 1e4))))
     noise = ExponentialPower(shape, scale)
     budget = order_budget(order, epsilon, delta * (1 - share_open))
-    hit_units = math.floor(share_hits * PURSE_UNITS / max(1, usual_hits))
+    hit_units = math.floor(share_hits * order_budget(order, epsilon, delta) / budget * PURSE_UNITS / max(1, usual_hits))
     spacing = math.ceil(level_spacing * noise.standard_deviation)
     prices = make_price_list(
         noise, order, budget, most_looks, hit_units=hit_units, usual_hits=usual_hits, spacing=spacing
@@ -147,12 +147,12 @@ def _best_split(
 ) -> tuple[float, float, float, float, float]:
     """The mean logarithm of the users needed, with shape, order, and shares of delta_open and hits; the least."""
     best = (math.inf, shape, order, 0.0, 0.0)
+    whole = order_budget(order, epsilon, delta)  # of which hits have their shares: one curve for all splits of delta
     for share_open, share_hits in itertools.product(SHARES_OPEN, shares_hits):
         budget = order_budget(order, epsilon, delta * (1 - share_open))
         if budget <= 0:
             continue
-        hit_price = share_hits * budget / max(1, hits)
-        curve = _curve(shape, order, round(hit_price, 9))
+        curve = _curve(shape, order, hit_price := share_hits * whole / max(1, hits))
         users = _users_needed(shape, curve, budget, hit_price, hits, delta * share_open, activities, most_looks)
         best = min(best, (users, shape, order, share_open, share_hits))
     return best
