@@ -1,0 +1,191 @@
+"""Price lists: reference weights, exact sums, and the best adaptive adversary of two and three looks."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import pytest
+
+from dp_transforms.accounting.purse.look_prices import look_price
+from dp_transforms.accounting.purse.order_budget import order_budget
+from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, make_price_list
+from dp_transforms.exponential_power import ExponentialPower
+from tests.unit import purse_oracle
+from tests.unit.purse_oracle import REFERENCE
+
+SCALE = 10_000
+EPSILON, DELTA = 1.0, 1e-4  # of the small lists that adversaries attack
+
+
+@functools.cache
+def reference_list(shape: float, order: float, most_looks: int = 1152) -> PriceList:
+    budget = order_budget(order, REFERENCE["epsilon"], REFERENCE["delta_looks"])
+    return make_price_list(ExponentialPower(shape, SCALE), order, budget, most_looks)
+
+
+@pytest.mark.parametrize(
+    "row", REFERENCE["thresholds_if_all_have_N_looks"], ids=lambda row: f"{row['p']}-{row['alpha']}"
+)
+def test_reference_weights(row: dict) -> None:
+    """The grid has 10^-4 of the scale, and beyond 32 looks rungs are at most 1 % apart."""
+    prices = reference_list(row["p"], row["alpha"])
+    for looks, entry in row["looks"].items():
+        wanted = entry["weight"]
+        found = prices.replay_weight(int(looks)) / SCALE
+        slack = 0.002 if int(looks) <= 32 or looks == "1152" else 0.012
+        assert wanted * (1 - slack) - 1 / SCALE < found < wanted * 1.001
+
+
+@pytest.mark.parametrize("spacing", [0, 4000])
+@pytest.mark.parametrize("hit_units", [0, 10**11])
+def test_every_price_pays_for_its_look(spacing: int, hit_units: int) -> None:
+    if spacing and hit_units:
+        return  # refused: below
+    noise = ExponentialPower(2.5, 2000)
+    prices = make_price_list(noise, 17.0, 0.9, 40, hit_units=hit_units, usual_hits=3, spacing=spacing)
+    assert prices.weights[0] > 50
+    assert prices.most_looks >= 40
+    for weight, units in zip(prices.weights, prices.units, strict=True):
+        assert units * 0.9 / PURSE_UNITS >= look_price(noise, 17.0, weight, hit_price=hit_units * 0.9 / PURSE_UNITS)
+    for looks in (1, 7, 32, 40, 10_000):
+        weight = prices.replay_weight(looks, 3)
+        paid = min(looks, 40) * int(prices.units_of(np.array([weight]))[0])
+        assert weight > 0
+        assert paid + min(looks, 3) * hit_units <= PURSE_UNITS
+
+
+def test_columns_of_amounts_and_weights() -> None:
+    prices = reference_list(2.5, 17.0, 100)
+    amounts = np.array([0, prices.units[0] - 1, prices.units[0], prices.units[5] + 1, PURSE_UNITS, 5 * PURSE_UNITS])
+    weights = prices.weights_for(amounts)
+    first, sixth, last = prices.weights[0], prices.weights[5], prices.weights[-1]
+    assert weights.tolist() == [0, 0, first, sixth, last, last]
+    assert prices.units_of(weights).tolist() == [0, 0, prices.units[0], prices.units[5], *2 * [prices.units[-1]]]
+    with pytest.raises(ValueError, match="must be 0 or weights of the price list"):
+        prices.units_of(np.array([first - 1, sixth]))
+    with pytest.raises(ValueError, match="must be 0 or weights of the price list"):
+        prices.units_of(np.array([last + 1]))
+
+
+def test_a_purse_pays_for_no_more_looks_than_declared() -> None:
+    assert [reference_list(2.5, 17.0, looks).most_looks for looks in (1, 2, 33, 1000)] == [1, 2, 33, 1000]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The best adaptive adversary
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def small_list(shape: float, scale: int, order: float, looks: int) -> PriceList:
+    return make_price_list(ExponentialPower(shape, scale), order, order_budget(order, EPSILON, DELTA), looks)
+
+
+def adversary(prices: PriceList, *, weights_times: int = 1, counts: int = 4) -> purse_oracle.Adversary:
+    """Over all counts within so many scales; weights_times: a fault, the looks' weights over those that are paid."""
+    noise, reach = prices.noise, counts * prices.noise.scale
+    options = []
+    for weight, units in zip(prices.weights, prices.units, strict=True):
+        worlds = []
+        for moved in (weights_times * weight, 0):
+            bits = [purse_oracle.bit(noise.shape, noise.scale, m - moved) for m in range(-reach, reach + 1)]
+            worlds.append(np.array([[float(one) for one in outcomes] for outcomes in bits]).T)
+        options.append((units, *worlds))
+    return purse_oracle.Adversary(options, EPSILON)
+
+
+@pytest.mark.parametrize(
+    ("shape", "scale", "order"), [(1.0, 12, 14.0), (2.0, 14, 14.0), (2.5, 16, 13.0), (3.0, 20, 12.0)]
+)
+@pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize(("looks", "counts"), [(1, 4), (2, 4), (3, 2)])
+def test_no_adaptive_adversary_gets_more_than_delta(
+    shape: float, scale: int, order: float, removed: bool, looks: int, counts: int
+) -> None:
+    """Any counts and any payable weights, chosen by the bits so far. It gets a part of what is promised, but for
+    Laplace noise so wide that a look or two are (epsilon, 0)-DP."""
+    prices = small_list(shape, scale, order, looks)
+    attained = adversary(prices, counts=counts).delta(looks, PURSE_UNITS, removed=removed)
+    assert (0.0 if shape == 1 else DELTA * 0.03) <= attained <= DELTA
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_the_price_of_a_smaller_weight_is_seen(looks: int) -> None:
+    """A fault: looks of twice the weight that is paid for."""
+    prices = small_list(2.5, 16, 13.0, looks)
+    assert adversary(prices, weights_times=2).delta(looks, PURSE_UNITS) > DELTA
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_prices_of_another_order_are_seen(looks: int) -> None:
+    """A fault: prices of order 3, less by far, paid from the budget of order 13."""
+    mixed = make_price_list(ExponentialPower(2.5, 16), 3.0, order_budget(13.0, EPSILON, DELTA), looks)
+    assert adversary(mixed).delta(looks, PURSE_UNITS) > DELTA
+
+
+def test_a_purse_checked_after_a_look_is_seen() -> None:
+    """A fault: a second look is begun whenever anything is left."""
+    prices = small_list(2.5, 16, 13.0, 1)
+    assert adversary(prices).delta(2, PURSE_UNITS) <= DELTA
+    assert adversary(prices).delta(2, 2 * PURSE_UNITS - 1) <= DELTA  # one look, since each takes a full purse
+    assert adversary(prices, counts=2).delta(3, 3 * PURSE_UNITS) > DELTA
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Wrong lists
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_list_with_too_low_a_price_cannot_be_built() -> None:
+    prices = reference_list(2.5, 17.0, 40)
+    assert dataclasses.replace(prices) == prices
+    lower = (*prices.units[:-1], math.floor(prices.units[-1] * 0.999))
+    for change in (
+        {"units": lower},
+        {"order": 17.5},
+        {"budget": prices.budget * 0.99},
+        {"noise": ExponentialPower(2.5, SCALE - 50)},
+        {"noise": ExponentialPower(2.6, SCALE)},
+        {"spacing": 20_000},
+    ):
+        with pytest.raises(ValueError, match=r"costs \d+ units, got \d+"):
+            dataclasses.replace(prices, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"weights": ()}, "one length"),
+        ({"weights": (5,)}, "one length"),
+        ({"weights": (9, 5)}, "weights must rise"),
+        ({"units": (7, 7)}, "units must rise"),
+        ({"units": (7, PURSE_UNITS + 1)}, "must cost at most"),
+        ({"hit_units": -1}, "hit_units must be"),
+        ({"spacing": -1}, "spacing must be"),
+        ({"hit_units": 5, "spacing": 40_000}, "no certificate yet"),
+        ({"budget": 0.0}, "budget must be finite and > 0"),
+        ({"order": 1.0}, "order must be > 1"),
+    ],
+)
+def test_wrong_lists_are_refused(change: dict, said: str) -> None:
+    right = {
+        "noise": ExponentialPower(2.5, SCALE),
+        "order": 17.0,
+        "budget": 0.9,
+        "weights": (5, 9),
+        "units": (10**10, PURSE_UNITS),
+    }
+    PriceList(**right)
+    with pytest.raises(ValueError, match=said):
+        PriceList(**{**right, **change})
+
+
+def test_too_many_looks_for_a_scale_are_refused() -> None:
+    with pytest.raises(ValueError, match="Use a larger scale"):
+        make_price_list(ExponentialPower(2.5, 100), 17.0, 0.9, 10**6)
+    with pytest.raises(ValueError, match="usual_hits must be a whole number in 1"):
+        make_price_list(ExponentialPower(2.5, 100), 17.0, 0.9, 10, hit_units=5)
+    with pytest.raises(ValueError, match="fewer hits"):
+        make_price_list(ExponentialPower(2.5, 100), 17.0, 0.9, 10, hit_units=PURSE_UNITS // 2, usual_hits=2)

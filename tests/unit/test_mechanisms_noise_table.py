@@ -1,0 +1,159 @@
+"""Noise tables: against Python integers, and against the exact law by chi-square at a million draws."""
+
+from __future__ import annotations
+
+import bisect
+import secrets
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.discrete_laplace import DiscreteLaplace
+from dp_transforms.mechanisms.noise_table import NoiseTable, noise_table
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.noise_distribution import upper_tail_integers
+
+ONE = 1 << 128
+FALSE_ALARM = 1e-6  # of each statistical test below
+LAW = ExponentialPower(2.5, 30)
+LAWS = [ExponentialPower(1.0, 12), ExponentialPower(2.0, 30), LAW, ExponentialPower(4.0, 200)]
+
+
+def words(values: list[int]) -> np.ndarray:
+    return np.array([divmod(value, 1 << 64) for value in values], dtype=np.uint64).reshape(-1, 2)
+
+
+def uniforms(rows: int) -> np.ndarray:
+    return np.frombuffer(secrets.token_bytes(16 * rows), dtype=np.uint64).reshape(-1, 2)
+
+
+class Oracle:
+    """The same draws with Python integers, one at a time, from the definition."""
+
+    def __init__(self, law: ExponentialPower) -> None:
+        self.tails = law.upper_tail_integers()
+        self.reach = len(self.tails)
+        self.ascending = [self.tail(m) for m in range(self.reach, -self.reach, -1)]
+
+    def tail(self, margin: int) -> int:
+        if margin > self.reach:
+            return 0
+        if margin >= 1:
+            return self.tails[margin - 1]
+        return ONE - self.tail(1 - margin)
+
+    def sample(self, uniform: int) -> int:
+        """The largest m with uniform < tail(m)."""
+        return self.reach - bisect.bisect_right(self.ascending, uniform)
+
+    def given_pass(self, uniform: int, margin: int) -> int:
+        return self.sample(uniform * self.tail(margin) // ONE)
+
+
+def interesting_uniforms(oracle: Oracle) -> list[int]:
+    edges = [oracle.tail(m) for m in (*range(-3, 4), oracle.reach, oracle.reach - 1, -oracle.reach, 1 - oracle.reach)]
+    near = [value + step for value in edges for step in (-1, 0, 1)]
+    return [value for value in (*near, 0, ONE - 1, 2**64 - 1, 2**64, 2**127) if 0 <= value < ONE]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=repr)
+def test_both_stages_are_exact(law: ExponentialPower) -> None:
+    table, oracle = NoiseTable(law.upper_tail_integers()), Oracle(law)
+    values = [*interesting_uniforms(oracle), *(secrets.randbits(128) for _ in range(200))]
+    rows = words(values)
+    assert table.reach == oracle.reach
+    assert table.sample(rows).tolist() == [oracle.sample(value) for value in values]
+    reach = oracle.reach
+    for margin in (0, 1, 2, -1, law.scale, 2 * law.scale, reach - 1, reach, -reach + 1, -reach, -reach - 1, -(10**9)):
+        margins = np.full(len(values), margin)
+        assert table.passes(rows, margins).tolist() == [value < oracle.tail(margin) for value in values]
+        found = table.sample_given_pass(rows, margins)
+        assert found.tolist() == [oracle.given_pass(value, margin) for value in values]
+        assert found.min() >= min(margin, reach)
+    assert not table.passes(rows, np.full(len(values), reach + 1)).any()
+    assert not table.passes(rows, np.full(len(values), 10**12)).any()
+
+
+@pytest.mark.parametrize("law", LAWS, ids=repr)
+def test_the_first_stage_agrees_with_one_stage(law: ExponentialPower) -> None:
+    """On one uniform: Z >= m exactly when it passes m."""
+    table = NoiseTable(law.upper_tail_integers())
+    rows = uniforms(2000)
+    noise = table.sample(rows)
+    for margin in range(-3 * law.scale, 3 * law.scale, max(1, law.scale // 7)):
+        assert (table.passes(rows, np.full(len(rows), margin)) == (noise >= margin)).all()
+
+
+def chi_square(values: np.ndarray, law: ExponentialPower) -> float:
+    """p-value of a million values of noise for a law; values of expected frequency below 20 in one bin at each end."""
+    edge = law.smallest_margin(20 / len(values))
+    counts = np.bincount(np.clip(values, -edge, edge) + edge, minlength=2 * edge + 1)
+    tails = np.exp(law.log_upper_tail(np.arange(-edge + 1, edge + 1)))
+    masses = -np.diff(np.concatenate([[1.0], tails, [0.0]]))
+    return float(stats.chisquare(counts, masses * len(values), sum_check=False).pvalue)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=repr)
+def test_a_million_draws_have_the_law(law: ExponentialPower) -> None:
+    """False alarm: 1e-6 each. A law whose scale is 2 % off is refused: below."""
+    values = noise_table(law).sample(uniforms(10**6))
+    assert chi_square(values, law) > FALSE_ALARM
+
+
+def test_a_scale_two_percent_off_is_seen() -> None:
+    """1 in 50 at a scale of 50; missed with probability below 1e-9 (the p-value is about 1e-60)."""
+    wrong = noise_table(ExponentialPower(2.5, 51)).sample(uniforms(10**6))
+    assert chi_square(wrong, ExponentialPower(2.5, 50)) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("law", LAWS, ids=repr)
+def test_two_stages_have_the_law_of_one(law: ExponentialPower) -> None:
+    """Values that pass come from both stages, the others from one stage given that it fails. False alarm: 1e-6 each."""
+    table, rows = noise_table(law), 10**6
+    margins = np.full(rows, law.scale // 3)
+    passed = table.passes(uniforms(rows), margins)
+    values = np.empty(rows, dtype=np.int64)
+    values[passed] = table.sample_given_pass(uniforms(int(passed.sum())), margins[passed])
+    failed = 1 - law.scale // 3  # by symmetry: -Z given -Z >= failed
+    values[~passed] = -table.sample_given_pass(uniforms(int((~passed).sum())), np.full(int((~passed).sum()), failed))
+    assert chi_square(values, law) > FALSE_ALARM
+
+
+def test_keyed_draws_repeat_and_differ_by_window() -> None:
+    keys = StreamKeys(secrets.token_bytes(32), run_id="r", plan_fingerprint="f", stream="s", threshold=1)
+    table, items, holders = noise_table(LAW), uniforms(1000), uniforms(1000)
+    first, again, other = (table.sample(keys.noise_uniforms(w).of_pairs(items, holders)) for w in (1, 1, 2))
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+def test_it_is_discrete_laplace_for_that_table() -> None:
+    table, known = NoiseTable(upper_tail_integers(0.3)), DiscreteLaplace(0.3)
+    rows = uniforms(5000)
+    margins = np.arange(-2500, 2500) // 10
+    assert (table.sample(rows) == known.sample(rows)).all()
+    assert (table.passes(rows, margins) == known.passes(rows, margins)).all()
+    assert (table.sample_given_pass(rows, margins) == known.sample_given_pass(rows, margins)).all()
+
+
+@pytest.mark.parametrize(
+    ("tails", "said"),
+    [
+        ([], "at least one entry"),
+        ([ONE // 2 + 1], "the mass of 0 is not"),
+        ([100, 200], "the mass of"),
+        ([ONE // 2, ONE // 4, ONE // 4, ONE // 8], "the mass of"),  # a gap
+        ([ONE // 4, ONE // 8, ONE // 9], "the mass of 2 is not"),  # a lump at the end
+    ],
+)
+def test_tables_of_no_symmetric_log_concave_law_are_refused(tails: list[int], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        NoiseTable(tails)
+
+
+def test_margins_that_never_pass_are_refused() -> None:
+    table = noise_table(LAW)
+    with pytest.raises(ValueError, match=f"at most {table.reach}, the largest noise, got {table.reach + 1}"):
+        table.sample_given_pass(uniforms(2), np.array([0, table.reach + 1]))
