@@ -118,7 +118,7 @@ def iter_frames(file: IO[bytes], header: Header) -> Iterator[tuple[int, int, int
 
 
 def read_block(file: IO[bytes], header: Header, begin: int, length: int, limit: int) -> bytes:
-    """The unpacked bytes of a block. Raises DamagedContainerError where they or the marker behind them are broken, and
+    """The unpacked bytes of a block. Raises DamagedContainerError where they or the marker after them are broken, and
     BlockTooLargeError where they are more than ``limit``."""
     if length > limit:
         raise BlockTooLargeError
@@ -150,7 +150,7 @@ def _unpack(codec: str, data: bytes, limit: int) -> bytes:
 def block_pieces(file: IO[bytes], header: Header, begin: int, length: int) -> Iterator[bytes]:
     """The unpacked bytes of a block, however large it is, in pieces.
 
-    Raises DamagedContainerError where they or the marker behind them are broken, and BlockTooLargeError for a block
+    Raises DamagedContainerError where they or the marker after them are broken, and BlockTooLargeError for a block
     that can only be unpacked as a whole and is too large for that, or unpacks to more than any log has.
     """
     if header.codec == "snappy":

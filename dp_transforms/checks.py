@@ -44,7 +44,7 @@ def check_whole(name: str, value: object, at_least: int, at_most: int = LARGEST_
         if at_most < LARGEST_WHOLE:
             raise ValueError(f"{name} must be a whole number in {at_least} .. {at_most}, got {shown(value)}.")
         if is_whole(value) and value > at_most:  # type: ignore[operator]
-            raise ValueError(f"{name} must be at most 2^62 = {LARGEST_WHOLE}, got a larger one.")
+            raise ValueError(f"{name} must be at most 2^62 = {LARGEST_WHOLE}, got a larger number.")
         raise ValueError(f"{name} must be a whole number >= {at_least}, got {shown(value)}.")
     return int(value)  # type: ignore[call-overload, no-any-return]
 

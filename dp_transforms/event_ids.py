@@ -1,4 +1,4 @@
-"""What an id is, of a user or of an item: one rule for every way in, and the reason for each value that is not one.
+"""What an id of a user or an item is: one rule for all readers, and one reason for each value that is not an id.
 
 An id is UTF-8 text of 1 to 16,384 bytes, kept as it is spelled. A whole number is the text of its digits: the integer 7
 and the text ``7`` are the same id, ``007`` is another.

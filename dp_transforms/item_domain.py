@@ -1,8 +1,8 @@
-"""The declared items of a run, where they are known beforehand: a public list, and nothing read off the data.
+"""The declared items of a run, if they are known beforehand: a public list. Nothing is taken from the data.
 
-With a known domain every item is tested in every window, whether somebody holds it or not, so the guarantee needs no
-share of delta for items of a single user (docs/guarantee.md, section 3). It holds only if the list itself does not
-depend on the log.
+With a known domain every item is tested in every window, whether anybody holds it or not. So the guarantee needs no
+share of delta for items of a single user (docs/guarantee.md, section 3). It holds only if the list does not depend on
+the log.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ItemDomain:
 
     @classmethod
     def of_ids(cls, ids: pa.Array | Sequence[Any]) -> ItemDomain:
-        """From texts or whole numbers (7 and "7" are the same id). Raises ValueError for anything that is no id."""
+        """From texts or whole numbers (7 and "7" are the same id). Raises ValueError for anything else."""
         if not isinstance(ids, (pa.Array, pa.ChunkedArray)):
             is_whole = (int, np.integer)
             texts = [str(one) if isinstance(one, is_whole) and not isinstance(one, bool) else one for one in ids]
@@ -64,7 +64,7 @@ class ItemDomain:
     def of_text(cls, text: bytes, name: str) -> ItemDomain:
         """From lines of UTF-8, one id a line; empty lines and repeated ids are skipped. name: of the file, for errors.
 
-        Raises ValueError, which names the line and never its content.
+        Raises ValueError, which contains the number of the line and never its content.
         """
         if len(text) > MOST_DOMAIN_BYTES:
             raise ValueError(f"{name} must have at most {MOST_DOMAIN_BYTES >> 20} MB. Give a shorter list of items.")

@@ -1,14 +1,14 @@
-"""Local files, whoever reads or writes them: only regular files are read, and an output appears whole or not at all.
+"""Local files: only regular files are read, and an output appears whole or not at all.
 
-Others may be able to write to the folder of an output, as in /tmp. So no file is made under a name that they could
-guess, none is opened for writing that exists, and no link is followed.
+Others may be able to write to the folder of an output, as in /tmp. So no file is created under a name that they could
+guess, no existing file is opened for writing, and no link is followed.
 
-A file is written into a *draft*: a hidden folder beside the output, ``.report.avro.0f1e2d3c4b5a6978.partial``, that its
-owner alone can enter. `publish` gives the finished file its name. The draft is removed at the end, by `discard_drafts`
-where a signal ends the process, and after ``kill -9`` by the next draft of the same output: a lock, which ends with
-its process, tells the dead from the living.
+A file is written into a *draft*: a hidden folder beside the output, ``.report.avro.0f1e2d3c4b5a6978.partial``, that
+only its owner can enter. `publish` gives the finished file its name. The draft is removed at the end, by
+`discard_drafts` if a signal ends the process, and after ``kill -9`` by the next draft of the same output. A lock, which
+ends with its process, distinguishes dead drafts from live ones.
 
-Knows no Beam, and loads nothing but the standard library. Everything here raises OSError; `strerror` says why.
+Imports only the standard library. Everything here raises OSError; `strerror` says why.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import BinaryIO
 Path = str | os.PathLike[str]
 NOT_REGULAR = "it is a pipe, a socket or a device, not a regular file"
 _LOCK = "lock"
-_STALE_SECONDS = 3600  # of a draft without a lock: nobody needs an hour between making the two
+_STALE_SECONDS = 3600  # age of a draft without a lock that is dead: the lock is made right after the folder
 _MOST_TRIES = 10
 _OPEN_DRAFTS: set[str] = set()
 
@@ -37,7 +37,7 @@ _OPEN_DRAFTS: set[str] = set()
 def open_regular(path: Path) -> BinaryIO:
     """The file, open for reading. Raises OSError for anything but a regular file, without waiting for it.
 
-    What was opened is looked at, and not what bears its name: nobody can exchange the one for the other.
+    The open file is checked, not its name, so nobody can exchange the file between the check and the opening.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -58,22 +58,22 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file, or its first ``most_bytes + 1`` bytes where it has more. Raises OSError."""
+    """The content of a regular file; the first ``most_bytes + 1`` bytes if it is larger. Raises OSError."""
     with open_regular(path) as file:
         return file.read(most_bytes + 1)
 
 
 def create_new(path: Path, mode: int = 0o666) -> BinaryIO:
-    """A new file, open for writing. mode: before the umask. Raises FileExistsError for any name that is taken."""
+    """A new file, open for writing. mode: before the umask. Raises FileExistsError if the name exists."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return open(os.open(path, flags, mode), "wb")
 
 
 @contextlib.contextmanager
 def draft_of(output: Path) -> Iterator[pathlib.Path]:
-    """While the block runs, a folder for what will be published as ``output``, on the same file system.
+    """While the block runs, a folder for the files that will be published as ``output``, on the same file system.
 
-    Removes drafts of this output that dead processes of this user left. Raises OSError where none can be made.
+    Removes drafts of this output that dead processes of this user left. Raises OSError if no folder can be made.
     """
     target = pathlib.Path(output)
     remove_dead_drafts(target)
@@ -87,7 +87,7 @@ def draft_of(output: Path) -> Iterator[pathlib.Path]:
 
 
 def write_whole(output: Path, write: Callable[[BinaryIO], None], *, mode: int = 0o666) -> None:
-    """Lets ``write`` fill a new file, which then appears as ``output``; never over one that exists."""
+    """Calls ``write`` with a new file, which then appears as ``output``; an existing file is never replaced."""
     with draft_of(output) as folder:
         path = folder / "content"
         with create_new(path, mode) as file:
@@ -98,12 +98,12 @@ def write_whole(output: Path, write: Callable[[BinaryIO], None], *, mode: int = 
 
 
 def publish(finished: Path, output: Path) -> None:
-    """Gives a finished file its name: atomic, and never over one that exists (FileExistsError then)."""
+    """Gives a finished file its name, atomically. Raises FileExistsError if the name exists."""
     try:
         os.link(finished, output, follow_symlinks=False)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links, or one of the faults that the other way meets as well
+    except OSError:  # a file system without links; or a fault that the other way will also meet
         _claim_and_replace(finished, output)
     else:
         os.unlink(finished)
@@ -111,13 +111,13 @@ def publish(finished: Path, output: Path) -> None:
 
 
 def discard_drafts() -> None:
-    """Removes all drafts of this process, for what ends it at once."""
+    """Removes all drafts of this process. For code that ends it at once."""
     for folder in list(_OPEN_DRAFTS):
         _remove(folder)
 
 
 def sync_folder(path: Path) -> None:
-    """Brings the name of a file to the disk, where the file system can."""
+    """Writes the name of a file to the disk, if the file system can."""
     with contextlib.suppress(OSError):
         folder = os.open(pathlib.Path(path).parent, os.O_RDONLY)
         try:
@@ -127,7 +127,7 @@ def sync_folder(path: Path) -> None:
 
 
 def _claim_and_replace(finished: Path, output: Path) -> None:
-    """Without links: whoever creates the name first, owns it and may replace the empty file by the finished one."""
+    """Without links: the process that creates the name first may replace the empty file by the finished one."""
     mode = stat.S_IMODE(os.stat(finished, follow_symlinks=False).st_mode)
     create_new(output, mode).close()
     try:
@@ -138,21 +138,21 @@ def _claim_and_replace(finished: Path, output: Path) -> None:
 
 
 def _make_draft(output: pathlib.Path) -> tuple[pathlib.Path, int | None]:
-    """A new folder and its lock; None where the file system has no locks."""
+    """A new folder and its lock; None if the file system has no locks."""
     for _ in range(_MOST_TRIES):
         folder = output.with_name(f".{output.name}.{secrets.token_hex(8)}.partial")
         os.mkdir(folder, 0o700)
         _OPEN_DRAFTS.add(str(folder))
         try:
             lock = _new_lock(folder / _LOCK)
-        except BlockingIOError:  # taken for dead in the moment before it was locked
+        except BlockingIOError:  # another process took it for dead before it was locked
             _remove(str(folder))
             continue
         except BaseException:
             _remove(str(folder))
             raise
         return folder, lock
-    raise OSError(errno.EAGAIN, "others keep removing its drafts", str(output))
+    raise OSError(errno.EAGAIN, "other processes keep removing its drafts", str(output))
 
 
 def _new_lock(path: pathlib.Path) -> int | None:
@@ -172,7 +172,7 @@ def _new_lock(path: pathlib.Path) -> int | None:
 
 
 def remove_dead_drafts(output: pathlib.Path) -> None:
-    """Removes what processes that were killed left beside this output; never what a live one writes."""
+    """Removes the drafts that killed processes left beside this output, and none of a live process."""
     name = re.compile(rf"\.{re.escape(output.name)}\.[0-9a-f]{{16}}\.partial")
     with contextlib.suppress(OSError), os.scandir(output.parent) as entries:
         for entry in entries:
@@ -189,7 +189,7 @@ def _remove_if_dead(entry: os.DirEntry[str]) -> None:
         lock = os.open(os.path.join(entry.path, _LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         if found.st_mtime < time.time() - _STALE_SECONDS:
-            os.rmdir(entry.path)  # the lock comes first and goes last: without one nothing of ours is in it
+            os.rmdir(entry.path)  # the lock comes first and goes last: without it, the folder holds nothing of ours
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -199,7 +199,7 @@ def _remove_if_dead(entry: os.DirEntry[str]) -> None:
 
 
 def _remove_folder(folder: str) -> None:
-    """The lock last: what is killed in the middle leaves a draft that can still be told to be dead."""
+    """The lock last: if the process is killed meanwhile, the draft can still be recognised as dead."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -211,7 +211,7 @@ def _remove_folder(folder: str) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Again where a worker, which is still at work, put a file into it in the meantime."""
+    """Removes it again if a worker that still runs has put a file into it meanwhile."""
     for _ in range(_MOST_TRIES):
         _remove_folder(folder)
         if not os.path.lexists(folder):

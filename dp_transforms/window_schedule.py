@@ -1,4 +1,4 @@
-"""The declared windows of a run: a range, a size and a slide, and nothing read off the data.
+"""The declared windows of a run: a range, a size and a slide. Nothing is taken from the data.
 
 The guarantee holds for a declared number of windows (the horizon, docs/guarantee.md section 3), so which windows there
 are must be a function of parameters alone. Windows are aligned to the declared start.
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dp_transforms.checks import shown
 
 MICROS_PER_SECOND = 1_000_000
-_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # what the calendar of datetime can tell
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # years 1 to 9999, the range of datetime
 MOST_WINDOWS = 2**31  # packed pairs hold window numbers in 32 bits
 
 
@@ -32,7 +32,7 @@ def parse_utc(text: str) -> int:
     try:
         moment = datetime.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
     except ValueError:
-        raise ValueError(f"{text!r} is no ISO 8601 time. Use one such as 2017-10-01T03:00:00Z.") from None
+        raise ValueError(f"{text!r} is not an ISO 8601 time. Use one such as 2017-10-01T03:00:00Z.") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     seconds = (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) / datetime.timedelta(seconds=1)
@@ -49,8 +49,8 @@ class WindowSchedule:
     window_seconds: size of a window.
     slide_seconds: distance of consecutive window starts; divides the size. Equal to it for fixed windows.
 
-    Windows are numbered ``0 .. horizon - 1``. An event counts in every window that holds it, so with sliding windows
-    the first ones begin before the declared start (they hold only events from the start on).
+    Windows are numbered ``0 .. horizon - 1``. An event counts in every window that contains it. So with sliding windows
+    the first ones begin before the declared start, and contain only events from the start on.
     """
 
     start_seconds: int
@@ -102,7 +102,7 @@ class WindowSchedule:
 
     @property
     def horizon(self) -> int:
-        """Number of windows that may be published, each sliding one counted."""
+        """Number of windows that may be published, including every sliding one."""
         return -(-(self.end_seconds - self.start_seconds) // self.slide_seconds) + self.windows_per_event - 1
 
     def window_start_micros(self, index: int) -> int:
@@ -126,9 +126,9 @@ class WindowSchedule:
         return np.where(inside, offset // (self.slide_seconds * MICROS_PER_SECOND), -1)
 
     def windows_ended_before(self, moment_micros: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """How many windows end before each moment (one that ends in this instant does not).
+        """How many windows end before each moment. A window that ends exactly then does not count.
 
-        moment_micros: int64[n], microseconds since 1970 UTC. So windows ``0 .. result - 1`` do, and no other.
+        moment_micros: int64[n], microseconds since 1970 UTC. These are the windows ``0 .. result - 1``.
         """
         start, slide = self.start_seconds * MICROS_PER_SECOND, self.slide_seconds * MICROS_PER_SECOND
         # Clip first: a moment near the int64 limits must not wrap around.

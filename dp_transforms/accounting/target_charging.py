@@ -111,7 +111,7 @@ def between_probability(epsilon_per_query: float, zone_width: int) -> float:
 def calls_exceed_probability(
     calls: npt.NDArray[np.int64], hits: int, target_probability: float
 ) -> npt.NDArray[np.float64]:
-    """``Pr[Binomial(calls, q) <= hits - 1]``: fewer than `hits` hits in so many calls. calls: int64[n], each >= 0."""
+    """``Pr[Binomial(calls, q) <= hits - 1]``: fewer than `hits` hits in these calls. calls: int64[n], each >= 0."""
     successes_missing = np.maximum(calls - hits + 1, 1)
     tail = betainc(successes_missing.astype(np.float64), float(hits), 1 - target_probability)
     return np.where(calls < hits, 1.0, np.minimum(1.0, tail * (1 + ROUNDING)))

@@ -1,20 +1,22 @@
-"""All that imports Beam, one verb a module. In the order in which an event meets them:
+"""All modules that import Beam, each named by a verb. In the order in which an event meets them:
 
 read_events or collect_events    a log, or elements of any kind -> batches of events
 assign_windows                   batches -> pairs (user, item) by window and shard of users
 bound_contributions              at most L items per user and window
-draw_zero_items                  the items of a known domain that nobody holds, and yet are published
-find_candidates                  items that pass the first stage of their draw
+draw_zero_items                  the items of a known domain that are published although nobody holds them
+find_candidates                  items that pass the first stage of their noise draw
 monitor_heavy_hitters            the stateful DoFn: test, charge, exclude, report, window after window
-write_reports                    reports -> one file
-release_heavy_hitters            `ShiftingHeavyHitters`, which puts them together
+write_reports, write_rejected    reports -> one file; rejected rows -> another file, for the operator
+release_heavy_hitters            `ShiftingHeavyHitters`, which joins these steps
 
-For streams, put together by monitor_stream (`MonitorStream`):
+For streams, joined by monitor_stream (`MonitorStream`), other modules replace some of these:
 
-poll_partitions                  takes the place of the first two
-gather_counted                   that of grouping by key
-write_report_stream              that of the last
+poll_partitions                  for reading and assigning; with keep_alive and confirm_intents
+gather_counted                   for grouping by key
+monitor_counted                  for the monitor, without timers
+write_report_stream              for writing
 
-What they share: load_noise_key, load_domain, set_up_workers (what a DoFn works with), split_rejected, drop_late_panes,
-count_for_operator, encode_elements (coders).
+What they share: load_noise_key, load_domain, set_up_workers (what a DoFn uses on its worker), close_windows (both
+monitors), gather_all (both writers of files), split_rejected, drop_late_panes, count_for_operator (metrics),
+encode_elements (coders).
 """

@@ -1,6 +1,7 @@
-"""Verb: events to packed pairs by window. Distinct pairs before the shuffle, ids as keyed hashes from here on.
+"""Assign: batches of events -> packed pairs (user, item) by window and shard of users.
 
-With a known domain, events with other items end here.
+Pairs are made distinct before the shuffle, and from here on ids are keyed hashes. With a known domain, events with
+other items are left out here.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ _UNBOUNDED_SHARDS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Sharding:
-    """How the work is cut; results do not depend on it.
+    """How the work is cut. Results do not depend on it.
 
-    windows_per_slab: consecutive windows that travel together, so that cost does not grow with the number of windows.
-    shards: groups of users, and again of items, within a slab.
+    windows_per_slab: a slab is that many consecutive windows, which travel together, so that cost does not grow with
+        the number of windows.
+    shards: number of groups of users in a slab, and also of groups of items.
     """
 
     windows_per_slab: int
@@ -42,7 +44,7 @@ class Sharding:
 
     @classmethod
     def choose(cls, schedule: WindowSchedule, *, is_bounded: bool, shards: int | None) -> Sharding:
-        """Bounded input: about 128 groups, fewer shards as windows shrink. A stream closes each window by itself."""
+        """Bounded input: about 128 groups, and fewer shards for more slabs. A stream: one window per slab, 4 shards."""
         if shards is not None and (not isinstance(shards, int) or shards < 1):
             raise ValueError(f"shards must be a whole number >= 1, got {shards!r}. Leave it out for a good default.")
         if not is_bounded:
@@ -54,9 +56,9 @@ class Sharding:
 class AssignWindows(beam.PTransform):
     """`EventBatch` -> ``((slab, shard), packed UserPairs)``.
 
-    Bounded input stays in the GlobalWindow: grouping one key over many Beam windows is quadratic on local runners. A
-    stream is stamped with the last instant of each window and put in Beam windows of one slide, which end together with
-    it.
+    Bounded input stays in the GlobalWindow, because grouping one key over many Beam windows is quadratic on local
+    runners. In a stream each element gets the last instant of its window as timestamp, and a Beam window of one slide,
+    which ends together with the window.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class AssignWindows(beam.PTransform):
 
 
 def window_per_slide(schedule: WindowSchedule) -> beam.WindowInto:
-    """Beam windows of one slide for what is stamped with the last instant of a window of the schedule."""
+    """Beam windows of one slide, for elements whose timestamp is the last instant of a window of the schedule."""
     offset = Timestamp(seconds=schedule.start_seconds % schedule.slide_seconds)
     return beam.WindowInto(FixedWindows(Duration(seconds=schedule.slide_seconds), offset))
 
@@ -119,8 +121,16 @@ class PackPairsDoFn(KeyedDoFn):
             shards=self._sharding.shards,
         )
         for slab, shard, part in pairs:
-            element = ((slab, shard), part.to_bytes())
-            yield TimestampedValue(element, max_timestamp(schedule, slab)) if self._stamp else element
+            yield for_shard(schedule, slab, shard, part.to_bytes(), stamp=self._stamp)
+
+
+def for_shard(schedule: WindowSchedule, slab: int, shard: int, packed: bytes, *, stamp: bool) -> object:
+    """The element that sends packed content to one shard of a slab: ``((slab, shard), packed)``.
+
+    stamp: with the last instant of its window as timestamp, for streams, whose slabs are single windows.
+    """
+    element = ((slab, shard), packed)
+    return TimestampedValue(element, max_timestamp(schedule, slab)) if stamp else element
 
 
 def max_timestamp(schedule: WindowSchedule, window: int) -> Timestamp:

@@ -1,4 +1,4 @@
-"""Verb: all pairs of some users in some windows -> at most L items per user and window, turned to item order."""
+"""Bound: all pairs of some users in some windows -> at most L items per user and window, ordered by item."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class BoundContributions(beam.PTransform):
 
 
 class BoundContributionsCounted(beam.PTransform):
-    """The same with counted messages: ``((window, user shard), message)`` -> ``((window, item shard), message)``.
+    """The same with counted messages; from ``((window, shard of users), message)`` to the same by shard of items.
 
-    senders: how many senders each shard of users has. Each of these sends to every shard of items of its window, also
-    when it has nothing: so each shard of items has as many senders as there are shards.
+    senders: how many senders each shard of users has. Each shard of users sends to every shard of items of its window,
+    even if it has nothing. So each shard of items has as many senders as there are shards.
     """
 
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, shards: int, senders: int) -> None:
@@ -83,7 +83,7 @@ class BoundContributionsDoFn(KeyedDoFn):
 
 
 class BoundContributionsCountedDoFn(KeyedDoFn):
-    """Adapts `bound_contributions` to groups that are complete."""
+    """Adapts `bound_contributions` to complete groups of messages."""
 
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, shards: int) -> None:
         super().__init__(settings, noise_key)

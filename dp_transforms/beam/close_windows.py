@@ -1,4 +1,4 @@
-"""Close: candidates of the next windows -> their reports, charges and progress, on state that an engine keeps.
+"""Close: the candidates of the next windows -> their reports, with charges and progress in state that an engine keeps.
 
 The base of both monitors: `monitor_heavy_hitters` closes windows by timers, `monitor_counted` by counting.
 """

@@ -1,4 +1,4 @@
-"""Verb: single elements -> event batches. The entrance for events that do not come in columns."""
+"""Collect: single elements -> batches of events, for input that does not come in columns."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Getter = Callable[[Any], Any]
 class CollectEvents(beam.PTransform):
     """Elements with event times -> ``(batches, rejected)``: PCollections of `EventBatch` and `RejectedEvents`.
 
-    user, item: functions from an element to its user and its item: text, or an integer (7 and "7" are the same id).
-    Elements whose user or item is missing, empty or of another type are rejected; nothing else is lost.
+    user, item: functions from an element to its user and its item. Elements for which one of them is not an id by the
+    rule of `event_ids` are rejected; no other element is lost.
     """
 
     def __init__(self, user: Getter, item: Getter) -> None:
@@ -87,7 +87,7 @@ class CollectEventsDoFn(beam.DoFn):
         self._rejected = {}
 
     def _take_batch(self) -> TimestampedValue:
-        """What is buffered, stamped with its earliest event: the watermark must not overtake any of them."""
+        """The buffered events, with the earliest event time as timestamp: the watermark must not pass any of them."""
         batch = EventBatch(
             pa.array(self._users, pa.string()).dictionary_encode(),
             pa.array(self._items, pa.string()).dictionary_encode(),

@@ -1,4 +1,4 @@
-"""Numbers for the operator alone: counts and gauges, never released, never by user or item (docs/guarantee.md, 7)."""
+"""Count: metrics for the operator alone. Never released, never by user or item (docs/guarantee.md, section 7)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ NAMESPACE = "shh.operator"
 EVENTS_READ = "events_read"
 EVENTS_REJECTED = "events_rejected"
 EVENTS_OUTSIDE_RANGE = "events_outside_range"
-EVENTS_OUTSIDE_DOMAIN = "events_outside_domain"  # of those inside the range
+EVENTS_OUTSIDE_DOMAIN = "events_outside_domain"  # and inside the range
 LATE_BATCHES = "late_batches_dropped"
 
 # Of streams.
-RECORDS_READ = "records_read"  # those that were rejected among them
+RECORDS_READ = "records_read"  # rejected ones included
 EVENTS_LATE = "events_late"  # for at least one of their windows
 EVENTS_FROM_THE_FUTURE = "events_from_the_future"
-EVENTS_AFTER_STOP = "events_after_stop"  # arrived when no more was to count
-STOPS_SEEN_LATE = "stops_seen_late"  # partitions that had counted what arrived after a stop when they saw it
-WINDOWS_CLOSED = "windows_closed"  # by the monitor, those without heavy items among them
-INTENTS = "intents"  # times that the wall clock or the operator moved the clock of a partition
+EVENTS_AFTER_STOP = "events_after_stop"  # arrived after the stop, so they do not count
+STOPS_SEEN_LATE = "stops_seen_late"  # partitions that had already counted later arrivals when they saw the stop
+WINDOWS_CLOSED = "windows_closed"  # by the monitor, also without heavy items
+INTENTS = "intents"  # how often the wall clock or the operator moved the clock of a partition
 
-# Gauges of streams: the latest of many workers.
-CLOCK_LAG_SECONDS = "clock_lag_seconds"  # of one partition's clock behind the wall clock
-PENDING_WINDOWS = "pending_windows"  # with candidates that wait in the monitor
+# Gauges of streams: the latest value of any worker.
+CLOCK_LAG_SECONDS = "clock_lag_seconds"  # how far one partition's clock is behind the wall clock
+PENDING_WINDOWS = "pending_windows"  # candidates of so many windows wait in the monitor
 PARTITION_STATE_BYTES = "partition_state_bytes"
-BUDGET_STATE_BYTES = "budget_state_bytes"  # of the hits of all users that were ever charged
+BUDGET_STATE_BYTES = "budget_state_bytes"  # the hits of all users who were ever charged
 STREAM_GAUGES = (CLOCK_LAG_SECONDS, PENDING_WINDOWS, PARTITION_STATE_BYTES, BUDGET_STATE_BYTES)
 
 
@@ -40,7 +40,7 @@ def operator_gauge(name: str) -> Metrics.DelegatingGauge:
 
 
 def operator_counts(result: PipelineResult) -> dict[str, int]:
-    """All counters of a run that has finished; those that were never touched are left out."""
+    """All counters of a finished run, without those that were never used."""
     counters = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["counters"]
     counts: dict[str, int] = {}
     for counter in counters:
@@ -50,6 +50,6 @@ def operator_counts(result: PipelineResult) -> dict[str, int]:
 
 
 def operator_gauges(result: PipelineResult) -> dict[str, int]:
-    """The latest values of all gauges of a run; those that were never touched are left out."""
+    """The latest values of all gauges of a run, without those that were never used."""
     gauges = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["gauges"]
     return {gauge.key.metric.name: gauge.result.value for gauge in gauges}

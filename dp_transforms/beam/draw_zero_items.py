@@ -1,7 +1,7 @@
-"""Verb: a known domain -> those of its items that are published although nobody holds them, in all windows.
+"""Draw: a known domain -> the items that are published although nobody holds them, in all windows.
 
-They join the cells of the log before the candidates are found, and there a cell that has holders displaces its zero
-item. So whether a window holds any event is seen nowhere but in what is published.
+They join the cells of the log before the candidates are found; there a cell with holders replaces its zero item. So
+only the published result shows whether a window holds any event.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import apache_beam as beam
-from apache_beam.transforms.window import TimestampedValue
 
-from dp_transforms.beam.assign_windows import Sharding, max_timestamp, window_per_slide
+from dp_transforms.beam.assign_windows import Sharding, for_shard, window_per_slide
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
@@ -19,7 +18,7 @@ from dp_transforms.monitoring.zero_items import draw_zero_items
 
 
 class DrawZeroItems(beam.PTransform):
-    """Begin of a pipeline -> ``((slab, shard of items), packed ItemHolders)``, windowed as `AssignWindows` does."""
+    """Start of a pipeline -> ``((slab, shard of items), packed ItemHolders)``, windowed as `AssignWindows` does."""
 
     def __init__(
         self,
@@ -44,7 +43,7 @@ class DrawZeroItems(beam.PTransform):
 
 
 class DrawZeroItemsDoFn(KeyedDoFn):
-    """Adapts `draw_zero_items`: the same answer whenever and wherever it runs."""
+    """Adapts `draw_zero_items`, which has the same result whenever and wherever it runs."""
 
     def __init__(
         self,
@@ -68,5 +67,4 @@ class DrawZeroItemsDoFn(KeyedDoFn):
             windows_per_slab=self._sharding.windows_per_slab,
             shards=self._sharding.shards,
         ):
-            element = ((slab, shard), cells.to_bytes())
-            yield (TimestampedValue(element, max_timestamp(self._settings.schedule, slab)) if self._stamp else element)
+            yield for_shard(self._settings.schedule, slab, shard, cells.to_bytes(), stamp=self._stamp)

@@ -1,7 +1,7 @@
-"""Registers how elements travel in Beam: `EventBatch` as an Arrow stream, the released types by their schemas.
+"""Encode: how elements travel in Beam. `EventBatch` as an Arrow stream, the released types by their schemas.
 
-Importing this module is enough. In another process Beam decodes a row as a NamedTuple of its own with the same fields
-(and any sequence as a list), so take fields by name or position, and do not test with isinstance.
+To import this module is enough. In another process Beam decodes a row as a NamedTuple type that Beam itself made, with
+the same fields, and any sequence as a list. So take fields by name or position, and do not test with isinstance.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dp_transforms.rejected_events import RejectedEvents
 
 
 class EventBatchCoder(beam.coders.Coder):
-    """An Arrow IPC stream, opaque to Beam. Deterministic only byte by byte: a batch is never a key."""
+    """An Arrow IPC stream, opaque to Beam. Equal batches may have different bytes, so a batch is never a key."""
 
     def encode(self, value: EventBatch) -> bytes:
         return value.to_bytes()
@@ -34,10 +34,7 @@ class EventBatchCoder(beam.coders.Coder):
 
 
 def register_coders() -> None:
-    """Makes `EventBatchCoder` the coder of batches, RowCoder that of released types and rejected events.
-
-    May be called again.
-    """
+    """Registers `EventBatchCoder` for batches, and RowCoder for released types and rejected events. Repeatable."""
     beam.coders.registry.register_coder(EventBatch, EventBatchCoder)
     for row_type in (HeavyHitter, WindowReport, RunEnded, RejectedEvents):
         beam.coders.registry.register_coder(row_type, beam.coders.RowCoder)

@@ -1,4 +1,4 @@
-"""Verb: all holders of some items in some windows -> the candidates among them (docs/guarantee.md, section 5.4)."""
+"""Find: all holders of some items in some windows -> the candidates among them (docs/guarantee.md, section 5.4)."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class FindCandidates(beam.PTransform):
 
 
 class FindCandidatesCounted(beam.PTransform):
-    """The same for counted messages: ``((window, shard of items), message)`` -> ``((window, 0), message)``.
+    """The same with counted messages: ``((window, shard of items), message)`` -> ``((window, 0), message)``.
 
-    Each shard of items sends to its window, also when it has no candidates. domain: where the items are
-    known; those that nobody holds join here, window by window, as `draw_zero_items` would draw them.
+    Each shard of items sends to its window, even if it has no candidates. domain: of a plan with a known domain; the
+    items that nobody holds are added here, window by window, as `draw_zero_items` would draw them.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class FindCandidatesDoFn(KeyedDoFn):
 
 
 class FindCandidatesCountedDoFn(KeyedDoFn):
-    """Adapts `find_candidates` to groups that are complete."""
+    """Adapts `find_candidates` to complete groups of messages."""
 
     def __init__(
         self, settings: MonitorSettings, noise_key: beam.Secret, shards: int, domain: DomainSource | None

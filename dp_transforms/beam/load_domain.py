@@ -1,4 +1,4 @@
-"""Where workers find the items of a known domain: in a file that all of them can read, or in the job itself."""
+"""Load: a path or the job graph -> the items of a known domain, on a worker."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _KEY_CHECK = pa.array(["which item hashes are these?"])
 
 
 class DomainSource:
-    """The domain of a plan. Its table is made once a process and run, whichever stage asks first.
+    """The domain of a plan. Its table is built once per process and run, by the first step that needs it.
 
-    domain: a path, of a local file or one that Beam's file systems know, which travels instead of the items; or an
-        `ItemDomain` of at most 5 MB, which is pickled with its items into the job graph.
+    domain: the path of a file that every worker can read, local or one that Beam's file systems know; only the path
+        travels. Or an `ItemDomain` of at most 5 MB, which is pickled with its items into the job graph.
     Raises ValueError unless it is the domain that the plan was made for; workers check it again.
     """
 
@@ -30,9 +30,7 @@ class DomainSource:
         if not isinstance(domain, (ItemDomain, str, os.PathLike)):
             raise ValueError(f"domain must be a path or an ItemDomain, got a {type(domain).__name__}.")
         if not plan.domain_size:
-            raise ValueError(
-                "the plan is one for an open domain. Calibrate it for this list of items, or give no domain."
-            )
+            raise ValueError("the plan is for an open domain. Calibrate it for this list of items, or give no domain.")
         if isinstance(domain, ItemDomain) and domain.labels.nbytes > _MOST_BYTES_IN_JOB_GRAPH:
             raise ValueError(
                 f"a domain that travels in the job graph must have at most {_MOST_BYTES_IN_JOB_GRAPH / 1e6:g} MB, got"
@@ -45,10 +43,10 @@ class DomainSource:
         self._checked_domain()
 
     def table(self, keys: StreamKeys) -> DomainTable:
-        """The items by their keyed hashes. keys: the same ones in all stages of a run.
+        """The items by their keyed hashes. keys: the same in all steps of a run.
 
-        One source can serve several runs, each with a key of its own (a transform that is applied twice). So the table
-        is kept under what its hashes make of a fixed text: it tells keys apart and does not tell the key.
+        One source can serve several runs with different keys (a transform that is applied twice). So the table is kept
+        under the keyed hash of a fixed text, which differs from key to key and does not reveal the key.
         """
 
         def load() -> DomainTable:
@@ -59,11 +57,11 @@ class DomainSource:
 
     def _checked_domain(self) -> ItemDomain:
         domain = self._domain if isinstance(self._domain, ItemDomain) else read_domain(self._domain)
-        # The size too: what a plan leaves for sampling and for its threshold is reckoned with the size it states.
+        # Also the size: the threshold of the plan, and what it leaves for sampling, are computed from it.
         if (domain.size, domain.fingerprint) != (self._size, self._fingerprint):
             raise ValueError(
-                f"the domain ({domain.size:,} items) is not the one of the plan ({self._size:,} items). Give the list"
-                " that the plan was made for, or make a new plan."
+                f"the domain ({domain.size:,} items) is not the domain of the plan ({self._size:,} items). Give the"
+                " list that the plan was made for, or make a new plan."
             )
         return domain
 
@@ -71,17 +69,17 @@ class DomainSource:
 def domain_of_plan(domain: ItemDomain | str | os.PathLike[str] | None, plan: ReleasePlan) -> DomainSource | None:
     """The domain that workers use; None for an open one. Raises ValueError unless it is the plan's."""
     if domain is None and plan.domain_size:
-        raise ValueError(f"the plan is one for a known domain of {plan.domain_size:,} items. Give domain=PATH.")
+        raise ValueError(f"the plan is for a known domain of {plan.domain_size:,} items. Give domain=PATH.")
     return None if domain is None else DomainSource(domain, plan)
 
 
 def _path_for_workers(path: str) -> str:
-    """Workers may stand in another folder."""
+    """Workers may have another current folder."""
     return path if "://" in path else os.path.abspath(path)
 
 
 def read_domain(path: str) -> ItemDomain:
-    """`ItemDomain.of_text` of a file that any worker may have to fetch. Raises ValueError."""
+    """`ItemDomain.of_text` of a file that any worker may need to fetch. Raises ValueError."""
     if "://" not in path:  # Beam would wait for a pipe
         return ItemDomain.read(path)
     try:

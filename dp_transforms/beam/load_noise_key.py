@@ -1,7 +1,7 @@
-"""Where the noise key comes from: a private file, or a fresh draw that never leaves this process.
+"""Load: a private file, or a fresh draw that never leaves this process -> the noise key.
 
-The key travels as a `beam.Secret`, which workers resolve in ``setup()``: what is pickled into a job graph is a path or
-a token, never the key.
+The key travels as a `beam.Secret`, which workers resolve in ``setup()``. The job graph holds a path or a token, never
+the key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dp_transforms.local_files import open_regular
 from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES
 
 _MAX_KEY_BYTES = 1 << 16
-_LEAST_DIFFERENT_BYTES = 8  # 32 random ones have fewer in one of 10^33 keys, 32 random hex digits in one of 10^7
+_LEAST_DIFFERENT_BYTES = 8  # of 32 random bytes, one key in 10^33 has fewer; of 32 random hex digits, one in 10^7
 _MAKE_ONE = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 _IN_PROCESS_RUNNERS = ("FnApiRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner", "TestDirectRunner")
 _FRESH_KEYS: dict[str, bytes] = {}
@@ -33,9 +33,9 @@ class KeyFile(beam.Secret):
         self.path = os.fspath(path)
 
     def get_secret_bytes(self) -> bytes:
-        """Raises ValueError if the file is missing, open to others, too short or too long, or plainly not random.
+        """Raises ValueError if the file is missing, open to others, too short or too long, or clearly not random.
 
-        A pipe is refused: it gives its bytes once, and every worker needs them.
+        A pipe is refused: it can be read only once, and every worker needs the key.
         """
         try:
             with open_regular(self.path) as file:
@@ -75,16 +75,18 @@ class FreshKey(beam.Secret):
             return _FRESH_KEYS[self._token]
         except KeyError:
             raise RuntimeError(
-                "the noise key was drawn for one process and this worker is another."
+                "the noise key was drawn in another process, and this worker cannot have it."
                 " Give all workers one key: noise_key=PATH, or --noise-key-file."
             ) from None
 
 
 def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pipeline: beam.Pipeline) -> beam.Secret:
-    """The secret to hand to the DoFns of this pipeline.
+    """The secret for the DoFns of this pipeline.
 
     noise_key: a path, any `beam.Secret` that fetches its bytes on the worker, or None for a fresh key, which is allowed
-        only where the run stays in this process. Raises ValueError otherwise, and for a key that cannot be used.
+        only where the run stays in this process.
+
+    Raises ValueError for a fresh key elsewhere, and for a key that cannot be used.
     """
     if isinstance(noise_key, RawSecret):
         raise ValueError("a RawSecret would be pickled into the job graph. Use a path to a private file instead.")

@@ -1,4 +1,4 @@
-"""`MonitorStream`: the transform that users import for streams that do not end by themselves."""
+"""Monitor a stream: `MonitorStream`, the transform that users import for streams that do not end by themselves."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ class StreamOutput(NamedTuple):
 class MonitorStream(beam.PTransform):
     """Which items are held by many users in each window of a stream, under user-level differential privacy.
 
-    Guarantee: as in `ShiftingHeavyHitters`, over all windows of the plan's schedule; the reports are the same ones that
-    it gives for the events in time. Which events these are, the records of the partitions and the clock decide, and no
-    watermark (docs/guarantee.md, sections 6 and 7): it does not depend on the engine, nor on restarts from the stored
-    state.
+    Guarantee: as in `ShiftingHeavyHitters`, over all windows of the plan's schedule. The reports are those that
+    `ShiftingHeavyHitters` returns for the events that came in time. Which events came in time depends on the records of
+    the partitions and on the clock only (docs/guarantee.md, sections 6 and 7): not on watermarks, not on the engine,
+    and not on restarts from the stored state.
 
-    source: a `StreamSource`; its partitions are asked for when the transform is applied, and are fixed for the run.
-    plan, noise_key, stream, shards, domain: as in `ShiftingHeavyHitters`. A run that goes on after a restart must have
-        the same ones.
+    source: a `StreamSource`. Its partitions are listed when the transform is applied, and are fixed for the run.
+    plan, noise_key, stream, shards, domain: as in `ShiftingHeavyHitters`. A run that continues after a restart must
+        have the same ones.
     clock: when a window is closed, and which events are too late.
-    run_id: fresh for every run. Give the old one only to go on from the stored state of that run.
-    driver: ``timers`` for engines that store and restore state; ``loop`` where timers cannot go on for ever: each
-        partition is then read in one call until it has ended.
+    run_id: new for every run. Give an old one only to continue from the stored state of that run.
+    driver: ``timers`` for engines that store and restore state; ``loop`` where timers cannot go on forever: then each
+        partition is read in one call until it has ended.
     confirm: whether a decision of the wall clock or of the operator waits until the engine has stored it. False only
         where nothing is ever restored.
     stop_file: when a file appears at this path, what arrived by then counts, all windows are closed, and the run ends.
-        All workers must see it; leave it there, as it is, until the run has ended. "By then" allows for what clocks
-        differ: `StreamClock.stop_micros`.
+        All workers must see the file. Leave it there unchanged until the run has ended. "By then" includes an allowance
+        for clocks that differ: `StreamClock.stop_micros`.
     poll_seconds: how long to wait when a partition has nothing more.
 
-    Raises ValueError for arguments that cannot be used and StreamError for a source that cannot.
+    Raises ValueError for an argument that cannot be used, and StreamError for a source that cannot be used.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MonitorStream(beam.PTransform):
         if not isinstance(clock, StreamClock):
             raise ValueError(f"clock must be a StreamClock, got a {type(clock).__name__}.")
         if not isinstance(run_id, str):
-            raise ValueError("run_id must be given: a fresh name for a new run, the old one to go on with a run.")
+            raise ValueError("run_id must be given: a new name for a new run, or the name of the run to continue.")
         check_names(stream=stream, run_id=run_id)
         if driver not in (TIMERS, LOOP):
             raise ValueError(f"driver must be {TIMERS!r} or {LOOP!r}, got {driver!r}.")
@@ -103,7 +103,7 @@ class MonitorStream(beam.PTransform):
         self._run_id = run_id
         self._stream = stream
         if shards is None and driver == LOOP:
-            shards = 1  # an engine that cannot loop works in one process, and pays for each key
+            shards = 1  # such an engine works in one process, where each key costs time
         self._shards = Sharding.choose(plan.schedule, is_bounded=False, shards=shards).shards
         self._driver = driver
         self._confirm = confirm
@@ -116,7 +116,7 @@ class MonitorStream(beam.PTransform):
         partitions = self._source.partitions()
         names = {partition.name for partition in partitions}
         if not partitions or len(names) != len(partitions):
-            raise StreamError(f"a source must have partitions of different names, got {len(partitions)}.")
+            raise StreamError(f"a source must have partitions with different names, got {len(partitions)} partitions.")
         messages, rejected = begin | "PollPartitions" >> PollPartitions(
             partitions,
             settings,

@@ -1,7 +1,7 @@
-"""Verb: a stream source -> messages of packed pairs by window, announced and counted. What was read is never shuffled.
+"""Poll: a stream source -> counted messages of packed pairs by window. Records are never shuffled.
 
-A partition is read by a loop: of timers, whose state an engine stores and restores, or in one call where an engine
-cannot loop. The state is what `PartitionProgress` says; messages and state become durable together.
+A partition is read in a loop: of timers, whose state an engine stores and restores, or in one call, where an engine has
+no such timers. The state is a `PartitionProgress`; an engine stores messages and state together.
 """
 
 from __future__ import annotations
@@ -48,12 +48,11 @@ _INTENTS = "intents"  # tag of the third output
 
 
 class PollPartitions(beam.PTransform):
-    """Begin of a pipeline -> ``((window, shard of users), (announced, blob))``, and `RejectedEvents`.
+    """Start of a pipeline -> ``((window, shard of users), (announced, blob))``, and `RejectedEvents`.
 
-    Each partition sends to every shard of every window, and announces there when it closes the window: so each has as
-    many senders as there are partitions. driver: ``timers``, or ``loop``: each partition in one call until it has
-    ended. source: its fingerprint. confirm, stop_file, poll_seconds: as in `MonitorStream`. max_records: of one poll;
-    results do not depend on it.
+    Each partition sends to every shard of every window, and announces there when it closes the window. So each shard
+    has as many senders as there are partitions. source: the fingerprint of the source. driver, confirm, stop_file,
+    poll_seconds: as in `MonitorStream`. max_records: of one poll; results do not depend on it.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class _Polling:
 
 
 class _PollDoFn(KeyedDoFn):
-    """Steps partitions with `PartitionPoller`, and keeps their readers open from step to step."""
+    """Steps partitions with `PartitionPoller`, and keeps their readers open between steps."""
 
     def __init__(
         self,
@@ -157,10 +156,12 @@ class _PollDoFn(KeyedDoFn):
             reader.close()
 
     def _step(self, name: str, progress: PartitionProgress) -> Step:
-        """One step; a reader that fails is closed, and the error passed on."""
+        """One step. If the reader fails, it is closed and the error raised."""
         now = _now_micros()
         if name not in self._partitions:
-            raise StreamError(f"the source has no partition {name!r} any more. Go on with the source of this run.")
+            raise StreamError(
+                f"the source no longer has a partition {name!r}. Use the source that the run was started with."
+            )
         if name not in self._readers:
             since_micros = self._polling.clock.first_arrival_micros(self._settings.schedule)
             self._readers[name] = (self._partitions[name].open(since_micros), now)
@@ -198,24 +199,25 @@ class _PollDoFn(KeyedDoFn):
             self._lag.set((now_micros - progress.clock_micros) // MICROS_PER_SECOND)
 
     def _find_stop(self) -> int | None:
-        """The last arrival that counts, where there is a stop file: by its change time, which the kernel sets when it
-        comes there. The same for all partitions, whatever happens to the file after it was first seen here."""
+        """The last arrival that counts, if there is a stop file; else None. It follows from the change time of the
+        file, which the kernel sets when the file appears. It is the same for all partitions here, whatever happens to
+        the file after it was first seen."""
         if self._stop_micros is None and self._polling.stop_file is not None:
             try:
                 asked_micros = os.lstat(self._polling.stop_file).st_ctime_ns // 1000
             except FileNotFoundError:
                 return None
-            except OSError as error:  # whether a stop was asked for cannot be told, so nothing may be counted
+            except OSError as error:  # nobody knows whether a stop was requested, so nothing may be counted
                 raise StreamError(
-                    f"{on_one_line(self._polling.stop_file)}: the stop file cannot be looked for ({error.strerror})."
-                    " Let every worker see its folder, or name another with --stop-file."
+                    f"{on_one_line(self._polling.stop_file)}: it cannot be known whether the stop file is there"
+                    f" ({error.strerror}). Let every worker see its folder, or name another with --stop-file."
                 ) from None
             self._stop_micros = self._polling.clock.stop_micros(asked_micros)
         return self._stop_micros
 
 
 class PollInTimersDoFn(_PollDoFn):
-    """Stateful, keyed by partition: one step at each firing of a timer that sets itself again until all is closed."""
+    """Stateful, keyed by partition: a timer makes one step and sets itself again, until all windows are closed."""
 
     PROGRESS = ReadModifyWriteStateSpec("progress_v1", BytesCoder())
     PARTITIONS = ReadModifyWriteStateSpec("partitions_v1", VarIntCoder())  # how many the run was started with
@@ -242,15 +244,15 @@ class PollInTimersDoFn(_PollDoFn):
         poll: Any = beam.DoFn.TimerParam(POLL),
     ) -> Iterator[object]:
         started_with = partitions.read()
-        if started_with != len(self._partitions):  # no window would ever be complete
+        if started_with != len(self._partitions):  # otherwise no window would ever be complete
             raise StreamError(
                 f"the run was started with {started_with} partitions, and the source has {len(self._partitions)} now."
-                " Partitions are fixed for a run: start a new one."
+                " The partitions of a run cannot change: start a new run."
             )
         before = progress.read()
         now = self._poller.restore(before)
         if name in self._readers and self._stored.get(name) != before:
-            # The state was restored, or kept elsewhere meanwhile: begin as a new process would.
+            # The state was restored, or was in another process meanwhile: begin like a new process.
             self._close_reader(name)
         if now.is_over:
             return
@@ -270,8 +272,8 @@ class PollInTimersDoFn(_PollDoFn):
 
 
 class PollInLoopDoFn(_PollDoFn):
-    """Reads a partition in one call until all is closed. Nothing is restored: an engine that repeats the call begins
-    anew, and what an earlier call has sent is dropped with it."""
+    """Reads a partition in one call until all windows are closed. Nothing is restored: an engine that repeats the call
+    starts again from the beginning, and drops what the earlier call sent."""
 
     def process(self, element: tuple[str, int]) -> Iterator[object]:
         name, _ = element

@@ -1,4 +1,4 @@
-"""Verb: log files -> event batches, and the rows that could not be read."""
+"""Read: log files -> batches of events, and the rows that could not be read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dp_transforms.event_files import EventFields, LogChunk, read_log_chunk
 
 
 class ReadProgress:
-    """Counts what was read, for a progress bar in this process; in any other process it counts in vain."""
+    """Counts what was read, for a progress bar in this process. What other processes read is not counted."""
 
     _live: ClassVar[dict[str, ReadProgress]] = {}
     _lock = threading.Lock()
@@ -42,7 +42,7 @@ class ReadEvents(beam.PTransform):
     """Reads the chunks of a log. Returns ``(batches, rejected)``: PCollections of `EventBatch` and `RejectedEvents`.
 
     chunks: from `event_files.find_log_chunks`, which has checked that the files exist and have the fields.
-    progress: counts rows and bytes while the pipeline runs in this process.
+    progress: counts rows and bytes, as far as the pipeline runs in this process.
     """
 
     def __init__(self, chunks: Sequence[LogChunk], fields: EventFields, progress: ReadProgress | None = None) -> None:

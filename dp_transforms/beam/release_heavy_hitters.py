@@ -1,4 +1,4 @@
-"""`ShiftingHeavyHitters`: the transform that users import."""
+"""Release: `ShiftingHeavyHitters`, the transform that users import for logs and for streams that Beam reads."""
 
 from __future__ import annotations
 
@@ -45,29 +45,29 @@ class ShiftingHeavyHitters(beam.PTransform):
     """Which items are held by many users in each window, under user-level differential privacy over the whole run.
 
     Guarantee: all reports together are (plan.epsilon, plan.delta)-DP for adding or removing one user with all its
-    events, however many windows of the plan's schedule are published (docs/guarantee.md); with a known domain, provided
-    the list of items is public and was not made from the log. ``rejected`` and Beam's metrics are for the operator and
-    not covered.
+    events, however many windows of the plan's schedule are published (docs/guarantee.md). With a known domain this
+    holds if the list of items is public and was not made from the log. ``rejected`` and Beam's metrics are for the
+    operator and are not covered.
 
     plan: a `ReleasePlan`; its schedule declares the windows. Events outside its range are skipped and counted.
-    window: None for the windows of the plan; otherwise they are checked to be the same ones.
+    window: None for the windows of the plan; other values are checked to be the same windows.
     user, item: names of the fields of the elements (with a schema, or NamedTuples, rows and mappings without one), or
-        functions of an element. Plain tuples are pairs (user, item), and an `EventBatch` has columns of its own: there
-        they are not used. Event time is the element's timestamp; batches carry it.
+        functions of an element. Not used for plain tuples, which are pairs (user, item), nor for `EventBatch`. Event
+        time is the element's timestamp; an `EventBatch` has its own.
     noise_key: a path to a private file of at least 32 bytes, a `beam.Secret`, or None for a key drawn for this run,
         which is allowed only where the run stays in this process.
-    run_id: fresh for every run; None draws one whenever the transform is applied. Reuse it only to resume the same run
-        over the same input. A pipeline object or template that runs twice repeats its noise: build it anew.
-    stream: name in the reports. Streams that share users add up.
+    run_id: new for every run; None draws one each time the transform is applied. Reuse it only to resume the same run
+        over the same input. A pipeline object or template that runs twice repeats its noise: build it again.
+    stream: name in the reports. The budgets of streams that share users add up.
     shards: how many parts large windows are cut into; results do not depend on it.
     domain: for a plan with a known domain, that domain: the path of its file, which every worker must be able to read,
         or an `ItemDomain` of at most 5 MB, which travels in the job graph. Events with other items are left out
         and counted.
 
-    The watermark of a stream must not follow the event times of any one user (docs/guarantee.md, section 7).
+    The watermark of a stream must not follow the event times of a single user (docs/guarantee.md, section 7).
 
-    Input is globally windowed, or in the windows of the plan; in sliding ones each element is read, and counted for the
-    operator, once for each of its windows. Raises ValueError for input windowed otherwise and without a usable key.
+    Input is in the GlobalWindow or in the windows of the plan. In sliding windows each element is read, and counted for
+    the operator, once for each of its windows. Raises ValueError for other windows, and without a usable key.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         is_bounded = events.is_bounded
         sharding = Sharding.choose(self._plan.schedule, is_bounded=is_bounded, shards=self._shards)
         batches, rejected = self._batches(events)
-        # Drawn here, not with the transform: one that is applied twice must not repeat its noise over other data.
+        # Drawn here and not in __init__: a transform that is applied twice must not repeat its noise over other data.
         run_id = self._run_id or uuid.uuid4().hex
         settings = settings_of_plan(self._plan, stream=self._stream, run_id=run_id)
         cells = (
@@ -148,8 +148,8 @@ class ShiftingHeavyHitters(beam.PTransform):
             for flag, getter in (("user", self._user), ("item", self._item)):
                 if isinstance(getter, str) and getter not in names:
                     raise ValueError(
-                        f"{flag}={getter!r} is no field of the input; it has {', '.join(names)}."
-                        f" Name one of them, or give a function."
+                        f"{flag}={getter!r} is not a field of the input, which has {', '.join(names)}."
+                        " Name one of them, or give a function."
                     )
             return _getter(self._user), _getter(self._item)
         if callable(self._user) and callable(self._item):
@@ -190,9 +190,10 @@ def _getter(field: str | Getter) -> Getter:
 
 
 def _named_or_pair(field: str | Getter, position: int) -> Getter:
-    """Reads elements of unknown type: by name where they have names, and else as pairs (user, item).
+    """Reads elements of unknown type: by name if they have names, else as pairs (user, item).
 
-    A step that stamps elements often loses their type; a NamedTuple (item, user) must not be read by position then.
+    A step that sets timestamps often loses the type of elements. Then a NamedTuple (item, user) must not be read by
+    position.
     """
     if not isinstance(field, str):
         return field
@@ -209,7 +210,7 @@ def _named_or_pair(field: str | Getter, position: int) -> Getter:
 
 def _checked_pair(pair: Sequence[Any]) -> Sequence[Any]:
     if len(pair) != 2:
-        raise ValueError("the element is no pair (user, item).")
+        raise ValueError("the element is not a pair (user, item).")
     return pair
 
 

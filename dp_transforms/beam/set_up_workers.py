@@ -1,4 +1,4 @@
-"""Verb: settings and a secret -> what a DoFn works with on its worker: keyed functions, the items of a known domain."""
+"""Set up: settings and a secret -> what a DoFn uses on its worker: keyed functions, and the items of a known domain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dp_transforms.monitoring.monitor_settings import MonitorSettings
 class KeyedDoFn(beam.DoFn):
     """Holds the settings and, from ``setup()`` on, the keyed functions of the stream as ``self._keys``.
 
-    domain: for the stages that need the items of a known domain; then they are in ``self._domain``.
+    domain: for steps that need the items of a known domain, which are then in ``self._domain``.
     """
 
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, domain: DomainSource | None = None) -> None:

@@ -28,13 +28,13 @@ _REPORT, _ENDED = b"R", b"E"
 
 
 class WriteReportStream(beam.PTransform):
-    """Writes the reports of one stream, and at last its end. Takes ``(reports, ended)``, bounded or not.
+    """Writes the reports of one stream, and then its end. Takes ``(reports, ended)``, bounded or not.
 
     sink: a `ReportFolder` or a `ReportTopic`.
-    header: what the sink says about the run; it names the run and the stream.
+    header: what the sink says about the run, such as its run id and its stream.
 
-    Returns a PCollection of the keys that were written, again for what is written again. A worker that is refused by
-    the sink fails its bundle with StreamError.
+    Returns a PCollection of the keys that were written; a report that is written twice has its key there twice. If the
+    sink refuses a worker, the bundle of that worker fails with StreamError.
     """
 
     def __init__(self, sink: ReportSink, header: ReportHeader) -> None:
@@ -45,7 +45,7 @@ class WriteReportStream(beam.PTransform):
 
     def expand(self, inputs: tuple[beam.PCollection, beam.PCollection]) -> beam.PCollection:
         reports, ended = inputs
-        everywhere = beam.WindowInto(beam.window.GlobalWindows())  # before they flow together: one coder for both
+        everywhere = beam.WindowInto(beam.window.GlobalWindows())  # before Flatten: one coder for both
         encoded = (
             reports
             | "EncodeReports" >> beam.Map(_encode_report).with_output_types(bytes)
@@ -75,8 +75,8 @@ def _with_key(encoded: bytes, stream: str) -> tuple[str, bytes]:
 class _SharedWriter:
     """The one writer of a step of a pipeline in this process.
 
-    An engine may keep several copies of a DoFn and go back and forth between them, or run them at once. Each that
-    opened a sink of its own would shut out the others.
+    An engine may keep several copies of a DoFn, and use them in turns or at once. If each copy opened the sink, it
+    would shut out the others.
     """
 
     _by_step: ClassVar[dict[str, _SharedWriter]] = {}
@@ -95,7 +95,7 @@ class _SharedWriter:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[ReportWriter]:
-        """The open writer, for one thread at a time. After an error it is given up."""
+        """The open writer, for one thread at a time. After an error it is closed."""
         with self._lock:
             try:
                 if self._writer is None:
@@ -116,9 +116,9 @@ class _SharedWriter:
 
 
 class _WriteStreamDoFn(beam.DoFn):
-    """Writes at the end of each bundle, in the order of arrival, the end of the run behind the reports; commits."""
+    """Writes at the end of each bundle: the reports in the order of arrival, then the end of the run; and commits."""
 
-    # Never set. To have it brings all elements, which have one key, to one worker at a time.
+    # Never set. A DoFn with state gets all elements of one key, which is all of them, on one worker at a time.
     ONE_WORKER = ReadModifyWriteStateSpec("one_worker_v1", BooleanCoder())
 
     def __init__(self, sink: ReportSink, header: ReportHeader) -> None:
@@ -126,7 +126,7 @@ class _WriteStreamDoFn(beam.DoFn):
         self._header = header
         self._reports: list[WindowReport] = []
         self._ended: list[RunEnded] = []
-        self._step = uuid.uuid4().hex  # the same in all copies: they come out of one job graph
+        self._step = uuid.uuid4().hex  # the same in all copies, which come from one job graph
         self._shared: _SharedWriter
 
     def setup(self) -> None:

@@ -1,8 +1,8 @@
-"""Avro logs: each block of records is decoded by fastavro in one call, behind the limits of the modules beside.
+"""Avro logs. fastavro decodes each block of records in one call, within the limits of the modules beside this one.
 
-A block is decoded as one Avro array of records, which is the same bytes with a count before and a zero behind. Measured
-against `fastavro.block_reader`: twice as fast, since no cell becomes text or a datetime on the way. A block that is too
-large for that, since a long cell is in it, goes through `avro_records`, record by record.
+A block is decoded as one Avro array of records: the same bytes with a count before and a zero after them. Measured:
+twice as fast as `fastavro.block_reader`, since no cell becomes text or a datetime on the way. A block that is too large
+for that goes through `avro_records`, record by record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dp_transforms.event_files.text_files import ByteShares
 
 _BLOCK_ROWS = 1 << 18
 _BLOCK_BYTES = 32 << 20
-# What a block may unpack to that is decoded in one call: there a byte can become 200 of Python's objects.
+# A block that unpacks to more is not decoded in one call: a byte of it can become 200 bytes of Python's objects.
 _WHOLE_BLOCK_BYTES = 4 << 20
 _WHOLE_BLOCK_BYTES_OF_REPEATS = 1 << 20
 _MAX_HEADER_BYTES = 1 << 20
@@ -35,7 +35,7 @@ _END_MARK = "end_mark"
 
 
 def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
-    """The file as one chunk, if it has records. Raises EventFileError where header or schema cannot serve."""
+    """The file as one chunk, if it has records. Raises EventFileError if its header or schema cannot be used."""
     try:
         with open(path, "rb") as file:
             header = _read_header(path, file)
@@ -43,7 +43,7 @@ def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
             try:
                 events: int | None = sum(count for count, _, _ in avro_container.iter_frames(file, header))
             except DamagedContainerError:
-                events = None  # reading will come to the broken place and say where it is
+                events = None  # reading will reach the damage and say where it is
     except OSError:
         raise damaged_error(path, "Avro") from None
     return [] if events == 0 else [LogChunk(path, "avro", None, events, os.path.getsize(path))]
@@ -71,10 +71,12 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     except EventFileError:
         raise
     except BlockTooLargeError:
-        problem = f"it has a block of more than {MAX_BLOCK_BYTES >> 20} MB after row {rows_decoded}, long cells apart."
+        problem = (
+            f"it has a block of more than {MAX_BLOCK_BYTES >> 20} MB after row {rows_decoded}, not counting long cells."
+        )
         raise EventFileError(chunk.path, f"{problem} Write it with smaller blocks.") from None
     except Exception:
-        # Whatever the decoder raises on hostile bytes, its words may hold some of them.
+        # The decoder's own message may contain bytes of the file.
         raise damaged_error(chunk.path, "Avro", rows_decoded) from None
     yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
 
@@ -108,7 +110,7 @@ def _parts(file: IO[bytes], header: avro_container.Header, schema: EventSchema) 
 
 
 def whole_block_bytes(schema: EventSchema) -> int:
-    """How many bytes of records `BlockDecoder` may be given at once; more are for `decode_one_by_one`."""
+    """How many bytes of records `BlockDecoder` may decode at once; larger blocks are for `decode_one_by_one`."""
     return _WHOLE_BLOCK_BYTES_OF_REPEATS if schema.has_repeats else _WHOLE_BLOCK_BYTES
 
 
@@ -118,8 +120,8 @@ ArrowColumns = tuple[pa.Array, pa.Array, pa.Array]
 class BlockDecoder:
     """Blocks of records -> three Arrow columns: user, item, time.
 
-    end_mark: the bytes that stand behind each record of a block. With random ones, blocks of records from many hands
-        can be decoded: no record can end early or late and so change how the next one is read, whatever it holds.
+    end_mark: the bytes that follow each record of a block. If they are random, records of many writers can be decoded
+        together: no record can end early or late and so change how the next one is read, whatever it holds.
     """
 
     def __init__(self, schema: EventSchema, end_mark: bytes = b"") -> None:
@@ -128,8 +130,8 @@ class BlockDecoder:
         if end_mark:
             mark = {"name": _END_MARK, "type": {"type": "fixed", "name": _END_MARK, "size": len(end_mark)}}
             record = {**record, "fields": [*record["fields"], mark]}
-        # All fields are decoded: where fastavro passes over fields it does not see the end of the bytes, and an array
-        # that claims to be endless keeps it busy for ever.
+        # All fields are decoded. When fastavro skips a field it does not notice the end of the bytes, and an array
+        # that claims to be endless keeps it busy forever.
         self._array = fastavro.parse_schema({"type": "array", "items": record})
 
     def decode(self, count: int, data: bytes) -> ArrowColumns:
@@ -147,7 +149,7 @@ class BlockDecoder:
 
 
 def to_arrow(records: Sequence[Any], schema: EventSchema) -> ArrowColumns:
-    """records: as fastavro gives them."""
+    """records: as fastavro returns them."""
     time_type = {"float": pa.float64(), "whole": pa.int64(), "text": pa.binary()}[schema.time_type]
     return (
         _id_array([record["user"] for record in records], schema.user_is_number),
@@ -158,7 +160,7 @@ def to_arrow(records: Sequence[Any], schema: EventSchema) -> ArrowColumns:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Measured: a quarter of the time of decoding went to looking for cycles, which records have none of."""
+    """Measured: looking for cycles, which records do not have, took a quarter of the time of decoding."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

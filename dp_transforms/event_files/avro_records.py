@@ -1,7 +1,7 @@
-"""Blocks of any size, record by record: cells that are too long for any use are passed over and never held.
+"""Blocks of any size, record by record. Cells that are too long for an id are skipped and never held in memory.
 
-Avro writes the length of a text before it, so one that is too long costs its record alone. Nothing else is passed over:
-what is left of a block without such cells must not exceed MAX_BLOCK_BYTES, or what the caller says.
+Avro writes the length of a text before it, so a text that is too long costs only its record. Nothing else is skipped:
+a block must not exceed MAX_BLOCK_BYTES, or the caller's limit, without such cells.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dp_transforms.avro_container import BlockTooLargeError
 from dp_transforms.event_files.avro_schema import EventSchema
 from dp_transforms.event_ids import MAX_ID_BYTES
 
-MAX_BLOCK_BYTES = 16 << 20  # without long cells, which are passed over; writers make blocks of 16 kB to a few MB
+MAX_BLOCK_BYTES = 16 << 20  # without the long cells; writers make blocks of 16 kB to a few MB
 _RECORDS_AT_ONCE = 4096
 _BYTES_AT_ONCE = 1 << 20
 
@@ -23,11 +23,11 @@ _BYTES_AT_ONCE = 1 << 20
 def decode_one_by_one(
     pieces: Iterator[bytes], count: int, schema: EventSchema, most_bytes: int | None = None
 ) -> Iterator[list[dict[str, Any]]]:
-    """The records of a block, some at a time, with the fields ``user``, ``item`` and ``time`` alone.
+    """The records of a block, some at a time, with only the fields ``user``, ``item`` and ``time``.
 
-    pieces: the unpacked bytes of the block. count: the number of its records, as the file claims it. most_bytes: of
-    the block without the cells that are passed over, each of which takes about a microsecond; None: MAX_BLOCK_BYTES.
-    Raises anything for a block that does not hold so many records and nothing else, and BlockTooLargeError.
+    pieces: the unpacked bytes of the block. count: the number of its records, as the file claims it. most_bytes: limit
+    of the block without its long cells, each of which takes about a microsecond; None: MAX_BLOCK_BYTES.
+    Raises BlockTooLargeError, and any error for a block that does not hold exactly so many records.
     """
     writer = fastavro.parse_schema(schema.record)
     used = [field for field in schema.record["fields"] if field["name"] in ("user", "item", "time")]
@@ -41,13 +41,13 @@ def decode_one_by_one(
             yield records
             records, given = [], cells.returned
     if not cells.is_at_end():
-        raise ValueError("other bytes than the records claimed")
+        raise ValueError("not the records claimed")
     if records:
         yield records
 
 
 class _LongCell(bytes):
-    """Stands for a cell that is longer than an id may be: no id and no time either. It says to be as long as that."""
+    """Replaces a cell that is longer than an id may be, so that it is rejected. Its ``len`` is that of the cell."""
 
     _length = 0
 
@@ -62,19 +62,19 @@ class _LongCell(bytes):
 
 
 class _Cells:
-    """The file that fastavro reads: it gives as many bytes as are asked for, or of long cells others in their place.
+    """The file that fastavro reads. It returns the bytes of the block, and a `_LongCell` in place of each long cell.
 
-    returned: bytes that were given.
+    returned: how many bytes it has returned.
     """
 
     def __init__(self, pieces: Iterator[bytes], most_bytes: int) -> None:
         self._pieces, self._most_bytes = pieces, most_bytes
         self._piece, self._at = b"", 0
-        self._kept = 0  # bytes of the block, without those passed over
+        self._kept = 0  # bytes of the block, without those skipped
         self.returned = 0
 
     def read(self, size: int) -> bytes:
-        """Raises ValueError where there are not so many."""
+        """The next ``size`` bytes. Raises ValueError if there are fewer."""
         begin, end = self._at, self._at + size
         if begin <= end <= len(self._piece) and size <= MAX_ID_BYTES:
             self._at = end
@@ -83,7 +83,7 @@ class _Cells:
         if size < 0:
             raise ValueError("negative length")
         if size > MAX_ID_BYTES:
-            self._pass_over(size)
+            self._skip(size)
             self.returned += MAX_ID_BYTES + 1
             return _LongCell.of_length(size)
         parts = []
@@ -101,7 +101,7 @@ class _Cells:
     def is_at_end(self) -> bool:
         return self._at == len(self._piece) and not any(self._pieces)
 
-    def _pass_over(self, size: int) -> None:
+    def _skip(self, size: int) -> None:
         while size:
             if self._at == len(self._piece):
                 self._next_piece()
@@ -113,7 +113,7 @@ class _Cells:
     def _next_piece(self) -> None:
         piece = next(self._pieces, None)
         if piece is None:
-            raise ValueError("a record that goes on behind its block")
+            raise ValueError("a record that ends after its block")
         self._piece, self._at = piece, 0
         self._kept += len(piece)
         if self._kept > self._most_bytes + len(piece):

@@ -1,8 +1,8 @@
-"""Which Avro schemas are read, and as what: the schema of a file is checked against an allow-list and built anew.
+"""Which Avro schemas are read, and how: the schema of a file is checked against an allow-list and built again.
 
-A hostile schema can end the process inside the Avro library (recursion) or keep it busy for ever (arrays of nothing).
-So the library never sees the file's own schema, only the one built here: flat names, no recursion, no logical types,
-text as bytes (its UTF-8 is checked later, cell by cell), every repeated value at least a byte long.
+A hostile schema can end the process inside the Avro library (recursion) or keep it busy forever (arrays of values
+without bytes). So the library never gets the file's schema, only the one built here: flat names, no recursion, no
+logical types, text as bytes (its UTF-8 is checked later, cell by cell), every repeated value at least one byte long.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TICKS = {
 class EventSchema:
     """How the records of a file are read.
 
-    record: the schema to decode with; the fields that matter are called ``user``, ``item`` and ``time``.
+    record: the schema to decode with; the three fields are called ``user``, ``item`` and ``time``.
     user_is_number, item_is_number: all its values are whole numbers; else they are bytes or mixed.
     time_type: ``text``, ``whole`` or ``float``.
     time_unit: of numbers, and of numbers in text: ``s``, ``ms``, ``us``, ``ns`` or ``d``; None: ISO 8601.
@@ -106,7 +106,7 @@ def _is_field(field: Any) -> bool:
 
 
 class _Builder:
-    """Builds the schema anew. Named types are written out where they are used; they may not contain themselves."""
+    """Builds the schema again. Named types are written out where they are used; they may not contain themselves."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -119,7 +119,7 @@ class _Builder:
         """The schema to decode with, and the bytes of the shortest value."""
         self._types += 1
         if depth > _MAX_DEPTH or self._types > _MAX_TYPES:
-            raise self._unsupported("a schema that is nested too deeply or too large")
+            raise self._unsupported("is nested too deeply or too large")
         if isinstance(schema, str):
             if schema in _PRIMITIVES:
                 return _PRIMITIVES[schema]
@@ -142,7 +142,7 @@ class _Builder:
             self.has_repeats = True
             items, size = self.build(schema.get("items" if kind == "array" else "values"), depth + 1, namespace)
             if kind == "array" and size == 0:
-                raise self._unsupported("arrays of values without bytes")
+                raise self._unsupported("has arrays of values without bytes")
             return {"type": kind, "items" if kind == "array" else "values": items}, 1
         return self.build(kind, depth + 1, namespace)
 
@@ -155,10 +155,10 @@ class _Builder:
         if schema["type"] == "fixed":
             size = schema.get("size")
             if not isinstance(size, int) or not 0 <= size <= _MAX_FIXED_BYTES:
-                raise self._unsupported("a fixed field of more than 1 MB")
+                raise self._unsupported("has a fixed field of more than 1 MB")
             return {"type": "fixed", "name": f"fixed{self._types}", "size": size}, size
         if name in self._open:
-            raise self._unsupported("a record that contains itself")
+            raise self._unsupported("has a record that contains itself")
         field_list = schema.get("fields")
         if not (isinstance(field_list, list) and all(_is_field(field) for field in field_list)):
             raise damaged_error(self._path, "Avro")
@@ -166,7 +166,7 @@ class _Builder:
         own_name, namespace = f"record{self._types}", name.rpartition(".")[0]
         built = [self.build(field["type"], depth + 1, namespace) for field in field_list]
         self._open.remove(name)
-        # No name of the file is kept: field names that Avro forbids must not matter here.
+        # No name of the file is kept, so names that Avro forbids do no harm.
         parts = [{"name": f"field{index}", "type": part} for index, (part, _) in enumerate(built)]
         return {"type": "record", "name": own_name, "fields": parts}, sum(size for _, size in built)
 
@@ -182,7 +182,9 @@ class _Builder:
         return [(str(schema), None)]
 
     def _unsupported(self, what: str) -> EventFileError:
-        return EventFileError(self._path, f"its schema has {what}, which is not read. Write it without that field.")
+        return EventFileError(
+            self._path, f"its schema {what}, which is not supported. Write the file without that field."
+        )
 
 
 def _full_name(name: str, namespace: Any) -> str:

@@ -1,8 +1,8 @@
 """CSV logs: a header, then one event per row; every cell is text, so ``007`` stays ``007``.
 
 By default a row is a line; see `csv_rows` for that, and for files whose cells hold line ends. Positions are numbers of
-lines; the header stands in the first one that is not blank. The header is its writer's, and what is wrong with it ends
-the reading; what is wrong with a row is a matter of that row.
+lines; the header is the first line that is not blank. A header that cannot be used is an error, because the writer of
+the file made it. A row that cannot be used is only rejected.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from dp_transforms.event_files.log_chunk import (
     ReadBlock,
     check_fields_present,
     damaged_error,
-    one_line,
     time_unit_error,
 )
 from dp_transforms.event_files.text_files import HEAD_BYTES, ByteShares, TextStream, file_size, read_head
 from dp_transforms.event_ids import one_chunk
 from dp_transforms.rejected_events import RejectedEvents
 
-_BLOCK_BYTES = 4 << 20  # larger ones cost memory and win nothing
+_BLOCK_BYTES = 4 << 20  # larger blocks cost memory and are not faster
 _LOOKED_AT_ROWS = 100
 
 _BLANK_BEGIN = re.compile(rb"(?:[ \t\r]*+\n)*+")
@@ -53,7 +52,7 @@ class _Header(NamedTuple):
 
 
 def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
-    """The file as one chunk, none for a blank file. Raises EventFileError where the header cannot serve."""
+    """The file as one chunk; none for a blank file. Raises EventFileError if the header cannot be used."""
     try:
         header = _read_header(path, fields)
     except (pa.ArrowException, OSError):
@@ -62,7 +61,7 @@ def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
 
 
 def hint(path: str, fields: EventFields) -> str | None:
-    """Why the rows of a file may all be rejected, by its first ones. For the operator."""
+    """A reason why all rows of a file may be rejected, found in its first rows. For the operator."""
     header = _read_header(path, fields)
     if header is None or fields.time_unit in times.MICROS_PER_UNIT:
         return None
@@ -74,7 +73,7 @@ def hint(path: str, fields: EventFields) -> str | None:
         return None
     cells = [row[at] for row in rows if len(row) == len(header.names) and row[at]]
     if cells and all(re.match(times.NUMBER, cell) for cell in cells):
-        return f"{one_line(path)}: {time_unit_error(path, fields.time).problem}"
+        return str(time_unit_error(path, fields.time))
     return None
 
 
@@ -92,8 +91,8 @@ def _read_header(path: str, fields: EventFields) -> _Header | None:
         raise EventFileError(path, "it begins with blank lines. Let it begin with the names of its fields.")
     found = (_ROW_OVER_LINES if fields.csv_line_ends_in_cells else _LINE).match(head, begin)
     if found is None or (found.end() == len(head) and not is_whole):
-        problem = "a quote opens in its header that is not closed" if found is None else "its header is too long"
-        raise EventFileError(path, f"{problem} (of at most {HEAD_BYTES >> 20} MB). Write it with a shorter header.")
+        problem = "a quote in its header is not closed" if found is None else "its header is too long"
+        raise EventFileError(path, f"{problem} (it may have {HEAD_BYTES >> 20} MB). Write it with a shorter header.")
     text = found.group()
     if not fields.csv_line_ends_in_cells:
         _check_header_line(path, text, _delimiter(path))
@@ -102,7 +101,10 @@ def _read_header(path: str, fields: EventFields) -> _Header | None:
     except csv.Error:
         raise EventFileError(path, "its header cannot be read. Write it with shorter names.") from None
     if len(names) == 1 and re.search(r"[;\t|]", names[0]):
-        raise EventFileError(path, "its cells are not parted by commas. Write it again, or call it .tsv if by tabs.")
+        raise EventFileError(
+            path,
+            "its cells are not separated by commas. Write it with commas; if they are separated by tabs, name it .tsv.",
+        )
     check_fields_present(path, names, fields, has_schema=False)
     return _Header(names, found.end(), head.count(b"\n", 0, found.end()))
 
@@ -111,13 +113,13 @@ def _check_header_line(path: str, line: bytes, delimiter: str) -> None:
     for rejected in row_of_each_line(path, LineBlock(line), delimiter.encode()).rejected:
         raise EventFileError(
             path,
-            f"its header has a {rejected.reason}. Lines end in line feeds; where names or cells hold some, add"
+            f"its header has a {rejected.reason}. Write one row per line; if names or cells contain line ends, add"
             " --csv-line-ends-in-cells.",
         )
 
 
 def _text(data: bytes) -> str:
-    """For Python's reader, which is asked for names and hints alone."""
+    """For Python's reader, which is used for names and hints only."""
     return data.decode("utf-8", "replace").replace("\0", "?")
 
 
@@ -159,7 +161,7 @@ class _Parser:
 
     def __init__(self, path: str, names: list[str], fields: EventFields) -> None:
         self._path, self._fields = path, fields
-        # Columns go by number: names may be any text, and those of no use may be there twice.
+        # Columns are numbered: names may be any text, and unused ones may occur twice.
         self._columns = [str(number) for number in range(len(names))]
         self._used = [str(names.index(name)) for name in fields.names]
         self._delimiter = _delimiter(path)
@@ -169,7 +171,9 @@ class _Parser:
         is_utf8 = _is_utf8(rows.text)
         user, item, time = self._parse(rows.text if is_utf8 else rows.text.decode("latin1").encode(), invalid)
         if len(time) + len(invalid) != rows.count:
-            raise EventFileError(self._path, "its rows cannot be told apart. Leave it out, and report this as a bug.")
+            raise EventFileError(
+                self._path, "its rows cannot be separated. Leave the file out, and report this as a bug."
+            )
         unparsed = list(rows.rejected)
         if invalid:
             numbers = rows.numbers()[np.array(invalid, np.int64)]
@@ -195,7 +199,7 @@ class _Parser:
             invalid.append(row.number - 1)
             return "skip"
 
-        # The parser drops a byte order mark that begins its text; here it would be that of a row like any other.
+        # The parser drops a byte order mark at the beginning of its text; here it would belong to an ordinary row.
         text = b"\n" + text if text.startswith(UTF8_MARK) else text
         table = pa.csv.read_csv(
             pa.BufferReader(text),
@@ -215,8 +219,8 @@ class _Parser:
 
 
 def _is_utf8(text: bytes) -> bool:
-    """The parser fails at a row with a wrong number of cells that is no UTF-8. As Latin-1 every row is some text, and
-    the way back is exact."""
+    """If not, the text is read as Latin-1, in which every byte is valid, and changed back. The parser fails at a row
+    that is not UTF-8 and has a wrong number of cells."""
     try:
         return text.isascii() or text.decode() is not None
     except UnicodeDecodeError:

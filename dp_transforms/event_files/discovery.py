@@ -1,4 +1,4 @@
-"""From what the user names (files, folders, globs) to chunks of checked logs."""
+"""From the sources that the user names (files, folders, globs) to chunks of checked logs."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ _MODULES = {"parquet": "parquet", "avro": "avro", "csv": "csv_lines", "json": "j
 def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChunk]:
     """The chunks of all logs among ``sources``, by path.
 
-    sources: files, folders (searched through; hidden files, those that begin with ``_`` and those of other endings are
-        passed over) and globs. A file that several sources name is read once.
-    Logs without events have no chunks, or some without rows: that is no error, since one user's event could make the
-    difference. Raises EventFileError for sources without logs and for headers and schemas that cannot serve.
+    sources: files, folders and globs. In a folder, hidden files, those that begin with ``_`` and those with other
+        endings are ignored. A file that several sources name is read once.
+    Logs without events have no chunks, or chunks without rows. That is not an error, because it could depend on one
+    user's event. Raises EventFileError for sources without logs and for headers and schemas that cannot be used.
     """
     return [chunk for path in _find_files(sources) for chunk in _module(_format(path) or "").find_chunks(path, fields)]
 
 
 def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
-    """Why most of a log may be rejected, by the first rows of its first file of each text format; None: not known.
+    """A reason why most of a log may be rejected, found in the first file of each text format; None: not known.
 
-    For the operator alone, and never a reason to reject anything: it is found in the rows of some users. It holds no
-    cell. Raises EventFileError if a file cannot be read.
+    Only for the operator, and never a reason to reject anything, since it depends on the rows of some users. It holds
+    no cell. Raises EventFileError if a file cannot be read.
     """
     for file_format in ("csv", "json"):
         path = next((chunk.path for chunk in chunks if chunk.format == file_format), None)
         try:
             hint: str | None = path and _module(file_format).hint(path, fields)
         except (pa.ArrowException, OSError):
-            continue  # reading will come to it
+            continue  # reading will report it
         if hint:
             return hint
     return None
@@ -65,7 +65,7 @@ def find_file_chunks(path: str, fields: EventFields) -> list[LogChunk]:
 
 
 def is_log_name(path: str) -> bool:
-    """Whether a file of this name is read where a folder is named: not hidden, and with the ending of a format."""
+    """Whether a file of this name is read when its folder is a source: not hidden, and with the ending of a format."""
     return not _is_hidden(path) and _format(path) is not None
 
 
@@ -104,7 +104,10 @@ def _files_of(source: str) -> list[str]:
     elif glob.has_magic(source):
         matches = glob.glob(source, recursive=True)
         if not matches:
-            raise EventFileError(source, "the pattern matches no file. Check it, and quote it against the shell.")
+            raise EventFileError(
+                source,
+                "the pattern matches no file. Check it, and put it in quotes so that the shell does not expand it.",
+            )
         files = []
         for match in matches:
             if os.path.isdir(match):
@@ -127,17 +130,17 @@ def _logs_below(folder: str) -> list[str]:
 
 
 def _is_hidden(path: str) -> bool:
-    """Hidden, or one of the likes of ``_SUCCESS`` and ``_temporary``."""
+    """Hidden, or a name such as ``_SUCCESS`` or ``_temporary``."""
     return os.path.basename(path.rstrip(os.sep)).startswith((".", "_"))
 
 
 def _checked_file(path: str) -> str:
     if _format(path) is None:
         raise EventFileError(
-            path, f"its ending tells no known format. Rename it to one of {', '.join(_FORMAT_OF_ENDING)}."
+            path, f"its ending is not that of a known format. Let it end in one of {', '.join(_FORMAT_OF_ENDING)}."
         )
     if not os.path.isfile(path):
-        raise EventFileError(path, "it is no regular file. Copy its content to a file first.")
+        raise EventFileError(path, "it is not a regular file. Copy its content to a file first.")
     try:
         with open(path, "rb"):
             pass

@@ -1,4 +1,4 @@
-"""How large a log is, from what its files tell and a look at one block of each format. For the operator's memory."""
+"""How large a log is, from its files' metadata and one block of each format. For the check of memory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 from dp_transforms.event_files.discovery import read_log_chunk
 from dp_transforms.event_files.log_chunk import EventFields, LogChunk, ReadBlock
 
-_SHORT_LABEL = 32  # bytes; such labels are in what an event costs anyway
+_SHORT_LABEL = 32  # bytes; the cost of an event includes such labels
 _GROUPS_OF_WINDOWS = 128
 _LOOKED_AT_BLOCKS = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class LogEstimate:
-    """events: about how many. long_label_bytes: about how much text of long item labels travels with them."""
+    """events: about how many. long_label_bytes: about how many bytes of long item labels they carry."""
 
     events: int
     long_label_bytes: int
@@ -42,13 +42,13 @@ def estimate_log(chunks: Sequence[LogChunk], fields: EventFields) -> LogEstimate
 
 
 def _first_rows(chunk: LogChunk, fields: EventFields) -> ReadBlock | None:
-    # Not for long: a file may begin with gigabytes of blank lines.
+    # Only some blocks: a file may begin with gigabytes of blank lines.
     blocks = itertools.islice(read_log_chunk(chunk, fields), _LOOKED_AT_BLOCKS)
     return next((block for block in blocks if block.rows), None)
 
 
 def _long_label_bytes(block: ReadBlock) -> float:
-    """Of this block: once for each event, but at most once for each group of windows."""
+    """Counted once for each event of this block, but at most once for each group of windows."""
     excess = np.maximum(0, pc.binary_length(block.batch.item.dictionary).to_numpy(zero_copy_only=False) - _SHORT_LABEL)
     by_event = float(excess[block.batch.item.indices.to_numpy()].sum())
     return min(by_event, float(excess.sum()) * _GROUPS_OF_WINDOWS)

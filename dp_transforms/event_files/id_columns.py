@@ -1,6 +1,6 @@
-"""Arrow columns of ids and times -> an EventBatch, with the rows that cannot be read set aside.
+"""Arrow columns of ids and times -> an EventBatch, and the rows that are rejected.
 
-All work on text is done once per distinct value and block; what is done per row is numpy on integers.
+Work on text is done once for each distinct value of a block; work on rows is numpy on integers.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def is_text_type(column_type: pa.DataType) -> bool:
 
 
 def encode_ids(array: pa.Array) -> IdColumn:
-    """Ids from a column of whole numbers or text of any layout (see `is_id_type`). Raises ValueError for one whose
-    indices lie outside of its dictionary."""
+    """Ids from a column of whole numbers or text of any layout (see `is_id_type`). Raises ValueError if an index is
+    outside of its dictionary."""
     if pa.types.is_dictionary(array.type):
         encoded = array
     elif pa.types.is_integer(array.type):
@@ -82,7 +82,7 @@ def encode_ids(array: pa.Array) -> IdColumn:
 
 
 def check_indices(array: pa.DictionaryArray) -> None:
-    """Raises ValueError where an index lies outside the dictionary: no reader of files has looked at it."""
+    """Raises ValueError if an index is outside of the dictionary: readers of files do not check that."""
     indices = array.indices
     if len(indices) > indices.null_count:
         bounds = pc.min_max(indices)
@@ -91,7 +91,7 @@ def check_indices(array: pa.DictionaryArray) -> None:
 
 
 def _encode_text(array: pa.BinaryArray) -> pa.DictionaryArray:
-    """A dictionary of the distinct values; or of all cells, where most differ and finding the distinct ones is dear."""
+    """A dictionary of the distinct values; of all cells if most differ, since to find the distinct ones takes long."""
     looked_at = array[:_LOOKED_AT_ROWS]
     if len(array) > _LOOKED_AT_ROWS and pc.count_distinct(looked_at).as_py() > _MOSTLY_DISTINCT * _LOOKED_AT_ROWS:
         return pa.DictionaryArray.from_arrays(pa.array(np.arange(len(array), dtype=np.int32)), array)
@@ -105,7 +105,7 @@ def assemble_block(
     byte_share: int,
     unparsed: Sequence[RejectedEvents] = (),
 ) -> ReadBlock:
-    """The good rows as a batch, the others by reason.
+    """The good rows as a batch, the rejected ones by reason.
 
     columns: user, item, time, all of length n. A row with several faults is reported for the first one.
     positions_of: numbers of rows in the block, from 0 -> their positions in the file.
@@ -141,7 +141,7 @@ def assemble_block(
 def join_columns(
     parts: Sequence[tuple[IdColumn, IdColumn, TimeColumn]],
 ) -> tuple[IdColumn, IdColumn, TimeColumn]:
-    """One behind the other; there must be some."""
+    """The columns of all parts, in order; at least one part."""
     if len(parts) == 1:
         return parts[0]
     users, items, moments = zip(*parts, strict=True)
@@ -165,7 +165,7 @@ def good_rows(columns: tuple[IdColumn, IdColumn, TimeColumn]) -> npt.NDArray[np.
 
 
 def _dictionary_array(values: pa.StringArray, indices: npt.NDArray[np.int32]) -> pa.DictionaryArray:
-    """With a dictionary that holds exactly the values in use: faulty values and those of other rows are gone."""
+    """A dictionary that holds only the values in use, without faulty values and those of other rows."""
     used = np.zeros(len(values), np.bool_)
     used[indices] = True
     if not used.all():

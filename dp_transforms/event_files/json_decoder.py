@@ -1,10 +1,10 @@
 """JSON lines -> columns. Arrow reads blocks of plain lines; blocks with anything odd are read line by line.
 
-Both ways give the same events and the same rejected lines (tests/unit/test_event_files_json.py compares them), so
-what is accepted does not depend on where a block begins or on what else is in it. A line is broken if it is not a
+Both ways return the same events and reject the same lines (tests/unit/test_event_files_json.py compares them), so what
+is accepted does not depend on where a block begins or on what else is in it. A line is broken if it is not a
 JSON object, holds NaN or an infinity, repeats one of the three fields, nests deeper than MAX_DEPTH or holds more than
-MAX_VALUES. A byte order mark at the front of any line is passed over: a file may be several that were joined, and
-which of its lines comes first must not matter.
+MAX_VALUES. A byte order mark at the front of any line is ignored: a file may be several that were joined, and which
+of its lines comes first must not matter.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Rows = npt.NDArray[np.int64]
 class DecodedLines:
     """A block of lines as columns, with the numbers of the lines that their rows come from.
 
-    columns: user, item and time of the lines that could be parsed.
+    columns: user, item and time of the lines that are not broken.
     """
 
     def __init__(self, read: Columns, block: LineBlock, kept: _Rows | None, broken: _Rows | None) -> None:
@@ -51,17 +51,17 @@ class DecodedLines:
         self._block, self._kept, self._broken = block, kept, broken
 
     def numbers(self) -> npt.NDArray[np.int64]:
-        """For each row of the columns the number of its line."""
+        """The number of the line of each row of the columns."""
         numbers = self._block.numbers()
         return numbers if self._kept is None else numbers[self._kept]
 
     def broken(self) -> npt.NDArray[np.int64]:
-        """The numbers of the lines that are no events at all."""
+        """The numbers of the broken lines."""
         return np.zeros(0, np.int64) if self._broken is None else self._block.numbers()[self._broken]
 
 
 def decode_lines(block: LineBlock, fields: EventFields) -> DecodedLines:
-    """Lines in memory; blank ones are passed over."""
+    """The columns of lines in memory, without blank ones."""
     lines = _Lines(block)
     fast = _read_fast(lines, guess_schema(io.BytesIO(lines.text), fields), fields) if lines.is_plain else None
     if fast is not None:
@@ -76,27 +76,28 @@ def stripped_lines(block: LineBlock) -> list[bytes]:
 
 
 def decode_plain_lines(lines: list[bytes], schema: pa.Schema | None, fields: EventFields) -> Columns | None:
-    """Lines without blanks around them, none of them empty: a row for each; None if it must be done line by line.
+    """The columns of lines without blanks around them, a row for each line; None if they must be read line by line.
 
-    schema: see `guess_schema`. One of other lines serves too: where it does not fit these, it is done line by line.
+    lines: none of them empty. schema: see `guess_schema`. The schema of other lines may be used too: if it does not fit
+    these, the result is None.
     """
     block = _Lines(LineBlock(b"\n".join(lines)), are_stripped=True)
     return _read_fast(block, schema, fields) if block.is_plain and block.count == len(lines) else None
 
 
 def join_line(line: bytes, fields: EventFields) -> bytes | None:
-    """An object that is written over several lines, on one line; None if it is no event."""
+    """Writes an object of several lines on one line; None if it is broken."""
     if LineParser(fields).parse(line) is None:
         return None
-    # No text in an object that was parsed holds a line end: all of them are blanks.
+    # No text in a valid object holds a line end: they are all between its parts.
     return line.replace(b"\n", b" ")
 
 
 class _Lines:
     """A block of lines.
 
-    text: its lines, without blank ones, and without blanks and marks before them if need be. is_plain: Arrow may read
-    it. count: their number, if it is plain.
+    text: its lines without blank ones and, if Arrow needs that, without blanks and marks before them.
+    is_plain: Arrow may read it. count: how many lines it has, if it is plain.
     """
 
     def __init__(self, block: LineBlock, *, are_stripped: bool = False) -> None:
@@ -108,10 +109,10 @@ class _Lines:
             self.is_plain = self._check_plain()
 
     def _check_plain(self) -> bool:
-        """Whether each line begins with ``{``, ends with ``}``, nests little and holds no NaN.
+        """Whether each line begins with ``{``, ends with ``}``, is not nested deeply and holds no NaN.
 
-        Between a ``}`` and a ``{`` JSON wants a comma, except at the top: so no object can run over a line end, and if
-        there are as many objects as lines, each line is one.
+        JSON needs a comma between a ``}`` and a ``{``, except at the top level. So no object can run over a line end,
+        and if there are as many objects as lines, each line is one object.
         """
         text = self.text
         if not text:
@@ -138,14 +139,14 @@ class _Lines:
 
 
 def _read_fast(lines: _Lines, schema: pa.Schema | None, fields: EventFields) -> Columns | None:
-    """The columns of plain lines by Arrow; None if it must be done line by line."""
+    """The columns of plain lines, by Arrow; None if they must be read line by line."""
     if schema is None or not lines.count:
         return None
     try:
         table = pa.json.read_json(
             pa.BufferReader(lines.text),
-            # Measured: twice as fast as in one piece, for the sake of the caches; and no larger than the text, since
-            # buffers of this size are made for each call. A longer line is read on its own.
+            # Measured: twice as fast as one piece, because of the caches. Not larger than the text, since each call
+            # makes buffers of this size. A longer line is read alone.
             read_options=pa.json.ReadOptions(
                 use_threads=False, block_size=min(_ARROW_BLOCK_BYTES, len(lines.text) + 1)
             ),
@@ -192,7 +193,7 @@ def guess_schema(lines: Iterable[bytes], fields: EventFields) -> pa.Schema | Non
 
 
 def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, _Rows, _Rows]:
-    """The columns, line by line; the numbers of the lines that they hold; of those that are broken."""
+    """The columns, read line by line; the numbers of their lines; the numbers of the broken lines."""
     parser = LineParser(fields)
     is_broken = np.zeros(len(lines), np.bool_)
     cells: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
@@ -208,7 +209,7 @@ def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, _
 
 
 def _id_column(values: list[Any]) -> id_columns.IdColumn:
-    # A lone surrogate, which JSON can spell, becomes bytes that are no UTF-8.
+    # A lone surrogate, which JSON can express, becomes bytes that are not UTF-8.
     cells = [value.encode("utf-8", "surrogatepass") if isinstance(value, str) else None for value in values]
     column = id_columns.encode_ids(pa.array(cells, pa.binary()))
     is_wrong = np.fromiter((not isinstance(value, (str, type(None))) for value in values), np.bool_, len(values))
@@ -235,12 +236,12 @@ def _time_column(values: list[Any], unit: str | None) -> times.TimeColumn:
 
 
 def _to_int64(digits: str) -> int:
-    """A whole number; one that is far outside every range of times stays outside."""
+    """A whole number. One that is too large for a time becomes another one that is too large."""
     return int(digits) if len(digits) <= 18 else 2**63 - 1
 
 
 class Integer(str):
-    """The digits of a whole number in JSON, however long; ``-0`` is ``0``."""
+    """The digits of a whole number in JSON, of any length; ``-0`` is ``0``."""
 
     __slots__ = ()
 
@@ -265,14 +266,14 @@ class LineParser:
         """The object of a line; None if the line is broken."""
         line = line.removeprefix(UTF8_MARK).strip(_JSON_BLANKS)
         if not (line.startswith(b"{") and line.endswith(b"}")):
-            return None  # told at once: a small file can hold very many of them
+            return None  # before any other work: a small file can hold very many such lines
         commas = line.count(b",")
         if commas > MAX_VALUES and commas - sum(text[0].count(b",") for text in _STRING.finditer(line)) > MAX_VALUES:
             return None
         if line.count(b"{") + line.count(b"[") > MAX_DEPTH and _depth(line) > MAX_DEPTH:
             return None
         try:
-            # Bytes that are no UTF-8 matter only in the fields that are used, where they become a fault of the cell.
+            # Bytes that are not UTF-8 matter only in the three fields, where they are a fault of the cell.
             event = self._decoder.decode(line.decode("utf-8", "surrogateescape"))
         except (ValueError, RecursionError):
             return None
@@ -286,7 +287,7 @@ class LineParser:
 
 
 def _refuse_constant(_: str) -> NoReturn:
-    raise ValueError("no JSON")
+    raise ValueError("not JSON")
 
 
 def _depth(line: bytes) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from dp_transforms.checks import on_one_line
 from dp_transforms.event_files import id_columns, times
 from dp_transforms.event_files.json_decoder import Integer, LineParser, decode_lines
 from dp_transforms.event_files.line_blocks import BLANKS, LineBlock, line_blocks
@@ -17,34 +18,33 @@ from dp_transforms.event_files.log_chunk import (
     LogChunk,
     ReadBlock,
     damaged_error,
-    one_line,
     time_unit_error,
 )
 from dp_transforms.event_files.text_files import ByteShares, TextStream, file_size, read_head
 from dp_transforms.rejected_events import RejectedEvents
 
-_BLOCK_BYTES = 4 << 20  # a broken line of two bytes costs a hundred; larger blocks win nothing
+_BLOCK_BYTES = 4 << 20  # a broken line of 2 bytes takes 100 in memory; larger blocks are not faster
 _LOOKED_AT_LINES = 100
 
 
 def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
-    """The file as one chunk: nothing of it is looked at, since every line in it may be one user's."""
+    """The file as one chunk. It is not opened: an error must not depend on its lines, which are users'."""
     del fields
     return [LogChunk(path, "json", None, None, file_size(path))]
 
 
 def hint(path: str, fields: EventFields) -> str | None:
-    """Why the lines of a file may all be rejected, by its first ones. For the operator."""
+    """A reason why all lines of a file may be rejected, found in its first lines. For the operator."""
     head, is_whole = read_head(path)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * head.count(0) > len(head):
-        return f"{one_line(path)}: it looks like UTF-16 text. Convert it to UTF-8."
+        return f"{on_one_line(path)}: it looks like UTF-16 text. Convert it to UTF-8."
     lines = [line.strip(BLANKS) for line in head.split(b"\n")]
     if not is_whole:
         lines.pop()
     lines = [line for line in lines if line][:_LOOKED_AT_LINES]
     parser = LineParser(fields)
     events = [event for event in map(parser.parse, lines) if event is not None]
-    where = f"{one_line(path)}: none of its first {len(lines)} lines"
+    where = f"{on_one_line(path)}: none of its first {len(lines)} lines"
     if not events:
         return f"{where} is a JSON object. Write one object per line." if lines else None
     for name in fields.names:
@@ -53,7 +53,7 @@ def hint(path: str, fields: EventFields) -> str | None:
     moments = [event[fields.time] for event in events if event.get(fields.time) is not None]
     is_number = [isinstance(moment, (Integer, float)) for moment in moments]
     if fields.time_unit not in times.MICROS_PER_UNIT and is_number and all(is_number):
-        return f"{one_line(path)}: {time_unit_error(path, fields.time).problem}"
+        return str(time_unit_error(path, fields.time))
     return None
 
 

@@ -1,9 +1,9 @@
 """The framing that CSV and JSON lines share: text in blocks of whole lines, so that each line is judged by itself.
 
-A line ends in a line feed; carriage returns before it belong to the line end. A line without anything but spaces, tabs
-and carriage returns is blank and no event. A line of more than MAX_LINE_BYTES is left out and told; those behind it are
-read. None of this depends on where a line lies, or on any other line. Memory is some blocks, whatever a file holds, and
-long runs of blank lines cost little more than to unpack them.
+A line ends in a line feed; carriage returns before it belong to the line end. A line of only spaces, tabs and carriage
+returns is blank, and is not an event. A line of more than MAX_LINE_BYTES is left out and reported; the lines after it
+are read. None of this depends on the position of a line or on any other line. Memory is a few blocks, whatever a file
+holds. Many blank lines in a row cost little more than to unpack them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LineBlock:
     """Some lines of a file.
 
     raw: whole lines, each with its line feed. first_line: the number of the first one in the file.
-    too_long: numbers of lines that were left out; in `raw` there is a blank one in their place.
+    too_long: numbers of lines that were left out; `raw` has a blank line in their place.
     """
 
     def __init__(self, raw: bytes, first_line: int = 1, too_long: tuple[int, ...] = ()) -> None:
@@ -56,12 +56,12 @@ class LineBlock:
 
 
 def line_blocks(stream: Any, block_bytes: int, first_line: int = 1) -> Iterator[LineBlock]:
-    """The lines of a stream from where it stands, in blocks of about ``block_bytes``; empty ones for runs of blanks.
+    """The lines of a stream from its position on, in blocks of about ``block_bytes``; a block of blank lines is empty.
 
-    first_line: the number of the line that begins there.
+    first_line: the number of the line at that position.
     """
     line_number = first_line
-    pending: list[bytes] = []  # the beginning of a line; given up when it is too long
+    pending: list[bytes] = []  # the beginning of a line; dropped when it is too long
     pending_bytes = 0
     at_end = False
     while not at_end:

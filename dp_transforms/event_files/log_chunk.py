@@ -1,10 +1,11 @@
-"""What is read from a log, what comes out of it, and how errors name their remedy."""
+"""What is read from a log, what comes out, and the errors that several formats share."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
 
+from dp_transforms.checks import on_one_line
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.rejected_events import RejectedEvents
 
@@ -17,15 +18,15 @@ _MAX_NAMES_SHOWN = 40
 
 
 class EventFileError(ValueError):
-    """A log that cannot be read as a whole: one line that says what, and the remedy. Never contains a cell."""
+    """A log that cannot be read. One line that says why and gives the remedy. It never contains a cell."""
 
     def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{one_line(path)}: {problem}")
+        super().__init__(f"{on_one_line(path)}: {problem}")
         self.problem = problem  # without the path
         self._arguments = (path, problem)
 
     def __reduce__(self) -> tuple[type[EventFileError], tuple[str, str]]:
-        return type(self), self._arguments  # it crosses process boundaries
+        return type(self), self._arguments  # so that it can be pickled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,7 @@ class EventFields:
     """The names of the fields of a log.
 
     time_unit: how numbers (and text that holds numbers) count time: ``s``, ``ms`` or ``us`` since 1970 UTC; ``iso``:
-        ISO 8601 text. None: typed time columns tell their own unit, and text is ISO 8601.
+        ISO 8601 text. None: typed time columns have their own unit, and text is ISO 8601.
     csv_line_ends_in_cells: whether cells of CSV files may hold line ends, inside quotes (see `csv_rows`).
     """
 
@@ -64,7 +65,7 @@ class LogChunk:
 
     format: ``parquet``, ``avro``, ``csv`` or ``json``.
     part: the row group of a Parquet file; None: the whole file.
-    events: the number of its rows where the file tells, else None.
+    events: the number of its rows if the file states it, else None.
     bytes: its share of the file's size, for progress.
     first_row: the number of rows of the file before it.
     """
@@ -83,7 +84,7 @@ class ReadBlock:
 
     rejected: the rows that were left out; `RejectedEvents.source` is the path.
     rows: rows seen, with the rejected ones.
-    bytes: its share of the chunk's bytes: over a chunk they sum to `LogChunk.bytes`.
+    bytes: its share of the chunk's bytes. The shares of all blocks sum to `LogChunk.bytes`.
     """
 
     batch: EventBatch
@@ -92,26 +93,21 @@ class ReadBlock:
     bytes: int
 
 
-def one_line(text: str) -> str:
-    """``text`` without anything that would break a line or a terminal."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
 def check_fields_present(path: str, available: Iterable[str], fields: EventFields, *, has_schema: bool) -> None:
     """Raises EventFileError unless each of the three fields is there exactly once.
 
-    has_schema: the names come from a schema, and the error lists them. In text they may be cells: a CSV file without
-        a header, JSON objects keyed by user.
+    has_schema: the names come from a schema, and the error lists them. Names in text may be cells, and are not listed:
+        a CSV file may have no header, and JSON objects may be keyed by user.
     """
     names = list(available)
     for name in fields.names:
         if name not in names and not has_schema:
             raise EventFileError(
                 path,
-                f"no field {name!r}. Name it with {fields.flag(name)}; CSV begins with the names of its fields.",
+                f"no field {name!r}. Name it with {fields.flag(name)}; CSV must begin with the names of its fields.",
             )
         if name not in names:
-            shown = [one_line(other)[:80] for other in names[:_MAX_NAMES_SHOWN]]
+            shown = [on_one_line(other, most=80) for other in names[:_MAX_NAMES_SHOWN]]
             more = ", ..." if len(names) > _MAX_NAMES_SHOWN else ""
             raise EventFileError(
                 path, f"no field {name!r}; its fields are: {', '.join(shown)}{more}. Name one with {fields.flag(name)}."
@@ -136,12 +132,13 @@ def time_type_error(path: str, name: str, type_name: str) -> EventFileError:
 
 def time_unit_error(path: str, name: str) -> EventFileError:
     return EventFileError(
-        path, f"the field {name!r} holds numbers without a unit. Give it with --time-unit s, ms or us."
+        path, f"the field {name!r} holds numbers without a unit. Give the unit with --time-unit s, ms or us."
     )
 
 
 def damaged_error(path: str, format_name: str, rows_read: int | None = None) -> EventFileError:
+    """rows_read: how many rows could be read before the damage; None: nothing was read."""
     where = "" if rows_read is None else f" after row {rows_read}"
     return EventFileError(
-        path, f"it is damaged or no {format_name} file{where}. Write it again, or leave it out of the sources."
+        path, f"it is damaged{where}, or not in {format_name} format. Write it again, or leave it out of the sources."
     )

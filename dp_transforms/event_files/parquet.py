@@ -1,4 +1,4 @@
-"""Parquet logs: one chunk per row group, only the three columns, as dictionaries wherever the file has them."""
+"""Parquet logs: one chunk per row group. Only the three columns are read, as dictionaries where the file has them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DICTIONARY_BYTES_PER_ROW = 6
 
 
 def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
-    """The row groups that have rows. Raises EventFileError where the schema cannot serve."""
+    """The row groups that have rows. Raises EventFileError if the schema cannot be used."""
     try:
         metadata = _metadata(path)
         schema = metadata.schema.to_arrow_schema()
@@ -84,16 +84,16 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
                 rows_read += len(batch)
                 yield block
         if rows_read != chunk.events:
-            raise ValueError("other rows than the footer says")
+            raise ValueError("not the number of rows in the footer")
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError):
         raise damaged_error(chunk.path, "Parquet", chunk.first_row + rows_read) from None
 
 
 def _check_columns(path: str, metadata: pq.FileMetaData, group: int, fields: EventFields) -> None:
-    """Raises an error of Arrow, OSError or ValueError for a row group whose columns the footer tells wrongly.
+    """Raises an error of Arrow, OSError or ValueError for a row group whose columns are not as the footer says.
 
-    The first of its rows are read before anything asks for a column's metadata: where these contradict the schema, to
-    ask ends the process, while reading raises an error.
+    Its first row is read before the metadata of a column is used. If these contradict the schema, Arrow ends the
+    process when they are looked up, but raises an error when it reads.
     """
     with pq.ParquetFile(path, metadata=metadata, page_checksum_verification=True) as file:
         next(file.iter_batches(1, row_groups=[group], columns=list(fields.names)), None)
@@ -110,7 +110,7 @@ def _column(metadata: pq.FileMetaData, group: int, name: str) -> pq.ColumnChunkM
 
 
 def _is_dictionary_encoded(metadata: pq.FileMetaData, group: int, name: str) -> bool:
-    """Whether most of a column is stored as positions in a dictionary, by its size: writers give up on large ones."""
+    """Whether most of a column is stored as a dictionary, judged by its size: writers give up on large dictionaries."""
     column = _column(metadata, group, name)
     return bool(column.total_uncompressed_size < _DICTIONARY_BYTES_PER_ROW * column.num_values)
 
@@ -122,7 +122,7 @@ def _metadata(path: str) -> pq.FileMetaData:
 
 @functools.lru_cache(maxsize=8)
 def _metadata_of_version(path: str, mtime_ns: int, size: int) -> pq.FileMetaData:
-    """Kept, since the footer of a file of thousands of row groups is large and each of its chunks needs it."""
+    """Cached: the footer of a file of thousands of row groups is large, and each of its chunks needs it."""
     return pq.read_metadata(path)
 
 

@@ -1,4 +1,4 @@
-"""What the two text formats share: plain or compressed streams, and the progress of reading them."""
+"""What the two text formats share: plain or compressed streams, and how far they are read."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class TextStream:
 
 
 class ByteShares:
-    """Cuts the bytes of a chunk into the shares of its blocks: never more than all, and together exactly all."""
+    """Divides the bytes of a chunk among its blocks. The shares sum to exactly all of them."""
 
     def __init__(self, total: int) -> None:
         self._total, self._given = total, 0
 
     def up_to(self, bytes_read: int) -> int:
-        """The share of a block after which ``bytes_read`` bytes are read."""
+        """The share of a block; ``bytes_read`` bytes of the file are read after it."""
         share = max(0, min(bytes_read, self._total) - self._given)
         self._given += share
         return share

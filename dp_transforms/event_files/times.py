@@ -1,8 +1,8 @@
 """Event times: columns of any accepted type -> microseconds since 1970 UTC, or a fault.
 
-Accepted: timestamps and dates (they tell their own unit; without a zone they are UTC), whole and floating numbers in a
-declared unit, text in ISO 8601 or holding such numbers. Times lie in the years 1 to 9999. What is finer than a
-microsecond is rounded down.
+Accepted: timestamps and dates (they have their own unit; without a zone they are UTC), whole and floating numbers in a
+declared unit, text in ISO 8601 or holding such numbers. Times must be in the years 1 to 9999. Fractions of a
+microsecond are rounded down.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _END_MICROS = 253_402_300_800_000_000  # 10000-01-01
 MICROS_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}  # the units that can be declared
 _MICROS_PER_DAY = 86_400_000_000
 
-# What Arrow's cast is known to accept, in the two shapes that its two target types want. 29 February is left to Python.
+# Texts that Arrow's cast accepts, for each of its two target types. 29 February is left to Python.
 _DATE = (
     r"[0-9]{4}-(?:02-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
     r"|(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01]))"
@@ -41,6 +41,7 @@ _ISO = re.compile(
     r"(?:[ Tt]([0-9]{2})(?::?([0-9]{2})(?::?([0-9]{2})(?:[.,]([0-9]+))?)?)?)?"
     r"(?:[zZ]|([+-])([0-9]{2})(?::?([0-9]{2}))?)?"
 )
+_LOOKED_AT_ROWS = 1024
 _INTEGER = "^-?[0-9]{1,18}$"
 NUMBER = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?$"
 
@@ -61,7 +62,7 @@ def is_number_type(column_type: pa.DataType) -> bool:
 def parse_times(array: pa.Array, unit: str | None) -> TimeColumn:
     """Times from a timestamp, date, number or text column. unit: see `EventFields.time_unit`; also ``d``."""
     if pa.types.is_dictionary(array.type):
-        array = pc.take(array.dictionary, array.indices)  # with a look at the indices, which a cast has not
+        array = pc.take(array.dictionary, array.indices)  # it checks the indices, which a cast does not
     is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     if pa.types.is_timestamp(array.type):
         micros, good = _from_ticks(_int64(array), array.type.unit)
@@ -93,7 +94,7 @@ def _all_good(count: int) -> npt.NDArray[np.bool_]:
 
 
 def _scaled(ticks: npt.NDArray[np.int64], factor: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """ticks * factor; what would leave the range, and so perhaps wrap around, is marked before the product."""
+    """ticks * factor, and which are in the range. Others, which might wrap around, are not multiplied."""
     good = (ticks >= _MIN_MICROS // factor) & (ticks <= _END_MICROS // factor)
     return (ticks if good.all() else np.where(good, ticks, 0)) * factor, good
 
@@ -126,10 +127,10 @@ def _from_floats(numbers: npt.NDArray[np.float64], factor: int) -> tuple[npt.NDA
 
 
 def _ascii_text(array: pa.Array) -> pa.StringArray:
-    """The column as text. No time has a byte above 127 in it, so where a cell does, the cell is made unreadable.
+    """The column as text. A cell with a byte above 127 is not a time, and is replaced by an unreadable one.
 
-    So is one that is longer than an id may be: Avro passes over such cells in large blocks, and whether a time is read
-    must not depend on the block.
+    So is a cell that is longer than an id may be: the Avro reader skips such cells in large blocks, and whether a time
+    is read must not depend on its block.
     """
     text = array.cast(pa.binary()) if not pa.types.is_binary(array.type) else array
     text = text.fill_null(b"")
@@ -164,8 +165,10 @@ def _floats(text: pa.StringArray) -> npt.NDArray[np.float64]:
 
 
 def _from_iso(text: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    for _, target in _ARROW_SHAPES:  # nearly always the whole column has one shape
+    for _, target in _ARROW_SHAPES:  # nearly always, the whole column has one shape
         try:
+            # The first rows alone, before all: Arrow takes a microsecond for each text that it cannot cast.
+            text[:_LOOKED_AT_ROWS].cast(target)
             return _int64(text.cast(target)), _all_good(len(text))
         except pa.ArrowInvalid:
             continue
@@ -185,7 +188,7 @@ def _from_iso(text: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 
 
 def iso_micros(text: str) -> int | None:
-    """One ISO 8601 text: the meaning that the columns above must have. None: it is no time of the years 1 to 9999."""
+    """One ISO 8601 text: the columns above must mean the same. None: it is not a time in the years 1 to 9999."""
     match = _ISO.fullmatch(text)
     if match is None:
         return None

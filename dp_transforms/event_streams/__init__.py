@@ -1,8 +1,9 @@
 """Streams in: partitions of logs that grow, read by position. Knows no Beam.
 
-- stream_source: what a source is: `StreamSource`, `PartitionReader`, what one poll gives, `StreamError`.
-- kafka_topic, kafka_reader, log_folder: the sources: a Kafka topic, a folder that log files are moved into.
+- stream_source: what a source is: `StreamSource`, `PartitionReader`, the result of one poll, `StreamError`.
+- kafka_topic, kafka_reader, log_folder, folder_position: the sources: a Kafka topic, and a folder that log files are
+  moved into.
 - record_formats: values of records (JSON, Avro with or without a header) -> events, by the rules of `event_files`.
-- partition_progress, partition_poller: which windows count an event and when they close; the loop that reads.
+- partition_progress, partition_poller: in which windows an event counts and when they close; the loop that reads.
 - kafka_client: settings and errors of the Kafka client, for sources and sinks, without secrets.
 """

@@ -1,4 +1,4 @@
-"""How far a folder was read, and as what text the state of a run keeps it."""
+"""How far a folder was read, and the text that keeps this in the state of a run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from dp_transforms.event_streams.stream_source import StreamError
 
 
 class FolderFile(NamedTuple):
-    """A file that waits or is being read; sorts in the order of taking."""
+    """A file that waits or is being read. Files sort in the order in which they are taken."""
 
     ctime_ns: int
     name: str
 
 
 class FolderPosition(NamedTuple):
-    """Up to where a folder was read.
+    """How far a folder was read.
 
-    file: the last one taken, none at the beginning. mtime_ns, size: its modification time and bytes, by which a change
-    of its content is noticed. blocks, events: of it, those that were given. is_done: all of it was given.
+    file: the last file taken; None at the beginning. mtime_ns, size: its modification time and its bytes, which show
+    whether its content has changed. blocks, events: how many of its blocks and events were returned. is_done: whether
+    all of it was returned.
     """
 
     file: FolderFile | None = None
@@ -42,10 +43,10 @@ class FolderPosition(NamedTuple):
         if text is None:
             return cls()
         try:
-            told = json.loads(text)
-            name, is_done = told["name"], told["is_done"]
-            numbers = [told[key] for key in ("mtime_ns", "size", "blocks", "events")]
-            file = None if name is None else FolderFile(told["ctime_ns"], _checked_name(name))
+            stored = json.loads(text)
+            name, is_done = stored["name"], stored["is_done"]
+            numbers = [stored[key] for key in ("mtime_ns", "size", "blocks", "events")]
+            file = None if name is None else FolderFile(stored["ctime_ns"], _checked_name(name))
             if any(type(number) is not int for number in numbers + ([file.ctime_ns] if file else [])):
                 raise ValueError
             mtime_ns, size, blocks, events = numbers
@@ -53,11 +54,11 @@ class FolderPosition(NamedTuple):
                 raise ValueError
             return cls(file, mtime_ns, size, blocks, events, bool(is_done))
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise StreamError("a stored position is not one of a folder. Start the job without it.") from None
+            raise StreamError("a stored position is not a position in a folder. Start the job without it.") from None
 
 
 def _checked_name(name: str) -> str:
-    """Raises ValueError or TypeError for what names no log of a folder: no path leads out of it."""
+    """Raises ValueError or TypeError unless the name is that of a log in the folder: no path may lead out of it."""
     if b"\0" in os.fsencode(name) or os.path.basename(name) != name or not is_log_name(name):
         raise ValueError
     return name

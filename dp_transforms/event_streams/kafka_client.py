@@ -1,4 +1,4 @@
-"""How this package talks to Kafka: settings from the operator, none of them ever shown; errors by name only."""
+"""How this package talks to Kafka: with the operator's settings, which are never shown, and errors by name only."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def import_confluent_kafka() -> Any:
         import confluent_kafka.admin
     except ImportError:
         raise StreamError(
-            "Kafka needs the confluent-kafka client. Install it with: pip install 'shifting-heavy-hitters[kafka]'."
+            "Kafka needs the confluent-kafka client. Install it: pip install 'shifting-heavy-hitters[kafka]'."
         ) from None
     return confluent_kafka
 
 
 def check_client_config(config: Mapping[str, str], reserved: Collection[str]) -> dict[str, str]:
-    """A copy. Raises ValueError for what is no mapping of texts and for settings in ``reserved``."""
+    """A copy. Raises ValueError unless it maps texts to texts, and for settings in ``reserved``."""
     if not all(isinstance(key, str) and isinstance(value, str) for key, value in config.items()):
         raise ValueError("Kafka client settings must be texts by name, such as {'security.protocol': 'SASL_SSL'}.")
     taken = sorted(set(config) & set(reserved))
@@ -55,7 +55,7 @@ def read_client_config_file(path: str) -> dict[str, str]:
             continue
         key, equals, value = stripped.partition("=")
         if not equals or not key.strip():
-            raise StreamError(f"{on_one_line(path)}: line {number} is no setting. Write key=value.")
+            raise StreamError(f"{on_one_line(path)}: line {number} is not a setting. Write key=value.")
         settings[key.strip()] = value.strip()
     return settings
 
@@ -66,7 +66,7 @@ def client_settings(
     config_file: str | None,
     own: Mapping[str, object],
 ) -> dict[str, object]:
-    """All settings of a client. The file is read now, on the machine that connects; ``own`` settings win."""
+    """All settings of a client. The file is read now, on the machine that connects. ``own`` settings win."""
     from_file = read_client_config_file(config_file) if config_file is not None else {}
     reserved = sorted(set(from_file) & set(own))
     if reserved and config_file is not None:
@@ -77,7 +77,7 @@ def client_settings(
 
 
 def silent_logger() -> logging.Logger:
-    """Takes the client's own log, whose lines nobody has checked for what they hold, and drops it."""
+    """Drops the log of the client, because nobody has checked what its lines contain."""
     logger = logging.getLogger(f"{__name__}.dropped")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
@@ -86,7 +86,7 @@ def silent_logger() -> logging.Logger:
 
 
 def refused_settings(settings: Mapping[str, object], error: BaseException) -> StreamError:
-    """For a client that could not be made: names the setting that the library complained of, never its value."""
+    """The error for a client that could not be made: names the setting that the library rejected, never its value."""
     text = str(error)
     named = [key for key in settings if f'"{key}"' in text]
     shown = f": check {', '.join(map(on_one_line, named))}" if named else ""
@@ -94,7 +94,7 @@ def refused_settings(settings: Mapping[str, object], error: BaseException) -> St
 
 
 def error_name(error: Any) -> str:
-    """The name of a KafkaError or of the one in a KafkaException: fixed words, without host, topic or content."""
+    """The name of a KafkaError, or of the error in a KafkaException: fixed words, without host, topic or content."""
     inner = error.args[0] if isinstance(error, BaseException) and error.args else error
     name = getattr(inner, "name", None)
     return str(name()) if callable(name) else "unknown error"

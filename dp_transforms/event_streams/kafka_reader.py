@@ -1,4 +1,4 @@
-"""Reads one partition of a Kafka topic, by offsets, again and again the same."""
+"""Reads one partition of a Kafka topic by offsets: from the same offset always the same records."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NO_ARRIVAL_TIME = "no arrival time"
 PRODUCERS_TIME = "its time was set by its producer, not by the broker"
 
 _ASK_SECONDS = 1.0
-_CONFIRM_SECONDS = 5.0  # a partition from which nothing comes is asked this often whether it still answers
+_CONFIRM_SECONDS = 5.0  # how often a partition without new records is asked whether it still answers
 _MAX_MILLIS = 253_402_300_800_000  # 10000-01-01
 _NO_TIME, _CREATE_TIME = 0, 1  # kinds of a record's timestamp, as the client numbers them
-# Errors that no waiting mends. Any other is given `unreachable_seconds`.
+# Errors that waiting does not cure. All others have `unreachable_seconds` to pass.
 _FATAL = frozenset(
     {
         "_AUTHENTICATION",
@@ -56,12 +56,12 @@ def _parse_position(position: str | None) -> int | None:
     except (ValueError, KeyError, TypeError):
         offset = -1
     if offset is not None and (not isinstance(offset, int) or offset < 0):
-        raise StreamError("a stored position is not one of a Kafka topic. Start the job without it.")
+        raise StreamError("a stored position is not a position in a Kafka topic. Start the job without it.")
     return offset
 
 
 class KafkaReader:
-    """Reads one partition. It connects when it is first polled, and again where a poll does not follow the last one."""
+    """Reads one partition. It connects at the first poll, and again when a poll does not follow the one before."""
 
     def __init__(self, partition: KafkaPartition, since_micros: int = 0) -> None:
         self._partition, self._topic = partition, partition.topic
@@ -71,20 +71,20 @@ class KafkaReader:
         self._consumer: Any = None
         self._next: int | None = None
         self._is_at_end = False
-        self._end: int | None = None  # of the log, when it was first asked whether that was passed
+        self._end: int | None = None  # of the log, when `confirm_passed` was first called
         self._confirmed_at = 0.0  # monotonic seconds of the last answer
         self._failing_since: float | None = None
         self._last_error: object = None
-        self._is_withheld = False  # the broker shows records, and none comes
+        self._is_withheld = False  # the broker shows records but does not send them
 
     def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
-        """See `PartitionReader`. While brokers restart it returns nothing; it gives up as `KafkaTopic` says.
+        """See `PartitionReader`. Returns no records while brokers restart, or while one shows records but sends none.
 
-        Likewise while a broker says that there are records, and gives none.
+        Raises StreamError when this lasts longer than `KafkaTopic.unreachable_seconds`.
         """
         offset = _parse_position(position)
         deadline = time.monotonic() + max_seconds
-        # A client that jumps back may still hand out records that it had fetched: only a new one surely has none.
+        # After a jump back a client may still return records that it fetched before: only a new client has none.
         if self._next is None or offset != self._next:
             if self._next is not None:
                 self.close()
@@ -102,7 +102,7 @@ class KafkaReader:
         return self._polled(messages, self._next)
 
     def confirm_end(self) -> bool:
-        """See `PartitionReader`. That the end was reached before says nothing: what came since may be under way."""
+        """See `PartitionReader`. To have reached the end before is not enough: newer records may be on their way."""
         if self._consumer is None or self._next is None or not self._is_at_end:
             return False
         watermarks = self._ask_watermarks(_ASK_SECONDS)
@@ -145,7 +145,7 @@ class KafkaReader:
         return self._errors.TopicPartition(self._topic.topic, self._partition.number, offset)
 
     def _ask_watermarks(self, seconds: float) -> tuple[int, int] | None:
-        """The first offset that is there and the one after the last, by the broker; None if it does not answer."""
+        """The first offset that the broker has, and the one after its last; None if it does not answer."""
         try:
             answer = self._consumer.get_watermark_offsets(self._topic_partition(0), timeout=seconds, cached=False)
         except self._errors.KafkaException as error:
@@ -158,15 +158,16 @@ class KafkaReader:
         if self._next is None or high <= self._next:
             self._confirm()
         else:
-            # They are on their way, or never will be.
+            # The records are on their way, or will never come.
             self._is_at_end, self._is_withheld, self._confirmed_at = False, True, time.monotonic()
             self._failing_since = self._failing_since or time.monotonic()
         return low, high
 
     def _first_offset(self, high: int, seconds: float) -> int | None:
-        """Of the first record that arrived since then; ``high`` where there was none below it; None: no answer.
+        """The offset of the first record that arrived since `since_micros`, or ``high`` if there is none below it.
 
-        By the broker's index of its records' times, so that a topic is not read from days before the run.
+        None if the broker does not answer. It uses its index of times, so that a topic is not read from days before the
+        run.
         """
         if self._since_millis <= 0:
             return 0
@@ -200,7 +201,7 @@ class KafkaReader:
             if trouble is None:
                 continue
             if trouble.code() == self._errors.KafkaError._PARTITION_EOF:
-                # It stands behind markers of transactions, which no record does.
+                # This offset is behind transaction markers, which are not records.
                 self._next, self._is_at_end = max(self._next or 0, message.offset()), message is messages[-1]
                 self._confirm()
             elif trouble.name() in _OFFSET_IS_GONE:
@@ -214,12 +215,12 @@ class KafkaReader:
         name = on_one_line(self._partition.name)
         if low is None or offset < low:
             return StreamError(
-                f"the Kafka partition {name} no longer has the offset {offset}: its retention has deleted it before it"
-                " was read. Give the topic a longer retention, and begin a new run."
+                f"the Kafka partition {name} no longer has the offset {offset}: its retention deleted it before it was"
+                " read. Give the topic a longer retention, and start a new run."
             )
         return StreamError(
-            f"the Kafka partition {name} ends before the offset {offset}: it has lost records or was made anew."
-            " Begin a new run."
+            f"the Kafka partition {name} ends before the offset {offset}: it has lost records or was created again."
+            " Start a new run."
         )
 
     def _confirm(self) -> None:
@@ -228,7 +229,7 @@ class KafkaReader:
 
     def _note_error(self, error: Any) -> None:
         name = kafka_client.error_name(error)
-        if name.startswith("GROUP_"):  # no group is used, so it does not matter who may use it
+        if name.startswith("GROUP_"):  # no consumer group is used, so its permissions do not matter
             return
         self._last_error, self._is_withheld = error, False
         if self._failing_since is None:

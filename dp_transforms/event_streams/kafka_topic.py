@@ -1,11 +1,11 @@
 """A Kafka topic as a stream source. Its partitions are assigned by hand: no consumer group keeps any position.
 
-Only records of committed transactions are read. An event's arrival is its record's timestamp: with
+Only records of committed transactions are read. The arrival of an event is the timestamp of its record: with
 ``message.timestamp.type=LogAppendTime`` the broker's own clock (see `TopicSettings`).
 
-Offsets may have gaps (transaction markers). What a topic no longer has is never passed over once reading has begun: a
-stored offset before its beginning or beyond its end is a StreamError, since the windows would hold something else than
-before. What compaction takes away nobody can notice: a topic that is read must not be compacted.
+Offsets may have gaps (transaction markers). Once reading has begun, records that the topic no longer has are never
+skipped: a stored offset before its beginning or after its end is a StreamError, because the windows would have other
+contents than before. Nobody can notice what compaction removes, so a topic that is read must not be compacted.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _OWN_SETTINGS: dict[str, object] = {
     "check.crcs": True,
 }
 _RESERVED = (*_OWN_SETTINGS, "bootstrap.servers", "metadata.broker.list", "client.rack", "debug", "log_level")
-_PREFETCHED_KILOBYTES = "16384"  # per partition: the client's own default is four times that
+_PREFETCHED_KILOBYTES = "16384"  # per partition; the client's default is four times as much
 _ASK_SECONDS = 8.0
 _MAX_SCHEMA_BYTES = 1 << 20
 
 
 class TopicSettings(NamedTuple):
-    """What the broker says of a topic; None: it does not tell this client.
+    """What the broker reports about a topic; None: it does not tell this client.
 
-    append_times: whether it sets the times of records itself (``message.timestamp.type=LogAppendTime``). Where
-        producers set them, who writes a wrong time decides in which windows others count.
-    is_compacted: whether old records vanish behind newer ones of the same key (``cleanup.policy``).
+    append_times: whether the broker sets the times of records itself (``message.timestamp.type=LogAppendTime``). Where
+        producers set them, a producer with a wrong time decides in which windows the events of others count.
+    is_compacted: whether a newer record removes older ones of the same key (``cleanup.policy``).
     """
 
     append_times: bool | None
@@ -56,15 +56,15 @@ class KafkaTopic:
 
     bootstrap_servers: ``host:port``, several with commas between.
     record_format, avro_framing: see `record_formats`.
-    avro_schema: the schema that the records were written in: its JSON text, or the path of a file with it, which is
+    avro_schema: the schema that the records were written with: its JSON text, or the path of a file with it, which is
         read at once.
-    avro_schema_id: with the Confluent framing, the only number in the registry that is accepted; None: any.
-    client_config: further settings of librdkafka, such as ``security.protocol``. They are pickled into the job graph,
-        which engines store and show: no secret belongs there.
-    client_config_file: a properties file (``key=value``) that each worker reads for itself: the place for secrets.
-    unreachable_seconds: how long a worker goes on trying while no broker answers, before it gives up.
-    append_times_only: reject records whose time was set by their producer. A topic that is set to LogAppendTime keeps
-        such records from before.
+    avro_schema_id: with the Confluent framing, the only schema number of the registry that is accepted; None: any.
+    client_config: more settings of librdkafka, such as ``security.protocol``. They are pickled into the job graph,
+        which engines store and show: put no secret there.
+    client_config_file: a properties file (``key=value``) that each worker reads itself: the place for secrets.
+    unreachable_seconds: how long a worker keeps trying while no broker answers, before it gives up.
+    append_times_only: reject records whose time was set by their producer. A topic that was changed to LogAppendTime
+        still has such records from before.
     """
 
     bootstrap_servers: str
@@ -95,13 +95,13 @@ class KafkaTopic:
         return record_decoder(self.record_format, self.fields, self.avro_schema, self.avro_framing, self.avro_schema_id)
 
     def fingerprint(self) -> str:
-        """See `StreamSource`. Servers may move and clients may change, what is read from a record may not."""
-        told = [self.topic, dataclasses.asdict(self.fields), self.append_times_only]
-        told += [self.record_format, self.avro_schema, self.avro_framing, self.avro_schema_id]
-        return json.dumps(told, sort_keys=True)
+        """See `StreamSource`. Servers and clients may change; what is read from a record may not."""
+        parts = [self.topic, dataclasses.asdict(self.fields), self.append_times_only]
+        parts += [self.record_format, self.avro_schema, self.avro_framing, self.avro_schema_id]
+        return json.dumps(parts, sort_keys=True)
 
     def partitions(self) -> Sequence[KafkaPartition]:
-        """By number. Raises StreamError within about 10 seconds if no broker answers or there is no such topic."""
+        """In the order of their numbers. Raises StreamError in about 10 s if no broker answers or there is no topic."""
         confluent_kafka = kafka_client.import_confluent_kafka()
         consumer = self.open_consumer()
         try:
@@ -142,12 +142,12 @@ class KafkaTopic:
         )
 
     def open_consumer(self, **callbacks: Any) -> Any:
-        """A consumer without an assignment. Raises StreamError for settings that cannot be."""
+        """A consumer without an assignment. Raises StreamError for settings that the client refuses."""
         confluent_kafka = kafka_client.import_confluent_kafka()
         settings = kafka_client.client_settings(
             self.bootstrap_servers,
             {
-                # The library wants a group, though nothing is ever stored for it.
+                # The library requires a group, although nothing is ever stored for it.
                 "group.id": "shifting-heavy-hitters",
                 "queued.max.messages.kbytes": _PREFETCHED_KILOBYTES,
                 "reconnect.backoff.max.ms": "2000",

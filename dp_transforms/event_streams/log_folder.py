@@ -1,31 +1,32 @@
 """A folder as a stream source: log files are moved into it, and read one after the other.
 
-Files are taken in the order of (change time, name). The change time (``st_ctime``) is set by the kernel when a file
-comes into the folder; nobody else can set it, forward or back. A file waits until it is `settle_seconds` old, so none
-can come behind one that was taken, and a second reading from any position meets the same files in the same order. The
-change time is also the arrival of all events of the file.
+Files are taken in the order of (change time, name). The kernel sets the change time (``st_ctime``) when a file comes
+into the folder, and nobody else can set it forward or back. A file waits until it is `settle_seconds` old. So no file
+that belongs before a taken one can appear later, and a second reading from any position finds the same files in the
+same order. The change time is also the arrival of all events of the file.
 
-What whoever fills the folder must hold to:
+Programs that fill the folder must follow these rules:
 
-- A file is written elsewhere on the same file system (or under a hidden name, or one that ends in ``.tmp`` or
-  ``.part``) and moved in by renaming. A moved file never changes, and no second one takes its name.
-- The file system sets the change time when a file is renamed: those on local disks do. On a network file system the
-  server's clock sets it: `settle_seconds` must be more than the two clocks differ.
-- Nothing else gives a file a later change time: no new permissions or owner, no second link. A reader that is opened
-  later would meet it at that time, once more or for the first time; where that changes an answer, the sink refuses it.
+- Write a file elsewhere on the same file system (or under a hidden name, or a name that ends in ``.tmp`` or ``.part``)
+  and move it in by renaming. After that, never change it, and never use its name again.
+- The file system must set the change time when a file is renamed. File systems on local disks do. On a network file
+  system the server's clock sets it, so `settle_seconds` must be larger than the difference of the two clocks.
+- Do nothing else that gives a file a later change time: no new permissions or owner, no second link. A reader that is
+  opened later would find the file at that time, again or for the first time. If that changes an answer, the sink
+  refuses the answer.
 
 Rows are accepted or rejected one by one, as in a replay: by their own bytes and the declared options, with the same
-code. A file that cannot be read as a whole (damaged, another header or schema) is a StreamError and ends the run: to
-reject it and go on would let one file decide about the rows of all its users. It is mended or moved out before the
-stream goes on, as is one that cannot be read for other reasons (permissions, disk). So is a file that changes or goes
-away while its events are given.
+code. A file that cannot be read as a whole (damaged, or with another header or schema) is a StreamError and ends the
+run: if the run rejected the file and went on, one file would decide about the rows of all its users. Repair the file or
+move it out before the stream goes on; the same holds for a file that cannot be read for other reasons (permissions,
+disk). A file that changes or disappears while its events are read also ends the run.
 
-Only where the clock was set back by more than `settle_seconds` can a file come behind: it is rejected and never read. A
-file's change time decides that, set by the kernel and never by what is in the file, so it is the same with and without
-any one user's rows. A reader that starts again from before it would read it in its order, and the sink then finds a
-second answer for a window and stops.
+A file can come too late in the order only if the clock was set back by more than `settle_seconds`. It is then rejected
+and never read. This depends on its change time, which the kernel sets, and never on what is in the file, so it is the
+same with and without the rows of any one user. A reader that starts again from an earlier position would read the file
+in its order; the sink would then find a second answer for a window and stop.
 
-Files directly in the folder count, by the endings of `event_files`. Links are passed over, wherever they lead.
+Only files directly in the folder count, with the endings of `event_files`. Links are skipped, wherever they lead.
 """
 
 from __future__ import annotations
@@ -51,22 +52,22 @@ from dp_transforms.event_streams.stream_source import NEVER, Polled, StreamError
 from dp_transforms.monitoring.event_batch import EventBatch, concatenate
 from dp_transforms.rejected_events import RejectedEvents
 
-CAME_BEHIND = "file came behind one that was read before: the clock was set back"
+CAME_BEHIND = "file came after a later one was read: the clock was set back"
 
 _TEMPORARY_ENDINGS = (".tmp", ".part")
-# Arrow's decoders give none; a file whose content tells wrong offsets leads to the others.
+# None: from Arrow's decoders. The others: from files whose content holds wrong offsets.
 _ERRORS_OF_CONTENT = (None, errno.EINVAL, errno.EOVERFLOW, errno.EFBIG)
-_LOOK_SECONDS = 0.2  # between two looks while a poll waits
+_LIST_AGAIN_SECONDS = 0.2  # between two listings while a poll waits
 # A folder's modification time is coarse: for this long after it, files may come without changing it again.
 _FOLDER_TIME_NANOS = 2_000_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class LogFolder:
-    """One partition: the folder.
+    """A folder, which is one partition.
 
-    settle_seconds: how long ago a file must have come before it is taken, 0.1 to 3600: more than the kernel takes from
-        setting its change time to showing it in the folder.
+    settle_seconds: how long ago a file must have come before it is taken, 0.1 to 3600. It must be longer than the
+        kernel needs between setting the change time and showing the file in the folder.
     """
 
     path: str
@@ -105,7 +106,7 @@ class FolderPartition:
 
 
 class FolderReader:
-    """Keeps the names it has seen, so that a look at a folder with many old files costs one listing.
+    """Remembers the names that it has seen, so that a poll of a folder with many old files costs one listing.
 
     since_micros: files that came before it are not opened.
     """
@@ -119,12 +120,12 @@ class FolderReader:
     def _begin_at(self, position: FolderPosition) -> None:
         self._position = position
         self._is_at_end = False
-        self._asked_ns: int | None = None  # wall clock when it was first asked whether all from then is read
+        self._asked_ns: int | None = None  # wall clock when `confirm_passed` was first called
         self._blocks: Iterator[ReadBlock] | None = None
         self._seen: dict[str, int] = {}  # name -> inode, at the last listing
         self._waiting: list[FolderFile] = []  # a heap
         self._has_listed = False
-        self._complete_to_ns = 0  # wall clock before the last look: all that came earlier is known
+        self._complete_to_ns = 0  # wall clock before the last listing: all that came earlier is known
         self._listed_folder_ns: int | None = None  # the folder's time at the last listing, None: list again
 
     def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
@@ -141,7 +142,7 @@ class FolderReader:
                     is_at_end = not self._is_settling()
                     if found.records or time.monotonic() >= deadline:
                         break
-                    time.sleep(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
+                    time.sleep(min(_LIST_AGAIN_SECONDS, max(0.0, deadline - time.monotonic())))
                     continue
             is_at_end = False
             self._give(found)
@@ -151,12 +152,11 @@ class FolderReader:
         return found.polled(self._position.to_text(), is_at_end)
 
     def confirm_end(self) -> bool:
-        """See `PartitionReader`: a poll that finds the end has looked at the folder itself."""
+        """See `PartitionReader`: a poll that finds the end has listed the folder itself."""
         return self._is_at_end
 
     def confirm_passed(self) -> bool:
-        """See `PartitionReader`: all files that had come by then are known once as much time has passed as they need to
-        settle."""
+        """See `PartitionReader`. All files that had come by the first call are known `settle_seconds` later."""
         if self._asked_ns is None:
             self._asked_ns = time.time_ns()
         if not self._position.is_done or self._settled_ns() < self._asked_ns:
@@ -170,7 +170,7 @@ class FolderReader:
         return os.path.join(self._folder.path, name)
 
     def _list(self, found: _Found) -> None:
-        """Puts new files into the heap, if the folder may have changed since the last look."""
+        """Puts new files into the heap, if the folder may have changed since the last listing."""
         self._complete_to_ns = now_ns = time.time_ns()
         folder_ns = _folder_time(self._folder.path)
         if folder_ns == self._listed_folder_ns:
@@ -192,7 +192,7 @@ class FolderReader:
         try:
             file = FolderFile(entry.stat(follow_symlinks=False).st_ctime_ns, entry.name)
         except OSError:
-            return  # it went away meanwhile
+            return  # it disappeared meanwhile
         if file.ctime_ns < self._since_ns:
             return
         if self._has_listed or self._position.file is None or file > self._position.file:
@@ -209,16 +209,16 @@ class FolderReader:
         return self._complete_to_ns - int(self._folder.settle_seconds * 1e9)
 
     def _take(self, found: _Found) -> bool:
-        """Begins the next file whose time has come; whether there is one."""
+        """Begins the next file whose time has come. Returns whether there is one."""
         settled_ns = self._settled_ns()
         while self._waiting and self._waiting[0].ctime_ns <= settled_ns:
             file = heapq.heappop(self._waiting)
             if file == self._position.file:
-                continue  # another took its name before it was read, and was noted twice
+                continue  # another file took its name before it was read, and was noted twice
             try:
                 status = os.lstat(self._path(file.name))
             except OSError:
-                continue  # it went away before anything of it was given
+                continue  # it disappeared before any of it was read
             now = FolderFile(status.st_ctime_ns, file.name)
             if not stat.S_ISREG(status.st_mode):
                 continue
@@ -239,11 +239,11 @@ class FolderReader:
         try:
             block = self._next_block(at, path)
         except BaseException as error:
-            self._blocks = None  # what has failed is over, and would look like the end of the file
+            self._blocks = None  # a failed iterator has ended, which would look like the end of the file
             if isinstance(error, ValueError):
                 self._check_unchanged(path)
                 _check_not_of_the_system(path, error)
-                problem = error.problem if isinstance(error, EventFileError) else "its name is no UTF-8. Rename it."
+                problem = error.problem if isinstance(error, EventFileError) else "its name is not UTF-8. Rename it."
                 is_begun = self._asked_from.file == at.file and self._asked_from.blocks > 0
                 raise _unreadable_error(path, problem, is_begun=is_begun) from None
             raise
@@ -272,7 +272,7 @@ class FolderReader:
             raise _changed_error(path)
 
     def _is_settling(self) -> bool:
-        """Whether a file is there whose time comes soon; one of the far future does not count."""
+        """Whether a file waits whose time comes soon; a file with a change time in the future does not count."""
         return bool(self._waiting) and self._waiting[0].ctime_ns <= time.time_ns()
 
 
@@ -281,7 +281,7 @@ class _Found:
 
     def __init__(self) -> None:
         self.records = 0
-        self._batches: list[EventBatch] = []  # those without any event among them
+        self._batches: list[EventBatch] = []  # also those without events
         self._arrivals: list[int] = []
         self._rejected: list[RejectedEvents] = []
 
@@ -314,7 +314,7 @@ def _blocks(path: str, fields: EventFields) -> Iterator[ReadBlock]:
 
 
 def _check_not_of_the_system(path: str, error: BaseException) -> None:
-    """Raises StreamError if a file could not be read for a reason that is not its content: at another time it could."""
+    """Raises StreamError if the reason is not the content of the file: at another time the file could be read."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno not in _ERRORS_OF_CONTENT:
@@ -343,21 +343,21 @@ def _folder_time(path: str) -> int:
 
 def _folder_error(path: str) -> StreamError:
     return StreamError(
-        f"{on_one_line(path)}: it is no folder that can be read. Make it on every worker, or check the name."
+        f"{on_one_line(path)}: it is not a folder that can be read. Make it on every worker, or check the name."
     )
 
 
 def _unreadable_error(path: str, problem: str, *, is_begun: bool) -> StreamError:
     remedy = (
-        "Its first events were counted before: begin a new run with files that are whole."
+        "Its first events are already counted: start a new run with complete files."
         if is_begun
-        else "Move it out of the folder, and a mended one in, and start the job again."
+        else "Move it out of the folder, move a repaired one in, and start the job again."
     )
     return StreamError(f"{on_one_line(path)}: {on_one_line(problem)} {remedy}")
 
 
 def _changed_error(path: str) -> StreamError:
     return StreamError(
-        f"{on_one_line(path)}: it changed or went away after its first events were read. Move finished files into the"
-        " folder and leave them there; begin a new run."
+        f"{on_one_line(path)}: it changed or disappeared after its first events were read. Start a new run; move only"
+        " finished files into the folder, and leave them there."
     )

@@ -1,7 +1,7 @@
-"""One step of one partition: read some records, or do what was intended, or close windows, and say what to send.
+"""One step of one partition: read some records, or act on an intent, or close windows; and what to send.
 
-Messages to a user shard of a window carry packed pairs. The last one that a partition sends there announces how many
-there were, itself among them; so whoever gathers them knows when all have come, whatever their order.
+Messages to a shard of users of a window hold packed pairs. The last message that a partition sends there announces how
+many there were (`monitoring.counted_messages`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ MAX_RECORDS = 50_000
 MAX_SECONDS = 0.2
 _WINDOWS_AT_ONCE = 2_000
 _MOST_POSITIONS = 100_000  # of rejected rows in one element
-_TOO_FAR_AHEAD = "further ahead of its arrival than the clock of the stream allows"
+_TOO_FAR_AHEAD = "time is further ahead of its arrival than the clock of the stream allows"
 _BY_TIME = f"{_TOO_FAR_AHEAD} (position: its time in microseconds)"
 
 
 @dataclasses.dataclass
 class Step:
-    """messages: ``((window, shard), message)``. marker: name of an intent that waits to be confirmed. is_busy: whether
-    to go on at once. counts: numbers for the operator, by name."""
+    """The result of a step.
+
+    messages: ``((window, shard), message)``. marker: name of an intent that waits for its confirmation. is_busy:
+    whether to make the next step at once. counts: numbers for the operator, by name.
+    """
 
     messages: list[tuple[Key, Message]] = dataclasses.field(default_factory=list)
     rejected: list[RejectedEvents] = dataclasses.field(default_factory=list)
@@ -46,8 +49,8 @@ class Step:
 class PartitionPoller:
     """Steps partitions of one stream.
 
-    source: its fingerprint. max_records: how many to read in one step; results do not depend on it.
-    confirm: whether an intent waits until it is confirmed; False where nothing is ever restarted from a stored state.
+    source: the fingerprint of the source. max_records: how many to read in one step; results do not depend on it.
+    confirm: whether an intent waits until it is confirmed. False only if nothing is ever restored from a stored state.
     """
 
     def __init__(
@@ -77,8 +80,8 @@ class PartitionPoller:
         return progress
 
     def restore(self, data: bytes) -> PartitionProgress:
-        """Raises StreamError for the state of a run with another plan, clock, key, source or number of shards: under
-        another key or user field no user would be known again, and each would have a budget anew."""
+        """Raises StreamError for the state of a run with another plan, clock, key, source or number of shards. With
+        another key or user field, no user would be recognized, and each would have a new budget."""
         try:
             progress = PartitionProgress.from_bytes(data, self._settings.schedule, self._clock, self._shards)
         except ValueError as error:
@@ -86,7 +89,7 @@ class PartitionPoller:
         if progress.run != self._run:
             raise StreamError(
                 "the stored state belongs to a run with another plan, clock, stream, run id, noise key, or with other"
-                " fields, formats or schemas of its records. Go on with the same ones, or start a new run."
+                " fields, formats or schemas of its records. Use the same ones, or start a new run."
             )
         return progress
 
@@ -103,10 +106,9 @@ class PartitionPoller:
     ) -> Step:
         """Changes ``progress``; store it together with what the step sends. Raises StreamError.
 
-        name: of the partition. find_stop: looks whether a stop is asked for, and says which arrival is the last one
-        that counts then (`StreamClock.stop_micros`); None: nobody asks. is_confirmed: whether the pending intent is.
-        open_since_micros: wall clock since when the reader has been open: before that nobody could see whether anything
-        came.
+        name: of the partition. find_stop: returns the last arrival that counts (`StreamClock.stop_micros`) if a stop
+        was requested, else None. is_confirmed: whether the pending intent is confirmed. open_since_micros: wall clock
+        when the reader was opened; before that nobody could see whether anything came.
         """
         step = Step()
         if progress.intent is None and not progress.is_read:
@@ -130,11 +132,11 @@ class PartitionPoller:
         step: Step,
     ) -> None:
         polled = reader.poll(progress.position, max_records=self._max_records, max_seconds=MAX_SECONDS)
-        # After the poll, and before anything of it is taken: where nobody has asked yet, all of it counts.
+        # After the poll, and before any of it is taken: if nobody has requested a stop by now, all of it counts.
         if progress.stop_micros is None and (stop_micros := find_stop()) is not None:
             step.counts["stops_seen_late"] += progress.has_arrived_after(stop_micros)
             progress.intend_stop(stop_micros)
-            step.is_busy = True  # what was polled is read again, under the stop
+            step.is_busy = True  # the same records are read again, with the stop
             return
         taken = progress.take(polled, now_micros)
         step.is_busy = not polled.is_at_end
@@ -176,7 +178,7 @@ class PartitionPoller:
             progress.sent(window, shard, len(blobs))
 
     def _close(self, progress: PartitionProgress, step: Step) -> None:
-        """Announces to all shards of the windows that close here; only so many at once."""
+        """Announces to all shards of the windows that close here, at most `_WINDOWS_AT_ONCE` of them."""
         closed = progress.close_windows(_WINDOWS_AT_ONCE)
         for window, sent in closed:
             step.messages += [((window, shard), Message(messages + 1, b"")) for shard, messages in enumerate(sent)]
@@ -184,13 +186,13 @@ class PartitionPoller:
 
 
 def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:
-    """In elements that engines take; none for no rows."""
+    """In elements that engines accept; none for no rows."""
     for start in range(0, len(rows.positions), _MOST_POSITIONS):
         yield rows._replace(positions=rows.positions[start : start + _MOST_POSITIONS])
 
 
 def _digest_of_run(settings: MonitorSettings, keys: StreamKeys, clock: StreamClock, source: str) -> str:
-    """Of the key only what its keyed hash of a fixed text tells."""
+    """Of the key, it holds only the keyed hash of a fixed text."""
     key_check = keys.user_ids(pa.array(["the noise key of this run"])).tobytes().hex()
-    told = [settings.run_id, settings.stream, settings.plan_fingerprint, dataclasses.asdict(clock), key_check, source]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    parts = [settings.run_id, settings.stream, settings.plan_fingerprint, dataclasses.asdict(clock), key_check, source]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -1,17 +1,18 @@
 """How far one partition is: its position, its clock, and which windows it has closed.
 
-Row by row, and so independent of how the records are cut into polls. Record i has a clock value c_i (when it reached
-the log, or when it says it happened), and C_i is the largest clock value before it. It is too late for a window that
-ends at e when ``max(c_i, C_i - out_of_order) > e + allowed_lateness``, and a window is closed as soon as
-``C - out_of_order > e + allowed_lateness``: from then on every record is too late for it. A record that claims to be
-further ahead of its arrival than ``max_ahead`` is refused and moves no clock.
+Everything is decided row by row, so it does not depend on how the records are cut into polls. Record i has a clock
+value c_i (the time when it reached the log, or the time of its event), and C_i is the largest clock value before it.
+The record is too late for a window that ends at e when ``max(c_i, C_i - out_of_order) > e + allowed_lateness``. A
+window is closed as soon as ``C - out_of_order > e + allowed_lateness``: from then on every record is too late for it. A
+record whose time is further ahead of its arrival than ``max_ahead`` is refused and does not move the clock.
 
-An operator's stop is a moment S of arrivals, one for the whole run: what arrived by then counts, and what arrived later
-does not, wherever reading happened to be. From then on the log is read as if it ended where all that counts is read.
+An operator's stop is one moment S of arrivals for the whole run: what arrived by then counts, and what arrived later
+does not, wherever the readers are at that time. From then on the log is read as if it ended after the last record that
+counts.
 
-A partition in which nothing happens has no clock of its own: then the wall clock may close its windows. What the wall
-clock or the operator decides is not a function of the records, so it is an *intent* first: stored at this position,
-with reading stopped, and acted on when it is safe that no restart can forget it (docs/guarantee.md, section 6).
+A partition without new records has a clock that does not move: then the wall clock may close its windows. What the wall
+clock or the operator decides is not a function of the records. So it is an *intent* first: it is stored at this
+position while reading stops, and acted on when no restart can forget it (docs/guarantee.md, section 6).
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ EVENT = "event"
 CLOCK_BEGIN = NEVER
 CLOCK_END = 2**62
 _LONGEST_SECONDS = 366 * 86_400
-_STOP_SECONDS = 1.0  # file systems keep times coarsely
+_STOP_SECONDS = 1.0  # the times of file systems are coarse
 _CLOCK, _STOP = "clock", "stop"  # kinds of intents
 _VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamClock:
-    """When a window is closed, and what is too late for it.
+    """When a window is closed, and which events are too late for it.
 
-    kind: ``arrival``: a partition's clock is the log's own, which stamps each event when it arrives. Whether an event
-        is in time is then a matter of this event alone. ``event``: the times of the events themselves, to replay
+    kind: ``arrival``: the clock of a partition is the log's own, which sets a timestamp when an event arrives. Whether
+        an event is in time then depends on this event alone. ``event``: the times of the events themselves, to replay
         history; then one event far ahead makes others late (docs/guarantee.md, section 7).
-    allowed_lateness_seconds: how long after the end of a window its events are still taken.
+    allowed_lateness_seconds: how long after the end of a window its events are still accepted.
     out_of_order_seconds: how far clock values of one partition may step back.
     max_ahead_seconds: an event further ahead of its arrival than this is refused.
-    idle_timeout_seconds: when nothing has come for so long, the wall clock, behind by as much, closes windows.
-    shown_within_seconds: how long after its stamp the log may show a record, by the clock of the worker that reads it.
-        A stop waits so long for what arrived by then. None: the idle timeout, which must not be shorter.
+    idle_timeout_seconds: when nothing has come for so long, the wall clock minus this time closes windows.
+    shown_within_seconds: how long after its timestamp the log may show a record, by the clock of the worker that reads
+        it. A stop waits this long for what arrived before it. None: the idle timeout, which must not be shorter.
     """
 
     kind: str = ARRIVAL
@@ -64,7 +65,7 @@ class StreamClock:
 
     def __post_init__(self) -> None:
         if self.kind not in (ARRIVAL, EVENT):
-            raise ValueError(f"kind of a clock must be {ARRIVAL!r} or {EVENT!r}, got {self.kind!r}.")
+            raise ValueError(f"the kind of a clock must be {ARRIVAL!r} or {EVENT!r}, got {self.kind!r}.")
         for field in dataclasses.fields(self)[1:]:
             name, value = field.name, getattr(self, field.name)
             if value is None and name == "shown_within_seconds":
@@ -93,8 +94,8 @@ class StreamClock:
         return _micros(self.out_of_order_seconds)
 
     def first_arrival_micros(self, schedule: WindowSchedule) -> int:
-        """What arrived before this moment changes nothing: its events lie before the declared range, or claim to be
-        further ahead than may be, and a clock that they set closes no window (docs/guarantee.md, section 6)."""
+        """Arrivals before this moment change nothing: their events are before the declared range, or too far ahead of
+        their arrival, and a clock that they set closes no window (docs/guarantee.md, section 6)."""
         return schedule.start_seconds * MICROS_PER_SECOND - self.max_ahead_micros
 
     @property
@@ -111,10 +112,10 @@ class StreamClock:
         return self.idle_timeout_micros if shown is None else _micros(shown)
 
     def stop_micros(self, asked_micros: int) -> int:
-        """The last arrival that counts where a stop was asked for at this moment, by the clock of a file system.
+        """The last arrival that counts if a stop was requested at this moment, by the clock of a file system.
 
-        Later by what clocks may differ. So whoever has read a record, and then sees that nobody has asked yet, knows
-        that this record counts.
+        It is later than the request, by as much as clocks may differ. So a reader that has read a record, and then sees
+        that nobody has requested a stop, knows that this record counts.
         """
         return asked_micros + self.out_of_order_micros + _micros(_STOP_SECONDS)
 
@@ -125,7 +126,7 @@ def _micros(seconds: float) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Intent:
-    """What the wall clock or the operator wants. name: never used again.
+    """What the wall clock or the operator wants. name: unique.
 
     kind: ``clock``: this partition's clock at ``micros``; ``stop``: ``micros`` as the last arrival that counts.
     """
@@ -137,12 +138,12 @@ class Intent:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Taken:
-    """What a poll has brought, in the order of the partition, without what was refused.
+    """The result of a poll, in the order of the partition, without what was refused.
 
     batch: the events. first_open: int64[len(batch)], the first window for which each event is in time.
-    from_the_future: int64[k], places of the events that were refused, or their times where they have no places.
-    late: how many events of the declared range come too late for at least one of their windows. outside: how many lie
-    outside the range. after_stop: how many arrived after the stop, and so do not count.
+    from_the_future: int64[k], places of the events that were refused, or their times if they have no places.
+    late: how many events of the declared range come too late for at least one of their windows. outside: how many are
+    outside the range. after_stop: how many arrived after the stop, so that they do not count.
     """
 
     batch: EventBatch
@@ -156,11 +157,11 @@ class Taken:
 class PartitionProgress:
     """The state of one partition. Every method is a function of this state and its arguments alone.
 
-    position: where to read on; None at the beginning. clock_micros: the partition's clock. next_window: the first
-    window that is not closed here. stop_micros: the last arrival that counts; None where nobody has asked for a stop.
-    intent: what is to happen at this position, before anything else is read.
-    read_at_micros: wall clock when the last record was read that has a clock value, a hint. run: a digest of what the
-    run must keep.
+    position: where to read next; None at the beginning. clock_micros: the partition's clock. next_window: the first
+    window that is not closed here. stop_micros: the last arrival that counts; None if nobody has requested a stop.
+    intent: what must happen at this position before anything else is read.
+    read_at_micros: wall clock when the last record with a clock value was read; a hint. run: a digest of what must stay
+    the same during the run.
     """
 
     def __init__(self, schedule: WindowSchedule, clock: StreamClock, shards: int) -> None:
@@ -184,7 +185,7 @@ class PartitionProgress:
 
     @property
     def is_read(self) -> bool:
-        """Whether no further record could count: all windows can be closed."""
+        """Whether no other record could count, because all windows can be closed."""
         return self.windows_due == self._schedule.horizon
 
     @property
@@ -193,7 +194,7 @@ class PartitionProgress:
         return self.next_window == self._schedule.horizon
 
     def take(self, polled: Polled, now_micros: int) -> Taken:
-        """Goes on to the position of ``polled``, which must have been read at this one. Raises ValueError while an
+        """Takes a poll that was made at this position, and moves to the position behind it. Raises ValueError while an
         intent is pending."""
         if self.intent is not None:
             raise ValueError("nothing may be read while an intent is pending.")
@@ -205,8 +206,8 @@ class PartitionProgress:
         from_the_future = (time if polled.places is None else polled.places)[is_by_stop & ~is_present]
         is_present &= is_by_stop
         if self._clock.kind == ARRIVAL:
-            # All that arrives moves this clock: else broken records could hold it, and every window, for ever. What
-            # arrives after the stop moves it up to there: then it does not matter how records are cut into polls.
+            # Every arrival moves this clock: otherwise broken records could hold it, and every window, forever. What
+            # arrives after the stop moves it up to the stop, however the records are cut into polls.
             value, refused = np.minimum(arrival, stop), polled.passed_micros
         else:
             value, refused = np.where(is_present, _within_range(time), CLOCK_BEGIN), None
@@ -230,9 +231,9 @@ class PartitionProgress:
         return Taken(batch, first_open, from_the_future, late, int((~is_inside).sum()), after_stop)
 
     def sent(self, window: int, shard: int, messages: int) -> None:
-        """Counts messages for one shard of an open window. Raises ValueError for a window that is closed."""
+        """Counts messages sent to one shard of an open window. Raises ValueError for a closed window."""
         if window < self.next_window:
-            raise ValueError(f"window {window} is closed here: nothing may be sent for it any more.")
+            raise ValueError(f"window {window} is already closed here: nothing more may be sent for it.")
         self._sent.setdefault(window, [0] * self._shards)[shard] += messages
 
     def close_windows(self, at_most: int) -> list[tuple[int, list[int]]]:
@@ -244,15 +245,15 @@ class PartitionProgress:
         return closed
 
     def has_arrived_after(self, micros: int) -> bool:
-        """Whether something was taken that arrived later; by the clock of events nobody knows."""
+        """Whether something was taken that arrived later. False with the clock ``event``, which cannot know."""
         return self._clock.kind == ARRIVAL and self.clock_micros > micros
 
     def shows_all_that_counts(self, now_micros: int) -> bool:
-        """Whether a stop was asked for, and the log shows at this moment all that arrived by then."""
+        """Whether a stop was requested, and the log now shows all that arrived by then."""
         return self.stop_micros is not None and now_micros >= self.stop_micros + self._clock.shown_within_micros
 
     def idle_clock_micros(self, now_micros: int, since_micros: int) -> int | None:
-        """What the wall clock may set this clock to: None unless idle since then and a window could close by it."""
+        """What the wall clock may set this clock to. None unless it was idle for so long and a window could close."""
         target = now_micros - self._clock.idle_timeout_micros
         if max(since_micros, self.read_at_micros) > target or target <= self.clock_micros:
             return None
@@ -260,14 +261,15 @@ class PartitionProgress:
         return target if self._schedule.windows_ended_before(ended_before)[0] > self.windows_due else None
 
     def intend_clock(self, micros: int) -> Intent:
-        """Binds this partition to set its clock at this position, and stops reading. Raises ValueError if bound."""
+        """Binds this partition to set its clock at this position, and stops reading. Raises ValueError if an intent is
+        pending."""
         return self._intend(_CLOCK, micros)
 
     def intend_stop(self, micros: int) -> Intent:
-        """Binds this partition to count nothing that arrived after this moment, and stops reading until then. Raises
-        ValueError if bound, or if it has a stop already."""
+        """Binds this partition to count nothing that arrived after this moment, and stops reading until it acts. Raises
+        ValueError if an intent is pending, or if the partition already has a stop."""
         if self.stop_micros is not None:
-            raise ValueError("a partition has one stop, and it stays.")
+            raise ValueError("the partition already has a stop, which cannot be changed.")
         return self._intend(_STOP, micros)
 
     def _intend(self, kind: str, micros: int) -> Intent:
@@ -277,7 +279,7 @@ class PartitionProgress:
         return self.intent
 
     def act(self) -> None:
-        """Does what was intended. Call it when no restart can forget the intent."""
+        """Acts on the intent. Call it when no restart can forget the intent."""
         if self.intent is None:
             raise ValueError("no intent is pending.")
         if self.intent.kind == _STOP:
@@ -308,13 +310,15 @@ class PartitionProgress:
             fields = json.loads(data)
             version, stored_shards = (_whole(fields[name], 0, 2**31) for name in ("version", "shards"))
             if version != _VERSION:
-                raise ValueError(f"the progress has version {version}, not {_VERSION}. Go on with that version.")
+                raise ValueError(
+                    f"the stored state has version {version}, not {_VERSION}. Use the release that wrote it."
+                )
             if stored_shards != shards:
-                raise ValueError(f"the run was started with {stored_shards} shards, got {shards}. Go on with as many.")
+                raise ValueError(f"the run was started with {stored_shards} shards, got {shards}. Keep the number.")
             progress = cls(schedule, clock, shards)
             progress._restore(fields)
         except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError, UnicodeDecodeError):
-            raise ValueError("the progress is damaged. Go on from an older state, or start the run again.") from None
+            raise ValueError("the stored state is damaged. Use an older state, or start a new run.") from None
         return progress
 
     def _restore(self, fields: dict[str, Any]) -> None:
@@ -354,5 +358,5 @@ def _text(value: Any) -> str:
 
 
 def _within_range(micros: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """A hostile time near the int64 limits must not wrap around."""
+    """Clipped: a hostile time near the int64 limits must not wrap around."""
     return np.clip(micros, CLOCK_BEGIN, CLOCK_END)

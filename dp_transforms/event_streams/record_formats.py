@@ -1,9 +1,9 @@
 """Values of records -> events, under the same rules as the lines and records of log files.
 
-A JSON value is one object; it may be written over several lines. An Avro value is one record in its writer's schema,
-which is checked against the allow-list of `event_files.avro_schema`, perhaps behind a header (see `AVRO_FRAMINGS`).
-Every value is judged by itself: no value changes how another one is read. What is rejected is told by position and a
-reason that holds none of it.
+A JSON value is one object, which may run over several lines. An Avro value is one record in its writer's schema, which
+is checked against the allow-list of `event_files.avro_schema`; a header may come before it (see `AVRO_FRAMINGS`). Every
+value is judged alone: no value changes how another one is read. Rejected values are reported by position, with a reason
+that contains no part of them.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ BROKEN_RECORD = "broken record"
 NO_HEADER = "no header of the declared Avro framing"
 OTHER_SCHEMA = "header names another Avro schema"
 
-_FEW_LINES = 50  # so few are faster one by one than in a call of Arrow's reader
+_FEW_LINES = 50  # fewer lines are faster one by one than in a call of Arrow's reader
 _END_MARK_BYTES = 16
-_ALONE_BELOW = 16  # so few values are decoded one by one where one of them is broken
+_ALONE_BELOW = 16  # if a value is broken, up to so many values are decoded one by one
 _SPLIT = 8
-_SMALL_SPAN = 128  # lines: with an odd one among them, so few are read one by one
-# After so many vain calls of Arrow's reader in one poll the rest is read line by line: hostile records cost no more.
+_SMALL_SPAN = 128  # lines: if one of them is odd, up to so many are read one by one
+# After so many failed calls of Arrow's reader in one poll, the rest is read line by line. This limits the cost of
+# hostile records.
 _MAX_FAILED_SPANS = 100
 
 _Rows = npt.NDArray[np.int64]
@@ -59,7 +60,7 @@ class DecodedRecords:
 
     batch: the events, in the order of the values.
     rows: int64[len(batch)], for each event the number of its value, from 0.
-    rejected: the values that are no events, by the positions given for them.
+    rejected: the values that are not events, by the positions given for them.
     """
 
     batch: EventBatch
@@ -71,7 +72,7 @@ class RecordDecoder(Protocol):
     """Decodes the values of records of one format."""
 
     def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
-        """values: None where a record has none. positions: int64[n], where they are in ``source``, to be reported."""
+        """values: None for a record without a value. positions: int64[n], their places in ``source``, to report."""
         ...
 
 
@@ -102,16 +103,16 @@ def record_decoder(
 
 
 class JsonRecordDecoder:
-    """One JSON object per value. It remembers of what types the fields were, which saves time and changes nothing."""
+    """One JSON object per value. It remembers the types of the fields, which saves time and does not change results."""
 
     def __init__(self, fields: EventFields) -> None:
         self._fields = fields
         self._schema: pa.Schema | None = None
 
     def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
-        """See `RecordDecoder`. The values become lines, so that what is accepted is what a file of them gives."""
+        """See `RecordDecoder`. The values become lines, so that the same values are accepted as in a file of lines."""
         reasons = _Reasons(len(values))
-        # A value of blanks alone, which is no line, is no value either.
+        # A value of blanks only is not a value, as a line of blanks only is not a line.
         lines = [value.strip(b" \t\r\n") if value is not None else b"" for value in values]
         sizes = np.fromiter(map(len, lines), np.int64, len(lines))
         reasons.add(NO_VALUE, np.flatnonzero(sizes == 0))
@@ -136,9 +137,9 @@ class JsonRecordDecoder:
 
 
 class _JsonSpans:
-    """Reads lines by Arrow, in ever smaller parts where some line is odd, and those with odd ones line by line.
+    """Reads lines by Arrow; if some line is odd, in smaller and smaller parts, and the smallest line by line.
 
-    parts, kept: columns, and the numbers of the lines that they hold. schema: that fitted, if any did.
+    parts, kept: columns, and the numbers of the lines that they hold. schema: one that fitted the lines, if any did.
     """
 
     def __init__(self, lines: list[bytes], schema: pa.Schema | None, fields: EventFields) -> None:
@@ -155,7 +156,7 @@ class _JsonSpans:
             self._read(0, len(lines), is_known_odd=self.schema == schema)
 
     def _guess_schema(self) -> pa.Schema | None:
-        """By the first lines; by later ones where there is an odd one among them."""
+        """From the first lines; from later ones if an odd line is among the first."""
         step = max(1, len(self._lines) // _SPLIT)
         guesses = (
             json_decoder.guess_schema(itertools.islice(self._lines, begin, None), self._fields)
@@ -191,12 +192,12 @@ class _JsonSpans:
 
 
 class AvroRecordDecoder:
-    """One Avro record per value, perhaps behind a header."""
+    """One Avro record per value, behind a header where the framing has one."""
 
     def __init__(self, fields: EventFields, schema: str, framing: str, schema_id: int | None) -> None:
         self._schema = _check_avro_schema(schema, fields)
         self._header = _expected_header(schema, framing, schema_id)
-        # Unknown to all who write records, and new in each process.
+        # New in each process, so that no writer of records can know it.
         self._end_mark = os.urandom(_END_MARK_BYTES)
         self._many = avro.BlockDecoder(self._schema, self._end_mark)
         self._one = avro.BlockDecoder(self._schema)
@@ -227,7 +228,7 @@ class AvroRecordDecoder:
     def _decode_span(
         self, bodies: list[bytes], begin: int, end: int, parts: list[avro.ArrowColumns], kept: list[_Rows]
     ) -> None:
-        """All in one call where none is broken, else in ever smaller parts."""
+        """All in one call if none is broken, else in smaller and smaller parts."""
         if begin == end:
             return
         span = bodies[begin:end]
@@ -237,7 +238,7 @@ class AvroRecordDecoder:
                 parts.append(self._many.decode(len(span), data))
                 kept.append(np.arange(begin, end))
                 return
-        except Exception:  # whatever the decoder raises on hostile bytes, its words may hold some of them
+        except Exception:  # the decoder may raise anything on hostile bytes, and its words may contain them
             pass
         if end - begin > _ALONE_BELOW:
             step = -(-(end - begin) // _SPLIT)
@@ -253,7 +254,7 @@ class AvroRecordDecoder:
             kept.append(np.array([row]))
 
     def _decode_alone(self, body: bytes) -> avro.ArrowColumns:
-        """Raises anything for a value that is not one record."""
+        """Raises some exception, of any type, unless the value is one record."""
         if len(body) <= self._whole_bytes:
             return self._one.decode(1, body)
         pieces = (body[at : at + _PIECE_BYTES] for at in range(0, len(body), _PIECE_BYTES))
@@ -306,7 +307,7 @@ def _without(values: Sequence[bytes | None], prefix: bytes) -> _Rows:
 
 
 class _Header(NamedTuple):
-    """magic: what tells the framing. known: what each value must begin with. size: bytes of the whole header."""
+    """magic: marks the framing. known: bytes with which each value must begin. size: bytes of the whole header."""
 
     magic: bytes
     known: bytes
@@ -322,9 +323,9 @@ def _expected_header(schema: str, framing: str, schema_id: int | None) -> _Heade
 
 
 def schema_fingerprint(schema: str) -> bytes:
-    """The CRC-64-AVRO fingerprint of a schema that was checked, as it stands in a single-object header."""
+    """The CRC-64-AVRO fingerprint of a checked schema, as in a single-object header."""
     try:
         canonical = fastavro.schema.to_parsing_canonical_form(json.loads(schema))
         return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
-    except Exception:  # fastavro names no errors of its own, and raises many
+    except Exception:  # fastavro documents no errors, and raises many
         raise EventFileError("the Avro schema", "no fingerprint can be computed for it. Use another framing.") from None

@@ -13,7 +13,7 @@ from dp_transforms.window_schedule import WindowSchedule
 
 @dataclasses.dataclass(frozen=True)
 class MonitorSettings:
-    """What one stream of one run is monitored with. Names as in `ReleasePlan`; contains no secret.
+    """All numbers with which one stream of one run is monitored. Names as in `ReleasePlan`; contains no secret.
 
     domain_size: number of items of a known domain; 0 for an open one.
     epsilon_after_hits: entry j - 1 is the epsilon of the same mechanism cut at j hits.

@@ -1,14 +1,13 @@
-"""Files of reports: what a run writes and ``shh show`` reads. Avro, JSON lines and Parquet, told apart by the ending.
+"""Files of reports: what a run writes and ``shh show`` reads. The ending of a file says its format.
 
-    format                what is in it
-    `records`             header and record as JSON, and the check that every report passes on its way out and in
-    `json_lines`          one JSON object a line, the header first
+    `records`             header and record as JSON, and the check of every report that is written or read
+    `json_lines`          one JSON object per line, the header first
     `avro`                object container file, header in the file metadata
     `parquet`             typed columns, header in the schema metadata
     `files`               writing and reading by path
 
-Knows no Beam. A report file comes from anywhere, so reading treats it as hostile input: anything wrong with it is a
-`ReportFileError` of one line.
+Nothing here imports Beam. A report file may come from anywhere, so it is read as hostile input: any fault of it raises
+a `ReportFileError` of one line.
 """
 
 from dp_transforms.report_files.files import (

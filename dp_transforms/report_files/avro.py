@@ -45,7 +45,7 @@ def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowRepor
     schema = fastavro.parse_schema(WINDOW_REPORT_AVRO_SCHEMA)
     records = [report_fields(report) for report in reports]
     metadata = {HEADER_KEY: header.to_json()}
-    # The format asks for 16 random bytes. Derived from the content, the same reports make the same file.
+    # The format requires 16 random bytes. Derived from the content, they let the same reports make the same file.
     sync = hashlib.sha256(json.dumps([metadata, records]).encode()).digest()[:_SYNC_BYTES]
     fastavro.writer(handle, schema, records, codec="deflate", metadata=metadata, sync_marker=sync)
 
@@ -84,7 +84,7 @@ def _records(handle: IO[bytes], container: avro_container.Header) -> Iterator[Wi
 
 
 def read_datum(stream: IO[bytes]) -> WindowReport:
-    """A report at the place where a stream is. Heavy hitters are counted before they are decoded.
+    """The report at the position of a stream. Heavy hitters are counted before they are decoded.
 
     Raises ReportFileError, DamagedContainerError, or what fastavro raises for broken bytes.
     """
@@ -104,7 +104,7 @@ def read_datum(stream: IO[bytes]) -> WindowReport:
 
 @functools.cache
 def _parts() -> tuple[Any, Any, Any]:
-    """Parsed schemas: the fields before the heavy hitters, a heavy hitter, and the fields behind them."""
+    """Parsed schemas: the fields before the heavy hitters, a heavy hitter, and the fields after them."""
     schema = without_logical_types(WINDOW_REPORT_AVRO_SCHEMA)
     fields = schema["fields"]
     place = [field["name"] for field in fields].index("heavy_hitters")
@@ -126,7 +126,7 @@ def _shape(schema: Any) -> Any:
 
 
 def without_logical_types(schema: Any) -> Any:
-    """The same schema with times as plain microseconds: the calendar of datetime ends before that of a long."""
+    """The same schema with times as plain microseconds: a long may hold times that datetime cannot."""
     if isinstance(schema, list):
         return [without_logical_types(branch) for branch in schema]
     if isinstance(schema, dict):

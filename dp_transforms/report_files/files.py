@@ -38,9 +38,9 @@ def write_report_file(
 ) -> None:
     """Writes the reports, sorted by stream and window, to exactly this path, and on to the disk.
 
-    file_format: ``avro``, ``json`` or ``parquet`` where the ending of the path does not say it.
-    Zero reports make a valid file. The path must be free: a file that exists is never overwritten. If anything fails,
-    no file remains; a process that dies in the middle leaves one, so write into a draft and publish it (`local_files`).
+    file_format: ``avro``, ``json`` or ``parquet`` if the ending of the path does not say it.
+    Zero reports make a valid file. An existing file is never overwritten. If anything fails, no file remains. A process
+    that dies meanwhile leaves one, so write into a draft and publish it (`local_files`).
     """
     report_writer = _FORMATS[file_format or report_format(path)]
     ordered = in_file_order(map(checked_report, reports))
@@ -62,7 +62,7 @@ def write_report_file(
 
 
 def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], *, file_format: str) -> bytes:
-    """What `write_report_file` would write. In ``avro`` and ``json`` the same reports always give the same bytes."""
+    """What `write_report_file` would write. For ``avro`` and ``json``, the same reports always make the same bytes."""
     handle = io.BytesIO()
     _FORMATS[file_format].write(handle, header, in_file_order(map(checked_report, reports)))
     return handle.getvalue()
@@ -71,7 +71,7 @@ def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], *, 
 def read_report_file(path: Path) -> tuple[ReportHeader, Iterator[WindowReport]]:
     """The header and, one by one, the reports. Every record is checked.
 
-    Raises ReportFileError at once for what is wrong with the file or its header, and while iterating for the records.
+    Raises ReportFileError: at once for a fault of the file or its header, and while iterating for one of a record.
     """
     report_reader = _FORMATS[report_format(path)]
     try:
@@ -96,19 +96,19 @@ def read_report_file(path: Path) -> tuple[ReportHeader, Iterator[WindowReport]]:
 
 @contextlib.contextmanager
 def _hostile(path: Path) -> Iterator[None]:
-    """Turns whatever a parser raises on broken bytes into one line that cites none of them."""
+    """Replaces any error of a parser by one line that contains nothing of the file."""
     try:
         yield
     except ReportFileError as error:
         raise ReportFileError(f"{_quoted(path)}: {error}") from error
     except Exception as error:
         raise ReportFileError(
-            f"{_quoted(path)} is damaged or no report file ({type(error).__name__}). Write it anew."
+            f"{_quoted(path)} is damaged or not a report file ({type(error).__name__}). Write it again."
         ) from error
 
 
 def write_error(path: Path, error: OSError) -> ReportFileError:
-    """The error of a file that could not be written, in one line. path: as the user named it."""
+    """The error for a file that could not be written, in one line. path: as the user named it."""
     if isinstance(error, FileExistsError):
         return ReportFileError(
             f"{_quoted(path)} exists and is never overwritten. Name another output, or move it away."
@@ -117,5 +117,5 @@ def write_error(path: Path, error: OSError) -> ReportFileError:
 
 
 def _quoted(path: Path) -> str:
-    """The path on one line, whatever is in it."""
+    """The path on one line, whatever it contains."""
     return repr(os.fspath(path))

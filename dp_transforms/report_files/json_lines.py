@@ -27,7 +27,7 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 def encode_report(report: WindowReport, *, ascii_only: bool = False) -> str:
     """One report as one line of JSON, without the newline. Raises ReportFileError if it must not be published.
 
-    ascii_only: escape everything but ASCII, for a terminal, where labels are hostile input.
+    ascii_only: escape everything except ASCII, for terminals: labels are hostile input.
     """
     fields = report_fields(report)
     fields["window_start"] = format_utc(fields["window_start"])
@@ -43,7 +43,7 @@ def decode_report(line: bytes | str) -> WindowReport:
 def report_of_json(fields: Any) -> WindowReport:
     """The report of a JSON object that `encode_report` wrote. Raises ReportFileError."""
     if not isinstance(fields, dict):
-        raise ReportFileError("a line is no JSON object.")
+        raise ReportFileError("a line is not a JSON object.")
     for name in ("window_start", "window_end"):
         fields[name] = _micros(fields.get(name), name)
     return check_report(fields)
@@ -58,7 +58,7 @@ def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowRepor
 def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     first = parse_json(_line(handle, MAX_HEADER_BYTES + 16))
     if not isinstance(first, dict) or list(first) != ["header"]:
-        raise ReportFileError('the first line is no {"header": {...}}, so shh did not write the file.')
+        raise ReportFileError('the first line is not {"header": {...}}, so shh did not write the file.')
     return ReportHeader.from_fields(first["header"]), _records(handle)
 
 
@@ -68,12 +68,12 @@ def _records(handle: IO[bytes]) -> Iterator[WindowReport]:
 
 
 def _line(handle: IO[bytes], max_bytes: int) -> bytes:
-    """The next line; empty at the end of the file. Every line ends with a newline, so a cut file is noticed."""
+    """The next line; empty at the end of the file. Every line must end in a newline, which shows a truncated file."""
     line = handle.readline(max_bytes + 1)
     if len(line) > max_bytes:
         raise ReportFileError(f"a line has more than {max_bytes} bytes.")
     if line and not line.endswith(b"\n"):
-        raise ReportFileError("the file ends in the middle of a line. It is truncated: write it anew.")
+        raise ReportFileError("the file ends in the middle of a line. It is truncated: write it again.")
     return line
 
 
@@ -85,5 +85,5 @@ def _micros(text: object, name: str) -> int:
     try:
         moment = datetime.datetime.fromisoformat(whole)
     except ValueError as error:
-        raise ReportFileError(f"{name} of a record must be a time of the calendar.") from error
+        raise ReportFileError(f"{name} of a record must be a time in the calendar.") from error
     return (moment - _EPOCH) // datetime.timedelta(microseconds=1) + int(fraction.ljust(6, "0"))

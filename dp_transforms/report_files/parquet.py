@@ -27,7 +27,7 @@ from dp_transforms.report_files.records import (
 
 _ROW_GROUP_WINDOWS = 1024
 _ROW_GROUP_HEAVY_HITTERS = 1 << 17
-# What a reader takes on: a window comes on top of what a row group has before it is full.
+# The reader's limit: a full row group, and one more window.
 _MAX_VALUES_PER_COLUMN = _ROW_GROUP_HEAVY_HITTERS + MAX_HEAVY_HITTERS
 _MAX_METADATA_ITEMS = 1 << 20
 _BATCH_WINDOWS = 64
@@ -51,7 +51,7 @@ def _arrow_field(avro: dict[str, Any]) -> pa.Field:
     return pa.field(avro["name"], _arrow_type(avro["type"]), nullable, metadata={"doc": avro["doc"]})
 
 
-# One schema, told once: names, types and documentation follow the Avro schema.
+# Names, types and documentation follow the Avro schema.
 WINDOW_REPORT_ARROW_SCHEMA = pa.schema([_arrow_field(field) for field in WINDOW_REPORT_AVRO_SCHEMA["fields"]])
 
 
@@ -73,7 +73,7 @@ def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowRepor
 def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     file = pq.ParquetFile(
         handle,
-        # A label of megabytes in every row takes a few bytes of the file, and so it does here until it is measured.
+        # A label of megabytes in every row takes a few bytes in the file, and also here until it is measured.
         read_dictionary=["stream", "heavy_hitters.list.element.item", "heavy_hitters.list.element.zone"],
         # A table schema is text of up to 4/3 of the metadata that it carries.
         thrift_string_size_limit=2 * MAX_HEADER_BYTES,
@@ -86,8 +86,8 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
 
 
 def _records(file: pq.ParquetFile) -> Iterator[WindowReport]:
-    # Where the metadata of a column contradict the schema, to ask for them ends the process, and scanning raises. It
-    # keeps nothing of what it reads.
+    # If the metadata of a column contradict the schema, Arrow ends the process when they are looked up; a scan raises
+    # an error instead. It keeps nothing of what it reads.
     file.scan_contents()
     for row_group in range(file.metadata.num_row_groups):
         columns = file.metadata.row_group(row_group)
@@ -106,7 +106,7 @@ def _records(file: pq.ParquetFile) -> Iterator[WindowReport]:
 
 
 def _is_within_bounds(batch: pa.RecordBatch) -> bool:
-    """Whether all of it is no more than one report may be."""
+    """Whether all of it together is not larger than one report may be."""
     heavy_hitters = batch.column("heavy_hitters").flatten()
     texts = (batch.column("stream"), heavy_hitters.field("item"), heavy_hitters.field("zone"))
     size = sum(

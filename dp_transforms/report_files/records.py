@@ -1,4 +1,4 @@
-"""The header and the records of a report file, and the one check that both pass on their way out and in."""
+"""The header and the records of a report file, and the check of both when they are written and read."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 HEADER_KEY = "shh.header"
 HEADER_VERSION = 1
 MAX_HEADER_BYTES = 1 << 20
-# One report, in every format: a heavy hitter of 3 bytes becomes some 400 once it is decoded. Checked on the way out and
-# in, and on the way in before anything is decoded.
+# Of one report, in every format: a heavy hitter of 3 bytes becomes about 400 when it is decoded. Checked when a report
+# is written, and when it is read before anything is decoded.
 MAX_HEAVY_HITTERS = 1 << 18
 # One report as JSON; every other format takes less. Files are read in pieces of about this size.
 MAX_RECORD_BYTES = 1 << 25
-# What the JSON of a record takes at most beside its texts, and of each heavy hitter.
+# The most that a record, and each heavy hitter, takes as JSON without its texts.
 _RECORD_FRAME_BYTES, _HEAVY_HITTER_FRAME_BYTES = 512, 80
-# JSON of less is parsed as it is: it becomes 50 times as much at most.
+# Smaller JSON is parsed without a count of its values: it becomes at most 50 times as large.
 _UNCOUNTED_JSON_BYTES = 1 << 20
 _COUNTED_BYTES = 1 << 20
-# 0001-01-01 and 9999-12-31T23:59:59.999999 UTC: what the calendar of datetime can tell.
+# 0001-01-01 and 9999-12-31T23:59:59.999999 UTC: the range of datetime.
 _FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
@@ -39,7 +39,7 @@ class ReportFileError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class ReportHeader:
-    """What a report file says about its run: declared values only, nothing read off the data.
+    """What a report file says about its run: only declared values, nothing that depends on the data.
 
     run_id, stream: names of the run and of the stream.
     guarantee: the differential-privacy guarantee as one sentence.
@@ -82,7 +82,8 @@ class ReportHeader:
         version = fields.get("version")
         if version != HEADER_VERSION:
             raise ReportFileError(
-                f"the header of the report file must have version {HEADER_VERSION}. Read it with the shh that wrote it."
+                f"the header of the report file must have version {HEADER_VERSION}. Read it with the version of shh"
+                " that wrote it."
             )
         try:
             text = json.dumps(fields, ensure_ascii=False)
@@ -106,8 +107,8 @@ def parse_header(data: bytes | str | None) -> ReportHeader:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """JSON of one text in UTF-8, without what the standard parser lets through: NaN, duplicate keys, unbounded nesting,
-    and more values than a report has."""
+    """The value of a JSON text in UTF-8. Raises ReportFileError also for what Python's parser accepts: NaN, duplicate
+    keys, unbounded nesting, and more values than a report has."""
     try:
         text = data if isinstance(data, str) else data.decode()
         if len(text) > _UNCOUNTED_JSON_BYTES:
@@ -117,7 +118,7 @@ def parse_json(data: bytes | str) -> Any:
         raise ReportFileError("the JSON is nested too deeply.") from error
     except ReportFileError:
         raise
-    except ValueError as error:  # json's own message cites no content, but a UnicodeDecodeError does
+    except ValueError as error:  # a UnicodeDecodeError holds bytes of the text
         raise ReportFileError("the JSON is broken.") from error
 
 
@@ -127,11 +128,11 @@ def json_bytes(text: str) -> int:
 
 
 def check_report(fields: Mapping[str, Any], measure: Callable[[str], int] = json_bytes) -> WindowReport:
-    """The report of one record, whatever file it came from or is bound for.
+    """The report of one record, of any format, that was read or is to be written.
 
     measure: `json_bytes`, or the same with a memory of texts that many reports share.
     Raises ReportFileError, which names the field and never its content, unless every field has its type and range. This
-    is also the last guard on the way out: a noisy count beside ``above`` would break the theorem.
+    is also the last check before publication: a noisy count beside ``above`` would break the guarantee.
     """
     _check_names(fields, WindowReport._fields)
     stream, stream_bytes = _text(fields["stream"], "stream", measure)
@@ -158,7 +159,7 @@ def check_report(fields: Mapping[str, Any], measure: Callable[[str], int] = json
 
 
 def checked_report(report: WindowReport) -> WindowReport:
-    """The same report through `check_report`. Takes any object with the fields: Beam makes types of its own."""
+    """The same report, checked by `check_report`. Accepts any object with the fields: Beam makes its own types."""
     fields = {name: getattr(report, name) for name in WindowReport._fields}
     fields["heavy_hitters"] = [
         {name: getattr(heavy_hitter, name) for name in HeavyHitter._fields} for heavy_hitter in report.heavy_hitters
@@ -185,10 +186,10 @@ def too_many_heavy_hitters() -> ReportFileError:
 
 def _check_json_size(data: bytes) -> None:
     """Raises ReportFileError for JSON that has more bytes, lists, objects or other values than a report or a header."""
-    # A header, or the run id of a record of a topic, may come on top.
+    # A header, or the run id of a record in a topic, may come in addition.
     if len(data) > MAX_RECORD_BYTES + MAX_HEADER_BYTES:
         raise ReportFileError(f"the JSON has more than {MAX_RECORD_BYTES + MAX_HEADER_BYTES} bytes.")
-    # Without what is escaped, every other quote ends a text. Pairs of backslashes go first: a quote behind them is one.
+    # Without escaped quotes, every other quote ends a text. Pairs of backslashes go first: a quote after one is plain.
     plain = np.frombuffer(data.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
     inside, values, commas = False, 0, 0
     for begin in range(0, len(plain), _COUNTED_BYTES):
@@ -198,7 +199,7 @@ def _check_json_size(data: bytes) -> None:
         outside = piece[~in_text]
         values += int(np.count_nonzero((outside == ord("{")) | (outside == ord("["))))
         commas += int(np.count_nonzero(outside == ord(",")))
-    # A report is an object with a list of objects of three fields; 2^16 is more than what is beside them.
+    # A report is an object with a list of objects of three fields; all else has fewer than 2^16 values.
     if values > MAX_HEAVY_HITTERS + (1 << 16) or commas > 3 * MAX_HEAVY_HITTERS + (1 << 16):
         raise too_many_heavy_hitters()
 
@@ -231,7 +232,7 @@ def _check_names(fields: Any, names: tuple[str, ...]) -> None:
 
 
 def is_unicode(text: object) -> bool:
-    """Whether it is a text that can be written as UTF-8: a lone surrogate can not."""
+    """Whether it is a text that can be written as UTF-8, without a lone surrogate."""
     if not isinstance(text, str):
         return False
     try:
@@ -273,7 +274,7 @@ def _number(value: Any, name: str) -> float:
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ReportFileError("a JSON object names a field twice.")
+        raise ReportFileError("a JSON object has a field twice.")
     return fields
 
 

@@ -1,13 +1,13 @@
-"""Where a run that goes on puts its reports: `ReportFolder`, one file per window, or `ReportTopic`, a topic of Kafka.
+"""Sinks for the reports of a stream: `ReportFolder`, one file per window, or `ReportTopic`, a Kafka topic.
 
-The first answer for a window of a run is kept for ever. Given again, as after the death of a worker, it changes
-nothing; another answer for the same window would be a second release that nobody accounted for: it raises StreamError
-and is written nowhere (docs/guarantee.md, section 6).
+The first answer for a window of a run is kept forever. The same answer again, as after the death of a worker, changes
+nothing. Another answer for the same window would be a second release that is not accounted for: it raises StreamError
+and is not written (docs/guarantee.md, section 6).
 
     `report_writer`       what a sink and its writer are
     `report_folder`       files that appear whole, and are never replaced
     `topic_records`       a report as one record, JSON or Avro
-    `report_topic`        transactions, so that a worker that was given up can write no more
+    `report_topic`        transactions, so that a worker that was replaced can write no more
 
 Knows no Beam.
 """

@@ -1,12 +1,12 @@
-"""Reports as a folder: a report file per window with heavy items, which appears whole and is never replaced.
+"""Reports as a folder: one report file per window with heavy items, which appears whole and is never replaced.
 
-A file is written under a hidden name, brought to the disk, and linked to its own name, which fails where that name is
-taken: so of two workers one comes first, and a reader sees all of a file or none. A worker that dies leaves at most a
+A file is written under a hidden name, synced to the disk, and linked to its own name. The link fails if that name is
+taken: so one of two workers is first, and a reader sees a whole file or none. A worker that dies leaves at most a
 hidden file, which `open` removes when it is old.
 
     header.json                              the run, and the format of the reports
-    2017-10-01T030000Z-1f0c2a9b.jsonl        a window, by its start; behind it a digest of the name of the stream
-    ended.json                               the run is over
+    2017-10-01T030000Z-1f0c2a9b.jsonl        a window, by its start and a digest of the name of the stream
+    ended.json                               the run has ended
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _MAX_FIELDS_BYTES = MAX_HEADER_BYTES + 64
 class ReportFolder:
     """A folder that all workers see under one path, on a file system with hard links.
 
-    path: made where it is missing; holds one run of one stream.
+    path: created if it is missing; holds one run of one stream.
     file_format: ``jsonl`` or ``avro``.
     """
 
@@ -74,7 +74,7 @@ class ReportFolder:
         object.__setattr__(self, "path", os.fspath(self.path))
 
     def open(self, header: ReportHeader) -> ReportFolderWriter:
-        """Begins the run, or goes on with it. Raises StreamError where the folder holds another run, or other files."""
+        """Starts the run, or continues it. Raises StreamError if the folder holds another run, or other files."""
         folder = pathlib.Path(self.path)
         with _folder_errors(folder):
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -87,13 +87,13 @@ class ReportFolder:
         check_same_run(f"the folder {self.path!r}", found, header)
         if file_format != self.file_format:
             raise StreamError(
-                f"the folder {self.path!r} holds {file_format} files, not {self.file_format}: keep to it."
+                f"the folder {self.path!r} holds {file_format} files, not {self.file_format}. Use the same format."
             )
-        # Its own header goes into all files: the sentence of the guarantee may be worded anew in a later release.
+        # The header of the folder goes into all files: a later release may word the guarantee in another way.
         return ReportFolderWriter(folder, found, file_format)
 
     def read(self, run_id: str | None = None) -> StreamContents:
-        """What the folder holds. Raises StreamError if that is another run than ``run_id``, or damaged."""
+        """The content of the folder. Raises StreamError if it is another run than ``run_id``, or damaged."""
         folder = pathlib.Path(self.path)
         with _folder_errors(folder):
             if not (folder / _HEADER).exists():
@@ -114,7 +114,7 @@ class ReportFolder:
 
 
 def read_report_folder(path: str | os.PathLike[str]) -> tuple[ReportHeader, list[WindowReport], RunEnded | None]:
-    """The run of a folder, whichever it is. Raises StreamError where there is none."""
+    """The run of a folder, whichever it is. Raises StreamError if there is none."""
     header, reports, ended = ReportFolder(os.fspath(path)).read()
     if header is None:
         raise StreamError(f"{os.fspath(path)!r} holds no reports of a stream: it has no {_HEADER}. Check the path.")
@@ -135,7 +135,7 @@ class ReportFolderWriter:
         content = report_file_bytes(self._header, [report], file_format=FILE_FORMATS[self._file_format])
         path = self._folder / _window_name(report, self._file_format)
         with _folder_errors(self._folder):
-            # Other bytes can be the same report: packed by another release of a library.
+            # Other bytes can be the same report, encoded by another release of a library.
             if _put_first(path, content) != content and [_read_window(path, self._header)] != [checked_report(report)]:
                 raise second_answer(f"the folder {str(self._folder)!r}", report_key(report))
         return report_key(report)
@@ -154,7 +154,7 @@ class ReportFolderWriter:
 
 
 def _put_first(path: pathlib.Path, content: bytes) -> bytes:
-    """Makes the file unless there is one. Returns what it holds now; that, and its name, are on the disk."""
+    """Makes the file unless it exists. Returns its content; the content and the name are then on the disk."""
     if not path.exists():
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         try:
@@ -183,14 +183,14 @@ def _read_window(path: pathlib.Path, header: ReportHeader) -> WindowReport:
     held = list(reports)
     is_own = found == header and len(held) == 1 and held[0].stream == header.stream
     if not is_own or path.name != _window_name(held[0], path.suffix[1:]):
-        raise ReportFileError(f"{str(path)!r} is no window of this run. Move it away.")
+        raise ReportFileError(f"{str(path)!r} is not a window of this run. Move it away.")
     return held[0]
 
 
 def _read_header(folder: pathlib.Path) -> tuple[ReportHeader, str]:
     fields = _read_fields(folder / _HEADER, {"header", "file_format"})
-    if fields["file_format"] not in tuple(FILE_FORMATS):  # which takes a list or an object as well
-        raise ReportFileError(f"{str(folder / _HEADER)!r} names no format of its files.")
+    if fields["file_format"] not in tuple(FILE_FORMATS):  # the field may be a list or an object, without a hash
+        raise ReportFileError(f"{str(folder / _HEADER)!r} does not name the format of its files.")
     return ReportHeader.from_fields(fields["header"]), fields["file_format"]
 
 
@@ -215,20 +215,20 @@ def _line(fields: dict[str, Any]) -> bytes:
 def _check_run_id(folder: pathlib.Path, header: ReportHeader, run_id: str | None) -> None:
     if run_id is not None and header.run_id != run_id:
         raise StreamError(
-            f"the folder {str(folder)!r} belongs to another run: its run_id is {header.run_id!r}, that of this run"
+            f"the folder {str(folder)!r} belongs to another run: its run_id is {header.run_id!r}, and this run has"
             f" {run_id!r}. Name another folder."
         )
 
 
 def _check_empty(folder: pathlib.Path) -> None:
-    """Raises StreamError if others keep files here. A header that another worker has written by now is none."""
+    """Raises StreamError if the folder has other files. A header that another worker has just written is not one."""
     names = set(os.listdir(folder))
     if _HEADER not in names and any(not _TEMPORARY.fullmatch(name) for name in names):
         raise StreamError(f"the folder {str(folder)!r} holds other files. Name a new or an empty folder.")
 
 
 def _remove_stale(folder: pathlib.Path) -> None:
-    """Removes what workers left that died while they wrote."""
+    """Removes files of workers that died while they wrote."""
     for name in os.listdir(folder):
         if _TEMPORARY.fullmatch(name):
             with contextlib.suppress(FileNotFoundError):
@@ -238,13 +238,13 @@ def _remove_stale(folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _folder_errors(folder: pathlib.Path) -> Iterator[None]:
-    """Turns what goes wrong with files into a StreamError of one line."""
+    """Turns errors of files into a StreamError of one line."""
     try:
         yield
     except ReportFileError as error:
         raise StreamError(f"the folder {str(folder)!r} cannot be used: {error}") from error
     except OSError as error:
         raise StreamError(
-            f"the folder {str(folder)!r} cannot be used: {error.strerror}. It must be one that all workers can write,"
-            " on a file system with hard links and free space."
+            f"the folder {str(folder)!r} cannot be used: {error.strerror}. All workers must be able to write to"
+            " it, and its file system must have hard links and free space."
         ) from error

@@ -1,8 +1,8 @@
-"""Reports as a topic of Kafka: one record per window with heavy items, written by transactions.
+"""Reports as a Kafka topic: one record per window with heavy items, written in transactions.
 
-Opening a run's writer makes Kafka refuse every earlier writer of the same run, for good, and give up what that had not
-committed. Then the topic is read to its end, so that the writer knows all that was answered before it answers anew. So
-of two workers that believe they own the run, only the one that opened later can write, and it contradicts nothing.
+When a writer of a run is opened, Kafka from then on refuses all earlier writers of the same run, and drops what they
+had not committed. Then the topic is read to its end, so the writer knows all earlier answers before it writes. If two
+workers both believe that they own the run, only the one that opened later can write, and it contradicts no answer.
 
 All records of a run are in one partition, in order: header, reports, end. Read them with
 ``isolation.level=read_committed``. The key of a record is ``RUN|STREAM|START``, so compaction keeps every report.
@@ -44,8 +44,8 @@ from dp_transforms.report_streams.report_writer import (
 )
 from dp_transforms.report_streams.topic_records import RECORD_FORMATS, TopicRecord, decode_record, encode_record
 
-RUN_ID_FIELD = "shh.run_id"  # of the headers of a record: whose it is, without decoding it
-_TRANSACTION_SECONDS = 60  # a transaction that nobody ends is given up by Kafka after this time
+RUN_ID_FIELD = "shh.run_id"  # a header of each record: shows its run without decoding the record
+_TRANSACTION_SECONDS = 60  # Kafka aborts a transaction that nobody ends after this time
 _WAIT_SECONDS = 120.0  # longer than any transaction of a dead worker
 _CONSUME = 1000
 _SHARED = {"allow.auto.create.topics": False}
@@ -57,12 +57,12 @@ _PRODUCER = {
     "message.max.bytes": 1_000_000_000,  # the client's most: the broker decides, after compression
 }
 _CONSUMER = {
-    "group.id": "shh",  # the client wants one; nothing is stored under it
+    "group.id": "shh",  # the client requires one; nothing is stored under it
     "enable.auto.commit": False,
     "auto.offset.reset": "earliest",
     "isolation.level": "read_committed",
     "enable.partition.eof": True,
-    "fetch.wait.max.ms": 20,  # it reads to the end and is closed: a broker need not wait for more to come
+    "fetch.wait.max.ms": 20,  # it reads to the end and is closed, so a broker need not wait for more records
     "check.crcs": True,
     "receive.message.max.bytes": 2**31 - 1,  # what could be written can be read
 }
@@ -70,7 +70,7 @@ _CONSUMER = {
 
 @dataclasses.dataclass(frozen=True)
 class ReportTopic:
-    """A topic, which must exist; several runs and streams can share it.
+    """A topic, which must exist. Several runs and streams can share it.
 
     bootstrap_servers: host:port, several with commas.
     record_format: ``json`` or ``avro``. A run may change it when it goes on.
@@ -94,12 +94,13 @@ class ReportTopic:
         object.__setattr__(self, "client_config", check_client_config(self.client_config, reserved))
 
     def open(self, header: ReportHeader) -> ReportTopicWriter:
-        """Begins the run, or goes on with it, and shuts out its earlier writers. Raises StreamError."""
+        """Starts the run, or continues it, and shuts out its earlier writers. Raises StreamError."""
         header.to_json()
         with _kafka_errors(self.topic):
             producer = self._client("Producer", {**_PRODUCER, "transactional.id": _transactional_id(header)})
-            self._partitions(producer)  # a broker that does not answer is told apart from one that refuses
-            producer.init_transactions(_WAIT_SECONDS)  # before reading: what was open is settled from here on
+            # First, so that an error distinguishes a broker that does not answer from one that refuses.
+            self._partitions(producer)
+            producer.init_transactions(_WAIT_SECONDS)  # before reading: this settles all open transactions of the run
             held = _TopicRun(header.run_id, header.stream)
             partitions = self._read(held, to_last_record=True)
         if held.header is not None:
@@ -108,7 +109,7 @@ class ReportTopic:
         return ReportTopicWriter(producer, self, header, held, partition)
 
     def read(self, run_id: str) -> StreamContents:
-        """What is committed of this run, in order; records of others in the topic are passed over."""
+        """What is committed of this run, in order. Records of other runs in the topic are skipped."""
         held = _TopicRun(run_id, keep=True)
         with _kafka_errors(self.topic):
             self._read(held, to_last_record=False)
@@ -120,7 +121,7 @@ class ReportTopic:
     def _read(self, held: _TopicRun, *, to_last_record: bool) -> int:
         """Takes the committed records of the topic; returns the number of its partitions.
 
-        to_last_record: waits for transactions of others that are still open, behind which readers do not see.
+        to_last_record: waits until open transactions of others have ended, because readers do not see past them.
         """
         kafka = import_confluent_kafka()
         with contextlib.closing(self._client("Consumer", _CONSUMER)) as consumer:
@@ -132,7 +133,7 @@ class ReportTopic:
             while ends:
                 if time.monotonic() > deadline:
                     raise StreamError(
-                        f"the topic {self.topic!r} could not be read to its end in {_WAIT_SECONDS:.0f} s: the broker is"
+                        f"the topic {self.topic!r} could not be read to its end in {_WAIT_SECONDS:.0f} s. The broker is"
                         " slow, or another producer holds a transaction open. Try again later."
                     )
                 for message in consumer.consume(_CONSUME, timeout=0.1):
@@ -145,9 +146,9 @@ class ReportTopic:
         return partitions
 
     def _last_offsets(self, places: Sequence[Any]) -> dict[int, int]:
-        """By partition, where the next record of anybody goes."""
+        """The offset of the next record, of any writer, by partition."""
         admin = importlib.import_module("confluent_kafka.admin")
-        client = self._client("admin.AdminClient", {})  # kept until its answers are there: they would never come
+        client = self._client("admin.AdminClient", {})  # kept until its answers are there: without it they never come
         found = client.list_offsets(
             dict.fromkeys(places, admin.OffsetSpec.latest()),
             isolation_level=import_confluent_kafka().IsolationLevel.READ_UNCOMMITTED,
@@ -214,7 +215,7 @@ class ReportTopicWriter:
         return key
 
     def commit(self) -> None:
-        """Raises StreamError, after which it is open whether the records were written: open the sink again to see."""
+        """Raises StreamError; then nobody knows whether the records were written. Open the sink again to find out."""
         if self._in_transaction:
             with self._errors():
                 self._producer.commit_transaction(_WAIT_SECONDS)
@@ -244,11 +245,12 @@ class ReportTopicWriter:
                         headers={RUN_ID_FIELD: self._run.run_id.encode()},
                     )
                     return
-                except BufferError:  # more than the client holds back: wait until some are sent
+                except BufferError:  # the buffer of the client is full: wait until some records are sent
                     self._producer.poll(0.1)
                 except kafka.KafkaException as error:
-                    if error.args[0].code() == kafka.KafkaError._STATE:  # the transaction has failed: only its end
-                        self._producer.commit_transaction(_WAIT_SECONDS)  # says why, and nothing is committed
+                    if error.args[0].code() == kafka.KafkaError._STATE:
+                        # The transaction has failed. To commit it raises the cause, and commits nothing.
+                        self._producer.commit_transaction(_WAIT_SECONDS)
                     raise
 
     def _errors(self) -> contextlib.AbstractContextManager[None]:
@@ -258,7 +260,7 @@ class ReportTopicWriter:
 class _TopicRun:
     """What a topic holds of one run.
 
-    stream: pass over other streams of the run; None for any. keep: the reports too, not only what they are known by.
+    stream: skip other streams of the run; None: take all. keep: keep the reports too, not only their digests.
     """
 
     def __init__(self, run_id: str, stream: str | None = None, *, keep: bool = False) -> None:
@@ -272,7 +274,7 @@ class _TopicRun:
         self.partition: int | None = None
 
     def take(self, message: Any) -> None:
-        """Raises ReportFileError for a record under the name of this run that is none."""
+        """Raises ReportFileError for a record with the name of this run that does not belong to it."""
         if dict(message.headers() or []).get(RUN_ID_FIELD) != self._run_id.encode():
             return
         run_id, record = decode_record(message.value() or b"")
@@ -300,7 +302,7 @@ class _TopicRun:
 
 
 def _answer(report: WindowReport) -> bytes:
-    """A digest of all that a report says, in whatever format it is sent."""
+    """A digest of the whole content of a report, whatever its format."""
     return hashlib.sha256(encode_report(report).encode()).digest()
 
 
@@ -314,14 +316,14 @@ def _partition(header: ReportHeader, partitions: int) -> int:
 
 
 def _digest(header: ReportHeader) -> str:
-    """Of run and stream. The length of the one keeps it apart from the other."""
+    """Of run id and stream. The length separates the one from the other."""
     run_id = header.run_id.encode()
     return hashlib.sha256(b"%d|%s|%s" % (len(run_id), run_id, header.stream.encode())).hexdigest()
 
 
 @contextlib.contextmanager
 def _kafka_errors(topic: str) -> Iterator[None]:
-    """Turns what goes wrong with Kafka into a StreamError of one line, which holds nothing of a record."""
+    """Turns errors of Kafka into a StreamError of one line, which contains nothing of a record."""
     kafka = import_confluent_kafka()
     try:
         yield
@@ -331,11 +333,11 @@ def _kafka_errors(topic: str) -> Iterator[None]:
         code = error.args[0]
         if code.code() in (kafka.KafkaError._FENCED, kafka.KafkaError.PRODUCER_FENCED):
             raise StreamError(
-                f"the topic {topic!r}: another worker has taken over this run; this one has written nothing more."
+                f"the topic {topic!r}: another worker has taken over this run. This worker wrote nothing more."
             ) from error
         if code.code() == kafka.KafkaError.MSG_SIZE_TOO_LARGE:
             raise StreamError(
-                f"the topic {topic!r} takes no record as large as a report of this run, which was not written: raise"
-                " its max.message.bytes (docs/deploy.md), and the run can go on."
+                f"the topic {topic!r} does not take a record as large as a report of this run, which was not"
+                " written. Raise its max.message.bytes (docs/deploy.md); then the run can go on."
             ) from error
         raise StreamError(f"the topic {topic!r} cannot be used ({error_name(error)}). Check the brokers.") from error

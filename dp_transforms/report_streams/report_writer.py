@@ -1,4 +1,4 @@
-"""What a sink and its writer are, and the errors that all of them share."""
+"""What a sink and its writer are, and the errors that all sinks share."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from dp_transforms.report_files import ReportFileError, ReportHeader
 from dp_transforms.report_files.records import is_unicode
 from dp_transforms.window_schedule import format_utc
 
-# What a sink gives back: None where the run has not begun, or has not ended.
+# Header, reports and end of a run, as a sink returns them. None: the run has not started, or has not ended.
 StreamContents: TypeAlias = "tuple[ReportHeader | None, list[WindowReport], RunEnded | None]"
 
 
 class ReportWriter(Protocol):
     """A sink that is open for one run, in one process.
 
-    After an error it is of no more use: close it, and open the sink again.
+    After an error it cannot be used any longer: close it, and open the sink again.
     """
 
     def write(self, report: WindowReport) -> str:
-        """Keeps the report unless the same one is there. Returns its key. Raises StreamError for a second answer."""
+        """Writes the report unless it is already there. Returns its key. Raises StreamError for a second answer."""
         ...
 
     def end(self, ended: RunEnded) -> str:
-        """Says that no window follows. Returns the key."""
+        """Writes that the run has ended. Returns the key."""
         ...
 
     def commit(self) -> None:
-        """Returns when all that was written can be read, and outlives this process."""
+        """Returns when everything written can be read and is durable."""
         ...
 
     def close(self) -> None:
-        """Gives up what was not committed. May be called again."""
+        """Drops what was not committed. May be called again."""
         ...
 
 
@@ -42,8 +42,8 @@ class ReportSink(Protocol):
     """Names a sink; small, and can be pickled into a job graph."""
 
     def open(self, header: ReportHeader) -> ReportWriter:
-        """Begins the run of the header, or goes on with it. Raises StreamError, and writes nothing, where the sink
-        belongs to another run, or to the same one with another plan."""
+        """Starts the run of the header, or continues it. Raises StreamError, and writes nothing, if the sink belongs to
+        another run, or to the same run with another plan."""
         ...
 
     def read(self, run_id: str) -> StreamContents:
@@ -56,31 +56,31 @@ class ReportSink(Protocol):
 
 
 def report_key(report: WindowReport) -> str:
-    """Stream and window: what a report of a run is known by."""
+    """Stream and window, which identify a report of a run."""
     return f"{report.stream}|{format_utc(report.window_start)}"
 
 
 def end_key(stream: str) -> str:
-    """No window starts at this time, so it is the key of no report."""
+    """The key of the end of a run. It is not a time, so no report has it."""
     return f"{stream}|end"
 
 
 def check_stream(stream: str, header: ReportHeader) -> None:
     if stream != header.stream:
-        raise StreamError("a report belongs to another stream than the sink: each stream needs a sink of its own.")
+        raise StreamError("the report and the sink belong to different streams. Give each stream a sink of its own.")
 
 
 def second_answer(place: str, key: str) -> StreamError:
     """key: stream and window, both public."""
     return StreamError(
-        f"{place}: the window {key!r} was answered before with another answer; nothing was written. Two runs share the"
-        " run id, or the noise key or the log has changed: start a new run, with a budget of its own."
+        f"{place}: the window {key!r} already has another answer; nothing was written. Two runs share the run id, or"
+        " the noise key or the log has changed. Start a new run, with a budget of its own."
     )
 
 
 def second_end(place: str) -> StreamError:
     return StreamError(
-        f"{place}: the run was ended before, after another number of windows; nothing was written. Start a new run."
+        f"{place}: the run has already ended, after another number of windows; nothing was written. Start a new run."
     )
 
 
@@ -90,12 +90,12 @@ def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> Non
         here, given = getattr(found, name), getattr(header, name)
         if here != given:
             raise StreamError(
-                f"{place} belongs to another run: its {name} is {here!r}, that of this run {given!r}. Name another"
-                " place, or give this run the same one to go on with it."
+                f"{place} belongs to another run: its {name} is {here!r}, and this run has {given!r}. Name another"
+                " place, or give this run the same one to continue it."
             )
     if found.plan != header.plan:
         raise StreamError(
-            f"{place} belongs to run {header.run_id!r} with another plan: a run keeps its plan to the end. Start a new"
+            f"{place} belongs to run {header.run_id!r} with another plan. A run keeps its plan to the end: start a new"
             " run, with a new run id and another place."
         )
 

@@ -1,4 +1,4 @@
-"""The records of a topic of reports: first a header, then a report per window with heavy items, at last the end.
+"""The records of a topic of reports: a header, then one report per window with heavy items, then the end.
 
 As JSON each is an object: ``{"run_id", "header"}``, the fields of a report beside ``run_id``, or
 ``{"run_id", "ended"}``. As Avro each is a single object: the bytes C3 01, the CRC-64-AVRO fingerprint of its schema,
@@ -60,7 +60,7 @@ _HEADER, _REPORT, _ENDED = range(3)
 
 
 def encode_record(record: TopicRecord, run_id: str, record_format: str) -> bytes:
-    """The value of a record. The same record always gives the same bytes. Raises ReportFileError."""
+    """The value of a record. The same record always has the same bytes. Raises ReportFileError."""
     if record_format == "avro":
         return _encode_avro(record, run_id)
     if isinstance(record, ReportHeader):
@@ -71,7 +71,7 @@ def encode_record(record: TopicRecord, run_id: str, record_format: str) -> bytes
 
 
 def decode_record(value: bytes) -> tuple[str, TopicRecord]:
-    """The run id and the record, in either format. Raises ReportFileError, which cites nothing of it."""
+    """The run id and the record, in either format. Raises ReportFileError, which contains nothing of the record."""
     if value.startswith(_SINGLE_OBJECT):
         return _decode_avro(value)
     fields = parse_json(value)
@@ -103,7 +103,7 @@ def _decode_avro(value: bytes) -> tuple[str, TopicRecord]:
     fingerprint = stream.read(_FINGERPRINT_BYTES)
     index = next((index for index, (known, _) in enumerate(_schemas()) if known == fingerprint), None)
     if index is None:
-        raise ReportFileError("the fingerprint of a record is of none of the schemas of reports.")
+        raise ReportFileError("the fingerprint of a record belongs to no schema of reports.")
     try:
         if index == _REPORT:
             run_id: Any = fastavro.schemaless_reader(stream, "string", None)
@@ -113,7 +113,7 @@ def _decode_avro(value: bytes) -> tuple[str, TopicRecord]:
     except ReportFileError:
         raise
     except (EOFError, IndexError, ValueError, OverflowError, MemoryError) as error:
-        raise ReportFileError("a record is no Avro datum of its schema.") from error
+        raise ReportFileError("a record is not an Avro datum of its schema.") from error
     if stream.tell() != len(value):
         raise ReportFileError("a record holds more than its Avro datum.")
     if index == _REPORT:
@@ -128,7 +128,7 @@ def _schemas() -> list[tuple[bytes, Any]]:
     found = []
     for schema in TOPIC_AVRO_SCHEMAS:
         canonical = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(schema))
-        # fastavro gives the bytes in the order in which they are sent: the lowest first.
+        # fastavro returns the bytes in the order in which they are sent: the lowest first.
         fingerprint = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
         found.append((fingerprint, fastavro.parse_schema(without_logical_types(schema))))
     return found

@@ -278,9 +278,9 @@ def test_global_windows_are_no_declared_windows():
 @pytest.mark.parametrize(
     ("element_type", "arguments", "message"),
     [
-        (Visit, {}, "user='user' is no field of the input; it has reader, article"),
-        (Visit, {"user": "reader"}, "item='item' is no field"),
-        (Visit, {"user": "reader", "item": "Article"}, "item='Article' is no field"),
+        (Visit, {}, "user='user' is not a field of the input, which has reader, article"),
+        (Visit, {"user": "reader"}, "item='item' is not a field"),
+        (Visit, {"user": "reader", "item": "Article"}, "item='Article' is not a field"),
         (dict, {}, "must have a schema, or be pairs"),
         (str, {}, "must have a schema, or be pairs"),
         (tuple[str, str, str], {}, "must have a schema, or be pairs"),

@@ -19,11 +19,11 @@ USER, ITEM = _named_or_pair("user", 0), _named_or_pair("item", 1)
 
 def collected(*elements):
     """The batch and the rejected events of one bundle of elements whose type was lost."""
-    stage = CollectEventsDoFn(USER, ITEM)
-    stage.start_bundle()
+    do_fn = CollectEventsDoFn(USER, ITEM)
+    do_fn.start_bundle()
     for element in elements:
-        assert list(stage.process(element, Timestamp(2))) == []
-    batch, *rejected = stage.finish_bundle()
+        assert list(do_fn.process(element, Timestamp(2))) == []
+    batch, *rejected = do_fn.finish_bundle()
     return batch.value, [output.value.value for output in rejected]
 
 
@@ -56,11 +56,11 @@ def test_elements_whose_type_was_lost_are_still_read_by_name(element):
 
 
 def test_a_batch_whose_type_was_lost_is_still_a_batch():
-    stage = CollectEventsDoFn(USER, ITEM)
-    stage.start_bundle()
+    do_fn = CollectEventsDoFn(USER, ITEM)
+    do_fn.start_bundle()
     batch = batch_of([("u", "i", 7)])
-    assert list(stage.process(batch, Timestamp(2))) == [batch]
-    assert list(stage.finish_bundle()) == []
+    assert list(do_fn.process(batch, Timestamp(2))) == [batch]
+    assert list(do_fn.finish_bundle()) == []
 
 
 def test_long_ids_are_rejected():

@@ -57,17 +57,17 @@ class Monitor:
 
 
 def candidates_of(plan, log):
-    """What the stages before hand to the monitor: ``(slab, shard, blob)``, in order."""
-    stages = [
+    """What the steps before hand to the monitor: ``(slab, shard, blob)``, in order."""
+    steps = [
         PackPairsDoFn(settings_of(plan), HeldSecret(), Sharding(1, SHARDS), stamp=False),
         BoundContributionsDoFn(settings_of(plan), HeldSecret(), Sharding(1, SHARDS)),
         FindCandidatesDoFn(settings_of(plan), HeldSecret()),
     ]
-    for stage in stages:
-        stage.setup()
-    grouped = grouped_by_key(stages[0].process(batch_of(log)))
-    grouped = grouped_by_key(out for group in grouped for out in stages[1].process(group, ON_TIME))
-    return sorted(candidates for group in grouped for _, candidates in stages[2].process(group, ON_TIME))
+    for do_fn in steps:
+        do_fn.setup()
+    grouped = grouped_by_key(steps[0].process(batch_of(log)))
+    grouped = grouped_by_key(out for group in grouped for out in steps[1].process(group, ON_TIME))
+    return sorted(candidates for group in grouped for _, candidates in steps[2].process(group, ON_TIME))
 
 
 def grouped_by_key(pairs):
@@ -193,15 +193,15 @@ def test_budgets_are_compacted_and_lose_nothing(plan):
     assert sum(after < before for before, after in itertools.pairwise(cells)) == 2
 
 
-@pytest.mark.parametrize("stage", [BoundContributionsDoFn, FindCandidatesDoFn])
-def test_only_the_first_pane_of_a_grouping_counts(plan, counts, stage):
+@pytest.mark.parametrize("do_fn_type", [BoundContributionsDoFn, FindCandidatesDoFn])
+def test_only_the_first_pane_of_a_grouping_counts(plan, counts, do_fn_type):
     """A second pane would be a second contribution of its users, or a second test of its items."""
     packed = PackPairsDoFn(settings_of(plan), HeldSecret(), Sharding(1, SHARDS), stamp=False)
     bound = BoundContributionsDoFn(settings_of(plan), HeldSecret(), Sharding(1, SHARDS))
     packed.setup()
     bound.setup()
     groups = grouped_by_key(packed.process(batch_of(log_of(3))))
-    if stage is FindCandidatesDoFn:
+    if do_fn_type is FindCandidatesDoFn:
         groups = grouped_by_key(out for group in groups for out in bound.process(group, ON_TIME))
         do_fn = FindCandidatesDoFn(settings_of(plan), HeldSecret())
         do_fn.setup()

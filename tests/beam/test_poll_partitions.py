@@ -146,7 +146,7 @@ def test_a_stop_file_that_cannot_be_looked_for_ends_the_run(tmp_path):
     (tmp_path / "file").touch()
     arrivals = [Arrival(("u", "news", START * MICROS), START * MICROS)]
     loop = Loop(MemoryStream.of([arrivals], 10), stop_file=str(tmp_path / "file" / "stop"), confirm=False)
-    with pytest.raises(StreamError, match="stop file cannot be looked for"):
+    with pytest.raises(StreamError, match="cannot be known whether the stop file is there"):
         loop.fire()
 
 

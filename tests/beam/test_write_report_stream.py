@@ -97,7 +97,7 @@ def test_a_stream_without_reports_ends_and_one_without_an_end_does_not(sink, tmp
 def test_a_second_answer_fails_the_run_and_is_written_nowhere(sink):
     write(sink, ended=())
     before = contents(sink.path)
-    with pytest.raises(Exception, match="was answered before with another answer") as caught:
+    with pytest.raises(Exception, match="already has another answer") as caught:
         write(sink, [report(0, "secret label")])
     assert "secret label" not in str(caught.value)
     assert contents(sink.path) == before
@@ -163,7 +163,7 @@ def test_one_writer_writes_all_and_commits_before_a_bundle_ends(sink, log):
 def test_a_writer_that_failed_is_closed_and_commits_nothing(sink, log):
     with pytest.raises(Exception, match="the disk is gone"):
         write(SlowSink(sink, KEYS[2]), ended=())
-    # That it is closed before the next bundle, and not with its worker: tests/beam/test_report_writers.py.
+    # That it is closed before the next bundle, and not with its worker: tests/beam/test_write_report_stream_writers.py.
     assert log == ["open", "write", "write", "write", "close"]
     assert sink.read("run-1") == (HEADER, REPORTS[:3], None)
 

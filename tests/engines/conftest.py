@@ -23,15 +23,15 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Two groups, which may run in two processes, each with a broker of its own; only one of them has the cluster.
+    """Two groups, which may run in two processes: what shares the broker and the cluster of a session, and all others.
 
-    More at once would need more memory than 24 GB, and clusters that wait for each other's processors.
+    More groups would start more clusters at once than 24 GB and 2 cores are enough for.
     """
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             if item.path.parent == pathlib.Path(__file__).parent:
-                uses_cluster = "cluster" in getattr(item, "fixturenames", ())
-                item.add_marker(pytest.mark.xdist_group("cluster" if uses_cluster else "engines"))
+                shares = {"kafka", "cluster"} & set(getattr(item, "fixturenames", ()))
+                item.add_marker(pytest.mark.xdist_group("shared engines" if shares else "own engines"))
 
 
 def _skip_without(*names: str) -> None:

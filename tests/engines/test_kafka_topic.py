@@ -223,7 +223,7 @@ def test_what_is_gone_is_never_passed_over(server: KafkaServer) -> None:
     with pytest.raises(StreamError, match="deleted:0 ends before the offset 101"):
         _read_to_the_end(_reader(server, "deleted"), '{"next_offset": 101}')
     for position in ("", "[]", '{"next_offset": -1}', '{"next_offset": "0"}'):
-        with pytest.raises(StreamError, match="not one of a Kafka topic"):
+        with pytest.raises(StreamError, match="not a position in a Kafka topic"):
             reader.poll(position, max_records=1, max_seconds=0)
 
 
@@ -267,7 +267,7 @@ def test_no_broker_no_topic_and_settings_without_sense(
         _topic(server, "t", client_config={"isolation.level": "read_uncommitted"})
     path = tmp_path / "client.properties"
     for text, problem in (
-        (f"# mine\nsasl.password = {SECRET}\n\n{SECRET}\n", "line 4 is no setting"),
+        (f"# mine\nsasl.password = {SECRET}\n\n{SECRET}\n", "line 4 is not a setting"),
         ("enable.partition.eof=false", r"enable\.partition\.eof are set by the command"),
     ):
         path.write_text(text)

@@ -176,11 +176,11 @@ def test_a_second_answer_and_another_run_under_the_name_are_refused_and_written_
     eventually(lambda: sink.ended("run-1"), ENDED)
     before = records(sink, "read_uncommitted")
     writer = sink.open(header())
-    with pytest.raises(StreamError, match="T05:00:00Z' was answered before with another answer"):
+    with pytest.raises(StreamError, match="T05:00:00Z' already has another answer"):
         writer.write(report(2, HeavyHitter("secret", None, -3)))
-    with pytest.raises(StreamError, match="ended before"):
+    with pytest.raises(StreamError, match="has already ended"):
         writer.end(ENDED._replace(windows=47))
-    with pytest.raises(StreamError, match="another stream"):
+    with pytest.raises(StreamError, match="different streams"):
         writer.write(report(3, stream="olds"))
     writer.commit()
     writer.close()

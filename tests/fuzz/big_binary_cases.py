@@ -20,11 +20,12 @@ from tests.helpers.report_samples import HEADER
 # Avro
 
 
-def _avro(
-    blocks: list[tuple[int, bytes]], codec: str = "deflate", schema: Any = None
-) -> Callable[[pathlib.Path], None]:
+Blocks = Callable[[], list[tuple[int, bytes]]]  # how many records and their bytes; made when a case is written
+
+
+def _avro(blocks: Blocks, codec: str = "deflate", schema: Any = None) -> Callable[[pathlib.Path], None]:
     text = schema if isinstance(schema, bytes) else json.dumps(schema or AVRO_KINDS[0][1]).encode()
-    return as_file(lambda: avro_container({"avro.schema": text, "avro.codec": codec.encode()}, blocks))
+    return as_file(lambda: avro_container({"avro.schema": text, "avro.codec": codec.encode()}, blocks()))
 
 
 def _bomb(codec: str, size: int) -> bytes:
@@ -60,48 +61,56 @@ def avro_cases() -> list[BigCase]:
     huge = [("array", _LIST), ("map", _MAP)]
     return [
         *(
-            BigCase(f"block of 1 GB, {codec}", *log, _avro([(1, _bomb(codec, 1024 * MB))], codec))
+            BigCase(f"block of 1 GB, {codec}", *log, _avro(lambda codec=codec: [(1, _bomb(codec, 1024 * MB))], codec))
             for codec in ("deflate", "zstandard")
         ),
-        BigCase("block of 1 GB, snappy", *log, _avro([(1, varint(1 << 30) + b"\0" * 100)], "snappy")),
-        BigCase("block that says 4 GB, snappy", *log, _avro([(1, varint(2**32 - 1) + b"\0" * 100)], "snappy")),
-        BigCase("a hundred blocks of 15 MB", *log, _avro([(1, PACK["deflate"](cell))] * 100), "accepted", 30),
-        BigCase("2^62 records", *log, _avro([(2**62, PACK["deflate"](record))])),
-        BigCase("minus 2^63 records", *log, _avro([(-(2**63), PACK["deflate"](record))])),
-        BigCase("text of 2^62 bytes", *log, _avro([(1, zigzag(2**62) + record)], "null")),
-        BigCase("text of minus 5 bytes", *log, _avro([(1, zigzag(-5) + record)], "null")),
+        BigCase("block of 1 GB, snappy", *log, _avro(lambda: [(1, varint(1 << 30) + b"\0" * 100)], "snappy")),
+        BigCase("block that says 4 GB, snappy", *log, _avro(lambda: [(1, varint(2**32 - 1) + b"\0" * 100)], "snappy")),
+        BigCase("a hundred blocks of 15 MB", *log, _avro(lambda: [(1, PACK["deflate"](cell))] * 100), "accepted", 30),
+        BigCase("2^62 records", *log, _avro(lambda: [(2**62, PACK["deflate"](record))])),
+        BigCase("minus 2^63 records", *log, _avro(lambda: [(-(2**63), PACK["deflate"](record))])),
+        BigCase("text of 2^62 bytes", *log, _avro(lambda: [(1, zigzag(2**62) + record)], "null")),
+        BigCase("text of minus 5 bytes", *log, _avro(lambda: [(1, zigzag(-5) + record)], "null")),
         *(
-            BigCase(f"{name} of 2^62 values", *log, _avro([(1, zigzag(2**62) + b"\0" * 64)], "null", _beside(field)))
+            BigCase(
+                f"{name} of 2^62 values", *log, _avro(lambda: [(1, zigzag(2**62) + b"\0" * 64)], "null", _beside(field))
+            )
             for name, field in huge
         ),
         *(
             BigCase(
                 f"{name} of minus 2^62 values",
                 *log,
-                _avro([(1, zigzag(-(2**62)) + zigzag(2**62) + b"\0" * 64)], "null", _beside(field)),
+                _avro(lambda: [(1, zigzag(-(2**62)) + zigzag(2**62) + b"\0" * 64)], "null", _beside(field)),
             )
             for name, field in huge
         ),
-        BigCase("array of 2^31 nulls", *log, _avro([(1, zigzag(2**31) + b"\0" + record)], "null", _beside(_NULLS))),
-        BigCase("16 MB of tiny records", *log, _avro([(4 * MB, bytes(12 * MB))], "null"), "accepted", 30),
-        BigCase("a record in itself", *log, _avro([(1, b"\2" * MB)], "null", _beside(_RECORD))),
-        BigCase("type nested 30,000 deep", *log, _avro([], "null", _nested_type(30_000))),
-        BigCase("schema nested a million deep", *log, _avro([(1, b"")], "null", b"[" * 10**6)),
-        BigCase("30,000 fields", *log, _avro([(1, b"\0")], "null", wide % names)),
-        BigCase("15,000 branches", *log, _avro([(1, b"\0")], "null", wide % unions.encode())),
-        BigCase("header of 2 MB", *log, _avro([], "null", b" " * (2 * MB))),
+        BigCase(
+            "array of 2^31 nulls", *log, _avro(lambda: [(1, zigzag(2**31) + b"\0" + record)], "null", _beside(_NULLS))
+        ),
+        BigCase("16 MB of tiny records", *log, _avro(lambda: [(4 * MB, bytes(12 * MB))], "null"), "accepted", 30),
+        BigCase("a record in itself", *log, _avro(lambda: [(1, b"\2" * MB)], "null", _beside(_RECORD))),
+        BigCase("type nested 30,000 deep", *log, _avro(lambda: [], "null", _nested_type(30_000))),
+        BigCase("schema nested a million deep", *log, _avro(lambda: [(1, b"")], "null", b"[" * 10**6)),
+        BigCase("30,000 fields", *log, _avro(lambda: [(1, b"\0")], "null", wide % names)),
+        BigCase("15,000 branches", *log, _avro(lambda: [(1, b"\0")], "null", wide % unions.encode())),
+        BigCase("header of 2 MB", *log, _avro(lambda: [], "null", b" " * (2 * MB))),
         BigCase("2^60 entries of metadata", *log, as_file(lambda: b"Obj\1" + zigzag(2**60) + b"\2a\2b" * 10**5)),
-        BigCase("100,000 empty blocks", *log, _avro([(0, b"")] * 100_000, "null"), "either", 30),
+        BigCase("100,000 empty blocks", *log, _avro(lambda: [(0, b"")] * 100_000, "null"), "either", 30),
         BigCase(
             "block of 1 GB",
             *report,
-            _report_avro([(1, _bomb("deflate", 1024 * MB))]),
+            _report_avro(lambda: [(1, _bomb("deflate", 1024 * MB))]),
         ),
-        BigCase("240 MB of heavy hitters", *report, _report_avro([(1, _hitters_packed(80 * 10**6))])),
-        BigCase("10 million heavy hitters", *report, _report_avro([(1, _hitters_packed(10**7))])),
-        BigCase("10 million blocks of a heavy hitter", *report, _report_avro([(1, _hitters_packed(6 * 10**6, 1))])),
-        BigCase("a million records", *report, _report_avro([(10**6, PACK["deflate"](_TINY_RECORD * 10**6))])),
-        BigCase("2^60 heavy hitters", *report, _report_avro([(1, PACK["deflate"](_hitters(2**60, bytes(99))))])),
+        BigCase("240 MB of heavy hitters", *report, _report_avro(lambda: [(1, _hitters_packed(80 * 10**6))])),
+        BigCase("10 million heavy hitters", *report, _report_avro(lambda: [(1, _hitters_packed(10**7))])),
+        BigCase(
+            "10 million blocks of a heavy hitter", *report, _report_avro(lambda: [(1, _hitters_packed(6 * 10**6, 1))])
+        ),
+        BigCase("a million records", *report, _report_avro(lambda: [(10**6, PACK["deflate"](_TINY_RECORD * 10**6))])),
+        BigCase(
+            "2^60 heavy hitters", *report, _report_avro(lambda: [(1, PACK["deflate"](_hitters(2**60, bytes(99))))])
+        ),
         BigCase("schema nested a million deep", "avro-schema", "text", "", as_file(lambda: _nested_type(10**6))),
         BigCase("30,000 fields", "avro-schema", "text", "", as_file(lambda: wide % names)),
         BigCase(
@@ -141,7 +150,7 @@ def _hitters_packed(count: int, block: int | None = None) -> bytes:
 _TINY_RECORD = b"\2s" + zigzag(0) + zigzag(10**9) + zigzag(1) + bytes(3) + b"\0" + bytes(24)
 
 
-def _report_avro(blocks: list[tuple[int, bytes]]) -> Callable[[pathlib.Path], None]:
+def _report_avro(blocks: Blocks) -> Callable[[pathlib.Path], None]:
     from dp_transforms.monitoring.window_report import WINDOW_REPORT_AVRO_SCHEMA
 
     metadata = {
@@ -149,7 +158,7 @@ def _report_avro(blocks: list[tuple[int, bytes]]) -> Callable[[pathlib.Path], No
         "avro.codec": b"deflate",
         "shh.header": HEADER.to_json().encode(),
     }
-    return as_file(lambda: avro_container(metadata, blocks))
+    return as_file(lambda: avro_container(metadata, blocks()))
 
 
 # Parquet

@@ -113,7 +113,7 @@ def _packed_samples() -> list[Sample]:
 
 
 def _read_packed(sample: Sample, data: bytes) -> Any:
-    """Unpacked and used, as a stage does."""
+    """Unpacked and used, as a DoFn does."""
     if sample.context == "budgets":
         budgets = UserBudgets([data, sample.data])
         return [budgets.to_cells(), len(budgets)]

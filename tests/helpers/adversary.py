@@ -57,7 +57,7 @@ def transcript_distribution(
     remember: bool = True,
     probe_of: type[WindowProbe] = WindowProbe,
 ) -> dict[Transcript, float]:
-    """Every transcript of these windows with its probability, exact but for the last digits of a float.
+    """Every transcript of these windows with its probability, exact except for the last digits of a float.
 
     remember: a window's outcomes are kept for equal states (the monitor holds no state of its own; a test compares).
     """

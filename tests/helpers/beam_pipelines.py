@@ -171,7 +171,7 @@ class LocalCounter:
 
     @classmethod
     def install(cls, monkeypatch: Any) -> Counter[str]:
-        """Makes every stage that is built from here on count locally. Returns the counts."""
+        """Makes every DoFn that is built from here on count locally. Returns the counts."""
         cls.counts.clear()
         for module in ("assign_windows", "bound_contributions", "collect_events", "find_candidates", "close_windows"):
             monkeypatch.setattr(f"dp_transforms.beam.{module}.operator_counter", cls)

@@ -22,7 +22,7 @@ from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNois
 
 Law = dict[Hashable, float]
 Draw = tuple[int, float | None]  # its number on a path, and its epsilon, or None for a uniform
-_END = 2**62  # stands for infinity
+_END = 2**62  # in the place of infinity
 
 
 def exact_law(run: Callable[[NoiseSource], Hashable], *, cut: float = 1e-14) -> Law:

@@ -1,7 +1,7 @@
 """The real monitor, driven by chosen uniforms: everything that it can publish, with exact probabilities.
 
-`ChosenKeys` stands in for `StreamKeys` and returns uniforms that select one outcome of the noise. All the rest is the
-real code: pass bit, inversion, conditioning, release rule, charging, exclusion, budgets. The probability of an outcome
+`ChosenKeys` replaces `StreamKeys` and returns uniforms that select one outcome of the noise. All the rest is the real
+code: pass bit, inversion, conditioning, release rule, charging, exclusion, budgets. The probability of an outcome
 is the number of 128-bit uniforms that lead to it; both ends of each such range are run, and all ranges of a window add
 up to 2^256 (a pass uniform and a noise uniform).
 """
@@ -152,7 +152,7 @@ def transcript_of(report: WindowReport | None, cap: int) -> Transcript:
     that is found stays one; and nothing is lost where the likelihood ratio is constant from there on."""
     if report is None:
         return ()
-    # The order depends on the counts, so it is made anew where these are merged.
+    # The order depends on the counts, so it is made again where these are merged.
     clipped = (hitter._replace(noisy_count=_clipped(hitter.noisy_count, cap)) for hitter in report.heavy_hitters)
     hitters = tuple(sorted(clipped, key=release_order))
     return (*report[:3], hitters, *report[4:])

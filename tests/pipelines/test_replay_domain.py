@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(
         log, *opened, "--domain-file", items, *output
     )
     items.write_text("\n".join(ITEMS[1:]))
-    assert "the domain (103 items) is not the one of the plan (104 items)" in refusal(
+    assert "the domain (103 items) is not the domain of the plan (104 items)" in refusal(
         log, *known, "--domain-file", items, *output
     )
     missing = tmp_path / "missing.txt"

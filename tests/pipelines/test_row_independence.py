@@ -190,7 +190,12 @@ def test_damage_and_wrong_quotes_publish_nothing(
     over_lines = ["--csv-line-ends-in-cells"]
     for name, content, options, words in (
         ("a.csv.gz", gzip.compress(text.encode()) + b"garbage", [], ["a.csv.gz: it is damaged"]),
-        ("b.csv", f'{text}x,"A,{TIME}\n'.encode(), over_lines, [f"b.csv: a quote opens in line {USERS + 2}"]),
+        (
+            "b.csv",
+            f'{text}x,"A,{TIME}\n'.encode(),
+            over_lines,
+            [f"b.csv: the quote that opens in line {USERS + 2} is not closed"],
+        ),
         ("c.csv", text.encode("utf-16"), [], ["c.csv: it is UTF-16 text"]),
         ("d.avro", _avro(folder / "scratch", [("u", "A")])[:-3], [], ["d.avro: it is damaged"]),
     ):
@@ -204,7 +209,7 @@ def test_damage_and_wrong_quotes_publish_nothing(
                 ["stream", "--folder", "logs", *PLAN, *KEY, *HISTORY, *options, "--output", f"out-{name}"], capsys
             )
             # Depending on whether its first rows were given in a poll of their own.
-            assert "Move it out of the folder" in err or "begin a new run" in err
+            assert "Move it out of the folder" in err or "start a new run" in err
             assert not any('"item"' in report.read_text() for report in (folder / f"out-{name}").rglob("*.json*"))
         assert code == 1, err
         for word in words:
@@ -232,8 +237,12 @@ def test_cells_with_line_ends_are_read_where_it_was_declared(
             "".join(WITHOUT_ITEM),
             "none of its first 100 lines has a field 'item'. Name it with --item-field.",
         ),
-        ("log.jsonl", "".join(OTHERS_JSON).replace(f'"{TIME}"', "1577838600"), "Give it with --time-unit s, ms or us."),
-        ("log.csv", "".join([CSV_HEADER, *["u,i,1577838600\n"] * 200]), "Give it with --time-unit s, ms or us."),
+        (
+            "log.jsonl",
+            "".join(OTHERS_JSON).replace(f'"{TIME}"', "1577838600"),
+            "Give the unit with --time-unit s, ms or us.",
+        ),
+        ("log.csv", "".join([CSV_HEADER, *["u,i,1577838600\n"] * 200]), "Give the unit with --time-unit s, ms or us."),
         ("log.jsonl", "".join(OTHERS_CSV), "is a JSON object. Write one object per line."),
     ],
 )

@@ -156,7 +156,7 @@ class DomainProbe(WindowProbe):
         passing = self._tails(threshold)
         pieces = [piece for piece in pieces_of(self._tails, threshold, cap) if piece.pass_uniform < passing]
         assert sum(piece.weight for piece in pieces) == passing * ONE
-        # Without the share of the pass bit: the draw of the set stands for it.
+        # Without the share of the pass bit: the draw of the set takes its place.
         return [
             dataclasses.replace(piece, weight=Fraction(piece.weight * ONE, passing))  # type: ignore[arg-type]
             for piece in pieces

@@ -190,7 +190,7 @@ SCENARIOS = [
     Scenario("exponential mechanism", "ExponentialMechanism, [DR14] Theorem 3.10", 1.0, 0.0, _choice, sampled=True),
     Scenario(
         "exponential mechanism, half the sensitivity",
-        "ExponentialMechanism told that scores move by half of what they do",
+        "ExponentialMechanism with half of the sensitivity that the scores have",
         1.0,
         0.0,
         _half_choice,

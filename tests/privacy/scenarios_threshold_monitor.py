@@ -104,13 +104,13 @@ def _monitor(noise: NoiseSource, with_user: bool, *, evolving: bool, queries: in
     return tuple(transcript)
 
 
-def _lone_user(noise: NoiseSource, with_user: bool, *, removes: bool = True, told: float = 1.0) -> Hashable:
+def _lone_user(noise: NoiseSource, with_user: bool, *, removes: bool = True, noise_factor: float = 1.0) -> Hashable:
     """[KMS21] with small noise and one user, who is all that there is: accounted by target charging.
 
-    removes: or the user stays. told: the accountant was told so many times the noise.
+    removes: False: the user stays. noise_factor: the accountant assumes this many times the noise.
     """
     monitor = ThresholdMonitorEvolving(
-        1, hits=1, threshold=1, wide_epsilon=told, narrow_epsilon=8.0, cap=1, noise=noise
+        1, hits=1, threshold=1, wide_epsilon=noise_factor, narrow_epsilon=8.0, cap=1, noise=noise
     )
     if not removes:
         monitor._counters = _Forgetful(1, 1)
@@ -139,7 +139,7 @@ class _Quiet(IndividualCharging):
 
 
 class _Forgetful(UserCounters):
-    """Hits are counted, and every user counts for ever."""
+    """Hits are counted, and every user counts forever."""
 
     def active(self) -> npt.NDArray[np.bool_]:
         return np.ones(len(self), dtype=np.bool_)
@@ -153,16 +153,16 @@ def _attack(
     epsilon: float,
     zone: int,
     queries: int,
-    told: float = 1.0,
+    noise_factor: float = 1.0,
     removes: bool = True,
     windows: int = 1,
 ) -> Hashable:
     """The best play against labels ([CL23]'s accounting is tight for it): always at the upper edge of the zone.
 
-    Stops when the claim can no longer be exceeded. told: the accountant was told so many times the noise. removes: or
-    the user stays. windows: with each, the counters begin anew; the whole has so many queries.
+    Stops when the claim can no longer be exceeded. noise_factor: the accountant assumes this many times the noise.
+    removes: False: the user stays. windows: the counters begin again with each; the whole has as many queries.
     """
-    stream = _Quiet(1, hits=1, epsilon_per_query=epsilon * told, zone_width=zone, noise=noise)
+    stream = _Quiet(1, hits=1, epsilon_per_query=epsilon * noise_factor, zone_width=zone, noise=noise)
     transcript: list[Release | None] = []
     evidence, per_window = 0, queries // windows
     for window in range(windows):
@@ -267,7 +267,12 @@ SCENARIOS = [
         )
         for name, source, epsilon, play in (
             ("ThresholdMonitorEvolving, by target charging", "[KMS21] Algorithm 5", 2.0, {}),
-            ("noise halved (ThresholdMonitor)", "fault: half of the noise that was accounted", 2.0, {"told": 2.0}),
+            (
+                "noise halved (ThresholdMonitor)",
+                "fault: half of the noise that was accounted",
+                2.0,
+                {"noise_factor": 2.0},
+            ),
             ("counters not removed (ThresholdMonitor)", "fault: users stay", 1.5, {"removes": False}),
         )
     ),
@@ -291,16 +296,16 @@ SCENARIOS = [
     ),
     _fault(
         "noise halved (individual charging)",
-        "half of the noise that the accountant was told",
+        "half of the noise that the accountant assumes",
         0.08,
         epsilon=0.5,
         zone=60,
         queries=8,
-        told=2.0,
+        noise_factor=2.0,
     ),
     _fault(
         "target q too large (individual charging)",
-        "the accountant was told twice the q of the zone",
+        "the accountant assumes twice the q of the zone",
         0.03,
         q_factor=2.0,
         epsilon=0.7,

@@ -76,7 +76,7 @@ def test_nobody_active_means_that_the_item_is_not_tested() -> None:
 def test_the_order_within_a_window_is_that_of_the_keyed_hash(key_byte: int) -> None:
     """Through the real keys, from events: of three items that the same eight users hold, the first in the order of the
     128-bit hashes is published, and takes all active holders from the others: whatever the order of the events."""
-    settings = settings_for("counts", 8.0, 1, THRESHOLD, max_items=3)  # noise 0 but for 1 draw in 1,500
+    settings = settings_for("counts", 8.0, 1, THRESHOLD, max_items=3)  # noise 0 except for 1 draw in 1,500
     keys = StreamKeys(bytes([key_byte]) * 32, run_id="r", plan_fingerprint="p", stream="s", threshold=THRESHOLD)
     labels = ["apple", "pear", "quince"]
     hashes = keys.item_ids(pa.array(labels))

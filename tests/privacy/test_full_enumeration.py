@@ -48,7 +48,7 @@ SEQUENCES: dict[str, list[Round]] = {
 # The same others every time: they are charged together with x', so that who is active depends on the transcript.
 SHARED = (100, 101, 102)
 POOLS: dict[str, list[Round]] = {
-    "one pool for ever": [Round.single(SHARED)] * 5,
+    "one pool forever": [Round.single(SHARED)] * 5,
     "the pool pays before x' comes": [Round.single(SHARED, held=False)] * 2 + [Round.single(SHARED)] * 3,
     "two pools overlap": [Round.single(SHARED), Round.single((102, 103, 104, 105)), Round.single((100, 104))] * 2,
 }
@@ -129,7 +129,7 @@ def test_every_transcript_of_two_items_in_a_window(release: str, hits: int, name
 
 
 def test_windows_are_functions_of_their_state() -> None:
-    """Outcomes that are remembered by state equal those of running every window of every transcript anew."""
+    """Outcomes that are remembered by state equal those of running every window of every transcript again."""
     settings = settings_for("labels", 0.5, 2, THRESHOLD, ZONE)
     rounds = [Round.single(SHARED)] * 3
     remembered = transcript_distribution(settings, rounds, True)

@@ -117,7 +117,7 @@ def test_enumeration_finds_items_of_excluded_users_that_are_not_tested(
 
 @pytest.mark.parametrize("release", ["labels", "counts"])
 def test_an_item_that_nobody_holds_is_published_with_the_probability_of_the_tail(release: str) -> None:
-    """Exactly, charging nobody; and so is, but for one unit in 2^128, one whose holders have all paid."""
+    """Exactly, charging nobody; and so is, except for one unit in 2^128, one whose holders have all paid."""
     settings = settings_for(release, 0.5, 1, THRESHOLD, ZONE, domain_size=1)
     expected = Fraction(TailIntegers(0.5)(THRESHOLD), ONE)
     nobody = DomainProbe(settings).outcomes(0, [[]], state_with_hits({}), 9)

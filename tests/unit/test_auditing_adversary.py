@@ -49,7 +49,7 @@ def _best_by_force(
 
 
 def _lumped(results: list[Result]) -> list[Result]:
-    """Equal ratios and charges together: or brute force would take for ever."""
+    """Equal ratios and charges together: otherwise brute force would take forever."""
     found: dict[tuple[float, bool], Result] = {}
     for result in results:
         key = (round(result.log_ratio, 9), result.charged)
@@ -104,7 +104,7 @@ def test_no_other_distance_is_worse_over_many_rounds(zone_width: int, adds_user:
 
 
 def test_rounding_of_losses_is_downward_and_stopping_is_allowed() -> None:
-    """One round, two results whose losses are no whole steps: less than the truth, by no more than a step."""
+    """One round, two results whose losses are not whole steps: below the truth, by at most a step."""
     loss = 0.33
     up, down = 1 / (1 + math.exp(-loss)), 1 / (1 + math.exp(loss))
     entries = [KernelEntry(up, down, loss, 0), KernelEntry(down, up, -loss, 0)]

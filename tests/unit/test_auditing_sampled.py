@@ -130,7 +130,7 @@ def test_a_bound_above_the_claim_is_a_violation() -> None:
 
 
 def test_chunks_are_independent_of_each_other() -> None:
-    """The same copies in another chunk, or in the other world, draw anew; in the same chunk they repeat."""
+    """The same copies in another chunk, or in the other world, draw other noise; in the same chunk they repeat."""
     settings = _settings("counts")
     sampling = _sampling(settings)
     first, other_world, second, _ = chunks_of(settings, _law(settings), sampling, SECRET, copies=500)[:4]

@@ -239,7 +239,7 @@ for _n in range(1, 25):
     ],
 )
 def test_hostile_schemas(tmp_path: pathlib.Path, extra: Any) -> None:
-    with pytest.raises(EventFileError, match=r"log\.avro: (its schema has|it is damaged)"):
+    with pytest.raises(EventFileError, match=r"log\.avro: (its schema (has|is)|it is damaged)"):
         _read(
             tmp_path,
             _file(avro_schema(("string", "string", MICROS), extra), [(1, _varint(20_000_000) + b"\0" + EVENT)]),
@@ -251,7 +251,7 @@ def test_hostile_headers(tmp_path: pathlib.Path) -> None:
         with pytest.raises(EventFileError, match=r"log\.avro: "):
             _read(tmp_path, _file(schema, []))
     for data in (b"Obj\x01", b"Obj\x01" + _varint(2**60), b"Obj\x01" + b"\xff" * 50, b"PAR1", b"Obj\x01\x02\x7f"):
-        with pytest.raises(EventFileError, match="damaged or no Avro file"):
+        with pytest.raises(EventFileError, match=r"it is damaged, or not in Avro format\."):
             _read(tmp_path, data)
     with pytest.raises(EventFileError, match=r"its codec is not supported\. Write it with one of null, deflate"):
         _read(tmp_path, _file(PLAIN, [(1, EVENT)], SECRET.encode()))
@@ -273,18 +273,18 @@ def test_hostile_blocks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch)
         (nullable, (1, _varint(9) + secret)),
     ):
         first = EVENT if schema is PLAIN else b"\x02" + _cell(b"u") + b"\x02" + _cell(b"i") + b"\x02" + _varint(TIME)
-        with pytest.raises(EventFileError, match=r"damaged or no Avro file after row 1\.") as caught:
+        with pytest.raises(EventFileError, match=r"it is damaged after row 1, or not in Avro format\.") as caught:
             _read(tmp_path, _file(schema, [(1, first), block]))
         assert SECRET not in str(caught.value)
         assert caught.value.__suppress_context__
     whole = _file(PLAIN, [good, good])
     for cut in (1, 10, 17, 18, 29):
-        with pytest.raises(EventFileError, match="damaged or no Avro file after row 1"):
+        with pytest.raises(EventFileError, match="it is damaged after row 1, or not in Avro format"):
             _read(tmp_path, whole[:-cut])
-    with pytest.raises(EventFileError, match="damaged or no Avro file after row 1"):
+    with pytest.raises(EventFileError, match="it is damaged after row 1, or not in Avro format"):
         _read(tmp_path, whole[:-1] + b"x")
     for data in (b"", pa.Codec("snappy").compress(EVENT, asbytes=True) + bytes(4)):
-        with pytest.raises(EventFileError, match="damaged or no Avro file after row 0"):
+        with pytest.raises(EventFileError, match="it is damaged after row 0, or not in Avro format"):
             _read(tmp_path, _file(PLAIN, [(1, data)], b"snappy"))
 
 
@@ -320,7 +320,9 @@ def test_blocks_that_unpack_to_more_than_any_log_has(
     monkeypatch.setattr(avro_records, "MAX_BLOCK_BYTES", 1 << 20)
     monkeypatch.setattr(avro_container, "_MAX_SNAPPY_BYTES", 1 << 20)
     zeros = bytes(9 << 20)  # records of an empty user, an empty item and the year 1970
-    with pytest.raises(EventFileError, match=r"a block of more than 16 MB after row \d+, long cells apart\. Write it"):
+    with pytest.raises(
+        EventFileError, match=r"a block of more than 16 MB after row \d+, not counting long cells\. Write it"
+    ):
         _read(tmp_path, _file(PLAIN, [(3 << 20, _packed(codec, zeros))], codec))
     monkeypatch.setattr(avro_container, "_MAX_UNPACKED_BYTES", 1 << 20)
     schema = avro_schema(("string", "string", MICROS), [{"name": "x", "type": "bytes"}])
@@ -341,7 +343,7 @@ def test_a_snappy_block_that_claims_to_be_endless(tmp_path: pathlib.Path) -> Non
 @pytest.mark.parametrize("items", ["boolean", "float", "double", {"type": "fixed", "name": "F", "size": 1}])
 def test_arrays_that_claim_to_be_endless(tmp_path: pathlib.Path, items: Any) -> None:
     schema = avro_schema(("string", "string", MICROS), [{"name": "x", "type": {"type": "array", "items": items}}])
-    with pytest.raises(EventFileError, match="damaged or no Avro file after row 0"):
+    with pytest.raises(EventFileError, match="it is damaged after row 0, or not in Avro format"):
         _read(tmp_path, _file(schema, [(1, _varint(2**60) + b"\0" + EVENT)]))
 
 

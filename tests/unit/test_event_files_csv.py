@@ -1,4 +1,4 @@
-"""CSV logs: cells as text, quoting, rows that are no rows, blocks of any size."""
+"""CSV logs: cells as text, quoting, lines that are not rows, blocks of any size."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_numbers_in_the_declared_unit(tmp_path: pathlib.Path) -> None:
 def test_numbers_without_a_unit_are_hinted_at_and_decide_about_no_other_row(tmp_path: pathlib.Path) -> None:
     numbers = [("u", "i", "1506826800")] * 120
     for rows, words in (
-        (numbers, "'timestamp' holds numbers without a unit. Give it with --time-unit"),
+        (numbers, "'timestamp' holds numbers without a unit. Give the unit with --time-unit"),
         ([*numbers, ROWS[0]], "--time-unit"),
         ([ROWS[0], *numbers], None),
     ):
@@ -137,7 +137,7 @@ def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path: pathlib.Path) -> 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("user;item;timestamp\n1;2;3\n", "not parted by commas"),
+        ("user;item;timestamp\n1;2;3\n", "its cells are not separated by commas"),
         ("user,item\n1,2\n", "no field 'timestamp'"),
         ("user,item,timestamp,user\na,b,2017-10-01,c\n", "2 fields called 'user'. Rename all but one"),
         ("user,item,timestamp\rSECRET,b,2017-10-01\r", "its header has a carriage return inside a line."),
@@ -207,7 +207,9 @@ def test_where_cells_hold_line_ends_a_wrong_quote_is_told_by_line(
     path = tmp_path / "log.csv"
     for behind in ("", GOOD * 3, f'"u","i",{TIME}\n' * 3):
         path.write_text(HEADER + f'"u\n",i,{TIME}\n' * 250 + odd + behind)
-        with pytest.raises(EventFileError, match=rf"a quote opens in line {line} that is not closed") as caught:
+        with pytest.raises(
+            EventFileError, match=rf"opens in line {line} is not closed correctly: quotes must"
+        ) as caught:
             read_all(str(path), OVER_LINES)
         assert SECRET not in str(caught.value)
 
@@ -221,10 +223,10 @@ def test_a_row_that_is_too_long(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
     events, rejected = read_all(str(path))
     assert rejected == {"line too long": [3]}
     assert events == [("u", "i", MICROS)] * 10 + [("u", long[:9_900], MICROS)]
-    with pytest.raises(EventFileError, match="line 3 begins a row of more than 0 MB"):
+    with pytest.raises(EventFileError, match="a row of more than 0 MB begins in line 3"):
         read_all(str(path), OVER_LINES)
     path.write_text(f'{HEADER}{GOOD}"a\n{long},i,{TIME}\n')
-    with pytest.raises(EventFileError, match="a quote opens in line 3 that is not closed"):
+    with pytest.raises(EventFileError, match="the quote that opens in line 3 is not closed correctly"):
         read_all(str(path), OVER_LINES)
 
 

@@ -48,11 +48,11 @@ def test_a_link_to_a_log_counts_once(tmp_path: pathlib.Path) -> None:
         ("absent.csv", "there is no such file or folder. Check the name."),
         ("absent*.csv", "the pattern matches no file."),
         ("empty", "there is no log in it. Logs end in .parquet, .pq, .avro, .csv"),
-        ("notes.txt", "its ending tells no known format. Rename it to one of .parquet"),
+        ("notes.txt", "its ending is not that of a known format. Let it end in one of .parquet"),
         ("notes*", "there is no log in it."),
-        ("pipe.csv", "it is no regular file. Copy its content to a file first."),
-        ("blank.avro", "damaged or no Avro file"),
-        ("blank.parquet", "damaged or no Parquet file"),
+        ("pipe.csv", "it is not a regular file. Copy its content to a file first."),
+        ("blank.avro", "it is damaged, or not in Avro format."),
+        ("blank.parquet", "it is damaged, or not in Parquet format."),
     ],
 )
 def test_sources_without_logs(tmp_path: pathlib.Path, source: str, words: str) -> None:

@@ -1,4 +1,4 @@
-"""JSON lines: both ways of reading give the same; broken lines cost nothing but themselves."""
+"""JSON lines: both ways of reading agree; a broken line costs only itself."""
 
 from __future__ import annotations
 

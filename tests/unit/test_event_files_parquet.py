@@ -1,4 +1,4 @@
-"""Parquet logs: round trips over column types and row groups, rejected rows, schemas that cannot serve, damage."""
+"""Parquet logs: round trips over column types and row groups, rejected rows, schemas that cannot be used, damage."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_damaged_file_is_told_by_place_and_not_by_content(tmp_path: pathlib.Pa
             assert str(error).isprintable()
     assert told > 10
     path.write_bytes(good[: len(good) // 2])
-    with pytest.raises(EventFileError, match="damaged or no Parquet file"):
+    with pytest.raises(EventFileError, match=r"it is damaged.*, or not in Parquet format"):
         find_log_chunks([str(path)], EventFields())
 
 
@@ -237,7 +237,7 @@ def test_other_rows_than_the_footer_says(tmp_path: pathlib.Path, more: int) -> N
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS))
     (chunk,) = find_log_chunks([path], EventFields())
     told = dataclasses.replace(chunk, events=len(ROWS) + more)
-    with pytest.raises(EventFileError, match=f"damaged or no Parquet file after row {len(ROWS)}"):
+    with pytest.raises(EventFileError, match=f"it is damaged after row {len(ROWS)}, or not in Parquet format"):
         list(read_log_chunk(told, EventFields()))
 
 

@@ -272,6 +272,12 @@ def test_hostile_avro_metadata_is_refused(tmp_path, metadata):
     refusal(avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, **metadata))
 
 
+def test_an_avro_file_with_a_header_larger_than_any_report_has_is_refused(tmp_path):
+    assert "the header of the Avro file has more than" in refusal(
+        avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, header=b" " * (1 << 21))
+    )
+
+
 def test_a_parquet_file_with_another_schema_or_without_header_is_refused(tmp_path):
     path = written(tmp_path, "parquet")
     table = pq.read_table(path)

@@ -155,7 +155,7 @@ def test_workers_get_the_domain_of_the_plan_or_an_error(tmp_path: pathlib.Path) 
     path.write_text("b\na\nc\n")  # changed after the pipeline was built
     later = DomainSource.__new__(DomainSource)
     later.__dict__ = {**DomainSource(domain, plan).__dict__, "_domain": str(path)}
-    with pytest.raises(ValueError, match=r"the domain \(3 items\) is not the one of the plan \(2 items\)"):
+    with pytest.raises(ValueError, match=r"the domain \(3 items\) is not the domain of the plan \(2 items\)"):
         later.table(keys())
 
 
@@ -177,7 +177,7 @@ def test_the_size_that_a_plan_states_is_compared_too(tmp_path: pathlib.Path) -> 
     for changes in ({"domain_size": 1}, {"domain_size": 1, "max_items": 1}, {"domain_size": 999}):
         tampered = dataclasses.replace(plan, **changes)  # type: ignore[arg-type]
         for given in (domain, path):
-            with pytest.raises(ValueError, match=r"the domain \(1,000 items\) is not the one of the plan"):
+            with pytest.raises(ValueError, match=r"the domain \(1,000 items\) is not the domain of the plan"):
                 DomainSource(given, tampered)
 
 
@@ -196,9 +196,9 @@ def test_a_large_domain_travels_as_a_path(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("domain_of_plan", "domain", "message"),
     [
-        (None, ItemDomain.of_ids(["a"]), "the plan is one for an open domain"),
+        (None, ItemDomain.of_ids(["a"]), "the plan is for an open domain"),
         (ItemDomain.of_ids(["a"]), None, r"known domain of 1 items. Give domain=PATH"),
-        (ItemDomain.of_ids(["a"]), ItemDomain.of_ids(["b"]), "is not the one of the plan"),
+        (ItemDomain.of_ids(["a"]), ItemDomain.of_ids(["b"]), "is not the domain of the plan"),
         (ItemDomain.of_ids(["a"]), ["a"], "domain must be a path or an ItemDomain, got a list"),
         (ItemDomain.of_ids(["a"]), "no such file", "no such file cannot be read"),
     ],

@@ -220,7 +220,7 @@ def test_a_file_that_comes_without_changing_the_time_of_the_folder_is_found(tmp_
 
 
 def test_no_folder_and_strange_positions(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(StreamError, match="no folder that can be read"):
+    with pytest.raises(StreamError, match="not a folder that can be read"):
         LogFolder(str(tmp_path / "none"), EventFields()).partitions()
     with pytest.raises(ValueError, match=r"settle_seconds must be 0\.1 to 3600, got 0"):
         LogFolder(str(tmp_path), EventFields(), 0)
@@ -230,7 +230,7 @@ def test_no_folder_and_strange_positions(tmp_path: pathlib.Path) -> None:
         '{"next_offset": 3}',
         '{"name":"x","ctime_ns":"1","mtime_ns":1,"size":0,"blocks":0,"events":0}',
     ):
-        with pytest.raises(StreamError, match="not one of a folder"):
+        with pytest.raises(StreamError, match="not a position in a folder"):
             poll_once(open_reader(tmp_path), position)
 
 
@@ -241,7 +241,7 @@ def test_numbers_of_a_position_are_those_that_a_folder_can_have(field: str) -> N
         position = held._replace(**{field: number})
         assert FolderPosition.of_text(position.to_text()) == position
     for number in (-1, 2**63):
-        with pytest.raises(StreamError, match="not one of a folder"):
+        with pytest.raises(StreamError, match="not a position in a folder"):
             FolderPosition.of_text(held._replace(**{field: number}).to_text())
 
 

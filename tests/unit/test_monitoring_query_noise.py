@@ -98,7 +98,7 @@ def test_the_second_stage_counts_and_digests_active_holders_alone(domain: tuple[
 
 
 def test_a_charge_goes_to_each_active_holder_once_and_no_further() -> None:
-    """Cell by cell, against counters in a dict: what is outdated is asked anew with those that are left."""
+    """Cell by cell, against counters in a dict: what is outdated is asked again with those that are left."""
     chosen = monitor_settings(threshold=3, hits=2, epsilon=2.0)
     keys = chosen.stream_keys(SECRET)
     held = cells().select_range(slice(0, 50))

@@ -31,6 +31,7 @@ from dp_transforms.report_files import (
     report_format,
     write_report_file,
 )
+from dp_transforms.report_files.records import MAX_HEADER_BYTES
 from tests.helpers.report_samples import (
     ENDINGS,
     HEADER,
@@ -58,6 +59,14 @@ def test_the_header_of_a_plan_carries_its_guarantee_and_all_of_its_fields():
     header = ReportHeader.of_plan(plan, run_id="run-1", stream="news")
     assert (header.run_id, header.stream, header.guarantee) == ("run-1", "news", plan.guarantee)
     assert ReleasePlan.from_json(json.dumps(header.plan)) == plan
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_header_of_the_largest_size_is_read(tmp_path, ending):
+    frame = len(ReportHeader("r", "s", "g", {"x": ""}).to_json())
+    header = ReportHeader("r", "s", "g", {"x": "y" * (MAX_HEADER_BYTES - frame)})
+    assert len(header.to_json()) == MAX_HEADER_BYTES
+    assert read_all(written(tmp_path, ending, header=header)) == (header, IN_ORDER)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

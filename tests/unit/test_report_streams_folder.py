@@ -94,9 +94,9 @@ def test_a_second_answer_is_refused_and_written_nowhere(sink):
     write_all(sink)
     before = contents(folder_of(sink))
     writer = sink.open(HEADER)
-    with pytest.raises(StreamError, match=r"T05:00:00Z' was answered before with another answer; nothing was written"):
+    with pytest.raises(StreamError, match=r"T05:00:00Z' already has another answer; nothing was written"):
         writer.write(OTHER)
-    with pytest.raises(StreamError, match="ended before"):
+    with pytest.raises(StreamError, match="has already ended"):
         writer.end(ENDED._replace(windows=47))
     assert contents(folder_of(sink)) == before
 
@@ -116,8 +116,8 @@ def test_the_same_answer_in_other_bytes_is_no_second_answer(sink):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (ReportHeader("run-2", "news", HEADER.guarantee, HEADER.plan), "run_id is 'run-1', that of this run 'run-2'"),
-        (ReportHeader("run-1", "olds", HEADER.guarantee, HEADER.plan), "stream is 'news', that of this run 'olds'"),
+        (ReportHeader("run-2", "news", HEADER.guarantee, HEADER.plan), "run_id is 'run-1', and this run has 'run-2'"),
+        (ReportHeader("run-1", "olds", HEADER.guarantee, HEADER.plan), "stream is 'news', and this run has 'olds'"),
         (ReportHeader("run-1", "news", HEADER.guarantee, {"epsilon": 3.0}), "another plan"),
     ],
 )
@@ -139,18 +139,18 @@ def test_a_sentence_worded_anew_goes_on_with_the_first_one(sink):
 def test_a_run_keeps_its_format_and_reads_under_its_name_only(sink):
     write_all(sink)
     other = ReportFolder(sink.path, *({*FORMATS} - {sink.file_format}))
-    with pytest.raises(StreamError, match="keep to it"):
+    with pytest.raises(StreamError, match="Use the same format"):
         other.open(HEADER)
     for ask in (sink.read, sink.ended):
-        with pytest.raises(StreamError, match="'run-1', that of this run 'run-2'"):
+        with pytest.raises(StreamError, match="'run-1', and this run has 'run-2'"):
             ask("run-2")
 
 
 def test_reports_of_other_streams_and_reports_that_break_the_guarantee_are_refused(sink):
     writer = sink.open(HEADER)
-    with pytest.raises(StreamError, match="another stream"):
+    with pytest.raises(StreamError, match="different streams"):
         writer.write(report(0, stream="olds"))
-    with pytest.raises(StreamError, match="another stream"):
+    with pytest.raises(StreamError, match="different streams"):
         writer.end(RunEnded("olds", 1))
     with pytest.raises(ReportFileError, match="noisy_count must be null"):
         writer.write(report(0, HeavyHitter("a", ABOVE, 5)))
@@ -181,9 +181,9 @@ def test_damage_is_told_in_one_line(sink):
         (folder / name).write_bytes(good)
     first, second = sorted(folder.glob("2017*"))[:2]
     os.replace(first, second)
-    with pytest.raises(StreamError, match="is no window of this run"):
+    with pytest.raises(StreamError, match="is not a window of this run"):
         sink.read("run-1")
-    with pytest.raises(StreamError, match="is no window of this run"):
+    with pytest.raises(StreamError, match="is not a window of this run"):
         sink.open(HEADER).write(REPORTS[1])
 
 

@@ -55,11 +55,11 @@ def test_the_loser_of_a_race_is_refused_and_the_first_answer_stays(sink, monkeyp
     """Two answers for a window would be two outputs, of which the budget pays one."""
     loser, winner = sink.open(HEADER), sink.open(HEADER)
     interrupted_at(monkeypatch, step, lambda: winner.write(report(3, 40)))
-    with pytest.raises(StreamError, match="was answered before with another answer"):
+    with pytest.raises(StreamError, match="already has another answer"):
         loser.write(report(3, 41))
     assert sink.read("run-1") == (HEADER, [report(3, 40)], None)
     interrupted_at(monkeypatch, step, lambda: winner.end(ENDED))
-    with pytest.raises(StreamError, match="ended before"):
+    with pytest.raises(StreamError, match="has already ended"):
         loser.end(ENDED._replace(windows=47))
     assert sink.ended("run-1") == ENDED
     assert not [name for name in contents(sink) if name.endswith(".tmp")], "and what it had begun is tidied up"
@@ -79,7 +79,7 @@ def test_the_loser_of_a_race_with_the_same_answer_goes_on(sink, monkeypatch, ste
 def test_of_two_runs_that_begin_in_one_folder_one_is_refused(sink, monkeypatch, step) -> None:
     other = ReportHeader("run-2", "news", HEADER.guarantee, HEADER.plan)
     interrupted_at(monkeypatch, step, lambda: sink.open(other))
-    with pytest.raises(StreamError, match="its run_id is 'run-2', that of this run 'run-1'"):
+    with pytest.raises(StreamError, match="its run_id is 'run-2', and this run has 'run-1'"):
         sink.open(HEADER)
     assert sink.read() == (other, [], None)
 
@@ -108,9 +108,9 @@ def test_a_file_under_the_name_of_a_window_that_is_not_of_this_run_is_refused(si
     path = pathlib.Path(sink.path, name)
     path.write_bytes(window_of(sink, header, reports))
     before = contents(sink)
-    with pytest.raises(StreamError, match=r"is no window of this run|cannot be used"):
+    with pytest.raises(StreamError, match=r"is not a window of this run|cannot be used"):
         sink.read("run-1")
-    with pytest.raises(StreamError, match=r"is no window of this run|cannot be used"):
+    with pytest.raises(StreamError, match=r"is not a window of this run|cannot be used"):
         writer.write(report(3, 40))
     assert contents(sink) == before
 
@@ -123,10 +123,10 @@ def test_a_window_of_another_stream_under_its_own_name_is_refused(sink, tmp_path
     (name,) = set(contents(olds)) - {"header.json"}
     sink.open(HEADER).write(report(3, 40))
     shutil.copy(pathlib.Path(olds.path, name), sink.path)
-    with pytest.raises(StreamError, match="is no window of this run"):
+    with pytest.raises(StreamError, match="is not a window of this run"):
         sink.read("run-1")
     pathlib.Path(sink.path, name).write_bytes(window_of(sink, HEADER, [report(3, 40, stream="olds")]))
-    with pytest.raises(StreamError, match=r"is no window of this run|cannot be used"):
+    with pytest.raises(StreamError, match=r"is not a window of this run|cannot be used"):
         sink.read("run-1")
 
 

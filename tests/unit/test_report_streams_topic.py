@@ -113,9 +113,9 @@ def test_a_second_answer_is_refused_by_the_writer_that_wrote_the_first_and_by_th
         assert writer.write(REPORTS[1]) == "news|2017-10-01T05:00:00Z"
         assert writer.end(ENDED) == "news|end"
         for other in (report(2, HeavyHitter("", None, -4)), report(2), REPORTS[1]._replace(epsilon_spent=0.6)):
-            with pytest.raises(StreamError, match="T05:00:00Z' was answered before with another answer"):
+            with pytest.raises(StreamError, match="T05:00:00Z' already has another answer"):
                 writer.write(other)
-        with pytest.raises(StreamError, match="ended before"):
+        with pytest.raises(StreamError, match="has already ended"):
             writer.end(ENDED._replace(windows=47))
         assert writer.write(REPORTS[1]) == "news|2017-10-01T05:00:00Z"
     writer.commit()
@@ -131,7 +131,7 @@ def test_another_run_or_plan_under_the_name_is_refused_and_writes_nothing(sink: 
         sink.open(header(epsilon=3.0))
     writer = sink.open(header())
     for refused in (lambda: writer.write(report(3, stream="olds")), lambda: writer.end(ENDED._replace(stream="olds"))):
-        with pytest.raises(StreamError, match="another stream"):
+        with pytest.raises(StreamError, match="different streams"):
             refused()
     with pytest.raises(ReportFileError, match="noisy_count must be null"):
         writer.write(report(3, HeavyHitter("a", ABOVE, 5)))
@@ -219,7 +219,7 @@ def test_a_topic_that_contradicts_itself_is_not_read() -> None:
             taken(*messages)
     with pytest.raises(StreamError, match="with another plan"):
         taken(Message(header()), Message(header(epsilon=3.0)))
-    with pytest.raises(StreamError, match="its stream is 'news', that of this run 'olds'"):
+    with pytest.raises(StreamError, match="its stream is 'news', and this run has 'olds'"):
         taken(Message(header()), Message(header(stream="olds")), stream=None)
 
 

@@ -184,9 +184,7 @@ class TargetCharging(_Charging):
         """
         with self._one_call():
             if not self._limit.admits(price.epsilon, price.target_probability, price.most_hits):
-                raise Halted(
-                    f"this call could lead to {price.most_hits} more hits, and the limit does not allow so many."
-                )
+                raise Halted(f"this call could lead to {price.most_hits} more hits: more than the limit allows.")
             self._pay_delta(price.delta)
             charged = price.most_hits  # unless it is known that there were fewer
             try:
@@ -235,7 +233,7 @@ class MultiTargetCharging(_Charging):
             raise ValueError(f"there must be {len(self._limits)} targets, one for each limit, got {len(targets)}.")
         prices = [Price(computation.epsilon, target.probability(computation), computation.delta) for target in targets]
         with self._one_call():
-            # A limit that did not admit a call that is made all the same proves nothing about what follows.
+            # A limit that does not admit this call, which another limit admits, proves nothing about what follows.
             admitting = [
                 limit if limit is not None and limit.admits(price.epsilon, price.target_probability) else None
                 for limit, price in zip(self._limits, prices, strict=True)

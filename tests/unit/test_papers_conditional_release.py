@@ -80,7 +80,7 @@ def test_a_predicate_that_raises_is_charged_and_ends_it() -> None:
     with pytest.raises(KeyError):
         held.ask(raises_from(5000))
     assert limit.used == 1
-    with pytest.raises(Halted, match="paid for"):
+    with pytest.raises(Halted, match="or an exception charged"):
         held.ask(raises_from(7000))
     assert limit.used == 1
     assert other.ask(lambda value: True) == 4
@@ -119,7 +119,7 @@ Shown = tuple[float, float]  # of one draw: the share of K_0, and of K_1, that i
 def _best_adversary(epsilon_per_query: float, hits: int, draws: int, epsilon: float, steps: tuple[float, ...]) -> float:
     """delta of the best adversary that widens the targets of several draws, in any order and depending on all results.
 
-    Outcomes of K_0 and K_1 are told apart once published: the worst computation. Two choices at each state: which draw,
+    Published outcomes of K_0 and K_1 differ: the worst computation. Two choices at each state: which draw,
     and how far its target now covers either side, in `steps`. It may stop at any time.
     """
     p = 1 / (1 + math.exp(-epsilon_per_query))
@@ -191,7 +191,7 @@ def test_the_sweep_stops_at_a_gap() -> None:
 
 
 def _literal_sweep(scores: list[int], k: int, gap: int | None) -> list[int]:
-    """The sweep itself, with `ConditionalRelease` objects: what the one-shot form stands for."""
+    """The sweep itself, with `ConditionalRelease` objects: what the one-shot form must equal."""
     charging, limit = _charging(hits=k)
     held = [ConditionalRelease(charging, _Fixed(score)) for score in scores]
     published: list[int] = []

@@ -89,7 +89,7 @@ def test_epsilons_beyond_every_need_are_drawn_with_more_noise_and_tiny_ones_are_
 def test_a_narrow_query_may_be_asked_with_wide_noise_but_not_the_other_way() -> None:
     narrow = LinearQuery([2, 1], grid=4)
     assert AboveThreshold([9, 9], epsilon=1.0, threshold=0, grid=4, noise=Silent()).ask(narrow) is True
-    with pytest.raises(ValueError, match=r"by at most 4 units, got 5\. Give the mechanism a larger sensitivity_units"):
+    with pytest.raises(ValueError, match=r"by at most 4 units, got 5\. Build the mechanism with a larger"):
         AboveThreshold([9], epsilon=1.0, threshold=0, grid=4, sensitivity_units=4).ask(RealQuery(sum, grid=4))
 
 

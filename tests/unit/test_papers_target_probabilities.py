@@ -162,7 +162,7 @@ def test_a_target_belongs_to_its_computation() -> None:
     one, other = (NoisyZoneTest(LinearQuery([1]), threshold, 4, epsilon=1.0) for threshold in (5, 6))
     with pytest.raises(ValueError, match="another computation"):
         one.target.probability(other)
-    with pytest.raises(ValueError, match="other two runs"):
+    with pytest.raises(ValueError, match="another TwoRuns"):
         TwoRuns(one).target.probability(TwoRuns(other))
 
 

@@ -90,7 +90,7 @@ def test_users_are_widened_row_by_row() -> None:
 
 @pytest.mark.parametrize("key", [SECRET, bytes(32), b"\xff" * 48])
 def test_draws_of_a_source_are_aes_in_counter_mode_under_its_key(key: bytes) -> None:
-    """Block number n, whoever asked for those before it: none comes twice, and none without the key."""
+    """Block number n, by whichever call: none comes twice, and none without the key."""
     source, found = SecretNoise(key), []
     for count in (3, 0, 1, 260):
         found += [tuple(row) for row in source.uniforms(count).tolist()]

@@ -262,7 +262,7 @@ def test_weights_of_any_size() -> None:
     assert FixedUniforms(0, 1, 2).choose([huge, huge]) == 0
     assert FixedUniforms(first_bit, 1, 2).choose([huge, huge]) == 1
     assert SecretNoise(KEY).choose([0, 0, huge, 0]) == 2
-    assert SecretNoise(KEY).choose(np.full(3, 2**62)) in (0, 1, 2), "their sum is no 64-bit integer"
+    assert SecretNoise(KEY).choose(np.full(3, 2**62)) in (0, 1, 2), "their sum is not a 64-bit integer"
 
 
 @pytest.mark.parametrize("weights", [[1, 2, 3, 4], [10**30, 2 * 10**30, 7 * 10**30]])

@@ -169,7 +169,7 @@ def test_a_fresh_key_in_another_process_is_a_clear_error():
     secret = FreshKey()
     found = run_elsewhere(secret)
     assert found.returncode != 0
-    assert b"RuntimeError: the noise key was drawn for one process" in found.stderr
+    assert b"RuntimeError: the noise key was drawn in another process" in found.stderr
     assert b"noise_key=PATH" in found.stderr
     assert secret.get_bytes().hex().encode() not in found.stdout + found.stderr
 

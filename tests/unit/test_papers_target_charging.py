@@ -187,7 +187,7 @@ def test_a_computation_cannot_ask_the_charging_that_runs_it() -> None:
     """It would be admitted for a hit that the outer call is admitted for."""
     limit = HitLimit(1, epsilon=0.5)
     charging = TargetCharging(None, limit)
-    with pytest.raises(RuntimeError, match="cannot ask the charging that runs it"):
+    with pytest.raises(RuntimeError, match="cannot call the charging that runs it"):
         charging.perform(Price(0.5, 0.4), lambda *_: charging.ask(Scripted([1]), NotPrior(0)), lambda _: 1)
     assert limit.used == 1
 
@@ -360,10 +360,10 @@ def test_limits_and_rules_refuse_what_is_no_number(bad: Any) -> None:
 
 
 def test_a_limit_is_exact() -> None:
-    """Not even the last digit is given away: the accountant was told these numbers."""
+    """Not even the last digit is given away: the accountant uses these numbers."""
     limit = HitLimit(1, epsilon=0.5, target_probability=0.3)
     assert limit.admits(0.5, 0.3)
-    with pytest.raises(ValueError, match="epsilon of a call may be at most"):
+    with pytest.raises(ValueError, match="epsilon of a call must be at most"):
         limit.admits(math.nextafter(0.5, 1), 0.3)
-    with pytest.raises(ValueError, match="must have probability q >="):
+    with pytest.raises(ValueError, match="the q of a target must be at least"):
         limit.admits(0.5, math.nextafter(0.3, 0))

@@ -148,7 +148,7 @@ def test_json_round_trip() -> None:
     assert len(LABELS.fingerprint) == 64
     assert LABELS.fingerprint != COUNTS.fingerprint
     assert calibrated_plan(epsilon=2).fingerprint == LABELS.fingerprint
-    LABELS.epsilon_after_hits  # noqa: B018 - a cached value is no part of the plan
+    LABELS.epsilon_after_hits  # noqa: B018 - a cached value is not part of the plan
     assert ReleasePlan.from_json(LABELS.to_json()) == LABELS
 
 
@@ -259,9 +259,9 @@ def test_what_a_hostile_plan_holds_is_shown_harmless_and_short(name: str) -> Non
     for text in hostile:
         with pytest.raises(ValueError) as caught:  # noqa: PT011
             ReleasePlan.from_json(text)
-        told = str(caught.value)
-        assert told.isprintable()
-        assert len(told) < 1000
+        message = str(caught.value)
+        assert message.isprintable()
+        assert len(message) < 1000
 
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, "[" * 1_000_000, "{", "[]", "null", "3", '{"format_version": 1}'])
