@@ -106,7 +106,7 @@ def test_planted_users_and_the_key_leave_no_trace_in_other_processes(tmp_path, t
     places = {"metrics": metrics_of(result), "job graph": job_graph(pipeline), **traces.places()}
     assert b"sdk_worker" in places["log"] + places["output"]
     assert any(b"'news'" in data for name, data in places.items() if name.startswith("file reports"))
-    assert any(b"missing user" in data for name, data in places.items() if name.startswith("file rejected"))
+    assert any(b"empty user" in data for name, data in places.items() if name.startswith("file rejected"))
     assert places_with([MARK, *forms_of(SECRET)], places) == []
 
 
