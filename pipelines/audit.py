@@ -23,6 +23,7 @@ from dp_transforms.pipelines.audit_report import as_record, print_audit
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import check_output, write_output
 from dp_transforms.pipelines.plan_options import read_plan
+from dp_transforms.run_settings import settings_of_plan
 
 _MOST_RUNS = 200_000
 _LEAST_RUNS = 1_000
@@ -113,8 +114,6 @@ def _default_runs(plan: ReleasePlan) -> int:
 
 def _settings(plan: ReleasePlan) -> MonitorSettings:
     """The settings that workers have in a real run."""
-    from dp_transforms.run_settings import settings_of_plan
-
     return settings_of_plan(plan, stream="audit", run_id=uuid.uuid4().hex)
 
 

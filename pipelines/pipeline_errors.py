@@ -17,7 +17,7 @@ _BAD_OPTIONS = "Pipeline has validations errors:"  # Beam's own check of its opt
 
 
 @contextlib.contextmanager
-def told_in_one_line(outcome: str) -> Iterator[None]:
+def errors_in_one_line(outcome: str) -> Iterator[None]:
     """Turns an error of a pipeline into a UserError. outcome: what became of the run, for the end of the line."""
     try:
         yield

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from dp_transforms.beam.read_events import ReadProgress
 
-_SECONDS_BETWEEN_LOOKS = 0.2
+_SECONDS_BETWEEN_UPDATES = 0.2
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def show_progress(progress: ReadProgress, total_bytes: int) -> Iterator[None]:
 
 
 def _watch(progress: ReadProgress, total_bytes: int, bar: Progress, task: TaskID, done: threading.Event) -> None:
-    while not done.wait(_SECONDS_BETWEEN_LOOKS):
+    while not done.wait(_SECONDS_BETWEEN_UPDATES):
         elapsed = bar.tasks[task].elapsed or 1.0
         finished = progress.bytes >= total_bytes
         if finished:

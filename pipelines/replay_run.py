@@ -27,7 +27,7 @@ from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.event_files import EventFields, LogChunk, estimate_log
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import output_draft, publish_output
-from dp_transforms.pipelines.pipeline_errors import told_in_one_line
+from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.runners.direct import free_memory_bytes
@@ -106,7 +106,7 @@ def run_replay(request: ReplayRequest, options: PipelineOptions, progress: ReadP
     with contextlib.ExitStack() as drafts:
         report = _draft(request.output, drafts)
         rejected = _draft(request.dead_letter, drafts) if request.dead_letter else None
-        with quiet_workers(), told_in_one_line("nothing was published"):
+        with quiet_workers(), errors_in_one_line("nothing was published"):
             pipeline = beam.Pipeline(options=options)
             _build(pipeline, request, report, rejected, progress)
             result = pipeline.run()

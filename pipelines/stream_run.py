@@ -18,7 +18,7 @@ from dp_transforms.event_streams.partition_progress import ARRIVAL
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.pipelines.flink_watch import FlinkWatch
 from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.pipeline_errors import told_in_one_line
+from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
 from dp_transforms.pipelines.stream_engine import started_engine
 from dp_transforms.pipelines.stream_job import StreamJob, job_name
@@ -41,21 +41,21 @@ def run_stream(request: StreamRequest, beam_words: Sequence[str], status: Stream
 
     Raises UserError, one line without any cell, and SystemExit if the operator stopped it at once.
     """
-    with told_in_one_line(_NOTHING_STARTED):
+    with errors_in_one_line(_NOTHING_STARTED):
         _check_clock(request, status)
         _announce(request, status)
     with quiet_workers(), started_engine(request.engine, beam_words, job_name(request)) as (options, flink):
-        with told_in_one_line(_NOTHING_STARTED):
+        with errors_in_one_line(_NOTHING_STARTED):
             pipeline = beam.Pipeline(options=options)
             build_pipeline(pipeline, request)
         if options.view_as(TestOptions).dry_run:
-            with told_in_one_line(_NOTHING_STARTED):
+            with errors_in_one_line(_NOTHING_STARTED):
                 size = dataflow.build_job(pipeline).ByteSize()
             status.tell(f"The job can be made; it has {size:,} bytes. Nothing was sent: --dry_run=true.")
             return
         if request.detach:
             try:
-                with told_in_one_line(_NOTHING_STARTED):
+                with errors_in_one_line(_NOTHING_STARTED):
                     result = pipeline.run()
                 _detach(result, request, options, status)
             except EngineError as error:

@@ -9,8 +9,8 @@ import time
 
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.pipelines.flink_watch import FlinkWatch
-from dp_transforms.pipelines.pipeline_errors import told_in_one_line
-from dp_transforms.pipelines.sink_look import SinkLook
+from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
+from dp_transforms.pipelines.sink_watch import SinkWatch
 from dp_transforms.pipelines.stop_signals import caught_stops
 from dp_transforms.pipelines.stream_job import StreamJob, cancel_on_cluster, job_name
 from dp_transforms.pipelines.stream_options import FLINK, IN_PROCESS
@@ -20,8 +20,8 @@ from dp_transforms.pipelines.stream_status import StreamStatus
 from dp_transforms.report_streams import ReportFolder
 from dp_transforms.window_schedule import MICROS_PER_SECOND
 
-_SECONDS_BETWEEN_LOOKS = 1.0
-_PAUSE_PER_LOOK = 10  # a look that takes long is followed by a pause so many times longer
+_SECONDS_BETWEEN_CHECKS = 1.0
+_PAUSE_PER_CHECK = 10  # a check that takes long is followed by a pause so many times longer
 _METRICS_EVERY_SECONDS = 5.0
 _FAILED = "the windows that were reported before are valid and stay"
 
@@ -36,7 +36,7 @@ def watch_stream(job: StreamJob, request: StreamRequest, status: StreamStatus, f
     made_stop_file = is_draining
     ended: RunEnded | None = None
     next_metrics = 0.0
-    sink = SinkLook(request.sink, request.run_id, status)
+    sink = SinkWatch(request.sink, request.run_id, status)
     try:
         with caught_stops() as stops:
             if request.stop_file is not None:  # not before signals are caught
@@ -49,19 +49,19 @@ def watch_stream(job: StreamJob, request: StreamRequest, status: StreamStatus, f
                 if stops.count > asked:
                     asked = stops.count
                     made_stop_file = _drain_or_stop(asked, stops.code, job, request, status) or made_stop_file
-                looked = time.monotonic()
-                ended = sink.look(_goes_on_words(request))
-                if looked >= next_metrics:
-                    _show_metrics(job, request, status, flink, looked)
-                    # A cluster that does not answer must not delay reports and signals at every look.
+                begin = time.monotonic()
+                ended = sink.check(_goes_on_words(request))
+                if begin >= next_metrics:
+                    _show_metrics(job, request, status, flink, begin)
+                    # A cluster that does not answer must not delay reports and signals at every check.
                     next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
                 if ended is None:
-                    took = time.monotonic() - looked
-                    stops.wait(max(_SECONDS_BETWEEN_LOOKS, _PAUSE_PER_LOOK * took), asked)
+                    took = time.monotonic() - begin
+                    stops.wait(max(_SECONDS_BETWEEN_CHECKS, _PAUSE_PER_CHECK * took), asked)
             if ended is None:
-                with told_in_one_line(_FAILED):
+                with errors_in_one_line(_FAILED):
                     job.raise_error()
-                ended = sink.look_until_read(lambda: stops.wait(_SECONDS_BETWEEN_LOOKS, asked))
+                ended = sink.check_until_read(lambda: stops.wait(_SECONDS_BETWEEN_CHECKS, asked))
             cancel_on_cluster(request, status)
             job.cancel()
         stop_file = request.stop_file

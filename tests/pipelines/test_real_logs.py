@@ -11,10 +11,7 @@ by less than 0.9 T (99 %: 10 or 6 may be). A false alarm is therefore less likel
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -28,20 +25,12 @@ from benchmarks.real_logs import (
     recall,
     share_held,
 )
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests.helpers.shh_process import shh
 
 
 def replay(log: RealLog, folder: pathlib.Path, *more: str) -> Found:
     report = folder / "report.jsonl"
-    finished = subprocess.run(
-        [sys.executable, "-m", "dp_transforms.pipelines.cli", *log.replay_arguments(report, *more)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    finished = shh(*log.replay_arguments(report, *more), cwd=folder)
     assert finished.returncode == 0, finished.stderr
     return read_found(log, report)
 

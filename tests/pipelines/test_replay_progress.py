@@ -17,7 +17,7 @@ def shown_while(steps: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, *
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=is_terminal, width=100)
     monkeypatch.setattr(replay_progress, "Console", lambda **_: console)
-    monkeypatch.setattr(replay_progress, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(replay_progress, "_SECONDS_BETWEEN_UPDATES", 0.01)
     progress = ReadProgress()
     with replay_progress.show_progress(progress, 1000):
         for rows, size in steps:
@@ -25,7 +25,7 @@ def shown_while(steps: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, *
             deadline = time.monotonic() + 60
             while is_terminal and not _seen(screen, progress) and time.monotonic() < deadline:
                 time.sleep(0.01)
-    ReadProgress.advance(progress.token, 1, 1)  # a straggler after the end is counted in vain
+    ReadProgress.advance(progress.token, 1, 1)  # a late one after the end is not counted
     assert progress.rows == sum(rows for rows, _ in steps)
     return screen.getvalue()
 

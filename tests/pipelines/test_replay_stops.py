@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.pipeline_errors import told_in_one_line
+from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from tests.helpers.replay_logs import BUDGET, write_log
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import ROOT
@@ -100,7 +100,7 @@ def worker_says(kind: str, message: str) -> str:
     ],
 )
 def test_what_workers_say_is_told_without_their_words(error: Exception, told: str) -> None:
-    with pytest.raises(UserError) as caught, told_in_one_line("nothing was published"):
+    with pytest.raises(UserError) as caught, errors_in_one_line("nothing was published"):
         raise error
     assert told in str(caught.value)
     assert "secret" not in str(caught.value)

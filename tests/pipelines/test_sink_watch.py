@@ -19,7 +19,7 @@ from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.pipelines import stream_watch
 from dp_transforms.pipelines.engine_choice import EngineChoice
 from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.sink_look import SinkLook
+from dp_transforms.pipelines.sink_watch import SinkWatch
 
 HOUR = 3_600_000_000
 REPORTS = [WindowReport("events", hour * HOUR, (hour + 1) * HOUR, [], 1.0, 1e-9, 0.5) for hour in range(2)]
@@ -27,15 +27,15 @@ END = RunEnded("events", 4, reports=2)
 
 
 class Sink:
-    """Gives one answer at each look, the last one for ever; None is an outage."""
+    """Gives one answer at each read, the last one forever; None is an outage."""
 
     def __init__(self, *answers: tuple[list[WindowReport], RunEnded | None] | None) -> None:
         self.answers = list(answers)
-        self.looks = 0
+        self.reads = 0
 
     def read(self, run_id: str) -> tuple[None, list[WindowReport], RunEnded | None]:
-        answer = self.answers[min(self.looks, len(self.answers) - 1)]
-        self.looks += 1
+        answer = self.answers[min(self.reads, len(self.answers) - 1)]
+        self.reads += 1
         if answer is None:
             raise StreamError("the topic 'r' cannot be used (_TRANSPORT). Check the brokers.")
         return None, *answer
@@ -61,55 +61,55 @@ class Status:
 
 
 def clock(seconds: float) -> Iterator[float]:
-    """One look takes so long."""
+    """One read takes so long."""
     now = 1000.0
     while True:
         yield now
         now += seconds
 
 
-def look_of(sink: Sink, status: Status, seconds: float) -> SinkLook:
+def watch_of(sink: Sink, status: Status, seconds: float) -> SinkWatch:
     ticks = clock(seconds)
-    return SinkLook(sink, "run-1", status, patience_seconds=120, clock=lambda: next(ticks))  # type: ignore[arg-type]
+    return SinkWatch(sink, "run-1", status, patience_seconds=120, clock=lambda: next(ticks))  # type: ignore[arg-type]
 
 
 def test_an_outage_is_told_once_and_what_comes_after_it_is_shown() -> None:
     sink, status = Sink(([], None), None, None, None, (REPORTS[:1], None), None, None, (REPORTS, END)), Status()
-    look = look_of(sink, status, 59.0)
-    assert [look.look("never said") for _ in range(8)] == [*[None] * 7, END]
+    watched = watch_of(sink, status, 59.0)
+    assert [watched.check("never said") for _ in range(8)] == [*[None] * 7, END]
     assert status.shown == REPORTS
     assert len(status.told) == 2, "once for each outage, each with a patience of its own"
     assert "trying again for 120 s: the topic 'r' cannot be used (_TRANSPORT)" in status.told[0]
 
 
 def test_the_end_counts_when_no_report_is_missing_any_more() -> None:
-    look = look_of(Sink((REPORTS[:1], END), (REPORTS, END)), Status(), 1.0)
-    assert [look.look(), look.look()] == [None, END]
+    watched = watch_of(Sink((REPORTS[:1], END), (REPORTS, END)), Status(), 1.0)
+    assert [watched.check(), watched.check()] == [None, END]
 
 
 def test_an_outage_that_lasts_is_an_error_that_says_what_goes_on() -> None:
     sink, status = Sink(None), Status()
-    look = look_of(sink, status, 60.0)
-    assert [look.look("The job runs."), look.look("The job runs.")] == [None, None]
+    watched = watch_of(sink, status, 60.0)
+    assert [watched.check("The job runs."), watched.check("The job runs.")] == [None, None]
     with pytest.raises(UserError, match=r"for 120 s: the topic 'r' .*Check the brokers\. The job runs\.$"):
-        look.look("The job runs.")
+        watched.check("The job runs.")
     assert len(status.told) == 1
 
 
-def test_one_look_that_takes_longer_than_the_patience_is_not_the_last() -> None:
+def test_one_read_that_takes_longer_than_the_patience_is_not_the_last() -> None:
     """A read of a topic waits for two minutes by itself."""
-    look = look_of(Sink(None, (REPORTS, END)), Status(), 1000.0)
-    assert [look.look(), look.look()] == [None, END]
+    watched = watch_of(Sink(None, (REPORTS, END)), Status(), 1000.0)
+    assert [watched.check(), watched.check()] == [None, END]
 
 
-def test_a_run_that_ends_during_an_outage_is_looked_at_until_it_can_be_read() -> None:
+def test_a_run_that_ends_during_an_outage_is_read_again_until_it_can_be_read() -> None:
     sink = Sink(None, None, None, (REPORTS, END))
-    assert look_of(sink, Status(), 1.0).look_until_read(lambda: False) == END
-    assert look_of(Sink(([], None)), Status(), 1.0).look_until_read(lambda: False) is None
+    assert watch_of(sink, Status(), 1.0).check_until_read(lambda: False) == END
+    assert watch_of(Sink(([], None)), Status(), 1.0).check_until_read(lambda: False) is None
     with pytest.raises(UserError, match="could not be read for 120 s"):
-        look_of(Sink(None), Status(), 10.0).look_until_read(lambda: False)
+        watch_of(Sink(None), Status(), 10.0).check_until_read(lambda: False)
     with pytest.raises(UserError, match="what was written stays"):
-        look_of(Sink(None), Status(), 1.0).look_until_read(lambda: True)
+        watch_of(Sink(None), Status(), 1.0).check_until_read(lambda: True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -118,17 +118,17 @@ def test_a_run_that_ends_during_an_outage_is_looked_at_until_it_can_be_read() ->
 
 
 class Job:
-    """Runs until the sink was looked at so often. error: what it has failed with then."""
+    """Runs until the sink was read so often. error: what it has failed with then."""
 
-    def __init__(self, sink: Sink, looks: float, error: Exception | None = None) -> None:
+    def __init__(self, sink: Sink, reads: float, error: Exception | None = None) -> None:
         self._sink = sink
-        self._looks = looks
+        self._reads = reads
         self._error = error
         self.is_cancelled = False
 
     @property
     def is_over(self) -> bool:
-        return self._sink.looks >= self._looks
+        return self._sink.reads >= self._reads
 
     def raise_error(self) -> None:
         if self._error is not None:
@@ -143,7 +143,7 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_watch, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(stream_watch, "_SECONDS_BETWEEN_CHECKS", 0.0)
     monkeypatch.setattr(stream_watch, "cancel_on_cluster", lambda request, status: None)
 
 
@@ -157,7 +157,7 @@ def watch(sink: Sink, job: Job, status: Status, engine: EngineChoice, stop_file:
     stream_watch.watch_stream(job, request_of(sink, engine, stop_file), status, None)  # type: ignore[arg-type]
 
 
-def test_a_command_bears_an_outage_of_the_output() -> None:
+def test_a_command_tolerates_an_outage_of_the_output() -> None:
     sink, status = Sink(([], None), None, None, (REPORTS, END)), Status()
     job = Job(sink, 99)
     watch(sink, job, status, EngineChoice("prism"))
@@ -167,7 +167,7 @@ def test_a_command_bears_an_outage_of_the_output() -> None:
 
 
 def test_a_command_that_gives_up_says_where_a_remote_job_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_watch, "SinkLook", functools.partial(SinkLook, patience_seconds=0.0))
+    monkeypatch.setattr(stream_watch, "SinkWatch", functools.partial(SinkWatch, patience_seconds=0.0))
     for engine, said in (
         (EngineChoice("flink", "jobs:8081"), r"The job shh-events-run-1-\w+ still runs: see it at http://jobs:8081\."),
         (EngineChoice("dataflow"), r"still runs: see it at the console of Dataflow\."),
@@ -232,4 +232,4 @@ def test_a_job_that_fails_is_told_at_once_even_if_the_output_cannot_be_read() ->
     sink, status = Sink(None), Status()
     with pytest.raises(UserError, match="a window was answered twice"):
         watch(sink, Job(sink, 2, StreamError("a window was answered twice")), status, EngineChoice("prism"))
-    assert sink.looks == 2
+    assert sink.reads == 2

@@ -14,7 +14,7 @@ from dp_transforms.report_streams.report_writer import ReportSink
 PATIENCE_SECONDS = 120.0
 
 
-class SinkLook:
+class SinkWatch:
     """Shows what is new in a sink each time that it is read.
 
     patience_seconds: how long to try again after a first failure. clock: in seconds.
@@ -36,7 +36,7 @@ class SinkLook:
         self._clock = clock
         self._failing_since: float | None = None
 
-    def look(self, given_up: str = "") -> RunEnded | None:
+    def check(self, given_up: str = "") -> RunEnded | None:
         """The end of the run, once no report is missing; None before, and while the sink cannot be read.
 
         Raises UserError if it cannot be read for too long. given_up: what to say of the run then.
@@ -50,13 +50,13 @@ class SinkLook:
         self._status.show_reports(reports)
         return ended if ended is not None and len(reports) >= ended.reports else None
 
-    def look_until_read(self, is_stopped: Callable[[], bool]) -> RunEnded | None:
+    def check_until_read(self, is_stopped: Callable[[], bool]) -> RunEnded | None:
         """The last reading, when nothing more is written: tries again until the sink can be read.
 
         is_stopped: waits a while, and returns whether the operator asked to stop. Raises UserError.
         """
         while True:
-            ended = self.look()
+            ended = self.check()
             if self._failing_since is None:
                 return ended
             if is_stopped():

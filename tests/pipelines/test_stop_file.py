@@ -1,0 +1,81 @@
+"""Where the stop file of a stream is: beside the reports, or where nobody else can make one."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import stat
+import tempfile
+
+import pytest
+
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.stop_file import stop_file_of_run
+
+
+@pytest.fixture
+def temporary(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def default(run_id: str) -> pathlib.Path:
+    """With --output-topic, on an engine of this machine."""
+    path = stop_file_of_run(None, None, run_id, is_local=True)
+    assert path is not None
+    return pathlib.Path(path)
+
+
+def test_what_is_named_and_what_is_beside_the_reports(temporary: pathlib.Path) -> None:
+    assert stop_file_of_run("/x/stop", "/x/reports", "run", is_local=True) == "/x/stop"
+    assert stop_file_of_run(None, "/x/reports", "run", is_local=False) == "/x/reports.stop"
+    assert stop_file_of_run(None, None, "run", is_local=False) is None
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_default_is_in_a_folder_that_its_owner_alone_can_enter(temporary: pathlib.Path) -> None:
+    """A run id can be guessed, so a file in the temporary folder itself could be made by anybody."""
+    before = os.umask(0)
+    try:
+        path = default("nightly")
+    finally:
+        os.umask(before)
+    found = path.parent.lstat()
+    assert path.parent.parent == temporary
+    assert stat.S_IMODE(found.st_mode) == 0o700
+    assert found.st_uid == os.geteuid()
+    assert not path.exists()
+    assert default("nightly") == path  # a run that is resumed finds its own
+
+
+def test_each_run_has_its_own(temporary: pathlib.Path) -> None:
+    names = {default(run_id).name for run_id in ("a b", "a_b", "a/b", "../b", "x" * 1000, "x" * 1001, "\u00e9")}
+    assert len(names) == 7
+    assert all(len(name) < 200 and name.isascii() and "/" not in name for name in names)
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link", "a file", "of somebody else"])
+def test_a_folder_that_somebody_else_may_have_made_is_refused(
+    temporary: pathlib.Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = default("nightly").parent
+    if kind == "open to others":
+        folder.chmod(0o770)
+    elif kind == "of somebody else":
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        folder.rename(temporary / f"shh-{os.getuid() + 1}")
+    else:
+        folder.rename(temporary / "other")
+        folder.touch(0o600) if kind == "a file" else folder.symlink_to(temporary / "other")
+    with pytest.raises(
+        UserError, match=r"must be a folder of this user with mode 0700.*Remove it, or name --stop-file"
+    ):
+        default("nightly")
+
+
+def test_a_temporary_folder_that_cannot_be_written_names_the_option(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(UserError, match=r"cannot be made: No such file or directory\. Name --stop-file\."):
+        default("nightly")
