@@ -1,0 +1,63 @@
+"""The tables of docs/commands.md, made from the options: `python -m tests.helpers.option_tables` writes them.
+
+The first cell is written by hand: it names the kind of value. Meaning and default are those of ``--help``. A default
+that the help does not mention, such as "required", is kept.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Mapping
+
+import click
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "commands.md"
+_ROW = re.compile(r"^\| `(--[a-z-]+)`((?:\\\||[^|])*)\| .* \| (.*?) ?\|$", re.MULTILINE)
+
+
+def commands() -> dict[str, click.Command]:
+    from dp_transforms.pipelines.subcommands import shh
+
+    context = click.Context(shh)
+    found = {name: shh.get_command(context, name) for name in shh.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def meaning_and_default(option: click.Option) -> tuple[str, str]:
+    """Both as ``--help`` says them: a default of few words is in the help text, any other is the option's own."""
+    text, _, words = re.sub(r" \[default: (.*)\]$", r" Default: \1.", option.help or "").partition(" Default: ")
+    if words:
+        return text, words.removesuffix(".")
+    if option.required:
+        return text, "required"
+    if isinstance(option.show_default, str):
+        return text, option.show_default
+    shown = option.show_default and option.default is not None and not option.is_flag
+    return text, str(option.default) if shown else ""
+
+
+def with_tables(page: str, found: Mapping[str, click.Command]) -> str:
+    """The page with the second and third cell of each row as the commands have them."""
+    parts = re.split(r"^(?=## shh )", page, flags=re.MULTILINE)
+    for at, part in enumerate(parts):
+        heading = re.match(r"## shh (\w+)\n", part)
+        if heading and heading[1] in found:
+            options = {
+                parameter.opts[0]: parameter
+                for parameter in found[heading[1]].params
+                if isinstance(parameter, click.Option)
+            }
+            parts[at] = _ROW.sub(lambda row, options=options: _row(row, options), part)
+    return "".join(parts)
+
+
+def _row(row: re.Match[str], options: Mapping[str, click.Option]) -> str:
+    if row[1] not in options:
+        return row[0]
+    meaning, default = (text.replace("|", r"\|") for text in meaning_and_default(options[row[1]]))
+    return f"| `{row[1]}`{row[2]}| {meaning} | {default or row[3]} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(PAGE.read_text(), commands()))
