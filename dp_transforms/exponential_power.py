@@ -103,7 +103,7 @@ class ExponentialPower:
         conditioned one; beyond the reach is less than one unit. ``reach < scale * 89^(1/shape) + 2``.
         """
         reach = math.ceil(self.scale * 89.0 ** (1 / self.shape)) + 2
-        return 2 * (2 * 2 * reach + 2) * 2.0**-UNIFORM_BITS
+        return math.ldexp(8.0 * reach + 4, -UNIFORM_BITS)
 
 
 def _log_upper_tail(shape: float, at: Floats) -> Floats:

@@ -60,6 +60,31 @@ def test_levels_cost_what_the_definition_says(shape: float, scale: int, order: f
         assert exact <= found <= exact * (1 + 1e-5)
 
 
+@pytest.mark.parametrize("shape", [2.0, 2.5, 3.0])
+def test_boundaries_at_the_known_threshold_and_at_the_open_one_are_too_close(shape: float) -> None:
+    """A fault: levels of known items at T_known, T, 2 T. They cost more than what equal steps of 5.5 deviations do."""
+    noise = ExponentialPower(shape, 40)
+    spacing = math.ceil(5.5 * noise.standard_deviation)
+    charged = level_price(noise, 17.0, 1, spacing)
+    known, usual = noise.smallest_margin(1.26e-6), noise.smallest_margin(5e-13)
+    largest = mpmath.mpf(0)
+    for count in range(2 * usual):
+        edges = [known - count, usual - count, 2 * usual - count]
+        worlds = [
+            [
+                purse_oracle.tail(shape, 40, 1 - edges[0] + moved),
+                *(
+                    purse_oracle.between(shape, 40, low - moved, high - moved)
+                    for low, high in itertools.pairwise(edges)
+                ),
+                purse_oracle.tail(shape, 40, edges[-1] - moved),
+            ]
+            for moved in (1, 0)
+        ]
+        largest = max(largest, purse_oracle.excess(*worlds, 17.0), purse_oracle.excess(*worlds[::-1], 17.0))
+    assert float(mpmath.log1p(largest) / 16) > 1.05 * charged
+
+
 def test_levels_cost_more_than_one_bit_and_less_with_more_space() -> None:
     noise = ExponentialPower(3.0, 1000)
     prices = [level_price(noise, 17.0, 24, round(d * noise.standard_deviation)) for d in (2, 3, 4, 5.5, 8)]

@@ -36,8 +36,8 @@ Floats = npt.NDArray[np.float64]
 def look_price(noise: ExponentialPower, order: float, weight: int, *, hit_price: float = 0.0) -> float:
     """What a look with this weight costs at this order, rounded up; infinite from about ``700 / (order - 1)`` on.
 
-    weight: in integers, like the scale of the noise. hit_price: what a published hit pays besides. Not decreasing with
-    the weight.
+    weight: in integers, like the scale of the noise. hit_price: what a published hit pays besides. Without it the
+    price does not fall with the weight.
     """
     check_order(order)
     check_whole("weight", weight, 1)

@@ -1,0 +1,112 @@
+"""The game of a fixed number of looks: reference scales, adversaries of every kind, and the purse."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from scipy.optimize import brentq
+
+from dp_transforms.accounting.purse.look_prices import look_price
+from dp_transforms.accounting.purse.looks_game import looks_delta
+from dp_transforms.accounting.purse.order_budget import delta_of_budget
+from dp_transforms.exponential_power import ExponentialPower
+from tests.unit import purse_oracle
+from tests.unit.purse_oracle import REFERENCE
+
+(SCALES,) = (value for name, value in REFERENCE.items() if name.startswith("exact_game"))
+EPSILON, DELTA = REFERENCE["epsilon"], REFERENCE["delta_looks"]
+STEPS = 40  # integers a scale, where an adversary has exact probabilities
+SHAPES = [1.5, 2.0, 2.5, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "looks", "wanted"),
+    [
+        (float(name.removeprefix("p=")), int(n), s)
+        for name, row in SCALES.items()
+        for n, s in row.items()
+        if int(n) <= 10
+    ],
+)
+def test_reference_scales(shape: float, looks: int, wanted: float) -> None:
+    """The reference is low by up to 0.5 %; this is an upper bound, and high by up to 0.7 %."""
+    assert looks_delta(shape, 1 / (wanted * 1.012), looks, EPSILON) < DELTA
+    assert looks_delta(shape, 1 / (wanted * 0.998), looks, EPSILON) > DELTA
+
+
+@functools.cache
+def worlds(shape: float, weight: int) -> tuple[np.ndarray, np.ndarray]:
+    """Both bits, with the user and without: float64[2, counts] each."""
+    margins = range(-STEPS, 4 * STEPS + weight)
+    with_user = [[float(p) for p in purse_oracle.bit(shape, STEPS, margin - weight)] for margin in margins]
+    without = [[float(p) for p in purse_oracle.bit(shape, STEPS, margin)] for margin in margins]
+    return np.array(with_user).T, np.array(without).T
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("looks", "weight"), [(1, 12), (2, 7)])
+def test_no_adaptive_adversary_gets_more(shape: float, looks: int, weight: int) -> None:
+    """All integer counts near the threshold, chosen by the bits so far, both ways; the bound is within 12 %."""
+    adversary = purse_oracle.Adversary([(0, *worlds(shape, weight))], epsilon=0.5)
+    attained = max(adversary.delta(looks, 0, removed=removed) for removed in (False, True))
+    proved = looks_delta(shape, weight / STEPS, looks, 0.5)
+    assert attained <= proved <= attained * 1.12
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("looks", "weight"), [(5, 10), (20, 5)])
+def test_no_static_adversary_gets_more(shape: float, looks: int, weight: int) -> None:
+    """One count for all looks, composed by dp_accounting: the best of some counts gets a fifth of the bound or more."""
+    with_user, without = worlds(shape, weight)
+    best = 0.0
+    for column in range(STEPS, len(with_user[0]), STEPS // 4):
+        p, q = ({0: float(side[0, column]), 1: float(side[1, column])} for side in (with_user, without))
+        logs_p, logs_q = ({key: math.log(value) for key, value in side.items()} for side in (p, q))
+        loss = privacy_loss_distribution.from_two_probability_mass_functions(
+            logs_p, logs_q, pessimistic_estimate=False, value_discretization_interval=1e-3
+        )
+        best = max(best, loss.self_compose(looks).get_delta_for_epsilon(0.8))
+    proved = looks_delta(shape, weight / STEPS, looks, 0.8)
+    assert best <= proved < 5 * best
+
+
+@pytest.mark.parametrize("shape", [2.0, 3.0])
+@pytest.mark.parametrize("looks", [3, 10])
+def test_it_needs_less_noise_than_the_purse_by_a_few_percent(shape: float, looks: int) -> None:
+    def purse_delta(scale: int) -> float:
+        noise = ExponentialPower(shape, scale)
+        return min(
+            delta_of_budget(order, looks * look_price(noise, order, 100), EPSILON) for order in (12, 14, 16, 18, 20)
+        )
+
+    def excess(delta: float) -> float:
+        return math.log(delta / DELTA)
+
+    wanted = SCALES[f"p={shape}"][str(looks)]
+    by_purse = brentq(lambda s: excess(purse_delta(round(100 * s))), 0.8 * wanted, 1.3 * wanted, xtol=0.01 * wanted)
+    by_game = brentq(
+        lambda s: excess(looks_delta(shape, 1 / s, looks, EPSILON)), 0.8 * wanted, 1.3 * wanted, xtol=1e-3 * wanted
+    )
+    assert 0.993 < by_purse / by_game < 1.08
+
+
+def test_delta_moves_with_each_argument() -> None:
+    delta = looks_delta(2.5, 0.1, 4, 1.0)
+    assert looks_delta(2.5, 0.1, 5, 1.0) > delta * 1.05
+    assert looks_delta(2.5, 0.101, 4, 1.0) > delta * 1.05
+    assert looks_delta(2.5, 0.1, 4, 1.01) < delta * 0.95
+    assert looks_delta(2.0, 3.0, 5, 0.1) == pytest.approx(1.0, abs=1e-3)
+    assert looks_delta(1.0, 0.2, 4, 0.85) < 1e-12  # Laplace noise: 0.2 each, 4 looks, and a step of the grid each
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight", "looks", "epsilon"),
+    [(0.9, 0.1, 1, 1.0), (2.0, 0.0, 1, 1.0), (2.0, 0.1, 0, 1.0), (2.0, 0.1, 1001, 1.0), (2.0, 0.1, 1, -1.0)],
+)
+def test_wrong_numbers_are_refused(shape: float, weight: float, looks: int, epsilon: float) -> None:
+    with pytest.raises(ValueError, match="must"):
+        looks_delta(shape, weight, looks, epsilon)
