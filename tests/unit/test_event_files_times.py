@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dp_transforms.event_files import times
 from dp_transforms.event_files.times import BAD_TIME, iso_micros, parse_times
 from dp_transforms.event_ids import MISSING
 from tests.helpers.event_files_oracle import oracle_micros
@@ -35,6 +37,16 @@ def test_timestamps_tell_their_own_unit_and_have_their_zone_applied_already(unit
 def test_what_is_finer_than_a_microsecond_is_rounded_down() -> None:
     assert _parsed(pa.array([1_999, -1], pa.timestamp("ns"))) == [1, -1]
     assert _parsed(pa.array([0.0000019, -0.0000001]), "s") == [1, -1]
+
+
+@pytest.mark.parametrize("looked_at", [1, 2, 1024])
+def test_texts_of_several_shapes_in_any_order(monkeypatch: pytest.MonkeyPatch, looked_at: int) -> None:
+    """The first texts decide which shape is tried on all of them, and never what a text means."""
+    monkeypatch.setattr(times, "_LOOKED_AT_ROWS", looked_at)
+    texts = ["2017-10-01T03:00:00Z", "2017-10-01T03:00:00", "2017-10-01", "2016-02-29T00:00:00.1234567Z", "x"]
+    wanted = [1_506_826_800_000_000, 1_506_826_800_000_000, 1_506_816_000_000_000, 1_456_704_000_123_456, None]
+    for order in itertools.permutations(range(len(texts))):
+        assert _parsed(pa.array([texts[row] for row in order])) == [wanted[row] for row in order]
 
 
 def test_dates_are_midnight() -> None:
