@@ -14,8 +14,8 @@ from dp_transforms.pipelines.stream import command
 def command_line(arguments: Sequence[str]) -> list[str]:
     """``--user_field=u --region=r`` -> ``stream --engine dataflow --detach --user-field=u -- --region=r``.
 
-    The launcher gives everything as ``--name=value``. What is an option of ``shh stream`` goes to it, all else to Beam.
-    An option without a value is given as true, or as false, which leaves it out.
+    The launcher writes everything as ``--name=value``. Options of ``shh stream`` go to it, all others to Beam.
+    For an option without a value it writes true, or false to leave it out.
     """
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     ours = {option for parameter in options for option in parameter.opts}

@@ -1,14 +1,11 @@
-"""``shh audit`` by its command line: what it prints and writes, its exit codes, and plan files that are no plans."""
+"""``shh audit`` by its command line: what it prints and writes, its exit codes, and files that are not plans."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 from click.testing import CliRunner, Result
@@ -25,8 +22,9 @@ from dp_transforms.pipelines.audit import command, finish, sample
 from dp_transforms.pipelines.audit_report import as_record, print_audit
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.window_schedule import WindowSchedule
+from tests.helpers import shh_here
+from tests.helpers.shh_process import shh
 
-ROOT = pathlib.Path(__file__).parents[2]
 RUNS = 2_000
 
 
@@ -54,20 +52,10 @@ def _run(*words: object) -> Result:
     return CliRunner().invoke(command, [str(word) for word in words])
 
 
-def _shh(*words: object, cwd: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "dp_transforms.pipelines.cli", *map(str, words)],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_the_command_itself(plan_file: pathlib.Path) -> None:
     """In a process of its own: exit code 0, a report on stdout, and no bar or warning left on stderr."""
-    done = _shh("audit", "--plan", "plan.json", "--runs", RUNS, "--output", "audit.json", cwd=plan_file.parent)
+    words = ["audit", "--plan", "plan.json", "--runs", RUNS, "--output", "audit.json"]
+    done = shh(*words, cwd=plan_file.parent, COLUMNS="100")
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip() == ""
     text = " ".join(done.stdout.split())
@@ -203,7 +191,7 @@ def test_a_run_of_few_windows_with_several_items_in_each(domain: ItemDomain | No
 
 
 def test_a_plan_is_missing(tmp_path: pathlib.Path) -> None:
-    done = _shh("audit", cwd=tmp_path)
+    done = shh_here.shh("audit", cwd=tmp_path)
     assert done.returncode == 2
     assert "Missing --plan" in done.stderr
     assert "shh plan --output" in done.stderr
@@ -263,7 +251,7 @@ def test_a_plan_that_was_tampered_with_is_refused(plan_file: pathlib.Path, chang
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe\x00", b"[" * 100_000, b'{"format_version": 99}'])
-def test_files_that_are_no_plan(tmp_path: pathlib.Path, content: bytes) -> None:
+def test_files_that_are_not_plans(tmp_path: pathlib.Path, content: bytes) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(content)
     result = _run("--plan", path)

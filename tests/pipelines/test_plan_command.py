@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-import subprocess
-import sys
 
 import click
 import pytest
@@ -17,6 +15,7 @@ from dp_transforms.item_domain import ItemDomain
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.plan import command
 from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, plan_from_options, plan_options
+from tests.helpers.shh_process import shh
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
 BUDGET = ["--epsilon", "2", "--delta", "1e-9"]
@@ -58,14 +57,9 @@ def test_a_table_to_decide_from() -> None:
     assert "(2, 1e-09)-differentially private" in " ".join(result.stdout.split())
 
 
-def test_the_command_itself() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dp_transforms.pipelines.cli", "plan", *BUDGET, *HOURLY, "--release", "counts"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=pathlib.Path(__file__).parents[2],
-    )
+def test_the_command_itself(tmp_path: pathlib.Path) -> None:
+    done = shh("plan", *BUDGET, *HOURLY, "--release", "counts", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
     assert "620" in done.stdout
     assert "labels │" not in done.stdout
 
@@ -229,7 +223,7 @@ def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path: pathl
         (b"a\n\n" + b"x" * 20_000, "must hold ids of at most 16,384 bytes; line 3 is longer."),
     ],
 )
-def test_what_is_no_list_of_items_is_refused(tmp_path: pathlib.Path, content: bytes | None, message: str) -> None:
+def test_what_is_not_a_list_of_items_is_refused(tmp_path: pathlib.Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "items.txt"
     if content is not None:
         path.write_bytes(content)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import pathlib
 import re
 import subprocess
@@ -20,6 +19,7 @@ from dp_transforms.pipelines import cli
 from dp_transforms.pipelines.report_table import escape_text, label_text, legend, windows_table
 from dp_transforms.report_files import ReportHeader, decode_report, write_report_file
 from dp_transforms.report_streams import ReportFolder
+from tests.helpers.shh_process import shh
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 HOUR = 3_600_000_000
@@ -245,13 +245,13 @@ def test_narrow_terminals_show_whole_labels_where_they_fit():
 def test_a_terminal_without_utf_8_gets_ascii(tmp_path):
     path = tmp_path / "report.avro"
     write_report_file(path, HEADER, [*LABELS, report(9, HeavyHitter("é", ABOVE, None))])
-    shown = run_shh("show", str(path), PYTHONIOENCODING="ascii")
+    shown = shh("show", path, cwd=tmp_path, COLUMNS="100", PYTHONIOENCODING="ascii")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.isascii()
-    assert b"*iphone" in shown.stdout
-    assert b'="the beatles"~812' in shown.stdout
-    assert b"* above" in shown.stdout
-    assert b"*\\xe9" in shown.stdout
+    assert "*iphone" in shown.stdout
+    assert '="the beatles"~812' in shown.stdout
+    assert "* above" in shown.stdout
+    assert r"*\xe9" in shown.stdout
 
 
 def drawn(path):
@@ -298,16 +298,6 @@ def test_a_chart_escapes_labels_and_overwrites_nothing(show, tmp_path):
     assert drawn(tmp_path / "empty.svg") == ([], [])
 
 
-def run_shh(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "dp_transforms.pipelines.cli", *arguments],
-        cwd=REPOSITORY,
-        env={**os.environ, "COLUMNS": "100", **environment},
-        check=False,
-        capture_output=True,
-    )
-
-
 def test_show_starts_without_beam(tmp_path):
     path = tmp_path / "report.jsonl"
     write_report_file(path, HEADER, LABELS)
@@ -320,7 +310,7 @@ def test_show_starts_without_beam(tmp_path):
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
-def test_a_pipe_that_closes_early_is_no_error(tmp_path, options):
+def test_a_pipe_that_closes_early_is_not_an_error(tmp_path, options):
     path = tmp_path / "report.jsonl"
     write_report_file(path, HEADER, many(3000))
     command = [sys.executable, "-m", "dp_transforms.pipelines.cli", "show", str(path), "--all", *options]
