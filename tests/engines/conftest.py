@@ -22,6 +22,7 @@ from tests.helpers.small_runs import key_file
 ROOT = pathlib.Path(__file__).parents[2]
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Two groups, which may run in two processes: what shares the broker and the cluster of a session, and all others.
 

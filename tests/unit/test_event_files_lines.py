@@ -62,7 +62,7 @@ def test_runs_of_blank_lines_take_little_more_than_to_unpack_them(
 ) -> None:
     """Against the time that Python's own gunzip takes on this machine, here and now. every: bytes between two lines."""
     line = (GOOD if "json" in name else "u,i,2017-10-01T03:00:00Z\n").encode()
-    size, step = 192 << 20, every or 192 << 20
+    size, step = 96 << 20, every or 96 << 20
     run = blank * (step // len(blank))
     packer = zlib.compressobj(1, wbits=31)
     begin = b"" if "json" in name else b"user,item,timestamp\n"
