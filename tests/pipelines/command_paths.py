@@ -118,7 +118,7 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]
 
 
 def no_waiting(seconds: int = 120) -> Iterator[None]:
-    """For a fixture: ends a test that waits for ever, as for the writer of a pipe."""
+    """For a fixture: ends a test that waits forever, as for the writer of a pipe."""
 
     def end(number: int, frame: object) -> None:
         sys.stderr.write("waited too long\n")

@@ -1,4 +1,4 @@
-"""``shh audit`` by its command line: what it prints and writes, its exit codes, and plan files that are no plans."""
+"""``shh audit`` by its command line: what it prints and writes, its exit codes, and files that are not plans."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_a_plan_that_was_tampered_with_is_refused(plan_file: pathlib.Path, chang
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe\x00", b"[" * 100_000, b'{"format_version": 99}'])
-def test_files_that_are_no_plan(tmp_path: pathlib.Path, content: bytes) -> None:
+def test_files_that_are_not_plans(tmp_path: pathlib.Path, content: bytes) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(content)
     result = _run("--plan", path)

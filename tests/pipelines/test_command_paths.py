@@ -1,4 +1,4 @@
-"""All commands, all paths: what is no regular file is refused at once, and what is written follows no planted link."""
+"""All commands, all paths: only regular files are read, at once, and no planted link is followed where one writes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def make_odd(kind: str, path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "folder", "device", "link to a fifo"])
 @pytest.mark.parametrize("place", READ, ids=" ".join)
-def test_what_is_no_regular_file_is_refused_at_once(
+def test_what_is_not_a_regular_file_is_refused_at_once(
     folder: pathlib.Path, place: tuple[str, str], kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "config" in place[1]:

@@ -150,7 +150,7 @@ def test_a_folder_that_is_removed_during_the_run(folder: pathlib.Path, monkeypat
 def test_a_folder_that_cannot_be_written(
     folder: pathlib.Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """/proc is one for everybody, the superuser too."""
+    """Nobody can write in /proc, not even the superuser."""
     if not pathlib.Path("/proc/self/status").exists():
         pytest.skip("this system has no /proc")
     code, told = run([*words, "--output", "/proc/self/log.csv"], capsys)

@@ -223,7 +223,7 @@ def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path: pathl
         (b"a\n\n" + b"x" * 20_000, "must hold ids of at most 16,384 bytes; line 3 is longer."),
     ],
 )
-def test_what_is_no_list_of_items_is_refused(tmp_path: pathlib.Path, content: bytes | None, message: str) -> None:
+def test_what_is_not_a_list_of_items_is_refused(tmp_path: pathlib.Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "items.txt"
     if content is not None:
         path.write_bytes(content)

@@ -3,7 +3,7 @@
 The logs are not part of the project: ``SHH_TEST_DATA`` names the folder that holds ``globo_news/events.parquet`` and
 ``movietweetings_2013/events.parquet``; without them these tests are skipped.
 
-The key is drawn anew by each run, so the figures move a little. In 10 runs labels found 89.4 to 90.3 % of the 1,108
+Each run draws a new noise key, so the figures move a little. In 10 runs labels found 89.4 to 90.3 % of the 1,108
 pairs held by >= 500 users (asked: 85 %, which is 45 pairs fewer) and all 356 held by >= 1,000 (99 %: 3 may be missing);
 counts found 355 or 356 of these (97 %: 10 may be missing). Of about 1,000 or 625 reported pairs at most two were held
 by less than 0.9 T (99 %: 10 or 6 may be). A false alarm is therefore less likely than 1e-6, and no key is fixed.

@@ -310,7 +310,7 @@ def test_show_starts_without_beam(tmp_path):
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
-def test_a_pipe_that_closes_early_is_no_error(tmp_path, options):
+def test_a_pipe_that_closes_early_is_not_an_error(tmp_path, options):
     path = tmp_path / "report.jsonl"
     write_report_file(path, HEADER, many(3000))
     command = [sys.executable, "-m", "dp_transforms.pipelines.cli", "show", str(path), "--all", *options]

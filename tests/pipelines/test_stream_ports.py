@@ -153,7 +153,7 @@ def test_ports_of_this_process_are_checked(open_port: int, own_port: int) -> Non
         check_ports("flink", allow=False)
 
 
-def test_loopback_is_no_open_port(own_port: int) -> None:
+def test_loopback_is_not_an_open_port(own_port: int) -> None:
     check_ports("flink", allow=False)
 
 
