@@ -13,7 +13,7 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from dp_transforms.accounting import charging_game, threshold_monitor
-from dp_transforms.accounting.charging_game import _lattice, check_target
+from dp_transforms.accounting.charging_game import _evaluate, _lattice, check_target
 from dp_transforms.accounting.composition import (
     ROUNDING,
     advanced_composition_epsilon,
@@ -28,7 +28,12 @@ from dp_transforms.accounting.renyi import (
     largest_lam,
     target_charge,
 )
-from dp_transforms.accounting.target_charging import closed_form_delta, closed_form_epsilon, static_adversary_delta
+from dp_transforms.accounting.target_charging import (
+    closed_form_delta,
+    closed_form_epsilon,
+    exact_tail_delta,
+    static_adversary_delta,
+)
 from dp_transforms.accounting.threshold_monitor import (
     ThresholdMonitorAccountant,
     _delta,
@@ -355,3 +360,22 @@ def test_no_share_of_delta_is_nothing_or_all_of_it(name: str) -> None:
         object.__setattr__(changed, name, share)
         with pytest.raises(ValueError, match=f"{name} must lie strictly between 0 and delta, got {share!r}"):
             changed._check_delta_split()
+
+
+@pytest.mark.parametrize(("hit", "value"), [(5.0, 1.0), (-5.0, None)])
+def test_a_policy_is_worth_no_more_than_1_and_no_less_than_stopping(hit: float, value: float | None) -> None:
+    """Rounding can make neither of them: here the hits are worth what no policy gives."""
+    lattice = _lattice(0.5, 0.3, 2, 1.0)
+    size = len(lattice.stop_value)
+    policy = np.full(size, len(lattice.vertices) - 1, dtype=np.int64)
+    found = _evaluate(lattice, policy, [np.full(size, hit)] * len(lattice.vertices))
+    wanted = np.full(size, value) if value is not None else lattice.stop_value
+    middle = slice(1, -1)  # at the ends the walk leaves the lattice, where it is worth 1
+    assert np.array_equal(found[middle][: size // 2], wanted[middle][: size // 2])
+
+
+def test_a_tail_that_proves_nothing_is_1() -> None:
+    """Each call loses as much as may be lost in all: every cut adds up to more than 1."""
+    for each, q, hits in ((6.0, 0.002, 5), (3.0, 0.04, 9)):
+        assert exact_tail_delta(each, q, hits, 0.0) == 1.0
+    assert exact_tail_delta(0.1, 0.475, 5, 0.0) < 1.0

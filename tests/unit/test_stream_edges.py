@@ -16,6 +16,7 @@ from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams import log_folder
 from dp_transforms.event_streams.folder_position import FolderFile, FolderPosition
 from dp_transforms.event_streams.log_folder import FolderReader, LogFolder
+from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.report_files import ReportFileError, ReportHeader
@@ -23,6 +24,7 @@ from dp_transforms.report_streams import ReportFolder, ReportTopic, report_topic
 from dp_transforms.report_streams.report_topic import _kafka_errors, _partition
 from dp_transforms.report_streams.report_writer import check_same_run, ended_fields, parse_ended
 from dp_transforms.report_streams.topic_records import encode_record
+from dp_transforms.window_schedule import WindowSchedule
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 START = 1_506_826_800_000_000
@@ -294,3 +296,26 @@ def test_a_run_stays_in_the_partition_where_it_began(topic: ReportTopic) -> None
     writer.close()
     with pytest.raises(StreamError, match=r"^the topic 'reports' belongs to run 'run-1' with another plan"):
         topic.open(ReportHeader("run-1", *header_rest()[:2], {"epsilon": 3.0}))
+
+
+def test_a_partition_begins_with_nothing() -> None:
+    """What is stored of it, to the byte: a later release must read it."""
+    progress = PartitionProgress(WindowSchedule(0, 7200, 3600, 3600), StreamClock(), shards=2)
+    begin = -(2**62)
+    assert progress.to_bytes() == (
+        b'{"version":2,"shards":2,"position":null,"clock_micros":%d,"next_window":0,"stop_micros":null,"intent":null,'
+        b'"read_at_micros":%d,"run":"","sent":[]}' % (begin, begin)
+    )
+    progress.sent(1, 1, 3)
+    progress.sent(1, 0, 2)
+    progress.position, progress.run = "here", "r"
+    intent = progress.intend_stop(5)
+    assert progress.to_bytes() == (
+        b'{"version":2,"shards":2,"position":"here","clock_micros":%d,"next_window":0,"stop_micros":null,'
+        b'"intent":{"name":"%s","kind":"stop","micros":5},"read_at_micros":%d,"run":"r","sent":[[1,[2,3]]]}'
+        % (begin, intent.name.encode(), begin)
+    )
+    again = PartitionProgress.from_bytes(
+        progress.to_bytes(), WindowSchedule(0, 7200, 3600, 3600), StreamClock(), shards=2
+    )
+    assert again.to_bytes() == progress.to_bytes()
