@@ -10,6 +10,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 
+from dp_transforms.accounting.purse import looks_game
 from dp_transforms.accounting.purse.look_prices import look_price
 from dp_transforms.accounting.purse.looks_game import looks_delta
 from dp_transforms.accounting.purse.order_budget import delta_of_budget
@@ -36,6 +37,42 @@ def test_reference_scales(shape: float, looks: int, wanted: float) -> None:
     """The reference is low by up to 0.5 %; this is an upper bound, and high by up to 0.7 %."""
     assert looks_delta(shape, 1 / (wanted * 1.012), looks, EPSILON) < DELTA
     assert looks_delta(shape, 1 / (wanted * 0.998), looks, EPSILON) > DELTA
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("weight", "epsilon"), [(0.1, 0.1), (0.3, 0.5), (0.15, 2.0)])
+def test_one_look_is_exact(shape: float, weight: float, epsilon: float) -> None:
+    """``P - e^epsilon Q`` at the best of all real counts: never more than the bound, which is at most 10 % above."""
+    thresholds = np.linspace(-2, 12, 200_001)
+    noise = ExponentialPower(shape, 1)
+    p, q = (np.exp(noise.log_upper_tail_at(thresholds - moved)) for moved in (weight, 0.0))
+    exact = float(np.max(p - np.exp(epsilon) * q))
+    assert exact <= looks_delta(shape, weight, 1, epsilon) <= max(exact * 1.1, 1e-20)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.003, 0.7, 1e-3, 1e-9, 40.0, 1e9])
+def test_values_between_grid_points_are_bounds(factor: float) -> None:
+    """Of a convex falling function that is 1 at 0: never below it, and inside of the grid close to it."""
+    logs = np.arange(-8.0, 4.0, 0.01)
+    ratios = np.exp(logs)
+    values, exact = (1 + ratios) ** -3.0, (1 + ratios * factor) ** -3.0
+    found = looks_game._moved(factor, 0.01, ratios, values)
+    assert np.all(found >= exact * (1 - 1e-13))
+    inside = (ratios * factor >= ratios[0]) & (ratios * factor < ratios[-2])
+    assert np.all(found[inside] <= exact[inside] * (1 + 1e-4))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_bit_of_the_game_dominates_each_count(shape: float) -> None:
+    """For each threshold up to where tails are 1e-17 one bit has both ratios at least as far from 1."""
+    noise, bits = ExponentialPower(shape, 1), looks_game._dominating_bits(shape, 0.2)
+    assert bits.p + bits.not_p == pytest.approx(1, abs=1e-9)
+    assert bits.q + bits.not_q == pytest.approx(1, abs=1e-9)
+    for threshold in np.linspace(-2, 3.4, 211):
+        logs = [noise.log_upper_tail_at(np.array([threshold - moved, moved - threshold])) for moved in (0.2, 0.0)]
+        up, down = np.exp(logs[0] - logs[1])
+        with np.errstate(divide="ignore"):
+            assert np.any((bits.p / bits.q >= up) & (bits.not_p / bits.not_q <= down))
 
 
 @functools.cache

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
+import mpmath
+import numpy as np
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from dp_transforms.accounting.purse import look_prices
 from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, look_price
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 from tests.unit import purse_oracle
 from tests.unit.purse_oracle import REFERENCE
 
@@ -111,11 +113,28 @@ def test_the_bound_beyond_the_reach_holds(shape: float, scale: int, order: float
         if bound == math.inf:
             continue
         finite += 1
+        with_user = purse_oracle.tail(shape, scale, reach - weight)
+        assert bound >= (1 - with_user) ** (1 - order) - 1  # for the other side, as docs/purse.md bounds it
         for margin in (reach + 1, reach + 2, reach + scale, weight - reach, weight - reach - scale):
             worlds = [purse_oracle.bit(shape, scale, margin - weight), purse_oracle.bit(shape, scale, margin)]
             assert purse_oracle.excess(*worlds, order) <= bound
             assert purse_oracle.excess(*worlds[::-1], order) <= bound
     assert finite > 5
+
+
+@pytest.mark.parametrize("order", [1.5, 17.0, 200.0])
+def test_an_outcome_is_rounded_up_for_all_errors_of_its_logarithms(order: float) -> None:
+    """P too small and Q too large by as much as is stated: still no less than the exact part of the sum."""
+    for margin in (1, 30, 250, 500):
+        p, q = purse_oracle.tail(2.5, 100, margin - 1), purse_oracle.tail(2.5, 100, margin)
+        for first, second in ((p, q), (q, p), (1 - q, 1 - p)):
+            with mpmath.workdps(50):
+                exact = first * ((first / second) ** (mpmath.mpf(order) - 1) - 1)
+                logs = [mpmath.log(first), mpmath.log(second)]
+                errors = [LOG_TAIL_ERROR * max(1, abs(log)) for log in logs]
+                low, high = float(logs[0] - errors[0]), float(logs[1] + errors[1])
+            found = float(look_prices.outcome_excess(np.array([low]), np.array([high]), order)[0])
+            assert exact <= found <= exact + 1e-8 * (abs(exact) + first)
 
 
 def test_the_price_of_another_order_is_another_price() -> None:

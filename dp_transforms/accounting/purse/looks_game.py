@@ -57,27 +57,30 @@ def looks_delta(shape: float, weight: float, looks: int, epsilon: float) -> floa
     ratios = np.exp(log_ratios)
     values = np.maximum(0.0, 1 - np.exp(epsilon) * ratios)
     for _ in range(looks):
-        values = _one_look(bits, log_ratios, ratios, values)
+        values = _one_look(bits, ratios, values)
     at = int(np.searchsorted(log_ratios, 0.0)) - 1
     share = (1 - ratios[at]) / (ratios[at + 1] - ratios[at])
     delta = values[at] * (1 - share) + values[at + 1] * share + 2 * looks * _BEYOND
     return float(min(1.0, delta * (1 + ROUNDING)))
 
 
-def _one_look(bits: _Bits, log_ratios: Floats, ratios: Floats, values: Floats) -> Floats:
+def _one_look(bits: _Bits, ratios: Floats, values: Floats) -> Floats:
     best = values.copy()  # a look that tells nothing
     for p, q, not_p, not_q in zip(bits.p, bits.q, bits.not_p, bits.not_q, strict=True):
-        hit = p * _moved(q / p, log_ratios, ratios, values) if p else 0.0
-        miss = not_p * _moved(not_q / not_p, log_ratios, ratios, values) if not_p else 0.0
+        hit = p * _moved(q / p, _STEP, ratios, values) if p else 0.0
+        miss = not_p * _moved(not_q / not_p, _STEP, ratios, values) if not_p else 0.0
         np.maximum(best, hit + miss, out=best)
     return best
 
 
-def _moved(factor: float, log_ratios: Floats, ratios: Floats, values: Floats) -> Floats:
-    """A bound on ``V(r factor)`` at each grid point r: by chords, 1 at r = 0, and the last value beyond the grid."""
-    shift = np.log(factor) / _STEP
+def _moved(factor: float, step: float, ratios: Floats, values: Floats) -> Floats:
+    """A bound on ``V(r factor)`` at each grid point r: by chords, 1 at r = 0, and the last value beyond the grid.
+
+    step: of ln r from each grid point to the next.
+    """
+    shift = np.log(factor) / step
     whole = int(np.floor(shift))
-    rest = np.expm1((shift - whole) * _STEP) / np.expm1(_STEP)  # the same share in each interval of a geometric grid
+    rest = np.expm1((shift - whole) * step) / np.expm1(step)  # the same share in each interval of a geometric grid
     size = len(values)
     index = np.arange(size) + whole
     inside = (index >= 0) & (index < size - 1)

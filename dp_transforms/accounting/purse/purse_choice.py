@@ -172,7 +172,7 @@ def _users_needed(
     paid_hits = np.minimum(hits, np.append(activities, most_looks))
     amounts = (budget - hit_price * paid_hits) / np.append(activities, most_looks)
     weights = np.interp(
-        np.log(amounts),
+        np.log(np.maximum(amounts, 1e-300)),
         np.log(np.maximum(curve, 1e-300)),
         np.log(_WEIGHTS),
         left=-math.inf,
