@@ -86,8 +86,6 @@ def came_too_late(ended: Ended) -> bool:
 def test_a_signal_at_any_moment_is_one_line(
     tmp_path: pathlib.Path, command: str, stop: signal.Signals, form: str
 ) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        pytest.skip("a parent has switched off SIGINT for this process and all that it starts")
     moments = [SECONDS * number / MOMENTS for number in range(MOMENTS)]
     if form == "sample":
         moments = moments[2 * list(COMMANDS).index(command) :: SAMPLED]
