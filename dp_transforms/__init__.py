@@ -17,8 +17,8 @@ Public names, loaded when first used:
 
 Map of the package, from what knows nothing to what knows all:
 
-- checks, noise_distribution, local_files: checks of arguments; the discrete Laplace distribution; how files are opened,
-  and how an output appears whole or not at all.
+- checks, noise_distribution, exponential_power, local_files, avro_container: checks of arguments; the laws of the noise;
+  how files are opened, and how an output appears whole or not at all; Avro files, read with limits.
 - event_ids, window_schedule, item_domain, rejected_events: what an id is; the declared windows and items; rows that
   could not be read.
 - accounting: from a budget to plain numbers. Knows no mechanism.

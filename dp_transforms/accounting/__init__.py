@@ -20,6 +20,8 @@ From a budget to a plan; read `release_plan` first:
 - `plan_json`: a plan as JSON text and back, read as hostile input; its fingerprint.
 - `release_plan`: `ReleasePlan`, the frozen, checked result of calibration.
 
+- `purse` (a package): looks and hits paid from one purse, at one Renyi order. No release mode uses it yet.
+
 `renyi`, `mixed_charging` and most of `target_charging` serve the papers' library and comparisons. No plan needs them.
 
 The proofs are in docs/guarantee.md, those of `mixed_charging` in docs/mixed_charging.md. [CL23] is Cohen, Lyu, "The
