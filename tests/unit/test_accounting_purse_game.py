@@ -59,7 +59,7 @@ def test_values_between_grid_points_are_bounds(factor: float) -> None:
     found = looks_game._moved(factor, 0.01, ratios, values)
     assert np.all(found >= exact * (1 - 1e-13))
     inside = (ratios * factor >= ratios[0]) & (ratios * factor < ratios[-2])
-    assert np.all(found[inside] <= exact[inside] * (1 + 1e-4))
+    assert np.all(found[inside] <= exact[inside] * (1 + 2e-4))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

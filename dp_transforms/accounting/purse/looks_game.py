@@ -23,10 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.composition import ROUNDING, check_epsilon
-from dp_transforms.checks import check_positive, check_range, check_whole
+from dp_transforms.checks import check_range, check_whole
 from dp_transforms.exponential_power import MAX_SHAPE, MIN_SHAPE, ExponentialPower
 
 MOST_LOOKS = 1000  # the time grows in proportion
+SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-3, 10.0
+_RATIOS = 1e-9  # relative error of P/Q - 1 from that of two logarithms, down to the smallest weight: some 5e-10
 _STEP = 0.008  # of ln r; V falls like a power of r, so that a chord is above it by some (power step)^2 / 8
 _BELOW = 6.0  # ln r goes from -(epsilon + this) ...
 _ABOVE = 4.0  # ... to this; V is at most its last value from there on, and 1 at 0
@@ -47,9 +49,9 @@ class _Bits:
 
 
 def looks_delta(shape: float, weight: float, looks: int, epsilon: float) -> float:
-    """The smallest delta that the game proves. weight: of each look, for noise of scale 1. Rounded up; at most 1."""
+    """The smallest delta that the game proves. weight: of each look, for noise of scale 1. Rounded up."""
     check_range("shape", shape, MIN_SHAPE, MAX_SHAPE)
-    check_positive("weight", weight)
+    check_range("weight", weight, SMALLEST_WEIGHT, LARGEST_WEIGHT)
     check_whole("looks", looks, 1, MOST_LOOKS)
     check_epsilon(epsilon)
     bits = _dominating_bits(float(shape), float(weight))
@@ -104,9 +106,9 @@ def _dominating_bits(shape: float, weight: float) -> _Bits:
     )
     log_p, log_q = noise.log_upper_tail_at(points - weight), noise.log_upper_tail_at(points)
     log_not_p, log_not_q = noise.log_upper_tail_at(weight - points), noise.log_upper_tail_at(-points)
-    up = np.expm1((log_p - log_q)[1:]) * (1 + 1e-11)  # P/Q - 1 at the upper ends
+    up = np.expm1((log_p - log_q)[1:]) * (1 + _RATIOS)  # P/Q - 1 at the upper ends
     down = np.minimum(
-        1.0, -np.expm1((log_not_p - log_not_q)[:-1]) * (1 + 1e-11)
+        1.0, -np.expm1((log_not_p - log_not_q)[:-1]) * (1 + _RATIOS)
     )  # 1 - (1 - P)/(1 - Q) at the lower ends
     # (1 + up) q + (1 - down)(1 - q) = 1.
     q = down / (up + down)
