@@ -246,7 +246,7 @@ def test_a_limit_of_hits_to_its_edges() -> None:
     assert (limit.used, limit.admits(0.5, q, 2), limit.admits(0.5, q, 3)) == (1, True, False)
     with pytest.raises(ValueError, match=r"must be at most 0\.5, that of the limit"):
         limit.admits(math.nextafter(0.5, 1), q)
-    with pytest.raises(ValueError, match="must have probability q >="):
+    with pytest.raises(ValueError, match="the q of a target must be at least"):
         limit.admits(0.5, math.nextafter(q, 0))
     for hits in (0, True, 1.5):
         with pytest.raises(ValueError, match="hits"):
