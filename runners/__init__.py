@@ -10,5 +10,5 @@
 - kafka_server: a Kafka broker of one node, for demos, benchmarks and tests.
 - on_loopback: makes Beam's servers listen on the loopback address alone. open_ports: which ports others can reach.
 
-The folder engines holds what ``make engines`` builds: the pom files of Flink's job server and Kafka.
+The folder engines holds what ``make engines`` builds Flink's job server and Kafka from.
 """
