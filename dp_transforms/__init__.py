@@ -17,8 +17,9 @@ Public names, loaded when first used:
 
 Map of the package, from what knows nothing to what knows all:
 
-- checks, noise_distribution, exponential_power, local_files, avro_container: checks of arguments; the laws of the noise;
-  how files are opened, and how an output appears whole or not at all; Avro files, read with limits.
+- checks, noise_distribution, local_files, avro_container: checks of arguments; the law of the noise; how files are
+  opened, and how an output appears whole or not at all; Avro files, read with limits.
+- exponential_power: the law of the noise of the purse (docs/purse.md). No release mode uses it yet.
 - event_ids, window_schedule, item_domain, rejected_events: what an id is; the declared windows and items; rows that
   could not be read.
 - accounting: from a budget to plain numbers. Knows no mechanism.
@@ -28,8 +29,10 @@ Map of the package, from what knows nothing to what knows all:
 - auditing: what the worst streams attain, exactly and by running the core, against a plan's claim.
 - event_files, report_files: logs in, reports out. event_streams, report_streams: the same for what goes on: partitions
   that grow, and how far each one is; sinks that keep the first answer for a window.
-- beam: all that imports Beam, and nothing else does.
-- runners: engines and their options. pipelines: the command ``shh``.
+- beam: wires the modules above to Beam. Of the library (the folder dp_transforms) only beam/ imports Beam; `pipelines`
+  and `runners` may too.
+- `runners` and `pipelines`: folders beside this one, installed as dp_transforms.runners and dp_transforms.pipelines:
+  engines and their options; the command ``shh``.
 """
 
 from __future__ import annotations

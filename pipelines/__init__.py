@@ -1,1 +1,35 @@
-"""The command ``shh``: `cli` is its entrance, each other module one subcommand or one thing that several share."""
+"""The command ``shh``, installed as `dp_transforms.pipelines`. Each subcommand has a module of its name.
+
+- cli: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line.
+- plan, audit, audit_report: ``shh plan``; ``shh audit`` and how its result is shown.
+- replay, replay_run, replay_progress: ``shh replay``, its pipeline, its progress bar.
+- show, report_table, report_chart: ``shh show``; reports as a table and as a picture.
+- simulate, simulated_log: ``shh simulate`` and the log that it makes.
+- stream: ``shh stream``, by the modules of the next two groups.
+
+What a stream needs before it runs:
+
+- stream_options: its options. stream_rules, engine_choice: which ones need or exclude each other; which engine runs it.
+- stream_request: from the options to all that a run needs. stop_file: where its stop file is.
+- stream_topic, stream_ports: checks of the topic that is read, and of the ports that others can reach.
+- stream_pubsub: Pub/Sub as input.
+
+A stream that runs:
+
+- stream_run: builds the stream pipeline (`build_pipeline`), starts it, watches it or leaves it.
+- stream_engine: starts the engine. stream_job: the job in a thread, and how it is cancelled.
+- stream_watch: watches a run to its end, by flink_watch (what Flink says) and sink_watch (what the output holds).
+- stream_status: what a person sees of a run. stop_signals: Ctrl-C and SIGTERM, counted.
+
+What several share:
+
+- options, plan_options, event_options: types of parameters; the options that define a plan; the fields of events.
+- output_file, standard_output: files that appear whole or not at all; errors of standard output.
+- pipeline_errors, quiet_workers: errors of a pipeline in one line; what Beam prints is kept from the terminal.
+- exit_signals: Ctrl-C and SIGTERM end a command at once.
+
+Beside the command:
+
+- demo, demo_stream, simulated_stream: ``make demo`` and ``make demo-stream``.
+- dataflow_template: the flex template of Dataflow; main is what its launcher runs.
+"""

@@ -3,10 +3,12 @@
 monitor_settings       the plain numbers of a plan that workers need
 event_batch            events as columns: user, item, time
 packed_arrays          arrays to bytes and back: what goes through a shuffle
+equal_rows             groups of equal rows in sorted columns
 item_table             keyed 128-bit hashes of items and their labels
 user_pairs             which items each user holds in each window, by user: from events, merged
 contributions          at most L items per user and window, chosen uniformly
-item_holders           the same pairs by window and item: cells (window, item) with their holders
+item_holders           the same pairs by window and item: cells: an item in a window, with its holders
+counted_messages       messages gathered by counting: how a receiver knows that all have come
 query_noise            the noise of one count in each release mode
 domain_table           the items of a known domain, by keyed hash
 zero_items             the items of a known domain that are published although nobody holds them

@@ -5,6 +5,7 @@
     `avro`                object container file, header in the file metadata
     `parquet`             typed columns, header in the schema metadata
     `files`               writing and reading by path
+    `replaced_file`       outputs of a step that may run twice: each file appears whole, in place of the first
 
 Nothing here imports Beam. A report file may come from anywhere, so it is read as hostile input: any fault of it raises
 a `ReportFileError` of one line.
