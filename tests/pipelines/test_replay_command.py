@@ -219,6 +219,7 @@ def test_windows_are_aligned_to_the_start_and_may_slide(parquet_log: pathlib.Pat
     [
         (["missing.parquet"], "missing.parquet"),
         (["log.parquet", "--user-field", "who"], "--user-field"),
+        (["log.parquet", "--time-field", "item"], "--user-field, --item-field and --time-field must name three"),
         (["log.parquet", "--output", "report.txt"], ".avro"),
         (["log.parquet", "--output", "taken.avro"], "--output"),
         (["log.parquet", "--output", "no/such/folder.avro"], "No such file or directory"),
