@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 # The package as it is installed, for mypy, which does not know package_dir.
 TYPED := $(VENV)/typed
 INSTALLED := $(VENV)/.installed
-JOBS ?= 2
+# At once, in tests: on two cores a third one works while others wait.
+JOBS ?= 3
 
 # Real engines, for streams. MVNFLAGS, GOFLAGS, GOPROXY, PIP_INDEX_URL and the like are honoured.
 MVN ?= mvn

@@ -12,6 +12,11 @@ settings.register_profile("shh", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("shh")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that wait for seconds come first, beside others that work: at the end they would wait alone."""
+    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _no_colours_of_the_shell() -> Iterator[None]:
     """rich takes a pipe for a terminal where one of these is set, also in the processes that tests start."""

@@ -74,6 +74,7 @@ def run(command: str, folder: pathlib.Path) -> list[str]:
     return lines
 
 
+@pytest.mark.waits
 def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
     """False alarms: an item with 1,312 users is missed, or a report is empty, with a probability below 1e-9."""
     shown = examples((ROOT / "docs" / "tutorial.md").read_text())

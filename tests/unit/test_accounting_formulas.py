@@ -5,14 +5,13 @@ The other tests hold them against independent figures, which leave some room; he
 
 from __future__ import annotations
 
-import copy
 import math
 
 import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
 
-from dp_transforms.accounting import charging_game, threshold_monitor
+from dp_transforms.accounting import charging_game, kms21_accountant
 from dp_transforms.accounting.charging_game import _evaluate, _lattice, check_target
 from dp_transforms.accounting.composition import (
     ROUNDING,
@@ -20,7 +19,17 @@ from dp_transforms.accounting.composition import (
     check_calls,
     optimal_composition_delta,
 )
-from dp_transforms.accounting.release_plan import MOST_HITS, ReleasePlan, _check_budget, check_hits
+from dp_transforms.accounting.kms21_accountant import (
+    ThresholdMonitorAccountant,
+    _delta,
+    _epoch_counts,
+    _failure,
+    _round_noise,
+    _six_digits_down,
+    check_monitor_noise,
+)
+from dp_transforms.accounting.plan_checks import DELTA_SHARES, MOST_HITS, check_budget, check_delta_split, check_hits
+from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.accounting.renyi import (
     RenyiAccountant,
     delta_from_divergences,
@@ -33,15 +42,6 @@ from dp_transforms.accounting.target_charging import (
     closed_form_epsilon,
     exact_tail_delta,
     static_adversary_delta,
-)
-from dp_transforms.accounting.threshold_monitor import (
-    ThresholdMonitorAccountant,
-    _delta,
-    _epoch_counts,
-    _failure,
-    _round_noise,
-    _six_digits_down,
-    check_monitor_noise,
 )
 from dp_transforms.noise_distribution import upper_tail
 from dp_transforms.window_schedule import WindowSchedule
@@ -231,7 +231,7 @@ def test_the_epochs_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _epoch_counts(4) == [1, 2]
     assert _epoch_counts(48) == [1, 2, 4, 8, 16]
     assert _epoch_counts(50) == [1, 3, 5, 9, 17]
-    monkeypatch.setattr(threshold_monitor, "_MOST_EPOCHS", 9)
+    monkeypatch.setattr(kms21_accountant, "_MOST_EPOCHS", 9)
     assert _epoch_counts(50) == [1, 3, 5, 9]
 
 
@@ -279,7 +279,8 @@ def test_noise_that_is_not_enough_grows_by_a_millionth() -> None:
     """Until the next of its six digits: nobody pays for more."""
     hits, epsilon = 20, 1.0
     first = _round_noise(3000.0, 1, epsilon, 1.0 - 1e-6, hits, 1)
-    exact = ThresholdMonitorAccountant(first.wide_epsilon, first.narrow_epsilon, first.cap, hits).delta(epsilon)
+    noises = {"wide_epsilon": first.wide_epsilon, "narrow_epsilon": first.narrow_epsilon, "cap": first.cap}
+    exact = ThresholdMonitorAccountant(**noises, hits=hits).delta(epsilon)  # type: ignore[arg-type]
     more = _round_noise(3000.0, 1, epsilon, exact, hits, 1)
     assert first.narrow_epsilon * (1 - 1e-5) < more.narrow_epsilon < first.narrow_epsilon
 
@@ -312,13 +313,14 @@ def test_the_conditions_of_the_proof_to_their_edges(change: dict[str, float], me
 def test_the_smallest_cap_is_the_one_whose_tail_is_small_enough() -> None:
     narrow, grid = 0.01, 30
     caps = [cap for cap in range(50, 400) if upper_tail(narrow, cap + 1) <= narrow * grid / 2]
-    check_monitor_noise(1e-5, narrow, caps[0], grid)
+    noises = {"wide_epsilon": 1e-5, "narrow_epsilon": narrow, "grid": grid}
+    check_monitor_noise(**noises, cap=caps[0])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Raise cap to"):
-        check_monitor_noise(1e-5, narrow, caps[0] - 1, grid)
+        check_monitor_noise(**noises, cap=caps[0] - 1)  # type: ignore[arg-type]
 
 
 def test_a_monitor_that_is_cut_counts_no_more_hits_than_it_has() -> None:
-    accountant = ThresholdMonitorAccountant(1e-7, 1e-4, 10**5, hits=40)
+    accountant = ThresholdMonitorAccountant(wide_epsilon=1e-7, narrow_epsilon=1e-4, cap=10**5, hits=40)
     assert accountant.cut(7).hits == 7
     assert accountant.cut(40) == accountant.cut(41) == accountant
     direct = 1e-4 * (75 * 8 + 25 * math.log(3 / 1e-6))
@@ -334,7 +336,7 @@ def test_a_monitor_that_is_cut_counts_no_more_hits_than_it_has() -> None:
 def test_the_budget_of_a_plan_to_its_edges() -> None:
     schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
     for epsilon in (40.0, 1e-12):
-        _check_budget(epsilon, 1e-9, 1, 1, schedule)
+        check_budget(epsilon, 1e-9, 1, 1, schedule)
     for hits in (1, MOST_HITS):
         check_hits(hits)
     for epsilon, delta, hits, items, said in (
@@ -348,18 +350,17 @@ def test_the_budget_of_a_plan_to_its_edges() -> None:
         (1.0, 1e-9, 1, 0, "max_items_per_user"),
     ):
         with pytest.raises(ValueError, match=said):
-            _check_budget(epsilon, delta, hits, items, schedule)
+            check_budget(epsilon, delta, hits, items, schedule)
 
 
-@pytest.mark.parametrize("name", ["delta_accounting", "delta_open", "delta_sampling", "delta_hash"])
+@pytest.mark.parametrize("name", DELTA_SHARES)
 def test_no_share_of_delta_is_nothing_or_all_of_it(name: str) -> None:
     schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
     plan = ReleasePlan.calibrate(epsilon=2.0, delta=1e-6, schedule=schedule)
     for share in (0.0, 1e-6):
-        changed = copy.copy(plan)
-        object.__setattr__(changed, name, share)
+        shares = {**{each: getattr(plan, each) for each in DELTA_SHARES}, name: share}
         with pytest.raises(ValueError, match=f"{name} must lie strictly between 0 and delta, got {share!r}"):
-            changed._check_delta_split()
+            check_delta_split(plan.delta, shares, is_known_domain=False)
 
 
 @pytest.mark.parametrize(("hit", "value"), [(5.0, 1.0), (-5.0, None)])

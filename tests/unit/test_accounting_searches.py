@@ -13,16 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.accounting import calibration, charging_game, composition, mixed_charging, target_charging
-from dp_transforms.accounting import threshold_monitor as monitor
+from dp_transforms.accounting import (
+    charging_game,
+    composition,
+    mixed_charging,
+    running_epsilon,
+    target_charging,
+    target_charging_noise,
+)
+from dp_transforms.accounting import kms21_accountant as monitor
 from dp_transforms.accounting.calibration import (
     DEFAULT_FALSE_REPORTS,
-    _chord,
-    choose_for_known_domain,
-    choose_for_open_domain,
-    epsilon_after_each_hit,
+    _choose_for_known_domain,
+    _choose_for_open_domain,
     hash_delta,
-    solve_target_charging,
 )
 from dp_transforms.accounting.charging_game import GameAccountant, charging_game_deltas, charging_game_epsilon
 from dp_transforms.accounting.composition import (
@@ -35,7 +39,9 @@ from dp_transforms.accounting.composition import (
 from dp_transforms.accounting.mixed_charging import CallKind, MixedChargingAccountant, largest_probability
 from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
 from dp_transforms.accounting.renyi import largest_lam
+from dp_transforms.accounting.running_epsilon import _chord, epsilon_after_each_hit
 from dp_transforms.accounting.target_charging import closed_form_epsilon, exact_tail_epsilon, static_adversary_epsilon
+from dp_transforms.accounting.target_charging_noise import solve_target_charging
 from dp_transforms.noise_distribution import MAX_EPSILON, MIN_EPSILON
 
 Given = dict[str, Any]
@@ -175,7 +181,7 @@ def test_where_the_search_for_the_noise_of_a_plan_begins(
     monkeypatch: pytest.MonkeyPatch, hits: int, epsilon: float, delta: float
 ) -> None:
     """At the scale that advanced composition of twice the likely calls needs: found here by a root, not by its form."""
-    given = noted(monkeypatch, calibration, "smallest_safe_argument")
+    given = noted(monkeypatch, target_charging_noise, "smallest_safe_argument")
     solve_target_charging(lambda each: min(1.0, each**8), hits, epsilon, delta)
     found_delta, more = limits_of(given)
     calls = 2 * (hits + 3 * math.sqrt(hits) + 4)
@@ -223,11 +229,11 @@ def solver(asked_for: list[float]) -> Callable[[float], NoiseParameters]:
 
 def test_all_of_delta_goes_to_the_noise_where_the_domain_is_known() -> None:
     asked_for: list[float] = []
-    found = choose_for_known_domain(solver(asked_for), 1e-6, 5000, None)
+    found = _choose_for_known_domain(solver(asked_for), 1e-6, 5000, None)
     noise = NoiseParameters(0.3)
     assert found == (noise, smallest_safe_threshold(noise, 5000, DEFAULT_FALSE_REPORTS) - 1, 0.0)
-    assert choose_for_known_domain(solver(asked_for), 1e-6, 5000, -3) == (noise, -3, 0.0)
-    assert choose_for_known_domain(solver(asked_for), 1e-6, 0, None).threshold == 1, "never below one holder"
+    assert _choose_for_known_domain(solver(asked_for), 1e-6, 5000, -3) == (noise, -3, 0.0)
+    assert _choose_for_known_domain(solver(asked_for), 1e-6, 0, None).threshold == 1, "never below one holder"
     assert asked_for == [1e-6] * 3
 
 
@@ -235,16 +241,16 @@ def test_an_open_domain_takes_half_of_delta_or_what_its_threshold_needs() -> Non
     asked_for: list[float] = []
     smallest = smallest_safe_threshold(NoiseParameters(0.25), 240, 0.5e-6)
     wanted = (NoiseParameters(0.25), smallest, 0.5e-6)
-    assert choose_for_open_domain(solver(asked_for), 1e-6, 240, None) == wanted
-    assert choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest) == wanted
+    assert _choose_for_open_domain(solver(asked_for), 1e-6, 240, None) == wanted
+    assert _choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest) == wanted
     assert asked_for == [0.5e-6] * 2
     with pytest.raises(ValueError, match=f"threshold must be >= {smallest}, .* got {smallest - 1}"):
-        choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest - 1)
+        _choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest - 1)
     del asked_for[:]
     for above in (1, 40, 400):
         tail = 240 * NoiseParameters(0.25).upper_tail(smallest + above - 1)
         share = max(tail, 1e-12)
-        found = choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest + above)
+        found = _choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest + above)
         assert found.delta_open == pytest.approx(share, rel=1e-14, abs=0)
         assert (found.threshold, asked_for[-1]) == (smallest + above, 1e-6 - found.delta_open)
         assert found.noise == NoiseParameters(0.3 if 1e-6 - share > 0.6e-6 else 0.25)
@@ -253,7 +259,7 @@ def test_an_open_domain_takes_half_of_delta_or_what_its_threshold_needs() -> Non
 def test_the_running_figure_is_computed_at_values_between_the_first_and_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls = noted(monkeypatch, calibration, "charging_game_deltas")
+    calls = noted(monkeypatch, running_epsilon, "charging_game_deltas")
     hits, total = 6, charging_game_epsilon(EACH, Q, 6, DELTA) * 1.5
     found = epsilon_after_each_hit(EACH, Q, hits, total, DELTA)
     first, last = (charging_game_epsilon(EACH, Q, count, DELTA) for count in (1, hits))

@@ -64,7 +64,7 @@ def test_times_and_types_are_checked() -> None:
     for wrong in (pa.array([1.5, 2, 3]), pa.array([True, False, True]), pa.array([b"a", b"b", b"c"]), ["a", 7, "b"], 7):
         with pytest.raises(ValueError, match=r"text or .*whole numbers"):
             EventBatch.of_columns(wrong, IDS, TIMES)
-    with pytest.raises(ValueError, match="ids must be string"):
+    with pytest.raises(ValueError, match="ids must be a string array without nulls"):
         IdHasher(b"k" * 32)(pa.array(["a"], pa.large_string()))
 
 

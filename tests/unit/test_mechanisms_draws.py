@@ -244,9 +244,9 @@ def test_a_limit_of_hits_to_its_edges() -> None:
     limit.charge(0.5, q)
     limit.charge(0.5, q, 0)
     assert (limit.used, limit.admits(0.5, q, 2), limit.admits(0.5, q, 3)) == (1, True, False)
-    with pytest.raises(ValueError, match=r"may be at most 0\.5 here"):
+    with pytest.raises(ValueError, match=r"must be at most 0\.5, that of the limit"):
         limit.admits(math.nextafter(0.5, 1), q)
-    with pytest.raises(ValueError, match="must have probability q >="):
+    with pytest.raises(ValueError, match="the q of a target must be at least"):
         limit.admits(0.5, math.nextafter(q, 0))
     for hits in (0, True, 1.5):
         with pytest.raises(ValueError, match="hits"):
@@ -381,6 +381,6 @@ def test_marginals_keep_their_attributes_whatever_holds_them() -> None:
         with pytest.raises(ValueError, match="attributes must be"):
             Marginals(refused, order=0)
     for records in ([[0, 2]], [[0]], [0, 1]):
-        with pytest.raises(ValueError, match=r"records must be zeros and ones, \[n, 2\]"):
+        with pytest.raises(ValueError, match=r"records must be zeros and ones of shape \[n, 2\]"):
             marginals.histogram(records)
     assert marginals.histogram(np.zeros((0, 2), dtype=bool)).tolist() == [0, 0, 0, 0]

@@ -18,6 +18,8 @@ from dp_transforms.report_streams import ReportTopic, report_topic
 from dp_transforms.report_streams.report_topic import RUN_ID_FIELD, _partition, _TopicRun, _transactional_id
 from dp_transforms.report_streams.topic_records import RECORD_FORMATS, TopicRecord, encode_record
 
+pytestmark = pytest.mark.waits
+
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
 HOUR = 3_600_000_000

@@ -56,7 +56,7 @@ def test_a_folder_is_known_by_its_fields_alone(tmp_path: pathlib.Path) -> None:
     (partition,) = LogFolder(f"{tmp_path}/.", fields, 7.0).partitions()
     assert partition.name == f"folder:{tmp_path}"
     assert partition.folder == LogFolder(str(tmp_path), fields, 7.0)
-    with pytest.raises(StreamError, match="it is no folder that can be read"):
+    with pytest.raises(StreamError, match="it is not a folder that can be read"):
         LogFolder(f"{tmp_path}/none", fields).partitions()
 
 
@@ -167,7 +167,7 @@ def test_positions_of_a_folder_to_their_edges(number: int) -> None:
         if number == 2**63 - 1:
             assert getattr(FolderPosition.of_text(text), name) == number
         else:
-            with pytest.raises(StreamError, match="not one of a folder"):
+            with pytest.raises(StreamError, match="not a position in a folder"):
                 FolderPosition.of_text(text)
 
 
@@ -249,7 +249,7 @@ def test_a_folder_of_reports_is_made_with_its_parents(tmp_path: pathlib.Path) ->
     [
         ("_FENCED", "the topic 'reports': another worker has taken over this run"),
         ("PRODUCER_FENCED", "the topic 'reports': another worker has taken over this run"),
-        ("MSG_SIZE_TOO_LARGE", "the topic 'reports' takes no record as large"),
+        ("MSG_SIZE_TOO_LARGE", "the topic 'reports' does not take a record as large"),
         ("_TRANSPORT", r"the topic 'reports' cannot be used \(_TRANSPORT\)"),
     ],
 )
