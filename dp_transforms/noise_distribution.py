@@ -57,7 +57,7 @@ def upper_tail(epsilon: float, margin: int) -> float:
 
 
 def not_prior_probability(epsilon: float) -> float:
-    """q of the target "all results but one" of an epsilon-DP call: ``1/(e^epsilon + 1)`` ([CL23] Lemma C.1)."""
+    """q of the target "all results but one" of an epsilon-DP call: ``1/(e^epsilon + 1)`` ([CL23] Lemma 2.3)."""
     check_positive("epsilon", epsilon)
     a = math.exp(-epsilon)
     return a / (1 + a)

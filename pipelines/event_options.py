@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from dp_transforms.event_files import EventFields
+from dp_transforms.pipelines.options import UserError
+
+_FLAGS = {"user": "--user-field", "item": "--item-field", "time": "--time-field", "time_unit": "--time-unit"}
 
 
 def event_fields(options: dict[str, Any]) -> EventFields:
-    """The fields that the options name."""
-    return EventFields(
-        options["user_field"],
-        options["item_field"],
-        options["time_field"],
-        options["time_unit"],
-        csv_line_ends_in_cells=options["csv_line_ends_in_cells"],
-    )
+    """The fields that the options name. Raises UserError."""
+    try:
+        return EventFields(
+            options["user_field"],
+            options["item_field"],
+            options["time_field"],
+            options["time_unit"],
+            csv_line_ends_in_cells=options["csv_line_ends_in_cells"],
+        )
+    except ValueError as error:
+        names, must, rest = str(error).partition(" must ")  # what follows may hold a name of the operator's own
+        flags = re.sub(rf"\b({'|'.join(_FLAGS)})\b", lambda match: _FLAGS[match[1]], names)
+        raise UserError(flags + must + rest) from None

@@ -36,8 +36,8 @@ _CHARGED_BY_TARGET = [name for name, mode in RELEASE_MODES.items() if isinstance
 @click.option(
     "--epsilon-per-query",
     type=float,
-    help="Print something else: the epsilon that each accountant proves for this noise. --delta is then the "
-    "accountants' own.",
+    help="Instead of a plan, print which epsilon each accountant proves for noise of scale 1 / this. --delta then goes "
+    "to the accountant alone and is not split.",
 )
 @click.option(
     "--output",

@@ -76,15 +76,22 @@ _OPTIONS = {
         "Default: any item.",
     ),
     "max_users": click.option(
-        "--max-users", type=int, help=f"Declared bound on users, for hash collisions. Default: {DEFAULT_MAX_USERS:,}."
+        "--max-users",
+        type=int,
+        help="At least the number of different users that may ever appear (for hash collisions). The default fits most "
+        f"logs. Default: {DEFAULT_MAX_USERS:,}.",
     ),
     "max_items": click.option(
-        "--max-items", type=int, help=f"Declared bound on items, for hash collisions. Default: {DEFAULT_MAX_ITEMS:,}."
+        "--max-items",
+        type=int,
+        help="At least the number of different items that may ever appear (for hash collisions). The default fits most "
+        f"logs. Default: {DEFAULT_MAX_ITEMS:,}.",
     ),
     "accountant": click.option(
         "--accountant",
         type=click.Choice(ACCOUNTANTS),
-        help="The proof that sets the noise. game is tight; exact_tail and closed_form are for comparison. "
+        help="The proof that sets the noise. game proves the smallest epsilon, so it needs the least noise; exact_tail "
+        "and closed_form are for comparison. "
         "Default: game; in kms21 threshold_monitor.",
     ),
 }

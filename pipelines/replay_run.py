@@ -147,9 +147,9 @@ def _build(
         stream=request.stream,
         domain=request.domain_file,
     )
-    _ = heavy_hitters.reports | "WriteReports" >> WriteReports(report, request.header, stands_for=request.output)
+    _ = heavy_hitters.reports | "WriteReports" >> WriteReports(report, request.header, shown_name=request.output)
     if rejected_rows:
-        _ = rejected | "WriteRejected" >> WriteRejected(rejected_rows, stands_for=request.dead_letter)
+        _ = rejected | "WriteRejected" >> WriteRejected(rejected_rows, shown_name=request.dead_letter)
 
 
 def _check_bad_fraction(summary: ReplaySummary, request: ReplayRequest) -> None:

@@ -17,6 +17,7 @@ from dp_transforms.pipelines.simulated_log import LogPlan, SimulatedBlock, simul
 from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
 
 _PROGRESS_FROM_EVENTS = 1_000_000
+_EXAMPLE_OPTIONS = "--window 1h --epsilon 2 --delta 1e-9 --output report.avro"
 _LATEST_SECONDS = 253_402_300_800  # the year 10000
 _AVRO_SCHEMA = {
     "type": "record",
@@ -65,7 +66,7 @@ def command(events: int, users: int, items: int, output: str, seed: int, start: 
     write_output(output, lambda file: write(file, plan))
     start_text, end_text = (format_utc(seconds * MICROS_PER_SECOND) for seconds in (start, plan.end_seconds))
     click.echo(f"Wrote {events:,} events of up to {users:,} users to {output}. Replay it with:")
-    click.echo(f"  shh replay {shlex.quote(output)} --start {start_text} --end {end_text}")
+    click.echo(f"  shh replay {shlex.quote(output)} --start {start_text} --end {end_text} {_EXAMPLE_OPTIONS}")
 
 
 def _writer(output: str) -> Callable[[BinaryIO, LogPlan], None]:

@@ -92,7 +92,7 @@ _CLOCK = (
         type=DURATION_OR_ZERO,
         default="5m",
         show_default=True,
-        help="Events whose time is this much later than their arrival are set aside.",
+        help="Events whose time is this much later than their arrival are rejected.",
     ),
     click.option(
         "--idle-timeout",

@@ -13,7 +13,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from dp_transforms.beam.release_heavy_hitters import HeavyHitters, ShiftingHeavyHitters
+from dp_transforms.beam.release_heavy_hitters import ReleaseOutput, ShiftingHeavyHitters
 
 _NAME = re.compile(r"projects/[^/\s]+/subscriptions/[^/\s]+")
 
@@ -33,7 +33,7 @@ class PubSubSubscription:
 
 def monitor_subscription(
     begin: beam.pvalue.PBegin, subscription: PubSubSubscription, monitor: ShiftingHeavyHitters
-) -> HeavyHitters:
+) -> ReleaseOutput:
     """Applies `monitor`, made for pairs (user, item), to the messages of a subscription.
 
     Raises ValueError without the extra [gcp].
@@ -51,7 +51,7 @@ def monitor_subscription(
         >> beam.Map(user_and_item, subscription.user_field, subscription.item_field).with_output_types(tuple[Any, Any])
     )
     heavy_hitters = pairs | "ShiftingHeavyHitters" >> monitor
-    assert isinstance(heavy_hitters, HeavyHitters)
+    assert isinstance(heavy_hitters, ReleaseOutput)
     return heavy_hitters
 
 

@@ -13,7 +13,7 @@ from dp_transforms.beam.drop_late_panes import is_late
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.contributions import bound_contributions
-from dp_transforms.monitoring.counted_messages import Group, Key, Sent, announced, holder_messages
+from dp_transforms.monitoring.counted_messages import Group, Key, Sent, holder_messages, messages_of
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_pairs import UserPairs
@@ -98,5 +98,5 @@ class BoundContributionsCountedDoFn(KeyedDoFn):
             parts = dict(ItemHolders.of_pairs(bounded).shard_by_item(self._shards))
         for shard in range(self._shards):
             packed = list(holder_messages(parts[shard])) if shard in parts else []
-            for message in announced(packed):
+            for message in messages_of(packed):
                 yield (window, shard), message

@@ -13,7 +13,7 @@ from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.candidates import find_candidates
-from dp_transforms.monitoring.counted_messages import Group, Key, Sent, announced, holder_messages
+from dp_transforms.monitoring.counted_messages import Group, Key, Sent, holder_messages, messages_of
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.zero_items import ZeroItemsOfWindows
@@ -106,5 +106,5 @@ class FindCandidatesCountedDoFn(KeyedDoFn):
         packed: list[bytes] = []
         if parts:
             packed = list(holder_messages(find_candidates(ItemHolders.merge(parts), self._settings, self._keys)))
-        for message in announced(packed):
+        for message in messages_of(packed):
             yield (window, 0), message

@@ -57,7 +57,7 @@ class GatherCountedDoFn(beam.DoFn):
             count.clear()
             yield key, [*gathered, blob] if blob else gathered
             return
-        if so_far.is_contradiction(self._senders):
+        if so_far.has_too_many(self._senders):
             self._late.inc()
             return
         if blob:

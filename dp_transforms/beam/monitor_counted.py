@@ -14,7 +14,7 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 
 from dp_transforms.beam.close_windows import ClosingDoFn, read_progress
 from dp_transforms.beam.count_for_operator import PENDING_WINDOWS, operator_gauge
-from dp_transforms.monitoring.counted_messages import MOST_MESSAGE_BYTES, Group, bundles_of
+from dp_transforms.monitoring.counted_messages import MOST_MESSAGE_BYTES, Group, batches_of_blobs
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.window_report import RunEnded
 
@@ -44,9 +44,9 @@ class MonitorCounted(beam.PTransform):
 def parts_of_window(group: Group, stream: str) -> Iterator[tuple[str, Part]]:
     """The candidates of a window, keyed by stream, in elements that engines accept."""
     (window, _), blobs = group
-    bundles = bundles_of(blobs, MOST_MESSAGE_BYTES)
-    for bundle in bundles:
-        yield stream, (window, len(bundles), bundle)
+    batches = batches_of_blobs(blobs, MOST_MESSAGE_BYTES)
+    for batch in batches:
+        yield stream, (window, len(batches), batch)
 
 
 class CountedMonitorDoFn(ClosingDoFn):

@@ -23,7 +23,7 @@ class MonitorHeavyHitters(beam.PTransform):
 
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding, is_bounded: bool) -> None:
         super().__init__()
-        self._do_fn = ThresholdMonitorEvolvingDoFn(settings, noise_key, sharding, is_bounded=is_bounded)
+        self._do_fn = TimedMonitorDoFn(settings, noise_key, sharding, is_bounded=is_bounded)
 
     def expand(self, candidates: beam.PCollection) -> beam.PCollection:
         return (
@@ -33,8 +33,11 @@ class MonitorHeavyHitters(beam.PTransform):
         )
 
 
-class ThresholdMonitorEvolvingDoFn(ClosingDoFn):
+class TimedMonitorDoFn(ClosingDoFn):
     """Stateful, keyed by stream, in the GlobalWindow: adapts state and timers to `HeavyHitterMonitor`.
+
+    The loop is that of [KMS21] Algorithm 5 (ThresholdMonitorEvolving); noise and charges depend on the release mode. It
+    is not `mechanisms.papers.threshold_monitor`.
 
     Candidates wait until the watermark has passed their window. One event-time timer closes the window and is set again
     to the next due one. For bounded input one timer at the end closes all windows in order, so cost is linear in the

@@ -30,7 +30,7 @@ from dp_transforms.run_settings import settings_of_plan
 from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule
 
 
-class HeavyHitters(NamedTuple):
+class ReleaseOutput(NamedTuple):
     """What `ShiftingHeavyHitters` returns.
 
     reports: PCollection of `WindowReport`, one per window with heavy items, at the maximal timestamp of its window, in
@@ -103,7 +103,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         self._run_id = run_id
         self._stream = stream
 
-    def expand(self, events: beam.PCollection) -> HeavyHitters:
+    def expand(self, events: beam.PCollection) -> ReleaseOutput:
         windowing = events.windowing.windowfn
         if not isinstance(windowing, GlobalWindows):
             _check_window(windowing, self._plan.schedule)
@@ -129,7 +129,7 @@ class ShiftingHeavyHitters(beam.PTransform):
             | "FindCandidates" >> FindCandidates(settings, noise_key)
             | "MonitorHeavyHitters" >> MonitorHeavyHitters(settings, noise_key, sharding, is_bounded)
         )
-        return HeavyHitters(reports, rejected)
+        return ReleaseOutput(reports, rejected)
 
     def _batches(self, events: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         if events.element_type is EventBatch:

@@ -25,20 +25,20 @@ class WriteRejected(beam.PTransform):
     """Writes a bounded PCollection of `RejectedEvents` as JSON lines, one per row: file, position, reason.
 
     path: a local path. Only the owner can read the file, from its creation on: where a row was broken may be as private
-        as the row. stands_for: as in `WriteReports`.
+        as the row. shown_name: as in `WriteReports`.
 
     Lines are sorted by file and position. Returns a PCollection of the path.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, stands_for: str | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, shown_name: str | None = None) -> None:
         super().__init__()
         self._path = os.fspath(path)
-        self._stands_for = stands_for
+        self._shown_name = shown_name
 
     def expand(self, rejected: beam.PCollection) -> beam.PCollection:
         encoded = rejected | "PackRejected" >> beam.Map(pack_rejected).with_output_types(bytes)
         return gather_all(encoded, "WriteRejected") | "WriteRejectedFile" >> beam.ParDo(
-            _WriteRejectedDoFn(self._path, self._stands_for)
+            _WriteRejectedDoFn(self._path, self._shown_name)
         ).with_output_types(str)
 
 
@@ -62,13 +62,13 @@ class WriteRejectedFolder(beam.PTransform):
 class _WriteRejectedDoFn(beam.DoFn):
     """Writes one group of packed rejected events to one file."""
 
-    def __init__(self, path: str, stands_for: str | None = None) -> None:
+    def __init__(self, path: str, shown_name: str | None = None) -> None:
         self._path = path
-        self._stands_for = stands_for
+        self._shown_name = shown_name
 
     def process(self, encoded: Iterable[bytes]) -> Iterator[str]:
         packed = [data for data in encoded if data]
-        replace_private(self._path, lambda handle: write_rejected_lines(handle, packed), stands_for=self._stands_for)
+        replace_private(self._path, lambda handle: write_rejected_lines(handle, packed), shown_name=self._shown_name)
         yield self._path
 
 
@@ -88,7 +88,7 @@ class _WriteRejectedFolderDoFn(beam.DoFn):
         except OSError as error:
             raise write_error(self._path, error) from None
         if not path.exists():
-            replace_private(str(path), functools.partial(_write_all, lines.getvalue()), stands_for=self._path)
+            replace_private(str(path), functools.partial(_write_all, lines.getvalue()), shown_name=self._path)
         yield str(path)
 
 

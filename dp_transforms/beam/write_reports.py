@@ -27,26 +27,26 @@ class WriteReports(beam.PTransform):
 
     output_path: a local path; its ending gives the format.
     header: what the file says about the run.
-    stands_for: the name of the output for errors, where the file is a draft. None: output_path.
+    shown_name: the name of the output for errors, where the file is a draft. None: output_path.
 
     If several reports of one window arrive, the first in the order of their JSON is kept; others that differ are
     counted as ``conflicting_reports`` for the operator. Returns a PCollection of the path.
     """
 
     def __init__(
-        self, output_path: str | os.PathLike[str], header: ReportHeader, *, stands_for: str | None = None
+        self, output_path: str | os.PathLike[str], header: ReportHeader, *, shown_name: str | None = None
     ) -> None:
         super().__init__()
         report_format(output_path)
         header.to_json()
         self._output_path = os.fspath(output_path)
         self._header = header
-        self._stands_for = stands_for
+        self._shown_name = shown_name
 
     def expand(self, reports: beam.PCollection) -> beam.PCollection:
         encoded = reports | "EncodeReports" >> beam.Map(_encode_report).with_output_types(bytes)
         return gather_all(encoded, "WriteReports") | "WriteReportFile" >> beam.ParDo(
-            _WriteReportsDoFn(self._output_path, self._header, self._stands_for)
+            _WriteReportsDoFn(self._output_path, self._header, self._shown_name)
         ).with_output_types(str)
 
 
@@ -57,10 +57,10 @@ def _encode_report(report: WindowReport) -> bytes:
 class _WriteReportsDoFn(beam.DoFn):
     """Writes one group of encoded reports to one file."""
 
-    def __init__(self, path: str, header: ReportHeader, stands_for: str | None = None) -> None:
+    def __init__(self, path: str, header: ReportHeader, shown_name: str | None = None) -> None:
         self._path = path
         self._header = header
-        self._stands_for = stands_for
+        self._shown_name = shown_name
         self._conflicting = beam.metrics.Metrics.counter("write_reports", "conflicting_reports")
 
     def process(self, encoded: Iterable[bytes]) -> Iterator[str]:
@@ -74,5 +74,5 @@ class _WriteReportsDoFn(beam.DoFn):
         def write(temporary: str) -> None:
             write_report_file(temporary, self._header, reports.values(), file_format=report_format(self._path))
 
-        replace_whole(self._path, write, stands_for=self._stands_for)
+        replace_whole(self._path, write, shown_name=self._shown_name)
         yield self._path

@@ -46,9 +46,9 @@ class EventFields:
 
     def __post_init__(self) -> None:
         if self.time_unit is not None and self.time_unit not in TIME_UNITS:
-            raise ValueError(f"--time-unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}.")
+            raise ValueError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}.")
         if len({self.user, self.item, self.time}) < 3 or not all(self.names):
-            raise ValueError("--user-field, --item-field and --time-field must name three different fields.")
+            raise ValueError("user, item and time must name three different fields.")
 
     @property
     def names(self) -> tuple[str, str, str]:

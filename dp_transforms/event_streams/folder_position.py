@@ -54,7 +54,9 @@ class FolderPosition(NamedTuple):
                 raise ValueError
             return cls(file, mtime_ns, size, blocks, events, bool(is_done))
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise StreamError("a stored position is not a position in a folder. Start the job without it.") from None
+            raise StreamError(
+                "a stored position is not a position in a folder. Start a new run, without the stored state."
+            ) from None
 
 
 def _checked_name(name: str) -> str:

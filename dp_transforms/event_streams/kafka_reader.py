@@ -56,7 +56,9 @@ def _parse_position(position: str | None) -> int | None:
     except (ValueError, KeyError, TypeError):
         offset = -1
     if offset is not None and (not isinstance(offset, int) or offset < 0):
-        raise StreamError("a stored position is not a position in a Kafka topic. Start the job without it.")
+        raise StreamError(
+            "a stored position is not a position in a Kafka topic. Start a new run, without the stored state."
+        )
     return offset
 
 

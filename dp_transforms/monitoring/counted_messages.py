@@ -36,7 +36,7 @@ class Message(NamedTuple):
     blob: bytes
 
 
-def announced(blobs: list[bytes]) -> list[Message]:
+def messages_of(blobs: list[bytes]) -> list[Message]:
     """All that one sender has for one shard of one window, as messages. The last one announces them."""
     *first, last = blobs or [b""]
     return [*(Message(0, blob) for blob in first), Message(len(first) + 1, last)]
@@ -65,7 +65,7 @@ class GatheredCount:
         """senders: how many senders the group has."""
         return self.senders == senders and self.received == self.expected
 
-    def is_contradiction(self, senders: int) -> bool:
+    def has_too_many(self, senders: int) -> bool:
         """Whether more senders announced than there are, or more messages came than all senders announced."""
         return self.senders > senders or (self.senders == senders and self.received > self.expected)
 
@@ -116,14 +116,14 @@ def _with_holders(cell: ItemHolders, rows: slice) -> ItemHolders:
     return ItemHolders(cell.windows, cell.items, np.array([0, len(holders)]), holders, cell.table)
 
 
-def bundles_of(blobs: Iterable[bytes], most_bytes: int = MOST_MESSAGE_BYTES) -> list[list[bytes]]:
-    """The blobs in order, in bundles that engines accept; no blob is cut. One empty bundle for no blobs."""
-    bundles: list[list[bytes]] = [[]]
+def batches_of_blobs(blobs: Iterable[bytes], most_bytes: int = MOST_MESSAGE_BYTES) -> list[list[bytes]]:
+    """The blobs in order, in batches that engines accept; no blob is cut. One empty batch for no blobs."""
+    batches: list[list[bytes]] = [[]]
     size = 0
     for blob in blobs:
-        if bundles[-1] and size + len(blob) > most_bytes:
-            bundles.append([])
+        if batches[-1] and size + len(blob) > most_bytes:
+            batches.append([])
             size = 0
-        bundles[-1].append(blob)
+        batches[-1].append(blob)
         size += len(blob)
-    return bundles
+    return batches

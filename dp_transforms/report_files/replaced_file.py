@@ -16,10 +16,10 @@ from dp_transforms.report_files.records import ReportFileError
 _PRIVATE_MODE = 0o600
 
 
-def replace_whole(path: str, write: Callable[[str], None], *, stands_for: str | None = None) -> None:
+def replace_whole(path: str, write: Callable[[str], None], *, shown_name: str | None = None) -> None:
     """Lets ``write`` make a new file beside ``path``, and puts it at ``path`` in one step.
 
-    stands_for: the name of the output for errors; None: path. Raises ReportFileError.
+    shown_name: the name of the output for errors; None: path. Raises ReportFileError.
     """
     temporary = str(pathlib.Path(path).with_name(f".{uuid.uuid4().hex}.tmp"))
     try:
@@ -28,7 +28,7 @@ def replace_whole(path: str, write: Callable[[str], None], *, stands_for: str | 
     except (OSError, ReportFileError) as error:
         cause = error.__cause__ if isinstance(error, ReportFileError) else error
         if isinstance(cause, OSError):  # with the name that the user knows, not the temporary one
-            raise write_error(stands_for or path, cause) from None
+            raise write_error(shown_name or path, cause) from None
         raise
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -36,7 +36,7 @@ def replace_whole(path: str, write: Callable[[str], None], *, stands_for: str | 
     sync_folder(path)
 
 
-def replace_private(path: str, write: Callable[[IO[bytes]], None], *, stands_for: str | None = None) -> None:
+def replace_private(path: str, write: Callable[[IO[bytes]], None], *, shown_name: str | None = None) -> None:
     """The same for a file that only its owner can read, from its creation on."""
 
     def write_private(temporary: str) -> None:
@@ -45,4 +45,4 @@ def replace_private(path: str, write: Callable[[IO[bytes]], None], *, stands_for
             handle.flush()
             os.fsync(handle.fileno())
 
-    replace_whole(path, write_private, stands_for=stands_for)
+    replace_whole(path, write_private, shown_name=shown_name)

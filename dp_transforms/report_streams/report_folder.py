@@ -68,7 +68,7 @@ class ReportFolder:
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, (str, os.PathLike)) or not os.fspath(self.path):
-            raise ValueError("path of a report folder must be a path.")
+            raise ValueError(f"path of a report folder must be a path that is not empty, got {self.path!r}.")
         if self.file_format not in FILE_FORMATS:
             raise ValueError(f"file_format must be one of {', '.join(FILE_FORMATS)}, got {self.file_format!r}.")
         object.__setattr__(self, "path", os.fspath(self.path))
@@ -190,7 +190,9 @@ def _read_window(path: pathlib.Path, header: ReportHeader) -> WindowReport:
 def _read_header(folder: pathlib.Path) -> tuple[ReportHeader, str]:
     fields = _read_fields(folder / _HEADER, {"header", "file_format"})
     if fields["file_format"] not in tuple(FILE_FORMATS):  # the field may be a list or an object, without a hash
-        raise ReportFileError(f"{str(folder / _HEADER)!r} does not name the format of its files.")
+        raise ReportFileError(
+            f"{str(folder / _HEADER)!r} does not name the format of its files. Start a new run in another folder."
+        )
     return ReportHeader.from_fields(fields["header"]), fields["file_format"]
 
 
@@ -204,7 +206,7 @@ def _read_fields(path: pathlib.Path, names: set[str]) -> dict[str, Any]:
     data = read_regular(path, _MAX_FIELDS_BYTES)
     fields = parse_json(data) if len(data) <= _MAX_FIELDS_BYTES else None
     if not isinstance(fields, dict) or set(fields) != names:
-        raise ReportFileError(f"{str(path)!r} was not written by shh.")
+        raise ReportFileError(f"{str(path)!r} was not written by shh. Start a new run in another folder.")
     return fields
 
 

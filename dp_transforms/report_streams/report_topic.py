@@ -48,6 +48,7 @@ RUN_ID_FIELD = "shh.run_id"  # a header of each record: shows its run without de
 _TRANSACTION_SECONDS = 60  # Kafka aborts a transaction that nobody ends after this time
 _WAIT_SECONDS = 120.0  # longer than any transaction of a dead worker
 _CONSUME = 1000
+_START_ANEW = "Another program, or another run of this name, wrote to this topic. Use a new topic and start a new run."
 _SHARED = {"allow.auto.create.topics": False}
 _PRODUCER = {
     "acks": "all",
@@ -279,7 +280,7 @@ class _TopicRun:
             return
         run_id, record = decode_record(message.value() or b"")
         if run_id != self._run_id:
-            raise ReportFileError("a record has two run ids.")
+            raise ReportFileError(f"a record has two run ids. {_START_ANEW}")
         if self._stream not in (None, record.stream):
             return
         if isinstance(record, ReportHeader):
@@ -288,7 +289,7 @@ class _TopicRun:
             self.header, self.partition = record, message.partition()
         elif isinstance(record, RunEnded):
             if self.ended not in (None, record):
-                raise ReportFileError("the run has two ends.")
+                raise ReportFileError(f"the run has two ends. {_START_ANEW}")
             self.ended = record
         else:
             self._take_report(record)
@@ -296,7 +297,7 @@ class _TopicRun:
     def _take_report(self, report: WindowReport) -> None:
         key, answer = report_key(report), _answer(report)
         if self.answers.setdefault(key, answer) != answer:
-            raise ReportFileError("a window of the run has two answers.")
+            raise ReportFileError(f"a window of the run has two answers. {_START_ANEW}")
         if self._keep:
             self.reports.append(report)
 

@@ -6,7 +6,7 @@ import random
 
 from dp_transforms.beam.count_for_operator import LATE_BATCHES
 from dp_transforms.beam.gather_counted import GatherCountedDoFn
-from dp_transforms.monitoring.counted_messages import announced
+from dp_transforms.monitoring.counted_messages import messages_of
 from tests.helpers.beam_pipelines import LocalCounter
 from tests.helpers.do_fn_state import Bag, Cell
 
@@ -28,7 +28,7 @@ def test_a_group_is_complete_when_all_that_was_announced_has_come_in_any_order()
         source = random.Random(seed)
         senders = source.randrange(1, 5)
         sent = [[f"{sender}.{at}".encode() for at in range(source.randrange(4))] for sender in range(senders)]
-        messages = [message for blobs in sent for message in announced(blobs)]
+        messages = [message for blobs in sent for message in messages_of(blobs)]
         source.shuffle(messages)
         gathered = Gathered(senders)
         assert gathered.take(messages[:-1]) == []

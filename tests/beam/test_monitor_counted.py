@@ -11,7 +11,7 @@ from dp_transforms.beam.gather_counted import GatherCountedDoFn
 from dp_transforms.beam.monitor_counted import CountedMonitorDoFn, parts_of_window
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.contributions import bound_contributions
-from dp_transforms.monitoring.counted_messages import announced, holder_messages
+from dp_transforms.monitoring.counted_messages import holder_messages, messages_of
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.user_pairs import pairs_of_events
 from dp_transforms.monitoring.window_report import RunEnded
@@ -107,7 +107,7 @@ def messages_to_the_monitor(plan, log, shards):
     for window in range(plan.schedule.horizon):
         for shard in range(shards):
             blobs = list(holder_messages(cells[window, shard], 200)) if (window, shard) in cells else []
-            for message in announced(blobs):
+            for message in messages_of(blobs):
                 yield (window, 0), message
 
 

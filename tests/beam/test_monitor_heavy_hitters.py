@@ -1,4 +1,4 @@
-"""`ThresholdMonitorEvolvingDoFn` on state that the test holds: what it does with each pane, firing and retry."""
+"""`TimedMonitorDoFn` on state that the test holds: what it does with each pane, firing and retry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dp_transforms.beam.assign_windows import PackPairsDoFn, Sharding
 from dp_transforms.beam.bound_contributions import BoundContributionsDoFn
 from dp_transforms.beam.count_for_operator import LATE_BATCHES
 from dp_transforms.beam.find_candidates import FindCandidatesDoFn
-from dp_transforms.beam.monitor_heavy_hitters import ThresholdMonitorEvolvingDoFn
+from dp_transforms.beam.monitor_heavy_hitters import TimedMonitorDoFn
 from dp_transforms.monitoring.user_budgets import UserBudgets
 from tests.helpers.beam_pipelines import LocalCounter
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
@@ -31,9 +31,7 @@ class Monitor:
     """One key of the DoFn: its state, and a runner that fires its timer when the test says so."""
 
     def __init__(self, plan, *, is_bounded=False):
-        self.do_fn = ThresholdMonitorEvolvingDoFn(
-            settings_of(plan), HeldSecret(), Sharding(1, SHARDS), is_bounded=is_bounded
-        )
+        self.do_fn = TimedMonitorDoFn(settings_of(plan), HeldSecret(), Sharding(1, SHARDS), is_bounded=is_bounded)
         self.do_fn.setup()
         self.state = {"pending": Bag(), "budgets": Bag(), "progress": Cell(), "due": Cell(), "close": Timer()}
 

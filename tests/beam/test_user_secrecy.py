@@ -117,7 +117,7 @@ def make_pairs(_):
 
 
 def test_planted_users_of_a_stream_leave_no_trace(tmp_path, traces):  # noqa: F811
-    """Some are late, some are exhausted, some come twice."""
+    """Some are late, some are excluded, some come twice."""
     log = [(planted(user), "news", (START + user % 100) * MICROS) for user in range(USERS)]
     script = Script(small_plan(hits_per_user=2)).events(log).watermark(60).events(log).watermark(120).events(log)
     reports = script.run(key_file(tmp_path))

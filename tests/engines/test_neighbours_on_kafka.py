@@ -44,8 +44,9 @@ def test_both_topics_give_the_same(kafka: KafkaServer, monkeypatch: pytest.Monke
         ]
         batches.append({((micros // MICROS - now) // HOUR + 4, user, item) for user, item, micros in events})
         theirs = [FORMATS[kind][0](event) for event in events]
-        his = [body for body in some(kind, source, 150) if len(body or b"") < 900_000]  # the broker refuses larger ones
-        mixed = [*theirs, *his]
+        # The broker refuses larger ones.
+        added = [body for body in some(kind, source, 150) if len(body or b"") < 900_000]
+        mixed = [*theirs, *added]
         source.shuffle(mixed)
         kafka.produce(names[0], mixed)
         kafka.produce(names[1], theirs)

@@ -18,7 +18,7 @@ def test_every_lost_or_doubled_charge_changes_later_reports():
     settings = settings_of(case.plan)
     expected = case.expected
     assert len(expected.reports) == case.plan.schedule.horizon
-    assert len(expected.exhausted) >= 50
+    assert len(expected.excluded) >= 50
     one_hit_more = dataclasses.replace(
         settings,
         hits_per_user=settings.hits_per_user + 1,

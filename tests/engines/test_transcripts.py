@@ -114,7 +114,7 @@ def test_replay(key_path):
 def test_another_log_gives_another_transcript(key_path):
     """The twin that must fail: one user less, and the comparison sees it."""
     case = history_case()
-    user = min(case.expected.exhausted)
+    user = min(case.expected.excluded)
     others = [event for event in case.counted if event[0] != user]
     outcome = run_monitor(batches_source(batches_of(others, 500)), case.plan, noise_key=key_path)
     assert plain_reports(outcome.reports) != plain_reports(case.expected.reports)

@@ -34,14 +34,14 @@ _WORD = 1 << 64
 class Transcript(NamedTuple):
     """reports: what is published. The rest tells a test that something happened.
 
-    bounded: (user, window) with more than L items. exhausted: users that paid all their hits. kept_out: how often an
-    exhausted user was left out of a count. tested: candidates that were tested. false_reports: reports of items that
-    nobody holds. idle: tested items that are held by exhausted users alone.
+    bounded: (user, window) with more than L items. excluded: users that paid all their hits. kept_out: how often an
+    excluded user was left out of a count. tested: candidates that were tested. false_reports: reports of items that
+    nobody holds. idle: tested items that are held by excluded users alone.
     """
 
     reports: list[WindowReport]
     bounded: set[tuple[str, int]]
-    exhausted: set[str]
+    excluded: set[str]
     kept_out: int
     tested: int
     false_reports: int
@@ -149,9 +149,9 @@ def oracle_transcript(
                     settings.epsilon_after_hits[min(hit_bound + 1, settings.hits_per_user) - 1],
                 )
             )
-    exhausted = {user for user, hits in paid.items() if hits >= settings.hits_per_user}
+    excluded = {user for user, hits in paid.items() if hits >= settings.hits_per_user}
     assert faults or max(paid.values(), default=0) <= settings.hits_per_user
-    return Transcript(reports, bounded, exhausted, kept_out, tested, false_reports, idle)
+    return Transcript(reports, bounded, excluded, kept_out, tested, false_reports, idle)
 
 
 def _items_by_window_and_user(log: Iterable[Event], settings: MonitorSettings) -> dict[int, dict[str, set[str]]]:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, START
 from tests.neighbours.hostile_lines import MB
-from tests.neighbours.logs import HIM, Log, iso
+from tests.neighbours.logs import ADDED_USER, Log, iso
 
 NAMES = ("user", "item", "timestamp")
 AVRO_CODECS = ("null", "deflate", "snappy", "zstandard")
@@ -27,7 +27,7 @@ Cells = tuple[Any, Any, Any]  # user, item, time
 
 def hostile_cells(kind: str) -> dict[str, list[Cells]]:
     """kind: of the times: ``whole`` (microseconds), ``float`` (seconds) or ``text``. Ids are bytes."""
-    me, good = HIM.encode(), {"whole": _T, "float": _T / MICROS, "text": iso(_T).encode()}[kind]
+    me, good = ADDED_USER.encode(), {"whole": _T, "float": _T / MICROS, "text": iso(_T).encode()}[kind]
     odd = {
         "whole": [None, 0, -1, _LAST, -_LAST - 1, 253_402_300_800_000_000, -62_135_596_800_000_001, 10**18],
         "float": [None, 0.0, -0.0, float("nan"), float("inf"), float("-inf"), 1e300, -1e300, 5e-324, 2.0**63],
@@ -49,7 +49,7 @@ def hostile_cells(kind: str) -> dict[str, list[Cells]]:
 
 
 def large_cells() -> dict[str, list[Cells]]:
-    me = HIM.encode()
+    me = ADDED_USER.encode()
     return {
         "9 MB": [(me, b"A" * (9 * MB), _T)],
         "17 MB": [(me, b"A" * (17 * MB), _T)],

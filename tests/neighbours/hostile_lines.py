@@ -7,11 +7,11 @@ names no other user.
 
 from __future__ import annotations
 
-from tests.neighbours.logs import HIM, NOW
+from tests.neighbours.logs import ADDED_USER, NOW
 
 MB = 1 << 20
 _T = NOW.encode()
-_ME = HIM.encode()
+_ME = ADDED_USER.encode()
 BOM = b"\xef\xbb\xbf"
 
 _TIMES = (

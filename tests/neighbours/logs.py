@@ -1,7 +1,7 @@
 """Two logs that differ in one user: D, and D without all rows of x'. How rows are placed, and what the others hold.
 
 A row is what one producer wrote: the bytes of a line, a record, or the value of a message. Whose it is, its producer
-decides; a row whose user cannot be read is his as well.
+decides; a row whose user cannot be read is one of x' as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, START, small_plan
 
-HIM = "x'"
+ADDED_USER = "x'"
 WINDOWS = 6
 PLAN = small_plan(WINDOWS, max_items_per_user=50)  # of a minute each, from START on; nobody but x' holds so many items
 USERS = tuple(f"u{number}" for number in range(40))
@@ -25,14 +25,14 @@ PLACES = ("first", "last", "around", "spread")
 
 class Row(NamedTuple):
     body: Any
-    is_his: bool = False
+    is_added: bool = False
 
 
 Log = list[Row]
 
 
-def without_him(log: Iterable[Row]) -> Log:
-    return [row for row in log if not row.is_his]
+def without_added(log: Iterable[Row]) -> Log:
+    return [row for row in log if not row.is_added]
 
 
 def crowd(seed: int, events: int = 120, users: int = len(USERS)) -> list[Event]:
@@ -60,9 +60,9 @@ def iso(micros: int) -> str:
 NOW = iso((START + 90) * MICROS)  # a time in the second window, for rows of which only other fields matter
 
 
-def place(others: Sequence[Any], his: Sequence[Any], where: str, seed: int = 0) -> Log:
-    """The rows of both in one order. around: his first one first, his last one last. spread: anywhere."""
-    own, foreign = [Row(body, True) for body in his], [Row(body) for body in others]
+def place(others: Sequence[Any], added: Sequence[Any], where: str, seed: int = 0) -> Log:
+    """The rows of both in one order. around: the first added one first, the last added one last. spread: anywhere."""
+    own, foreign = [Row(body, True) for body in added], [Row(body) for body in others]
     if where == "first":
         return own + foreign
     if where == "last":

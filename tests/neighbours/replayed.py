@@ -20,7 +20,7 @@ from dp_transforms.monitoring.item_holders import ItemHolders
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.do_fn_state import HeldSecret
 from tests.helpers.small_runs import SECRET, settings_of
-from tests.neighbours.logs import ODD_USERS, PLAN, USERS, Log, without_him
+from tests.neighbours.logs import ODD_USERS, PLAN, USERS, Log, without_added
 
 SETTINGS = settings_of(PLAN)
 SHARDING = Sharding(1, 2)
@@ -103,19 +103,19 @@ class Neighbours:
 
     def write(self, write: Callable[[pathlib.Path, Log], object], log: Log) -> Neighbours:
         """write: a log to a folder, under the same names for both."""
-        for folder, rows in zip(self.folders, (log, without_him(log)), strict=True):
+        for folder, rows in zip(self.folders, (log, without_added(log)), strict=True):
             write(folder, rows)
         return self
 
     def same(self, fields: EventFields = FIELDS, users: tuple[str, ...] = OTHERS) -> Given:
         """What the two give, which must be the same: what the others hold, and whether the run ends in an error."""
-        with_him, without = (replayed([str(folder)], fields, users) for folder in self.folders)
-        assert with_him.error == without.error, "one of the runs ends in an error, and the other does not"
-        assert_same_pairs(with_him.pairs, without.pairs)
+        with_added, without = (replayed([str(folder)], fields, users) for folder in self.folders)
+        assert with_added.error == without.error, "one of the runs ends in an error, and the other does not"
+        assert_same_pairs(with_added.pairs, without.pairs)
         return without
 
 
-def assert_same_pairs(with_him: frozenset[Pair], without: frozenset[Pair]) -> None:
-    lost, gained = without - with_him, with_him - without
+def assert_same_pairs(with_added: frozenset[Pair], without: frozenset[Pair]) -> None:
+    lost, gained = without - with_added, with_added - without
     told = f"{len(lost)} pairs of others lost, {len(gained)} gained, as {sorted(lost or gained)[:3]}"
     assert (len(lost), len(gained)) == (0, 0), told

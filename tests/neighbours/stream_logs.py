@@ -31,7 +31,7 @@ class Stamped(NamedTuple):
     micros: int
     body: bytes | None
     event: Event | None = None
-    is_his: bool = False
+    is_added: bool = False
 
 
 Spell = Callable[[Event], bytes]
@@ -67,17 +67,17 @@ def others(clock: StreamClock, spell: Spell, seed: int, count: int = 300, odd: S
     return records
 
 
-def with_him(
-    records: Sequence[Stamped], his: Sequence[bytes | None], seed: int, *, where: str = "spread", first: int = 0
+def with_added(
+    records: Sequence[Stamped], added: Sequence[bytes | None], seed: int, *, where: str = "spread", first: int = 0
 ) -> list[Stamped]:
-    """His records among those of the others, each stamped between its neighbours, as a broker does. first: none of them
-    stands before this record."""
+    """The added records among those of the others, each stamped between its neighbours, as a broker does. first: none
+    of them stands before this record."""
     source = random.Random(seed)
     last = len(records)
-    places = {"first": [first] * len(his), "last": [last] * len(his)}
-    at = places.get(where) or [source.randrange(first, last + 1) for _ in his]
+    places = {"first": [first] * len(added), "last": [last] * len(added)}
+    at = places.get(where) or [source.randrange(first, last + 1) for _ in added]
     mixed: list[Stamped] = []
-    for begin, end, own in zip([0, *sorted(at)], [*sorted(at), last], [*his, ...], strict=True):
+    for begin, end, own in zip([0, *sorted(at)], [*sorted(at), last], [*added, ...], strict=True):
         mixed += records[begin:end]
         if own is not ...:
             stamp = records[min(end, last - 1)].micros
@@ -85,8 +85,8 @@ def with_him(
     return mixed
 
 
-def without_him(records: Iterable[Stamped]) -> list[Stamped]:
-    return [record for record in records if not record.is_his]
+def without_added(records: Iterable[Stamped]) -> list[Stamped]:
+    return [record for record in records if not record.is_added]
 
 
 def pairs_that_count(

@@ -25,7 +25,7 @@ from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, settings_of
 from tests.neighbours import planted_faults as faults
 from tests.neighbours.binary_files import PARQUET, cells_of, hostile_cells, write_avro, write_parquet
-from tests.neighbours.logs import USERS, Log, place, without_him
+from tests.neighbours.logs import USERS, Log, place, without_added
 from tests.neighbours.replayed import Pair, assert_same_pairs
 from tests.neighbours.rounds import rounds
 from tests.neighbours.stepped import PLANS, Stepped, Treatment, WallClock
@@ -84,14 +84,14 @@ FORMS = {
 
 
 class Case:
-    """Three files of others, with rows of x' in two of them, and one of his own. head: rows that they begin with."""
+    """Three files of others, with rows of x' in two of them, and one of x' alone. head: rows that they begin with."""
 
     def __init__(
         self,
         folder: pathlib.Path,
         form: Form,
         clock: str,
-        his: Sequence[Any],
+        added: Sequence[Any],
         seed: int = 0,
         *,
         head: Sequence[Any] = (),
@@ -111,23 +111,23 @@ class Case:
             events = [(source.choice(USERS), f"item-{source.randrange(5)}", (now - age) * MICROS) for age in ages]
             self._events.append(events)
             rows = [*head, *(form.spell(event) for event in events)]
-            self._files.append((f"{number}-others", place(rows, his if number != 1 else [], where, seed)))
+            self._files.append((f"{number}-others", place(rows, added if number != 1 else [], where, seed)))
             if number == 1:
-                self._files.append((f"{number}-his", place([], his, "first")))
+                self._files.append((f"{number}-added", place([], added, "first")))
         self._fill()
 
     def _fill(self) -> None:
         """The files of both folders come in step, so that one moment of a stop lies between the same files of both."""
         self.moments: list[int] = []
         self.folders = []
-        for kind, is_his_file_there in (("with", True), ("without", True), ("without his file", False)):
+        for kind, is_added_file_there in (("with", True), ("without", True), ("without the added file", False)):
             folder = self._folder / f"{kind} {self._seed}"
             hidden = folder / ".written"
             hidden.mkdir(parents=True)
             self.folders.append(folder)
             for name, log in self._files:
-                rows = log if kind == "with" else without_him(log)
-                if rows or is_his_file_there:
+                rows = log if kind == "with" else without_added(log)
+                if rows or is_added_file_there:
                     self._form.write(hidden / f"{name}{self._form.ending}", rows)
         for name, _ in self._files:
             time.sleep(_TICK_SECONDS)
@@ -185,8 +185,8 @@ HEAD = [b'{"user": "u1", "timestamp": "2023-11-14T22:14:05Z"}'] * 120
 
 def test_what_a_file_begins_with_judges_no_other_row(tmp_path: pathlib.Path) -> None:
     """As in the issue: 120 lines without an item, and one line of x' before them that has one."""
-    his = [FORMS["jsonl"].spell(("x'", "A", 0))]
-    Case(tmp_path, FORMS["jsonl"], "arrival", his, head=HEAD, where="first").check(confirm=False)
+    added = [FORMS["jsonl"].spell(("x'", "A", 0))]
+    Case(tmp_path, FORMS["jsonl"], "arrival", added, head=HEAD, where="first").check(confirm=False)
 
 
 @pytest.mark.parametrize("clock", CLOCKS)

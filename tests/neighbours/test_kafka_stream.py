@@ -26,12 +26,12 @@ from tests.neighbours.stream_logs import (
     Stamped,
     others,
     pairs_that_count,
-    with_him,
+    with_added,
 )
 
 
 class Case:
-    """A log with x' in it and one without him, stepped side by side, each with choices of its own.
+    """A log with x' in it and one without, stepped side by side, each with choices of its own.
 
     begin: the wall clock when reading begins, in seconds after the declared start. lag_millis: how long the broker
     takes to show a record. last_arrival: with a stop, the last arrival that counts.
@@ -42,7 +42,7 @@ class Case:
         monkeypatch: pytest.MonkeyPatch,
         kind: str,
         clock: str,
-        his: Sequence[bytes | None],
+        added: Sequence[bytes | None],
         *,
         seed: int = 0,
         count: int = 300,
@@ -57,21 +57,21 @@ class Case:
         self._seed, self._begin, self._lag = seed, (START + begin) * MICROS, lag_millis
         # Where events set the clock, their times must be in the order that guarantee.md wants: those are not.
         self.without = others(self._clock, spell, seed, count, odd() if clock != "event" else ())
-        # Where events set the clock, none of his may be ahead of it: those that can be read have this time.
-        his_time = (START + 90 + HISTORY_SECONDS) * MICROS if clock == "event" else 0
-        told = (number for number, record in enumerate(self.without) if record.micros >= his_time)
-        self.mixed = with_him(self.without, his, seed, where=where, first=next(told))
+        # Where events set the clock, none of the added ones may be ahead of it: those that can be read have this time.
+        added_time = (START + 90 + HISTORY_SECONDS) * MICROS if clock == "event" else 0
+        told = (number for number, record in enumerate(self.without) if record.micros >= added_time)
+        self.mixed = with_added(self.without, added, seed, where=where, first=next(told))
 
     def check(self, last_arrival: int | None = None, **treatment: Any) -> None:
         """Both runs give the monitor the pairs of others that must count by each record alone, and no other."""
         expected = pairs_that_count(self.without, self._settings.schedule, self._clock, last_arrival)
         asked = None if last_arrival is None else last_arrival - self._clock.out_of_order_micros - MICROS
-        kept = [number for number, record in enumerate(self.mixed) if not record.is_his]
+        kept = [number for number, record in enumerate(self.mixed) if not record.is_added]
         odd: list[frozenset[Pair]] = []
         for log, offsets, seed in (
             (self.mixed, range(len(self.mixed)), 0),
             (self.without, range(len(self.without)), 1),
-            (self.without, kept, 2),  # compacted: his offsets are missing
+            (self.without, kept, 2),  # compacted: the added offsets are missing
         ):
             told = Treatment(3 * self._seed + seed, last_arrival=last_arrival, asked=asked, **treatment)
             self.run = self._run(log, offsets, told)
@@ -103,7 +103,7 @@ def test_a_backlog(monkeypatch: pytest.MonkeyPatch, kind: str, clock: str, plan:
 @pytest.mark.parametrize("clock", ["arrival", "arrival, in order"])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_live_stream_with_pauses(monkeypatch: pytest.MonkeyPatch, kind: str, clock: str) -> None:
-    """Without x' the partition is idle where with him it is not: windows close by the wall clock, or by the records."""
+    """Without x' the partition is idle where with x' it is not: windows close by the wall clock, or by the records."""
     intents = 0
     for source in rounds(kind, clock):
         for begin, confirm in ((-5, True), (100, False)):
@@ -137,10 +137,12 @@ def test_a_drain_of_a_live_stream(monkeypatch: pytest.MonkeyPatch, kind: str) ->
 @pytest.mark.parametrize("size", [1, 30, 1_000, 50_000])
 def test_a_drain_whatever_the_size_of_a_poll(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Many records of x' before those of the others, as in the issue: the boundary of a poll lies elsewhere."""
-    his = [as_json(("x'", "A", (START + 1) * MICROS))] * min(100 * size, 1_000)
+    added = [as_json(("x'", "A", (START + 1) * MICROS))] * min(100 * size, 1_000)
     for source in rounds(size):
         where = source.choice(["first", "spread"])
-        case = Case(monkeypatch, "json", "arrival", his, count=400 if size == 1 else 1_500, where=where, begin=BACKLOG)
+        case = Case(
+            monkeypatch, "json", "arrival", added, count=400 if size == 1 else 1_500, where=where, begin=BACKLOG
+        )
         for record in source.choices(case.without, k=2):
             case.check(record.micros, polls=(size,), confirm=False)
             case.check(record.micros, polls=(size, 700), deaths=0.01)
@@ -148,17 +150,17 @@ def test_a_drain_whatever_the_size_of_a_poll(monkeypatch: pytest.MonkeyPatch, si
 
 @pytest.mark.parametrize("clock", ["arrival", "event"])
 def test_a_drain_in_a_backlog_of_50_000(monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
-    """With him, 1,000 of theirs lie behind the first poll."""
-    his = [b'{"user": "x\'"}'] * 1_000
-    case = Case(monkeypatch, "json", clock, his, count=50_000, where="first", begin=BACKLOG)
+    """With x', 1,000 of theirs lie behind the first poll."""
+    added = [b'{"user": "x\'"}'] * 1_000
+    case = Case(monkeypatch, "json", clock, added, count=50_000, where="first", begin=BACKLOG)
     case.check(case.without[-1].micros, polls=(50_000,), confirm=False)
 
 
 @pytest.mark.parametrize("size", [1, 9, 17])
 def test_large_values(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     text = b"A" * (size * hostile_lines.MB)
-    his = [text, b'{"user": "x\'", "item": "' + text + b'"}', b"{" + text]
-    case = Case(monkeypatch, "json", "arrival", his, count=100, begin=BACKLOG)
+    added = [text, b'{"user": "x\'", "item": "' + text + b'"}', b"{" + text]
+    case = Case(monkeypatch, "json", "arrival", added, count=100, begin=BACKLOG)
     case.check(polls=(30, 1_000), deaths=0.01)
     packed = avro_values([(text, b"A", 1)], "whole")
     case = Case(monkeypatch, "avro", "arrival", [text, *packed], count=100, begin=BACKLOG)

@@ -15,7 +15,7 @@ import pytest
 from dp_transforms.event_files import EventFields
 from tests.helpers.small_runs import MICROS, START
 from tests.neighbours import planted_faults as faults
-from tests.neighbours.logs import HIM, NOW, PLACES, USERS, crowd, iso, place
+from tests.neighbours.logs import ADDED_USER, NOW, PLACES, USERS, crowd, iso, place
 from tests.neighbours.replayed import Neighbours
 from tests.neighbours.rounds import rounds
 from tests.neighbours.text_files import FORMATS, write
@@ -47,28 +47,30 @@ NUMBER_TIMES = (
     *("9" * 17, "9" * 30, "9007199254740993", "253402300799.9999999", "-62135596800", "1700000045.999999999"),
     *("1700000039.9999999", "1700000039.99999999999999", "1700000040.0000001", "17000000399999999e-7"),
 )
-HIS_ITEMS = ("null", "7", '"7"', "1.5", '"\\ud800"', "[]")
+ADDED_ITEMS = ("null", "7", '"7"', "1.5", '"\\ud800"', "[]")
 _MINUTE = iso((START + 90) * MICROS)
 
 
 def his_lines(time: str) -> list[bytes]:
-    lines = [f'{{"user": "{HIM}", "item": {item}, "timestamp": {time}}}'.encode() for item in HIS_ITEMS]
+    lines = [f'{{"user": "{ADDED_USER}", "item": {item}, "timestamp": {time}}}'.encode() for item in ADDED_ITEMS]
     for other in ('"soon"', "null", "1e999", "12", '"12"', '"2023-11-14T22:14:05.12345678"', "9" * 40, "true"):
-        lines.append(f'{{"user": "{HIM}", "item": "A", "timestamp": {other}}}'.encode())
+        lines.append(f'{{"user": "{ADDED_USER}", "item": "A", "timestamp": {other}}}'.encode())
     return [*lines, b"{", b'{"user": "x\'", "a": NaN}', b"\xff", b" " + lines[0], b'{"user": 1, "user": 2}']
 
 
 def his_rows(time: str) -> list[bytes]:
-    rows = [f"{HIM},A,{other}".encode() for other in ("soon", "", "1e999", "12", "9" * 40, "2023-11-14T22:14:05.1")]
+    rows = [
+        f"{ADDED_USER},A,{other}".encode() for other in ("soon", "", "1e999", "12", "9" * 40, "2023-11-14T22:14:05.1")
+    ]
     return [*rows, b"x'", b"x',\xff," + time.encode(), b"\xff,,,", b"x',\"", b"x'," + b"l" * 20_000, b",,"]
 
 
 def same_whatever_he_writes(
-    pair: Neighbours, name: str, others: list[bytes], his: list[bytes], unit: str | None
+    pair: Neighbours, name: str, others: list[bytes], added: list[bytes], unit: str | None
 ) -> None:
     fields, form = EventFields(time_unit=unit), FORMATS[name]
     for source in rounds(name, others[0]):
-        for body in source.sample(his, 4):
+        for body in source.sample(added, 4):
             log = place(others, [body], source.choice(PLACES), source.getrandbits(32))
             pair.write(lambda folder, rows: write(folder, form, rows), log).same(fields)
 

@@ -23,7 +23,7 @@ from tests.neighbours.binary_files import (
     write_avro,
     write_parquet,
 )
-from tests.neighbours.logs import HIM, PLACES, Log, crowd, expected_pairs, iso, place
+from tests.neighbours.logs import ADDED_USER, PLACES, Log, crowd, expected_pairs, iso, place
 from tests.neighbours.replayed import FIELDS, Neighbours
 from tests.neighbours.rounds import rounds
 
@@ -44,9 +44,9 @@ def others_of(kind: str) -> list[Cells]:
 
 def logs(name: str, kind: str) -> Iterator[Log]:
     """Each case of rows of x' in turn, somewhere among the others."""
-    for case, his in hostile_cells(kind).items():
+    for case, added in hostile_cells(kind).items():
         for source in rounds(name, kind, case):
-            yield place(others_of(kind), his, source.choice(PLACES), source.getrandbits(32))
+            yield place(others_of(kind), added, source.choice(PLACES), source.getrandbits(32))
 
 
 @pytest.mark.parametrize("name", PARQUET)
@@ -89,13 +89,13 @@ def test_large_cells_and_many_rows(tmp_path: pathlib.Path, form: str, case: str)
 @pytest.mark.parametrize("codec", ["null", "deflate"])
 def test_long_times_of_others_beside_a_long_label(tmp_path: pathlib.Path, codec: str) -> None:
     """Large blocks are decoded in another way: what it passes over must be refused in small ones too."""
-    me, pair = HIM.encode(), Neighbours(tmp_path)
+    me, pair = ADDED_USER.encode(), Neighbours(tmp_path)
     moment = iso(START * MICROS).removesuffix("Z").encode()
     times = [moment + b"0" * digits + b"Z" for digits in (1_000, 16_300, 17_000)]
     others = others_of("text") + [(b"o%d" % number, b"long", time) for number, time in enumerate(times)]
     for source in rounds("long times", codec):
-        his = [(me, b"A" * (5 << 20), times[0])]
-        log = place(others, his, source.choice(PLACES), source.getrandbits(32))
+        added = [(me, b"A" * (5 << 20), times[0])]
+        log = place(others, added, source.choice(PLACES), source.getrandbits(32))
         pair.write(lambda folder, rows: write_avro(folder / "log.avro", "text", rows, codec, 32 << 20), log)
         assert pair.same().pairs >= EXPECTED
 
@@ -107,8 +107,8 @@ def test_several_files(tmp_path: pathlib.Path, form: str) -> None:
     def write(folder: pathlib.Path, log: Log) -> None:
         part = len(others) // 2
         split = next(number for number, row in enumerate(log) if row.body == others[part])
-        his = [row for row in log if row.is_his]
-        for number, rows in enumerate([log[:split], his, log[split:]]):
+        added = [row for row in log if row.is_added]
+        for number, rows in enumerate([log[:split], added, log[split:]]):
             if form == "parquet":
                 write_parquet(folder / f"{number}.parquet", PARQUET["small dictionary"], rows)
             else:
@@ -116,8 +116,8 @@ def test_several_files(tmp_path: pathlib.Path, form: str) -> None:
 
     pair = Neighbours(tmp_path)
     others = others_of("whole")
-    for seed, (case, his) in enumerate(hostile_cells("whole").items()):
-        assert pair.write(write, place(others, his, "spread", seed)).same().pairs >= EXPECTED, case
+    for seed, (case, added) in enumerate(hostile_cells("whole").items()):
+        assert pair.write(write, place(others, added, "spread", seed)).same().pairs >= EXPECTED, case
 
 
 @faults.planted(

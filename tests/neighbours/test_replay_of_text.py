@@ -13,7 +13,7 @@ import pytest
 from dp_transforms.event_files import EventFields
 from tests.helpers.small_runs import START
 from tests.neighbours import planted_faults as faults
-from tests.neighbours.logs import HIM, NOW, PLACES, Log, Row, crowd, expected_pairs, place, without_him
+from tests.neighbours.logs import ADDED_USER, NOW, PLACES, Log, Row, crowd, expected_pairs, place, without_added
 from tests.neighbours.replayed import FIELDS, Given, Neighbours
 from tests.neighbours.rounds import rounds
 from tests.neighbours.text_files import FORMATS, TextFormat, write, write_members
@@ -56,10 +56,10 @@ def test_small_rows(tmp_path: pathlib.Path, name: str, case: str) -> None:
 def test_all_of_them_at_once_in_any_order(tmp_path: pathlib.Path, name: str) -> None:
     form, pair = FORMATS[name], Neighbours(tmp_path)
     others = lines_of(form)
-    his = [line for lines in form.hostile.values() for line in lines[:50] if len(line) < 100_000]
+    added = [line for lines in form.hostile.values() for line in lines[:50] if len(line) < 100_000]
     for source in rounds(name):
         for mark in (b"", b"\xef\xbb\xbf"):
-            chosen = source.choices(his, k=source.choice([3, 30, 300]))
+            chosen = source.choices(added, k=source.choice([3, 30, 300]))
             log = place(others, chosen, "spread", source.getrandbits(32))
             given = same(pair, form, log, is_ended=source.random() < 0.5, mark=mark)
             assert given.pairs >= EXPECTED
@@ -97,7 +97,7 @@ HEADS = {
         "numbers for users": [b'{"user": 7, "item": "A", "timestamp": "%s"}' % NOW.encode()] * 120,
     },
 }
-HIS_FIRST = {
+ADDED_FIRST = {
     "csv": [b"x',A," + NOW.encode(), b"x',A,1700000000", b"x'", b"x',\""],
     "jsonl": [
         b'{"user": "x\'", "item": "A", "timestamp": "%s"}' % NOW.encode(),
@@ -113,8 +113,8 @@ HIS_FIRST = {
 def test_what_the_first_rows_hold_judges_no_other_row(tmp_path: pathlib.Path, name: str, head: str) -> None:
     form, pair = FORMATS[name], Neighbours(tmp_path)
     others = [*HEADS[name][head], *(form.spell(event) for event in EVENTS)]
-    for his, count, where in itertools.product(HIS_FIRST[name], (1, 120), ("first", "last")):
-        assert same(pair, form, place(others, [his] * count, where)).pairs >= EXPECTED
+    for added, count, where in itertools.product(ADDED_FIRST[name], (1, 120), ("first", "last")):
+        assert same(pair, form, place(others, [added] * count, where)).pairs >= EXPECTED
 
 
 @pytest.mark.parametrize("unit", ["s", "ms"])
@@ -138,7 +138,7 @@ def test_times_as_numbers(tmp_path: pathlib.Path, name: str, unit: str) -> None:
     many = [line(f"u{n % 40}", "A", (START + n) * factor) for n in range(300)]
     for time in odd:
         for source in rounds(name, unit, time):
-            log = place([*many, *others, *many], [line(HIM, "A", time)] * 2, source.choice(PLACES))
+            log = place([*many, *others, *many], [line(ADDED_USER, "A", time)] * 2, source.choice(PLACES))
             given = same(pair, form, log, fields)
             assert len({user for _, user, item in given.pairs if item == "A"}) == 40
 
@@ -149,19 +149,19 @@ def test_several_files(tmp_path: pathlib.Path, name: str) -> None:
     form, pair = FORMATS[name], Neighbours(tmp_path)
     others = lines_of(form)
     third = len(others) // 3
-    for case, his, source in sampled(form):
+    for case, added, source in sampled(form):
         is_there = source.random() < 0.5
         logs = {
             "a": place(others[:third], [], "first"),
-            "b": [Row(body, True) for body in his],
-            "c": place(others[third : 2 * third], his, "spread"),
+            "b": [Row(body, True) for body in added],
+            "c": place(others[third : 2 * third], added, "spread"),
             "d": place(others[2 * third :], [], "first"),
         }
         for number, folder in enumerate(pair.folders):
             for old in folder.iterdir():
                 old.unlink()
             for file, log in logs.items():
-                rows = without_him(log) if number else log
+                rows = without_added(log) if number else log
                 if rows or not number or is_there:
                     write(folder, form, rows, name=file)
         assert pair.same().pairs >= EXPECTED, case
@@ -173,19 +173,19 @@ def test_members_of_gzip(tmp_path: pathlib.Path, name: str) -> None:
     form, pair = FORMATS[name], Neighbours(tmp_path)
     others = [Row(line) for line in lines_of(form)]
     for case, hostile, source in sampled(form):
-        his = [Row(line, True) for line in hostile]
+        added = [Row(line, True) for line in hostile]
         layouts = [
-            [others[:50], his, others[50:]],
-            [his, [], others, []],
-            [others, [], his],
-            [[], [*others, *his]],
+            [others[:50], added, others[50:]],
+            [added, [], others, []],
+            [others, [], added],
+            [[], [*others, *added]],
         ]
         if case in ("open texts", "quotes of all sorts"):
-            layouts.append([[row] for row in [*his[:1], *others, *his[1:]]])
+            layouts.append([[row] for row in [*added[:1], *others, *added[1:]]])
         for members in source.sample(layouts, 2):
-            without = [without_him(member) for member in members]
+            without = [without_added(member) for member in members]
             write_members(pair.folders[0], form, members)
-            # A member of x' alone is empty without him, or not there.
+            # A member of x' alone is empty without x', or not there.
             kept = source.choice([without, [member for member in without if member]])
             write_members(pair.folders[1], form, kept)
             assert pair.same().pairs >= EXPECTED, case

@@ -16,7 +16,7 @@ import pytest
 from dp_transforms.event_files import EventFields
 from tests.neighbours.binary_files import PARQUET, cells_of, hostile_cells, write_avro, write_parquet
 from tests.neighbours.hostile_lines import MB
-from tests.neighbours.logs import HIM, NOW, PLACES, Log, crowd, expected_pairs, place
+from tests.neighbours.logs import ADDED_USER, NOW, PLACES, Log, crowd, expected_pairs, place
 from tests.neighbours.replayed import FIELDS, Given, Neighbours, replayed
 from tests.neighbours.rounds import rounds
 from tests.neighbours.text_files import FORMATS, write
@@ -52,23 +52,30 @@ def test_line_ends_in_cells_of_rows_that_are_whole(tmp_path: pathlib.Path, name:
     random.Random(1).shuffle(others)
     for cell in CELLS:
         for source in rounds(name, cell[:9]):
-            rows = ([HIM, cell, NOW], [cell, "A", NOW], [HIM, "A", cell], [HIM, cell], [HIM, "A", NOW, cell], [cell])
-            his = [written(source.choice(rows), delimiter) for _ in range(3)]
-            log = place(others, his, source.choice(PLACES), source.getrandbits(32))
+            rows = (
+                [ADDED_USER, cell, NOW],
+                [cell, "A", NOW],
+                [ADDED_USER, "A", cell],
+                [ADDED_USER, cell],
+                [ADDED_USER, "A", NOW, cell],
+                [cell],
+            )
+            added = [written(source.choice(rows), delimiter) for _ in range(3)]
+            log = place(others, added, source.choice(PLACES), source.getrandbits(32))
             given = pair.write(lambda folder, rows: write(folder, form, rows), log).same(LINE_ENDS)
             assert given.pairs >= expected_pairs(events)
 
 
-@pytest.mark.parametrize("his", UNCLOSED)
+@pytest.mark.parametrize("added", UNCLOSED)
 @pytest.mark.parametrize("where", ["first", "spread", "last"])
 def test_an_open_quote_ends_the_run_where_cells_may_hold_line_ends(
-    tmp_path: pathlib.Path, his: bytes, where: str
+    tmp_path: pathlib.Path, added: bytes, where: str
 ) -> None:
     form, pair = FORMATS["csv"], Neighbours(tmp_path)
     others = [form.spell(event) for event in crowd(1)]
-    pair.write(lambda folder, rows: write(folder, form, rows), place(others, [his], where))
-    with_him, without = (replayed([str(folder)], LINE_ENDS) for folder in pair.folders)
-    assert (with_him.error, with_him.pairs) == ("EventFileError", frozenset())
+    pair.write(lambda folder, rows: write(folder, form, rows), place(others, [added], where))
+    with_added, without = (replayed([str(folder)], LINE_ENDS) for folder in pair.folders)
+    assert (with_added.error, with_added.pairs) == ("EventFileError", frozenset())
     assert without.error is None
     # Where no flag says so, the same row costs nobody else anything.
     assert pair.same().pairs >= without.pairs
@@ -118,8 +125,8 @@ def test_a_damaged_file_ends_the_run_whoever_is_in_it(tmp_path: pathlib.Path, na
 
 def test_a_block_of_avro_over_16_mb_ends_the_run(tmp_path: pathlib.Path) -> None:
     """Where a writer makes such blocks, one user's many rows can be what fills them. Writers make ones of some kB."""
-    his = [(HIM.encode(), b"A" * 16_000, 0)] * 1_100
-    log = place(cells_of(crowd(1), "whole"), his, "spread")
+    added = [(ADDED_USER.encode(), b"A" * 16_000, 0)] * 1_100
+    log = place(cells_of(crowd(1), "whole"), added, "spread")
     errors = []
     for block_bytes in (1 << 30, 64_000):
         pair = Neighbours(tmp_path / str(block_bytes))
@@ -131,11 +138,11 @@ def test_a_block_of_avro_over_16_mb_ends_the_run(tmp_path: pathlib.Path) -> None
 
 
 @pytest.mark.parametrize("name", [*FORMATS, "parquet", "avro"])
-def test_a_log_of_him_alone_is_no_other_end_than_one_of_nobody(tmp_path: pathlib.Path, name: str) -> None:
+def test_a_log_of_the_added_user_alone_is_no_other_end_than_one_of_nobody(tmp_path: pathlib.Path, name: str) -> None:
     pair = Neighbours(tmp_path)
     if name in FORMATS:
-        for case, his in FORMATS[name].hostile.items():
-            pair.write(lambda folder, rows: write(folder, FORMATS[name], rows), place([], his, "first"))
+        for case, added in FORMATS[name].hostile.items():
+            pair.write(lambda folder, rows: write(folder, FORMATS[name], rows), place([], added, "first"))
             assert pair.same() == Given(frozenset()), case
         return
     log = place([], hostile_cells("whole")["odd items"], "first")

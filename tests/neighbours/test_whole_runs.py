@@ -27,7 +27,7 @@ from tests.helpers.small_runs import MICROS, START, key_file, small_plan
 from tests.helpers.stream_runs import Ran
 from tests.neighbours.binary_files import PARQUET, cells_of, hostile_cells, odd_cells, write_avro, write_parquet
 from tests.neighbours.broker import Brokers, Message, Partition
-from tests.neighbours.logs import WINDOWS, Log, Row, as_json, crowd, expected_pairs, iso, place, without_him
+from tests.neighbours.logs import WINDOWS, Log, Row, as_json, crowd, expected_pairs, iso, place, without_added
 from tests.neighbours.replayed import FIELDS, assert_same_pairs, replayed_by_pipeline
 from tests.neighbours.stepped import WallClock
 from tests.neighbours.text_files import FORMATS, write, write_members
@@ -36,7 +36,7 @@ SOURCE = random.Random(7)
 
 
 def mine(body: Any, number: int) -> Any:
-    """The same row of x', of an item that nobody else holds, and no other row of his."""
+    """The same row of x', of an item that nobody else holds, and no other row of x'."""
     item = f"mine {number}".encode()
     if isinstance(body, tuple):
         return tuple(item if cell == b"A" else cell for cell in body)
@@ -56,18 +56,18 @@ def logs_of(events: Sequence[Event]) -> dict[str, Log]:
         own = list(events[number :: len(names)])
         if name in FORMATS or name == "members":
             form = FORMATS[name if name in FORMATS else "jsonl.gz"]
-            others, his = [*map(form.spell, own), *form.odd()], hostile(form.hostile)
+            others, added = [*map(form.spell, own), *form.odd()], hostile(form.hostile)
         else:
-            others, his = cells_of(own, "whole") + odd_cells("whole"), hostile(hostile_cells("whole"))
-        logs[name] = place(others, his, "spread", number)
+            others, added = cells_of(own, "whole") + odd_cells("whole"), hostile(hostile_cells("whole"))
+        logs[name] = place(others, added, "spread", number)
     return logs
 
 
-def write_all(folder: pathlib.Path, logs: dict[str, Log], *, with_him: bool) -> dict[str, list[str]]:
+def write_all(folder: pathlib.Path, logs: dict[str, Log], *, with_added: bool) -> dict[str, list[str]]:
     """Files of all formats, by their names."""
     folder.mkdir()
     for name, log in logs.items():
-        rows = log if with_him else without_him(log)
+        rows = log if with_added else without_added(log)
         own = folder / name.replace(" ", "-")
         own.mkdir()
         if name in FORMATS:
@@ -87,8 +87,8 @@ def test_a_real_pipeline_gives_the_monitor_the_same(tmp_path: pathlib.Path) -> N
     logs = logs_of(events)
     sources = {
         f"{name} {kind}": paths
-        for kind, with_him in (("with", True), ("without", False))
-        for name, paths in write_all(tmp_path / kind, logs, with_him=with_him).items()
+        for kind, with_added in (("with", True), ("without", False))
+        for name, paths in write_all(tmp_path / kind, logs, with_added=with_added).items()
     }
     given = replayed_by_pipeline(sources, FIELDS, key_file(tmp_path))
     for name in logs:
@@ -129,7 +129,7 @@ def test_the_replay_command_publishes_the_same(
     key = ["--noise-key-file", key_file(tmp_path), "--max-bad-fraction", "1"]
     found = {}
     for kind in ("with", "without"):
-        write_all(tmp_path / kind, logs, with_him=kind == "with")
+        write_all(tmp_path / kind, logs, with_added=kind == "with")
         found[kind] = replay(tmp_path / kind, key, monkeypatch)
     capsys.readouterr()
     assert found["with"] == found["without"]
@@ -147,10 +147,10 @@ def kafka_log(schedule: WindowSchedule) -> list[tuple[int, Row]]:
     span = (schedule.end_seconds - schedule.start_seconds) * MICROS
     count = 9_000
     log = []
-    his = hostile(FORMATS["jsonl"].hostile, count)
+    added = hostile(FORMATS["jsonl"].hostile, count)
     for number in range(count):
         micros = schedule.start_seconds * MICROS + span * number // count
-        own = Row(his[number], True) if SOURCE.random() < 0.3 else None
+        own = Row(added[number], True) if SOURCE.random() < 0.3 else None
         event = (f"u{SOURCE.randrange(40)}", SOURCE.choice(["A", "B", f"C {number // 1_000}"]), micros)
         log.append((micros // 1_000, own or Row(as_json(event))))
     return log
@@ -185,12 +185,12 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     past, present = kafka_log(PLAN.schedule), kafka_log(around_now)
     logs = logs_of(crowd(4, 900))
     for kind in ("with", "without"):
-        seen = [entry for entry in past if kind == "with" or not entry[1].is_his]
-        seen_now = [entry for entry in present if kind == "with" or not entry[1].is_his]
+        seen = [entry for entry in past if kind == "with" or not entry[1].is_added]
+        seen_now = [entry for entry in present if kind == "with" or not entry[1].is_added]
         topic = serve(brokers, f"past {kind}", seen)
         folder = tmp_path / kind
         folder.mkdir()
-        for number, paths in enumerate(write_all(tmp_path / f"{kind} files", logs, with_him=kind == "with").values()):
+        for number, paths in enumerate(write_all(tmp_path / f"{kind} files", logs, with_added=kind == "with").values()):
             (written,) = pathlib.Path(paths[0]).iterdir()
             os.rename(written, folder / f"{number}-{written.name}")
         streams[f"kafka, arrival, {kind}"] = topic, PLAN, {"clock": ARRIVAL}

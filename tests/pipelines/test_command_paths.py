@@ -86,13 +86,13 @@ def test_what_is_not_a_regular_file_is_refused_at_once(
     (name,) = [word for word in words if word.startswith("odd")]
     make_odd(kind, folder / name)
     before = sorted(os.listdir(folder))
-    code, told = run(words, capsys)
+    code, stderr_text = run(words, capsys)
     assert code == 1
-    assert told.startswith("shh: ")
-    assert told.count("\n") == 1
-    assert "odd" in told
+    assert stderr_text.startswith("shh: ")
+    assert stderr_text.count("\n") == 1
+    assert "odd" in stderr_text
     if kind in ("fifo", "socket", "device", "link to a fifo"):
-        assert "regular file" in told
+        assert "regular file" in stderr_text
     assert sorted(os.listdir(folder)) == before
 
 
@@ -111,9 +111,9 @@ def test_a_pipe_within_a_folder_of_reports_is_refused_at_once(
     assert run(["show", "reports"], capsys)[0] == 0
     (folder / "reports" / name).unlink()
     os.mkfifo(folder / "reports" / name)
-    code, told = run(["show", "reports"], capsys)
-    assert (code, told.count("\n")) == (1, 1)
-    assert "not a regular file" in told
+    code, stderr_text = run(["show", "reports"], capsys)
+    assert (code, stderr_text.count("\n")) == (1, 1)
+    assert "not a regular file" in stderr_text
     with pytest.raises(StreamError, match="not a regular file"):
         write_all("reports")
 
@@ -144,11 +144,11 @@ def planted_and_run(
     """Runs a command that meets a planted name, which works or fails clearly."""
     victim = pathlib.Path("..").resolve() / "victim"
     plant(kind, path, victim)
-    code, told = run(words, capsys)
+    code, stderr_text = run(words, capsys)
     assert_untouched(kind, victim)
-    assert "Traceback" not in told
-    assert code == 0 or (code == 1 and told.splitlines()[-1].startswith("shh: "))
-    return code, told
+    assert "Traceback" not in stderr_text
+    assert code == 0 or (code == 1 and stderr_text.splitlines()[-1].startswith("shh: "))
+    return code, stderr_text
 
 
 @pytest.mark.parametrize("kind", LINKS)
@@ -162,10 +162,10 @@ def test_a_link_in_the_place_of_an_output_is_not_followed(
         assert run(["plan", *BUDGET, "--output", "plan.json"], capsys)[0] == 0
     if "--dead-letter" in words and words[0] == "replay":
         (folder / "report.avro").unlink()
-    code, told = planted_and_run(kind, folder / output, words, capsys)
+    code, stderr_text = planted_and_run(kind, folder / output, words, capsys)
     if words[0] != "stream":
         assert code == 1
-        assert "exists and is never overwritten" in told
+        assert "exists and is never overwritten" in stderr_text
     assert not [name for name in os.listdir(folder) if name.endswith((".partial", ".tmp"))]
 
 
@@ -189,8 +189,8 @@ def test_links_at_names_that_can_be_guessed_are_not_followed(
     folder: pathlib.Path, words: list[str], output: str, seed: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = str(os.getpid()) if seed.isdigit() else seed  # pytest may run this in another process than it collected it
-    code, told = planted_and_run(kind, folder / guessable(output, seed), [*words, "--output", output], capsys)
-    assert code == 0, told
+    code, stderr_text = planted_and_run(kind, folder / guessable(output, seed), [*words, "--output", output], capsys)
+    assert code == 0, stderr_text
     assert (folder / output).exists()
     assert not (folder / output).is_symlink()
 

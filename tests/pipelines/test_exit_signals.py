@@ -40,7 +40,7 @@ COMMANDS = {
 class Ended(NamedTuple):
     moment: float
     code: int
-    told: str
+    stderr_text: str
     left: set[str]
 
 
@@ -63,21 +63,27 @@ def stopped(folder: pathlib.Path, words: list[str], moment: float, stop: signal.
     time.sleep(moment)
     process.send_signal(stop)
     try:
-        _, told = process.communicate(timeout=PATIENCE_SECONDS)
+        _, stderr_text = process.communicate(timeout=PATIENCE_SECONDS)
     finally:
         process.kill()
-    return Ended(moment, process.returncode, told, {path.name for path in folder.iterdir()} - {"log.parquet", "logs"})
+    return Ended(
+        moment, process.returncode, stderr_text, {path.name for path in folder.iterdir()} - {"log.parquet", "logs"}
+    )
 
 
 def came_before_the_first_line(ended: Ended) -> bool:
     """Python was still loading the entrance, modules that import nothing else of ours: no handler was there yet."""
-    modules = set(re.findall(r"/(?:dp_transforms|pipelines|runners)/(?:pipelines/)?(\w+(?:/\w+)*)\.py", ended.told))
-    return modules <= {"__init__", "cli", "exit_signals"} and (ended.code < 0 or "KeyboardInterrupt" in ended.told)
+    modules = set(
+        re.findall(r"/(?:dp_transforms|pipelines|runners)/(?:pipelines/)?(\w+(?:/\w+)*)\.py", ended.stderr_text)
+    )
+    return modules <= {"__init__", "cli", "exit_signals"} and (
+        ended.code < 0 or "KeyboardInterrupt" in ended.stderr_text
+    )
 
 
 def came_too_late(ended: Ended) -> bool:
     """The command was done, or had begun to drain as it says that it does."""
-    return ended.code == 0 and "Traceback" not in ended.told
+    return ended.code == 0 and "Traceback" not in ended.stderr_text
 
 
 @pytest.mark.parametrize("form", ["sample", pytest.param("full", marks=pytest.mark.long)])
@@ -105,8 +111,8 @@ def test_a_signal_at_any_moment_is_one_line(
         ended
         for ended in ours
         if (ended.code, ended.left) != (code, set())
-        or ended.told.splitlines()[-1:] != ["shh: stopped."]
-        or "Traceback" in ended.told
+        or ended.stderr_text.splitlines()[-1:] != ["shh: stopped."]
+        or "Traceback" in ended.stderr_text
     ]
     assert not wrong, f"{len(wrong)} of {len(ours)}: {wrong[0]}"
     # A handful of milliseconds here, so a moment or two; more on a machine that is slow to import a module.
@@ -148,8 +154,8 @@ def signalled(program: str, *stops: signal.Signals) -> tuple[int, str, str]:
     for stop in stops:
         said += process.stdout.readline()
         process.send_signal(stop)
-    rest, told = process.communicate(timeout=PATIENCE_SECONDS)
-    return process.returncode, said + rest, told
+    rest, stderr_text = process.communicate(timeout=PATIENCE_SECONDS)
+    return process.returncode, said + rest, stderr_text
 
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

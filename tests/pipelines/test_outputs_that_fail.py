@@ -26,15 +26,15 @@ _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 found = {}
 for name, folder, words in json.load(sys.stdin):
     os.chdir(folder)
-    told, code = io.StringIO(), 0
+    stderr_text, code = io.StringIO(), 0
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(told):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr_text):
             main(words)
     except SystemExit as stopped:
         code = stopped.code
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-    found[name] = code, told.getvalue()
+    found[name] = code, stderr_text.getvalue()
 print(json.dumps(found))
 """
 # In the middle of a replay, within a DoFn.
@@ -78,7 +78,7 @@ class Refused(NamedTuple):
     """A command line on a full disk: its exit code, stderr, and the names that it left in its folder."""
 
     code: int
-    told: str
+    stderr_text: str
     left: set[str]
     folder: pathlib.Path
 
@@ -115,13 +115,13 @@ def test_a_full_disk_names_the_output_and_leaves_nothing(
     name: str, words: list[str], output: str, on_a_full_disk: dict[str, Refused]
 ) -> None:
     done = on_a_full_disk[name]
-    told = done.told.splitlines()[-1]
+    last_line = done.stderr_text.splitlines()[-1]
     assert done.code == 1
-    assert told.startswith("shh: ")
-    assert "File too large" in told
-    assert any(name in told for name in (output, "report.avro", "reports", "bad"))
+    assert last_line.startswith("shh: ")
+    assert "File too large" in last_line
+    assert any(name in last_line for name in (output, "report.avro", "reports", "bad"))
     for internal in ("[while running", ".partial", ".tmp", "Traceback"):
-        assert internal not in done.told
+        assert internal not in done.stderr_text
     if words[0] == "stream":  # whose folders are made before there is anything in them
         files = {name for name in done.left if not (done.folder / name).is_dir()}
         assert files <= {"out/header.json", "reports/header.json"}
@@ -153,10 +153,10 @@ def test_a_folder_that_cannot_be_written(
     """Nobody can write in /proc, not even the superuser."""
     if not pathlib.Path("/proc/self/status").exists():
         pytest.skip("this system has no /proc")
-    code, told = run([*words, "--output", "/proc/self/log.csv"], capsys)
+    code, stderr_text = run([*words, "--output", "/proc/self/log.csv"], capsys)
     assert code == 1
-    assert told.count("\n") == 1
-    assert "cannot write /proc/self/log.csv" in told
+    assert stderr_text.count("\n") == 1
+    assert "cannot write /proc/self/log.csv" in stderr_text
 
 
 def test_what_kill_9_leaves_is_removed_by_the_next_run(folder: pathlib.Path) -> None:

@@ -119,9 +119,9 @@ def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(parquet_log: pathlib.
     key.write_bytes(os.urandom(32))
     key.chmod(0o600)
     words = ["replay", parquet_log, *BUDGET, "--release", "counts", "--output", "report.jsonl"]
-    told = error_line(shh(*words, "--noise-key-file", key, "--run-id", "nightly", cwd=tmp_path))
-    assert "--run-id and --noise-key-file exclude each other" in told
-    assert "Leave --run-id out" in told
+    stderr_text = error_line(shh(*words, "--noise-key-file", key, "--run-id", "nightly", cwd=tmp_path))
+    assert "--run-id and --noise-key-file exclude each other" in stderr_text
+    assert "Leave --run-id out" in stderr_text
     assert not (tmp_path / "report.jsonl").exists()
     reports = []
     for number, more in enumerate([["--noise-key-file", key], ["--noise-key-file", key], ["--run-id", "nightly"]]):
@@ -219,6 +219,7 @@ def test_windows_are_aligned_to_the_start_and_may_slide(parquet_log: pathlib.Pat
     [
         (["missing.parquet"], "missing.parquet"),
         (["log.parquet", "--user-field", "who"], "--user-field"),
+        (["log.parquet", "--time-field", "item"], "--user-field, --item-field and --time-field must name three"),
         (["log.parquet", "--output", "report.txt"], ".avro"),
         (["log.parquet", "--output", "taken.avro"], "--output"),
         (["log.parquet", "--output", "no/such/folder.avro"], "No such file or directory"),

@@ -33,10 +33,10 @@ def test_a_replay_that_is_stopped_leaves_nothing(tmp_path: pathlib.Path, stop: s
         stderr=subprocess.PIPE,
         text=True,
     )
-    _, told = process.communicate(timeout=120)
+    _, stderr_text = process.communicate(timeout=120)
     assert process.returncode == code
-    assert "Traceback" not in told
-    assert "failed" not in told
+    assert "Traceback" not in stderr_text
+    assert "failed" not in stderr_text
     assert [path.name for path in tmp_path.iterdir()] == ["log.parquet"]
 
 

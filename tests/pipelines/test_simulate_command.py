@@ -43,7 +43,8 @@ def test_every_format_holds_the_same_events(tmp_path: pathlib.Path, capsys: pyte
         said = capsys.readouterr().out
         assert said == (
             f"Wrote 3,000 events of up to 200 users to {path}. Replay it with:\n"
-            f"  shh replay {path} --start 2026-01-01T00:00:00Z --end 2026-01-05T00:00:00Z\n"
+            f"  shh replay {path} --start 2026-01-01T00:00:00Z --end 2026-01-05T00:00:00Z"
+            " --window 1h --epsilon 2 --delta 1e-9 --output report.avro\n"
         )
     assert len(logs[0]) == 3000
     assert all(log == logs[0] for log in logs)

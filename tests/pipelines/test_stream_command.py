@@ -132,7 +132,7 @@ PUBSUB = ["--pubsub-subscription", SUBSCRIPTION, "--output-topic", "r", "--outpu
         ([*FOLDER, *OUT, "--dead-letter", "reports/bad", *KEY], ["--dead-letter", "outside"]),
         ([*FOLDER, *OUT, *KEY, "--stop-file", "stop"], ["--stop-file", "Remove it"]),
         ([*FOLDER, *OUT, *KEY, "--run-id", ""], ["--run-id"]),
-        ([*FOLDER, *OUT, *KEY, "--user-field", "item"], ["--user-field"]),
+        ([*FOLDER, *OUT, *KEY, "--user-field", "item"], ["--user-field, --item-field and --time-field must"]),
         ([*FOLDER, *OUT, *KEY, "--allowed-lateness", "9999d"], ["--allowed-lateness"]),
         ([*FOLDER, *OUT, *KEY, "--shown-within", "2m"], ["--shown-within must be at most --idle-timeout (60)"]),
         ([*FOLDER, *OUT, *KEY, "--parallelism", "2"], ["--parallelism", "--engine flink"]),

@@ -143,9 +143,9 @@ def test_who_allows_it_is_told(
     (folder / "engines" / ON_LOOPBACK_MARK).unlink()
     with started_engine(EngineChoice("prism", allow_open_ports=True), [], "job") as engine:
         port = re.search(r"--job_endpoint=\S+:(\d+)|'job_endpoint': '\S+:(\d+)'", str(engine.options.get_all_options()))
-    told = capsys.readouterr().err
+    stderr_text = capsys.readouterr().err
     assert port is not None
-    assert re.search(rf"other machines may reach \S+ on port {port[1] or port[2]} of all addresses", told)
+    assert re.search(rf"other machines may reach \S+ on port {port[1] or port[2]} of all addresses", stderr_text)
 
 
 def test_ports_of_this_process_are_checked(open_port: int, own_port: int) -> None:

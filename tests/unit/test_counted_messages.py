@@ -10,9 +10,9 @@ import pytest
 from dp_transforms.monitoring.counted_messages import (
     GatheredCount,
     Message,
-    announced,
-    bundles_of,
+    batches_of_blobs,
     holder_messages,
+    messages_of,
     pair_messages,
 )
 from dp_transforms.monitoring.item_holders import ItemHolders
@@ -24,8 +24,8 @@ from tests.helpers.small_runs import MICROS, SECRET, batch_of, batches_of, setti
 
 
 def test_the_last_message_announces_all_and_none_is_one_without_content() -> None:
-    assert announced([]) == [Message(1, b"")]
-    assert announced([b"a", b"b", b"c"]) == [Message(0, b"a"), Message(0, b"b"), Message(3, b"c")]
+    assert messages_of([]) == [Message(1, b"")]
+    assert messages_of([b"a", b"b", b"c"]) == [Message(0, b"a"), Message(0, b"b"), Message(3, b"c")]
 
 
 def test_a_count_is_complete_when_all_senders_announced_and_all_messages_came() -> None:
@@ -34,20 +34,20 @@ def test_a_count_is_complete_when_all_senders_announced_and_all_messages_came() 
     for announcement, is_complete in ((0, False), (1, False), (3, False), (0, True)):
         count = GatheredCount(count.to_bytes())
         count.add(announcement)
-        assert (count.is_complete(2), count.is_contradiction(2)) == (is_complete, False)
-    assert count.is_contradiction(1), "there is one sender more than expected"
+        assert (count.is_complete(2), count.has_too_many(2)) == (is_complete, False)
+    assert count.has_too_many(1), "there is one sender more than expected"
     count.add(0)
-    assert count.is_contradiction(2), "one message more than was announced"
+    assert count.has_too_many(2), "one message more than was announced"
     assert not count.is_complete(2)
     assert len(count.to_bytes()) == GatheredCount.SIZE
 
 
-def test_blobs_are_bundled_in_order_and_never_cut() -> None:
+def test_blobs_are_batched_in_order_and_never_cut() -> None:
     blobs = [b"aaa", b"bb", b"c", b"dddddd", b"e"]
-    assert bundles_of(blobs, 5) == [[b"aaa", b"bb"], [b"c"], [b"dddddd"], [b"e"]]
-    assert bundles_of(blobs, 100) == [blobs]
-    assert bundles_of(blobs, 1) == [[blob] for blob in blobs]
-    assert bundles_of([], 5) == [[]]
+    assert batches_of_blobs(blobs, 5) == [[b"aaa", b"bb"], [b"c"], [b"dddddd"], [b"e"]]
+    assert batches_of_blobs(blobs, 100) == [blobs]
+    assert batches_of_blobs(blobs, 1) == [[blob] for blob in blobs]
+    assert batches_of_blobs([], 5) == [[]]
 
 
 def busy_pairs() -> UserPairs:

@@ -212,7 +212,7 @@ def test_a_sink_travels_in_a_job_graph_and_says_what_is_wrong_with_it(sink):
     assert pickle.loads(pickle.dumps(sink)) == sink  # noqa: S301
     with pytest.raises(ValueError, match="jsonl, avro, got 'parquet'"):
         ReportFolder("reports", "parquet")
-    with pytest.raises(ValueError, match="must be a path"):
+    with pytest.raises(ValueError, match="must be a path that is not empty, got ''"):
         ReportFolder("")
 
 

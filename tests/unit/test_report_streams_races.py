@@ -137,5 +137,5 @@ def test_a_header_as_long_as_it_may_be_is_read_and_a_longer_one_is_not(sink) -> 
     path.write_bytes(shortest + b" " * (report_folder._MAX_FIELDS_BYTES - len(shortest)))
     assert sink.read("run-1") == (HEADER, [], None)
     path.write_bytes(path.read_bytes() + b" ")
-    with pytest.raises(StreamError, match="was not written by shh"):
+    with pytest.raises(StreamError, match=r"was not written by shh\. Start a new run in another folder\.$"):
         sink.read("run-1")

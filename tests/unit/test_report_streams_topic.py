@@ -217,7 +217,9 @@ def test_a_topic_that_contradicts_itself_is_not_read() -> None:
         ((Message(REPORTS[1], "run-2", in_header="run-1"),), "two run ids"),
     ):
         taken(*messages[:-1])
-        with pytest.raises(ReportFileError, match=said):
+        with pytest.raises(
+            ReportFileError, match=rf"{said}\. .* wrote to this topic\. Use a new topic and start a new run\.$"
+        ):
             taken(*messages)
     with pytest.raises(StreamError, match="with another plan"):
         taken(Message(header()), Message(header(epsilon=3.0)))

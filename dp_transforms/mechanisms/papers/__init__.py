@@ -1,7 +1,7 @@
 """Mechanisms of the papers: a library. Each is used alone, on plain numbers and numpy arrays.
 
 The pipeline runs none of them. It has code of its own for the same algorithms, on columns and with keyed noise:
-``ThresholdMonitorEvolvingDoFn`` runs `monitoring.heavy_hitter_monitor` in every release mode. In mode ``kms21`` that is
+``TimedMonitorDoFn`` runs `monitoring.heavy_hitter_monitor` in every release mode. In mode ``kms21`` that is
 the algorithm of `threshold_monitor` here, in ``counts`` that of `individual_charging`, in ``labels`` the latter with a
 zone.
 
