@@ -25,20 +25,19 @@ def quiet_workers() -> Iterator[None]:
         yield
         return
     report, others = threading.excepthook, set(threading.enumerate())
-    threading.excepthook = _say_nothing
+    quiet: set[threading.Thread] | None = None  # None: every thread
+
+    def is_quiet(thread: threading.Thread | None) -> bool:
+        return quiet is None or thread in quiet
+
+    def print_unless_quiet(*words: Any, **options: Any) -> None:
+        if not is_quiet(threading.current_thread()):
+            print(*words, **options)
+
+    threading.excepthook = lambda failed: None if is_quiet(failed.thread) else report(failed)
     for module in _PRINTING:
-        module.print = _say_nothing  # a global of the module hides the builtin
+        module.print = print_unless_quiet  # a global of the module hides the builtin
     try:
         yield
     finally:
-        threading.excepthook = _only_of_other_threads(report, set(threading.enumerate()) - others)
-        for module in _PRINTING:
-            vars(module).pop("print", None)
-
-
-def _only_of_other_threads(report: Any, quiet: set[threading.Thread]) -> Any:
-    return lambda failed: None if failed.thread in quiet else report(failed)
-
-
-def _say_nothing(*_: object, **__: object) -> None:
-    return
+        quiet = set(threading.enumerate()) - others

@@ -92,6 +92,7 @@ def _drain_or_stop(times: int, code: int, job: StreamJob, request: StreamRequest
             status.tell("This run has no --stop-file, so it cannot be drained. Ask again to stop it at once.")
             return False
         try:
+            pathlib.Path(request.stop_file).parent.mkdir(mode=0o700, exist_ok=True)  # /tmp may have been cleaned
             pathlib.Path(request.stop_file).touch(exist_ok=False)
             made = True
         except FileExistsError:

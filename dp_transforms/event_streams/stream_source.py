@@ -101,8 +101,7 @@ class StreamSource(Protocol):
 
     def fingerprint(self) -> str:
         """Everything that decides which events the records are, and whose: fields, formats, schemas. A run that
-        continues
-        from stored state must have the same: with another user field, no user would be recognized."""
+        continues from stored state must have the same: with another user field, no user would be recognized."""
         ...
 
     def partitions(self) -> Sequence[StreamPartition]:

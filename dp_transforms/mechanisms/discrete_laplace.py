@@ -77,7 +77,7 @@ class DiscreteLaplace:
             raise ValueError(f"Z >= {int(margins.max())} has probability 0: |Z| is at most {self.reach}.")
         certain = margins <= -self.reach
         high, low = self._tail_words(margins)
-        scaled = _multiply_high(uniforms, np.stack([high, low], axis=1))
+        scaled = multiply_high(uniforms, np.stack([high, low], axis=1))
         return self.sample(np.where(certain[:, None], uniforms, scaled))
 
     def _tail_words(self, margins: npt.NDArray[np.int64]) -> tuple[Words, Words]:
@@ -120,7 +120,7 @@ def wide_discrete_laplace(epsilon: float) -> WideDiscreteLaplace:
     return WideDiscreteLaplace(epsilon)
 
 
-def _multiply_high(a: Words, b: Words) -> Words:
+def multiply_high(a: Words, b: Words) -> Words:
     """``floor(a * b / 2^128)`` of 128-bit integers. a, b: uint64[n, 2]. Returns uint64[n, 2]."""
     a_limbs = [a[:, 1] & _LOW_HALF, a[:, 1] >> _HALF_BITS, a[:, 0] & _LOW_HALF, a[:, 0] >> _HALF_BITS]
     b_limbs = [b[:, 1] & _LOW_HALF, b[:, 1] >> _HALF_BITS, b[:, 0] & _LOW_HALF, b[:, 0] >> _HALF_BITS]

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.discrete_laplace import Inversion, _multiply_high
+from dp_transforms.mechanisms.discrete_laplace import Inversion, multiply_high
 from dp_transforms.mechanisms.randomness import Words
 from dp_transforms.noise_distribution import UNIFORM_BITS
 
@@ -76,7 +76,7 @@ class NoiseTable:
             )
         tails = np.stack([self._table.high[index], self._table.low[index]], axis=1)
         certain = margins <= -self.reach
-        return self.sample(np.where(certain[:, None], uniforms, _multiply_high(uniforms, tails)))
+        return self.sample(np.where(certain[:, None], uniforms, multiply_high(uniforms, tails)))
 
     def _index(self, margins: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Where the tail of each margin is in the table, and whether it is above 0."""

@@ -46,7 +46,6 @@ def _feed_and_kill(run: Run, what: Sequence[str], seconds: float) -> None:
     print(f"  restarts: {run.cluster.restarts(run.job)}, written again: {run.assert_answers()}")
 
 
-@pytest.mark.long
 def test_kills_change_nothing(kafka, cluster, key_path):
     with running(kafka, cluster, key_path, history_case(), rows=[]) as run:
         _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER], 24)

@@ -171,7 +171,6 @@ def test_kills_while_a_run_is_drained_in_the_middle(kafka, cluster, key_path, tm
         run.assert_answers()
 
 
-@pytest.mark.long
 def test_no_log_names_a_user_or_holds_a_record(kafka, cluster, key_path, tmp_path, capfd):
     """A worker is killed, records cannot be read, and everything that any process wrote is searched."""
     secret = "Zx9Qpersonal"

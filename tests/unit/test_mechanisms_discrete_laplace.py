@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms import noise_distribution
-from dp_transforms.mechanisms.discrete_laplace import DiscreteLaplace, _multiply_high, discrete_laplace
+from dp_transforms.mechanisms.discrete_laplace import DiscreteLaplace, discrete_laplace, multiply_high
 
 ONE = 1 << 128
 DIGITS = decimal.Context(prec=150, Emin=-100_000, Emax=100_000)
@@ -230,12 +230,12 @@ wide = st.one_of(edges, st.integers(0, ONE - 1))
 @given(st.lists(st.tuples(wide, wide), min_size=1, max_size=30))
 @settings(deadline=None)
 def test_multiply_high(pairs: list[tuple[int, int]]) -> None:
-    product = _multiply_high(words(first for first, _ in pairs), words(second for _, second in pairs))
+    product = multiply_high(words(first for first, _ in pairs), words(second for _, second in pairs))
     assert integers(product) == [first * second // ONE for first, second in pairs]
 
 
 def test_multiply_high_of_all_edges() -> None:
     values = [0, 1, 2, (1 << 32) - 1, 1 << 32, (1 << 64) - 1, 1 << 64, (1 << 96) + 1, ONE - 2, ONE - 1]
     pairs = [*itertools.product(values, repeat=2)]
-    product = _multiply_high(words(first for first, _ in pairs), words(second for _, second in pairs))
+    product = multiply_high(words(first for first, _ in pairs), words(second for _, second in pairs))
     assert integers(product) == [first * second // ONE for first, second in pairs]
