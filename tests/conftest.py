@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import collections
 import signal
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-SAMPLED = ("canaries", "neighbours", "privacy")
-
 settings.register_profile("shh", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shh")
 
 
-@pytest.hookimpl(tryfirst=True)  # before what is long is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of suites with very many cases `make test` runs every third case of each test, and `make test-long` the rest.
-
-    Tests that wait for seconds come first, beside others that work: at the end they would wait alone.
-    """
-    cases: collections.Counter[str] = collections.Counter()
-    for item in items:
-        test, has_cases, _ = item.nodeid.partition("[")
-        if has_cases and item.path.parent.name in SAMPLED:
-            if cases[test] % 3:
-                item.add_marker(pytest.mark.long)
-            cases[test] += 1
+    """Tests that wait for seconds come first, beside others that work: at the end they would wait alone."""
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
 
 
