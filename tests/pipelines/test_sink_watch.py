@@ -183,7 +183,8 @@ def test_a_command_that_gives_up_says_where_a_remote_job_still_runs(monkeypatch:
 
 def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path: pathlib.Path) -> None:
     """What is told can be relied on at once: not before signals are caught."""
-    sink, stop_file = Sink(([], None), ([], None), (REPORTS, END)), tmp_path / "stop"
+    sink = Sink(([], None), ([], None), (REPORTS, END))
+    stop_file = tmp_path / "folder that a cleaner removed" / "stop"
 
     class Impatient(Status):
         def tell(self, text: str) -> None:
