@@ -1,6 +1,7 @@
 """The streaming core on numpy columns. Imports no Beam and no accounting.
 
-monitor_settings       the plain numbers of a plan that workers need
+stream_settings        the plain numbers that the workers of every release mode need
+monitor_settings       the same for the monitor of hits
 event_batch            events as columns: user, item, time
 packed_arrays          arrays to bytes and back: what goes through a shuffle
 equal_rows             groups of equal rows in sorted columns

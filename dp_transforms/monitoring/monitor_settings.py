@@ -1,4 +1,4 @@
-"""The plain numbers of a run that workers need; a plan is turned into them when the pipeline is built."""
+"""The plain numbers of the monitor of hits; a plan is turned into them when the pipeline is built."""
 
 from __future__ import annotations
 
@@ -8,33 +8,24 @@ from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, NamesAboveThreshold, ReleaseRule
 from dp_transforms.monitoring.query_noise import CappedSumNoise, QueryNoise, SingleNoise
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitoring.stream_settings import StreamSettings
 
 
-@dataclasses.dataclass(frozen=True)
-class MonitorSettings:
-    """All numbers with which one stream of one run is monitored. Names as in `ReleasePlan`; contains no secret.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MonitorSettings(StreamSettings):
+    """All numbers with which one stream of one run is monitored for hits. Names as in `ReleasePlan`.
 
-    domain_size: number of items of a known domain; 0 for an open one.
     epsilon_after_hits: entry j - 1 is the epsilon of the same mechanism cut at j hits.
     """
 
-    stream: str
-    run_id: str
-    plan_fingerprint: str
-    schedule: WindowSchedule
     release: str
-    threshold: int
     zone_width: int
     epsilon_per_query: float
     hits_per_user: int
     max_items_per_user: int
-    epsilon_total: float
-    delta: float
     epsilon_after_hits: tuple[float, ...]
     wide_epsilon_per_query: float = 0.0
     noise_cap: int = 0
-    domain_size: int = 0
 
     def release_rule(self) -> ReleaseRule:
         if self.release == "labels":
@@ -51,12 +42,3 @@ class MonitorSettings:
                 cap=self.noise_cap,
             )
         return SingleNoise(self.epsilon_per_query, self.threshold, keys)
-
-    def stream_keys(self, secret: bytes) -> StreamKeys:
-        return StreamKeys(
-            secret,
-            run_id=self.run_id,
-            plan_fingerprint=self.plan_fingerprint,
-            stream=self.stream,
-            threshold=self.threshold,
-        )

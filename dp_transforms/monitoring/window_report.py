@@ -19,13 +19,18 @@ class HeavyHitter(NamedTuple):
     item: its label, as the log spells it.
     zone: in labels mode ``above`` (far above the threshold, free of charge) or ``between`` (near it, charged);
         None in counts and kms21.
-    noisy_count: users that hold it, with noise; None for ``above`` and in kms21, where publishing it would break the
-        theorem.
+    noisy_count: users that hold it, with noise; None for ``above``, and in kms21 and names, where publishing it would
+        break the theorem.
+    level: in names how many boundaries its noisy sum of weights reaches, from 1 on; else None.
+    at_least_users: in names at least so many users hold it, except with the probability that the plan states as
+        `size_error`; else None.
     """
 
     item: str
     zone: str | None
     noisy_count: int | None
+    level: int | None = None
+    at_least_users: int | None = None
 
 
 class WindowReport(NamedTuple):
