@@ -1,0 +1,61 @@
+"""The weights of a stream: each user spends its purse at its own pace, without knowing its future.
+
+A rule of a user's own events and of declared numbers. It is public, and no privacy hangs on it: `purses` checks that
+each look can be paid before it counts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.naming.naming_settings import NamingSettings
+
+Whole = npt.NDArray[np.int64]
+
+LEAST_EXPECTED = 10  # looks that every user is expected to have later
+MOST_LOOKS = 2**32 - 1  # that one purse pays for: times a number of windows they stay below 2^63
+_DAY_SECONDS = 86_400
+
+
+class Chosen(NamedTuple):
+    """For u users. weights, units: of each of their looks in a window, and what one costs. payable: how many of their
+    looks are paid; the other ones do not count. All int64[u]."""
+
+    weights: Whole
+    units: Whole
+    payable: Whole
+
+
+class Pace:
+    """Chooses the weights of a window, in whole numbers."""
+
+    def __init__(self, settings: NamingSettings) -> None:
+        if settings.purse // settings.units[0] > MOST_LOOKS:
+            raise ValueError(
+                f"a purse must pay for at most {MOST_LOOKS:,} looks, got {settings.purse // settings.units[0]:,}. Make a"
+                " plan for fewer looks of a user."
+            )
+        self._weights = np.array(settings.weights, dtype=np.int64)
+        self._units = np.array(settings.units, dtype=np.int64)
+        self._horizon = settings.schedule.horizon
+        self._windows_of_a_day = -(-_DAY_SECONDS // settings.schedule.slide_seconds)
+
+    def choose(self, looks: Whole, left: Whole, looks_so_far: Whole, first_windows: Whole, window: int) -> Chosen:
+        """looks: of each user in this window, at least 1. left: units in its purse. looks_so_far: paid before this
+        window. first_windows: the window of the first one, at most this one. All int64[u].
+
+        A purse is spread over the looks of this window and those that are expected later: as many a window as so far,
+        counted over at least a day. A user gets the largest weight that costs no more than its share, and at least the
+        smallest one of the list.
+        """
+        windows_left = self._horizon - 1 - window
+        windows_so_far = np.maximum(window - first_windows + 1, self._windows_of_a_day)
+        expected = np.maximum(LEAST_EXPECTED, looks_so_far * windows_left // windows_so_far)
+        # Of more looks than units, each has a share of 0, however many more they are.
+        shares = left // (np.minimum(expected, left) + looks)
+        which = np.maximum(np.searchsorted(self._units, shares, side="right") - 1, 0)
+        units = self._units[which]
+        return Chosen(self._weights[which], units, np.minimum(looks, left // units))
