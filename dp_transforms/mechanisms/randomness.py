@@ -50,6 +50,33 @@ class BlockFunction:
         """AES-CBC-MAC over two fixed blocks each. first, second: uint64[n, 2]. Returns uint64[n, 2]."""
         return self(self(first) ^ second)
 
+    def of_triples(self, first: Words, second: Words, third: Words) -> Words:
+        """AES-CBC-MAC over three fixed blocks each: not with a key that `of_pairs` uses. uint64[n, 2] each."""
+        return self(self.of_pairs(first, second) ^ third)
+
+
+class LookUniforms:
+    """One uniform for each sum of weights of a run, as a function of its window, item, and holders with weights."""
+
+    def __init__(self, key: bytes) -> None:
+        self._function = BlockFunction(key)
+
+    def __call__(self, windows: npt.NDArray[np.int64], hashes: Words, digests: Words) -> Words:
+        """windows: int64[n]. hashes: uint64[n, 2], of items. digests: uint64[n, 2], sums of `widen_holders`; 0 for no
+        holders. Returns uint64[n, 2]."""
+        return self._function.of_triples(_blocks(windows), hashes, digests)
+
+
+class LookOrder:
+    """Decides which pairs of a user count where its purse cannot pay for all of them: the first in this order."""
+
+    def __init__(self, key: bytes) -> None:
+        self._function = BlockFunction(key)
+
+    def __call__(self, users: npt.NDArray[np.uint64], windows: npt.NDArray[np.int64], hashes: Words) -> Words:
+        """users: uint64[n], keyed hashes. windows: int64[n]. hashes: uint64[n, 2], of items. Returns uint64[n, 2]."""
+        return self._function.of_pairs(_blocks(users, windows), hashes)
+
 
 class IdHasher:
     """Keyed hash of ids: AES-CBC-MAC over the length and the UTF-8 bytes, a prefix-free encoding.
@@ -110,6 +137,15 @@ class IdHasher:
         return self._chain(message)
 
 
+def _blocks(first: npt.NDArray[np.integer], second: npt.NDArray[np.integer] | None = None) -> Words:
+    """One block for each row. first, second: integers >= 0, [n]; no second: 0. Returns uint64[n, 2]."""
+    blocks = np.zeros((len(first), 2), dtype=np.uint64)
+    blocks[:, 0] = first
+    if second is not None:
+        blocks[:, 1] = second
+    return blocks
+
+
 def sum_modulo_2_128(values: Words, starts: npt.NDArray[np.int64]) -> Words:
     """Sums of consecutive groups of 128-bit values, modulo 2^128: digests of sets, whatever their order.
 
@@ -145,6 +181,7 @@ class StreamKeys:
         self.user_ids = IdHasher(derive_key(secret, "user ids"))
         self.item_ids = IdHasher(derive_key(secret, "item ids"))
         self._holders = BlockFunction(derive_key(secret, "holders"))
+        self._weighted_holders = BlockFunction(derive_key(secret, "weighted holders"))
 
     def contribution_order(self, window: int) -> BlockFunction:
         """Orders the items of a user with more than its share of them in one window."""
@@ -168,6 +205,20 @@ class StreamKeys:
 
     def widen_users(self, users: Words) -> Words:
         """Keyed 64-bit hashes of users, widened to the 128 bits that digests add up. uint64[n] -> uint64[n, 2]."""
-        blocks = np.zeros((len(users), 2), dtype=np.uint64)
-        blocks[:, 0] = users
-        return self._holders(blocks)
+        return self._holders(_blocks(users))
+
+    def look_uniforms(self) -> LookUniforms:
+        """Draws of release mode `names`: one a window and item, for its holders with their weights."""
+        return LookUniforms(derive_key(self._secret, "looks", *self._noise_context))
+
+    def look_order(self) -> LookOrder:
+        """Orders the pairs of a user whose purse cannot pay for all of them."""
+        return LookOrder(derive_key(self._secret, "look order", self._stream))
+
+    def widen_holders(self, users: npt.NDArray[np.uint64], weights: npt.NDArray[np.int64]) -> Words:
+        """Users together with their weights as the 128 bits that digests add up. uint64[n], int64[n] -> uint64[n, 2].
+
+        The noise is a function of the digest. With the users alone, an item would have the same noise in two logs in
+        which one holder has another weight, and the theorem needs a fresh one.
+        """
+        return self._weighted_holders(_blocks(users, weights))

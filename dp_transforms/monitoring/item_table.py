@@ -28,6 +28,11 @@ class ItemTable:
     def __len__(self) -> int:
         return len(self.hashes)
 
+    @classmethod
+    def none(cls) -> ItemTable:
+        """No items."""
+        return cls(np.zeros((0, 2), dtype=np.uint64), pa.array([], pa.string()))
+
     def take(self, items: npt.NDArray[np.integer]) -> ItemTable:
         """The sub-table of these (ascending) positions."""
         return ItemTable(self.hashes[items], self.labels.take(pa.array(items)))

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.checks import check_whole
 from dp_transforms.exponential_power import ExponentialPower
 from dp_transforms.monitoring.stream_settings import StreamSettings
+
+Whole = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,11 +24,13 @@ class NamingSettings(StreamSettings):
     purse: units of a full purse.
     noise: the law of the noise of one sum of weights. threshold: noisy sums of at least this name an item that is not
         known.
-    known_threshold: the same for a known item; equal to `threshold` where known items are not followed.
+    known_threshold: the same for a known item, at most `threshold`; equal to it where known items are not followed.
     forget_after: an item is known for so many windows after it was last named; 0 where known items are not followed.
         In a known domain all items are known for ever.
     spacing: distance of the boundaries of levels.
     likely_noise: the noise of one sum reaches more than this with a probability of at most `NamesPlan.size_error`.
+
+    Raises ValueError for numbers that do not fit together. Whether they are private, `NamesPlan` checks.
     """
 
     weights: tuple[int, ...]
@@ -31,3 +41,38 @@ class NamingSettings(StreamSettings):
     forget_after: int
     spacing: int
     likely_noise: int
+
+    def __post_init__(self) -> None:
+        if not self.weights or len(self.weights) != len(self.units):
+            raise ValueError(f"weights and units must have one length, got {len(self.weights)} and {len(self.units)}.")
+        for name, values in (("weights", self.weights), ("units", self.units)):
+            check_whole(f"the first of {name}", values[0], 1)
+            if any(low >= high for low, high in itertools.pairwise(values)):
+                raise ValueError(f"{name} must rise.")
+        check_whole("purse", self.purse, self.units[-1])
+        check_whole("known_threshold", self.known_threshold, 1, self.threshold)
+        check_whole("forget_after", self.forget_after, 0)
+        check_whole("spacing", self.spacing, 1)
+
+    @property
+    def most_looks(self) -> int:
+        """A purse pays for no more looks than this."""
+        return self.purse // self.units[0]
+
+    def weights_for(self, amounts: Whole) -> Whole:
+        """The largest weights that cost at most these amounts, 0 where none does. amounts, result: int64[n]."""
+        weights, units = self._arrays
+        return weights[np.searchsorted(units, amounts, side="right")]
+
+    def units_of(self, weights: Whole) -> Whole:
+        """What looks with these weights cost: each 0 (nothing) or one of `weights`. weights, result: int64[n]."""
+        listed, units = self._arrays
+        index = np.searchsorted(listed, weights)
+        if np.any(listed[np.minimum(index, len(listed) - 1)] != weights):
+            raise ValueError("weights must be 0 or weights of the price list.")
+        return np.concatenate([[0], units])[index]
+
+    @functools.cached_property
+    def _arrays(self) -> tuple[Whole, Whole]:
+        """Weights with a leading 0, for an amount below every price; and units."""
+        return np.array([0, *self.weights], dtype=np.int64), np.array(self.units, dtype=np.int64)

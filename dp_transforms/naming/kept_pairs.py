@@ -1,0 +1,31 @@
+"""Which pairs of a user count where its purse cannot pay for all: a uniform choice by keyed hash."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.equal_rows import group_starts
+from dp_transforms.monitoring.user_pairs import UserPairs
+
+
+def keep_by_hash(pairs: UserPairs, most: npt.NDArray[np.int64], keys: StreamKeys) -> npt.NDArray[np.bool_]:
+    """Whether each pair is among the first ``most`` ones of its user, in a keyed order of (user, window, item).
+
+    A uniform random subset, independent of everything else. ``pairs`` must contain all pairs of its users in its
+    windows. most: int64[u], by user. Returns bool[n].
+    """
+    sizes = np.diff(pairs.splits)
+    crowded = np.repeat(sizes > most, sizes)
+    rows = np.flatnonzero(crowded)
+    kept = ~crowded
+    if not len(rows):
+        return kept
+    codes = pairs.user_codes()[rows]
+    order = keys.look_order()(pairs.users[codes], pairs.windows[rows], pairs.table.hashes[pairs.items[rows]])
+    ranked = np.lexsort((order[:, 1], order[:, 0], codes))
+    begins = group_starts(codes)  # lexsort keeps each user in its place
+    rank = np.arange(len(rows)) - np.repeat(begins, np.diff(np.append(begins, len(rows))))
+    kept[rows[ranked[rank < most[codes]]]] = True
+    return kept
