@@ -16,7 +16,7 @@ from dp_transforms.naming.naming_settings import NamingSettings
 Whole = npt.NDArray[np.int64]
 
 LEAST_EXPECTED = 10  # looks that every user is expected to have later
-MOST_LOOKS = 2**32 - 1  # that one purse pays for: times a number of windows they stay below 2^63
+MOST_LOOKS = 2**32 - 1  # that one purse pays for; times a number of windows they stay below 2^63
 _DAY_SECONDS = 86_400
 
 
@@ -43,18 +43,20 @@ class Pace:
         self._horizon = settings.schedule.horizon
         self._windows_of_a_day = -(-_DAY_SECONDS // settings.schedule.slide_seconds)
 
-    def choose(self, looks: Whole, left: Whole, looks_so_far: Whole, first_windows: Whole, window: int) -> Chosen:
-        """looks: of each user in this window, at least 1. left: units in its purse. looks_so_far: paid before this
-        window. first_windows: the window of the first one, at most this one. All int64[u].
+    def choose(self, looks: Whole, left: Whole, looks_before: Whole, first_windows: Whole, window: int) -> Chosen:
+        """looks: of each user in this window, at least 1. left: units in its purse. looks_before: paid in the windows
+        before. first_windows: where it paid its first look; this one if it has paid none. All int64[u].
 
-        A purse is spread over the looks of this window and those that are expected later: as many a window as so far,
-        counted over at least a day. A user gets the largest weight that costs no more than its share, and at least the
-        smallest one of the list.
+        A purse is spread over the looks of this window and those that are expected later: in each window as many as in
+        those so far, this one included, counted over at least a day. A user gets the largest weight that costs no more
+        than its share, and at least the smallest one of the list.
         """
         windows_left = self._horizon - 1 - window
         windows_so_far = np.maximum(window - first_windows + 1, self._windows_of_a_day)
+        # More looks than a purse can pay for change nothing, and would not fit into 63 bits.
+        looks_so_far = np.minimum(looks_before + looks, MOST_LOOKS)
         expected = np.maximum(LEAST_EXPECTED, looks_so_far * windows_left // windows_so_far)
-        # Of more looks than units, each has a share of 0, however many more they are.
+        # If there are more looks than units, the share is 0, however many more.
         shares = left // (np.minimum(expected, left) + looks)
         which = np.maximum(np.searchsorted(self._units, shares, side="right") - 1, 0)
         units = self._units[which]

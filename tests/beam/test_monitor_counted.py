@@ -8,7 +8,8 @@ import pytest
 
 from dp_transforms.beam.count_for_operator import LATE_BATCHES
 from dp_transforms.beam.gather_counted import GatherCountedDoFn
-from dp_transforms.beam.monitor_counted import CountedMonitorDoFn, parts_of_window
+from dp_transforms.beam.gather_in_order import parts_of_window
+from dp_transforms.beam.monitor_counted import CountedMonitorDoFn
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.contributions import bound_contributions
 from dp_transforms.monitoring.counted_messages import holder_messages, messages_of
@@ -114,7 +115,7 @@ def messages_to_the_monitor(plan, log, shards):
 @pytest.mark.parametrize("most_bytes", [10**6, 1])
 @pytest.mark.parametrize("order", ["in order", "backwards", "shuffled", "the first window last"])
 def test_the_monitor_closes_windows_in_order_whatever_order_their_parts_have(order, most_bytes, monkeypatch):
-    monkeypatch.setattr("dp_transforms.beam.monitor_counted.MOST_MESSAGE_BYTES", most_bytes)
+    monkeypatch.setattr("dp_transforms.beam.gather_in_order.MOST_MESSAGE_BYTES", most_bytes)
     plan = small_plan(30, sliding=3, release="labels", max_items_per_user=1, hits_per_user=2)
     log = ordered_log(plan, 8)
     messages = list(messages_to_the_monitor(plan, log, 3))

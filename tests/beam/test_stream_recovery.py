@@ -19,7 +19,8 @@ from dp_transforms.beam import confirm_intents, poll_partitions
 from dp_transforms.beam.bound_contributions import BoundContributionsCountedDoFn
 from dp_transforms.beam.find_candidates import FindCandidatesCountedDoFn
 from dp_transforms.beam.gather_counted import GatherCountedDoFn
-from dp_transforms.beam.monitor_counted import ENDED, CountedMonitorDoFn, parts_of_window
+from dp_transforms.beam.gather_in_order import parts_of_window
+from dp_transforms.beam.monitor_counted import ENDED, CountedMonitorDoFn
 from dp_transforms.beam.poll_partitions import PollPartitions
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.monitoring.item_holders import ItemHolders

@@ -1,0 +1,130 @@
+"""Gather in order: complete windows that come in any order -> the windows whose turn it is (`GatherCounted` before it).
+
+The state of a stateful step that takes windows strictly in order, and the queue in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeVar
+
+from apache_beam.coders import BytesCoder, ListCoder, TupleCoder, VarIntCoder
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
+
+from dp_transforms.monitoring.counted_messages import MOST_MESSAGE_BYTES, Group, batches_of_blobs
+
+_Key = TypeVar("_Key", str, int)
+_LEAST_NEAR_WINDOWS = 64
+# A window, how many parts it has, and the blobs of this part. Most windows have one part.
+Part = tuple[int, int, list[bytes]]
+_PART_CODER = TupleCoder([VarIntCoder(), VarIntCoder(), ListCoder(BytesCoder())])
+
+NEAR = BagStateSpec("near_v1", _PART_CODER)
+FAR = BagStateSpec("far_v1", _PART_CODER)
+WAITING = ReadModifyWriteStateSpec("waiting_v1", BytesCoder())
+
+
+def parts_of_window(group: Group, key: _Key) -> Iterator[tuple[_Key, Part]]:
+    """All that came for a window, keyed as the next step needs it, in elements that engines accept; at least one."""
+    (window, _), blobs = group
+    batches = batches_of_blobs(blobs, MOST_MESSAGE_BYTES)
+    for batch in batches:
+        yield key, (window, len(batches), batch)
+
+
+def parts_of_shard(group: Group) -> Iterator[tuple[int, Part]]:
+    """The same, keyed by the shard of the group."""
+    yield from parts_of_window(group, group[0][1])
+
+
+class Turn(NamedTuple):
+    """windows: those whose turn it is, without a gap, each with all its blobs. dropped: parts that were dropped, since
+    their window had its turn or they came twice. waiting: how many parts wait after this."""
+
+    windows: list[tuple[int, list[bytes]]]
+    dropped: int
+    waiting: int | None
+
+
+def take_turn(part: Part, next_window: int, near: Any, far: Any, waiting: Any) -> Turn:
+    """Takes in a part. next_window: the first window that had no turn yet. near, far, waiting: the state.
+
+    A window that comes before its turn waits. Windows whose turn is soon wait apart from the others, so that the state
+    that is read often stays small.
+    """
+    window, parts, _ = part
+    if window < next_window:
+        return Turn([], 1, None)
+    queue = WaitingWindows(near, far, waiting.read())
+    if (window, parts) == (next_window, 1):
+        due = [[part], *queue.take_from(window + 1)]
+    else:
+        queue.add(part)
+        due = queue.take_from(window) if window == next_window else []
+    waiting.write(queue.to_bytes())
+    return Turn(
+        [(of_one[0][0], [blob for part in of_one for blob in part[2]]) for of_one in due], queue.dropped, len(queue)
+    )
+
+
+class WaitingWindows:
+    """Parts of windows before their turn, in two bags: ``near`` holds windows before ``near_end``, ``far`` the rest.
+
+    In whatever order the windows come, each one is seldom read from ``far``, and ``near`` stays small.
+    """
+
+    _FIELDS = struct.Struct("<qqq")
+
+    def __init__(self, near: Any, far: Any, data: bytes | None) -> None:
+        self._near = near
+        self._far = far
+        self._near_end, self._in_near, self._in_far = self._FIELDS.unpack(data or bytes(self._FIELDS.size))
+        self.dropped = 0  # parts that came twice
+
+    def __len__(self) -> int:
+        return int(self._in_near + self._in_far)
+
+    def to_bytes(self) -> bytes:
+        return self._FIELDS.pack(self._near_end, self._in_near, self._in_far)
+
+    def add(self, part: Part) -> None:
+        if part[0] < self._near_end:
+            self._near.add(part)
+            self._in_near += 1
+        else:
+            self._far.add(part)
+            self._in_far += 1
+
+    def take_from(self, window: int) -> list[list[Part]]:
+        """Takes out the complete windows from ``window`` on, in order, up to the first gap. No earlier one may wait."""
+        taken: list[list[Part]] = []
+        while True:
+            kept: dict[int, list[Part]] = {}
+            for part in self._near.read() if self._in_near else ():
+                kept.setdefault(part[0], []).append(part)
+            before = len(taken)
+            while window in kept and len(kept[window]) >= kept[window][0][1]:
+                parts = kept.pop(window)
+                taken.append(parts[: parts[0][1]])
+                self.dropped += len(parts) - len(taken[-1])
+                window += 1
+            if len(taken) > before:
+                self._near.clear()
+                self._in_near = 0
+                for part in itertools.chain.from_iterable(kept.values()):
+                    self.add(part)
+            if window < self._near_end or not self._in_far:
+                return taken
+            self._refill(window)
+
+    def _refill(self, window: int) -> None:
+        """Moves the windows whose turn is soon from ``far`` to ``near``, which is empty."""
+        self._near_end = window + max(_LEAST_NEAR_WINDOWS, 2 * math.isqrt(self._in_far))
+        parts = list(self._far.read())
+        self._far.clear()
+        self._in_far = 0
+        for part in parts:
+            self.add(part)
