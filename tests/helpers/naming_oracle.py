@@ -7,7 +7,7 @@ it, every item that anybody adds to, that is known, or that is in the domain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from fractions import Fraction
 from typing import NamedTuple
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -61,7 +62,7 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
         sums = ItemSums.merge([ItemSums.from_bytes(blob) for blob in shuffled(blobs, order)])
         known = KnownItems.none()
         bounds = [0, *sorted({cut for cut in cuts if 0 < cut < horizon}), horizon]
-        for first, end in zip(bounds, bounds[1:], strict=False):
+        for first, end in itertools.pairwise(bounds):
             low, high = np.searchsorted(sums.windows, [first, end])
             named = namer.name_windows(sums.select_range(slice(low, high)), known, first, end)
             known = KnownItems.from_cells(shuffled(known.after(named, end, chosen.forget_after).to_cells(), order))
@@ -162,7 +163,7 @@ def test_busy_logs_exercise_what_they_are_for():
     """Without known items that nobody holds, forgotten ones and dropped pairs the equalities above would say little."""
     named, again = [], 0
     for seed in range(4):
-        chosen = naming_settings(40, most_looks=12, forget_after=5, run_id=f"run {seed}")
+        chosen = naming_settings(40, most_looks=12, forget_after=1 + seed, run_id=f"run {seed}")
         log = busy_log(seed, 40)
         of_run = oracle_of(log, chosen)
         named += of_run
