@@ -7,6 +7,7 @@ it, every item that anybody adds to, that is known, or that is in the domain.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable
 from fractions import Fraction
 from typing import NamedTuple
@@ -91,14 +92,18 @@ def oracle_names(
             value -= 1
         return value
 
+    look_uniforms = keys.look_uniforms()
+
+    @functools.cache
+    def member(user: str, weight: int) -> int:
+        users = np.array([user_hash[user][0]], dtype=np.uint64)
+        return integer_of(keys.widen_holders(users, np.array([weight]))[0])
+
     def uniform_of(window: int, item: str, of_cell: dict[str, int]) -> int:
-        digest = 0
-        for user, weight in of_cell.items():
-            member = keys.widen_holders(np.array([user_hash[user][0]], dtype=np.uint64), np.array([weight]))
-            digest = (digest + integer_of(member[0])) % _ONE
+        digest = sum(member(user, weight) for user, weight in of_cell.items()) % _ONE
         words = np.array([divmod(digest, _WORD)], dtype=np.uint64)
         hashes = np.array([item_hash[item]], dtype=np.uint64)
-        return integer_of(keys.look_uniforms()(np.array([window]), hashes, words)[0])
+        return integer_of(look_uniforms(np.array([window]), hashes, words)[0])
 
     last_named: dict[str, int] = {}
     found: list[Named] = []

@@ -171,7 +171,7 @@ def test_busy_logs_exercise_what_they_are_for():
         weights = replay_weights(log, chosen, chosen.stream_keys(SECRET))
         looks = [user for of_cell in weights.values() for user in of_cell]
         assert {looks.count(user) for user in looks} == {12}, "each user has more pairs than its purse can pay"
-    assert again > 10, "items are forgotten and named anew"
+    assert again > 3, "items are forgotten and named anew"
     assert sum(entry.nobody for entry in named) > 10
     assert all(entry.was_known for entry in named if entry.nobody), "in an open domain"
     assert sum(entry.was_known and not entry.nobody for entry in named) > 50
