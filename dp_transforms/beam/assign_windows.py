@@ -22,7 +22,7 @@ from dp_transforms.beam.count_for_operator import (
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.stream_settings import StreamSettings
 from dp_transforms.monitoring.user_pairs import pairs_of_events
 from dp_transforms.window_schedule import WindowSchedule
 
@@ -63,7 +63,7 @@ class AssignWindows(beam.PTransform):
 
     def __init__(
         self,
-        settings: MonitorSettings,
+        settings: StreamSettings,
         noise_key: beam.Secret,
         sharding: Sharding,
         is_bounded: bool,
@@ -90,7 +90,7 @@ class PackPairsDoFn(KeyedDoFn):
 
     def __init__(
         self,
-        settings: MonitorSettings,
+        settings: StreamSettings,
         noise_key: beam.Secret,
         sharding: Sharding,
         *,

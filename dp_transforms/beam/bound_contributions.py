@@ -62,6 +62,8 @@ class BoundContributionsCounted(beam.PTransform):
 class BoundContributionsDoFn(KeyedDoFn):
     """Adapts `bound_contributions` to groups; only the pane on time counts."""
 
+    _settings: MonitorSettings
+
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
         super().__init__(settings, noise_key)
         self._sharding = sharding
@@ -84,6 +86,8 @@ class BoundContributionsDoFn(KeyedDoFn):
 
 class BoundContributionsCountedDoFn(KeyedDoFn):
     """Adapts `bound_contributions` to complete groups of messages."""
+
+    _settings: MonitorSettings
 
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, shards: int) -> None:
         super().__init__(settings, noise_key)

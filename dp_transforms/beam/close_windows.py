@@ -50,6 +50,8 @@ class ClosingDoFn(KeyedDoFn):
     BUDGETS = BagStateSpec("budgets_v1", BytesCoder())
     PROGRESS = ReadModifyWriteStateSpec("progress_v2", BytesCoder())
 
+    _settings: MonitorSettings
+
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
         super().__init__(settings, noise_key)
         self._late = operator_counter(LATE_BATCHES)

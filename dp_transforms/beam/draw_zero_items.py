@@ -45,6 +45,8 @@ class DrawZeroItems(beam.PTransform):
 class DrawZeroItemsDoFn(KeyedDoFn):
     """Adapts `draw_zero_items`, which has the same result whenever and wherever it runs."""
 
+    _settings: MonitorSettings
+
     def __init__(
         self,
         settings: MonitorSettings,

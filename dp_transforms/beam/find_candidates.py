@@ -63,6 +63,8 @@ class FindCandidatesCounted(beam.PTransform):
 class FindCandidatesDoFn(KeyedDoFn):
     """Adapts `find_candidates` to groups; only the pane on time counts."""
 
+    _settings: MonitorSettings
+
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
         super().__init__(settings, noise_key)
         self._late = operator_counter(LATE_BATCHES)
@@ -84,6 +86,8 @@ class FindCandidatesDoFn(KeyedDoFn):
 
 class FindCandidatesCountedDoFn(KeyedDoFn):
     """Adapts `find_candidates` to complete groups of messages."""
+
+    _settings: MonitorSettings
 
     def __init__(
         self, settings: MonitorSettings, noise_key: beam.Secret, shards: int, domain: DomainSource | None

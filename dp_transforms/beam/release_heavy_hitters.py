@@ -22,9 +22,12 @@ from dp_transforms.beam.find_candidates import FindCandidates
 from dp_transforms.beam.load_domain import domain_of_plan
 from dp_transforms.beam.load_noise_key import resolve_noise_key
 from dp_transforms.beam.monitor_heavy_hitters import MonitorHeavyHitters
+from dp_transforms.beam.name_heavy_hitters import NameHeavyHitters
 from dp_transforms.checks import check_names
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.run_settings import settings_of_plan
 from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule
@@ -108,12 +111,29 @@ class ShiftingHeavyHitters(beam.PTransform):
         if not isinstance(windowing, GlobalWindows):
             _check_window(windowing, self._plan.schedule)
         noise_key = resolve_noise_key(self._noise_key, events.pipeline)
-        is_bounded = events.is_bounded
-        sharding = Sharding.choose(self._plan.schedule, is_bounded=is_bounded, shards=self._shards)
-        batches, rejected = self._batches(events)
         # Drawn here and not in __init__: a transform that is applied twice must not repeat its noise over other data.
         run_id = self._run_id or uuid.uuid4().hex
         settings = settings_of_plan(self._plan, stream=self._stream, run_id=run_id)
+        if isinstance(settings, NamingSettings):
+            return self._name(events, settings, noise_key)
+        return self._monitor(events, settings, noise_key)
+
+    def _name(self, events: beam.PCollection, settings: NamingSettings, noise_key: beam.Secret) -> ReleaseOutput:
+        """Release mode `names`: users pay for looks."""
+        if not events.is_bounded:
+            raise ValueError(
+                "release mode names needs bounded input here, because a user's weight depends on all its events. For a"
+                " stream use MonitorStream, or a plan with release='labels'."
+            )
+        naming = NameHeavyHitters(settings, noise_key, self._shards, self._domain)
+        batches, rejected = self._batches(events)
+        return ReleaseOutput(batches | "NameHeavyHitters" >> naming, rejected)
+
+    def _monitor(self, events: beam.PCollection, settings: MonitorSettings, noise_key: beam.Secret) -> ReleaseOutput:
+        """The other modes: users pay for hits."""
+        is_bounded = events.is_bounded
+        sharding = Sharding.choose(self._plan.schedule, is_bounded=is_bounded, shards=self._shards)
+        batches, rejected = self._batches(events)
         cells = (
             batches
             | "AssignWindows" >> AssignWindows(settings, noise_key, sharding, is_bounded, self._domain)

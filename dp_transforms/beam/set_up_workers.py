@@ -7,16 +7,19 @@ import apache_beam as beam
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.domain_table import DomainTable
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.stream_settings import StreamSettings
 
 
 class KeyedDoFn(beam.DoFn):
     """Holds the settings and, from ``setup()`` on, the keyed functions of the stream as ``self._keys``.
 
     domain: for steps that need the items of a known domain, which are then in ``self._domain``.
+    A subclass for one release mode declares its own type of ``_settings``.
     """
 
-    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, domain: DomainSource | None = None) -> None:
+    _settings: StreamSettings
+
+    def __init__(self, settings: StreamSettings, noise_key: beam.Secret, domain: DomainSource | None = None) -> None:
         self._settings = settings
         self._noise_key = noise_key
         self._domain_source = domain

@@ -33,8 +33,8 @@ class Passes:
     """n distinct (item, window) whose noisy sum reaches the known threshold, sorted by item, then window.
 
     items: int64[n], any code. windows: int64[n]. names_anew: bool[n], whether it names an item that is not known.
-    rows: int64[n], the caller's; `NO_ROW` where nobody adds anything. drawn_to: int64[n], the last window that has been drawn
-    for after this pass; at least its own window.
+    rows: int64[n], the caller's; `NO_ROW` where nobody adds anything.
+    drawn_to: int64[n], the last window that has been drawn for after this pass; at least its own window.
     """
 
     items: Whole

@@ -61,7 +61,9 @@ class ItemNamer:
         noise[~is_empty] = table.sample(uniforms[~is_empty])
         noise[is_empty] = table.sample_given_pass(uniforms[is_empty], np.full(int(is_empty.sum()), threshold))
         noisy_sums = sums.sums[named] + noise
-        return self._named(sums.windows[named], sums.items[named], noisy_sums, np.full(len(named), threshold), sums.table)
+        return self._named(
+            sums.windows[named], sums.items[named], noisy_sums, np.full(len(named), threshold), sums.table
+        )
 
     def _name_in_open_domain(self, sums: ItemSums, known: KnownItems, first: int, end: int) -> NamedItems:
         table, settings = self._draws.table, self._settings
@@ -78,7 +80,9 @@ class ItemNamer:
         reached = table.passes(uniforms[cells], settings.known_threshold - sums.sums[cells])
         held = Passes(item, window, names_anew[cells], cells, window).take(reached)
         is_known = np.ones(len(known), dtype=np.bool_)
-        earlier = Passes(of_known, known.last_named, is_known, np.full(len(known), NO_ROW), np.full(len(known), first - 1))
+        earlier = Passes(
+            of_known, known.last_named, is_known, np.full(len(known), NO_ROW), np.full(len(known), first - 1)
+        )
 
         def draw_nobody(items_of_draws: Whole, windows: Whole) -> npt.NDArray[np.bool_]:
             drawn = self._draws.of_nobody(windows, items.hashes[items_of_draws])

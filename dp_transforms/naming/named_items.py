@@ -52,6 +52,15 @@ class NamedItems:
         users = np.concatenate([part.at_least_users for part in parts])
         return cls(windows[order], items[order], levels[order], users[order], table)
 
+    def by_slab(self, windows_per_slab: int) -> Iterator[tuple[int, NamedItems]]:
+        """The parts in slabs of so many consecutive windows: ``(slab, part)``; slabs without any are left out."""
+        slabs = self.windows // windows_per_slab
+        for rows in group_slices(slabs):
+            used, items = np.unique(self.items[rows], return_inverse=True)
+            levels, users = self.levels[rows], self.at_least_users[rows]
+            part = NamedItems(self.windows[rows], items.reshape(-1), levels, users, self.table.take(used))
+            yield int(slabs[rows.start]), part
+
     def window_reports(self, settings: NamingSettings) -> Iterator[tuple[int, WindowReport]]:
         """The report of each window with named items, in order, with the number of its window.
 

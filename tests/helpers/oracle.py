@@ -74,7 +74,7 @@ def oracle_transcript(
     faults = charged_times or {}
     assert settings.domain_size == len(set(domain))
     keys = keys or settings.stream_keys(secret)
-    items_of = _items_by_window_and_user(log, settings)
+    items_of = items_by_window_and_user(log, settings)
     if domain:
         for users in items_of.values():
             for user in list(users):
@@ -84,11 +84,11 @@ def oracle_transcript(
         for window in range(settings.schedule.horizon):
             items_of.setdefault(window, {})
     noise = (_CappedSum if settings.release == "kms21" else _SingleNoise)(settings, keys)
-    user_hash = _hash_all(keys.user_ids, {user for users in items_of.values() for user in users})
+    user_hash = hash_all(keys.user_ids, {user for users in items_of.values() for user in users})
     held_items = {i for users in items_of.values() for held in users.values() for i in held}
-    item_hash = _hash_all(keys.item_ids, held_items | set(domain))
+    item_hash = hash_all(keys.item_ids, held_items | set(domain))
     short = {user: words[0] for user, words in user_hash.items()}
-    wide = {user: _integer(keys.widen_users(np.array([short[user]], dtype=np.uint64))[0]) for user in short}
+    wide = {user: integer_of(keys.widen_users(np.array([short[user]], dtype=np.uint64))[0]) for user in short}
 
     paid: Counter[str] = Counter()
     reports, bounded, hit_bound, kept_out, tested, false_reports, idle = [], set(), 0, 0, 0, 0, 0
@@ -103,7 +103,7 @@ def oracle_transcript(
                 chosen = chosen[: settings.max_items_per_user]
             for item in chosen:
                 holders.setdefault(item, set()).add(user)
-        drawn = _zero_items(window, domain, item_hash, noise, keys) if domain else set()
+        drawn = zero_items(window, domain, item_hash, noise.zero_tail(), keys) if domain else set()
 
         heavy, charged = [], 0
         for item in sorted({*holders, *domain}, key=lambda name: item_hash[name][0] * _WORD + item_hash[name][1]):
@@ -154,7 +154,7 @@ def oracle_transcript(
     return Transcript(reports, bounded, excluded, kept_out, tested, false_reports, idle)
 
 
-def _items_by_window_and_user(log: Iterable[Event], settings: MonitorSettings) -> dict[int, dict[str, set[str]]]:
+def items_by_window_and_user(log: Iterable[Event], settings: MonitorSettings) -> dict[int, dict[str, set[str]]]:
     """``{window: {user: items}}`` of the events in the declared range. Window 0 is the first that ends in it."""
     start, end = settings.schedule.start_seconds * _MILLION, settings.schedule.end_seconds * _MILLION
     size, slide = settings.schedule.window_seconds * _MILLION, settings.schedule.slide_seconds * _MILLION
@@ -278,11 +278,11 @@ def _invert_wide(epsilon: float, uniforms: list[int]) -> int:
     return magnitude if uniforms[0] < nonzero else -magnitude
 
 
-def _zero_items(
+def zero_items(
     window: int,
     domain: Collection[str],
     item_hash: dict[str, tuple[int, int]],
-    noise: _SingleNoise | _CappedSum,
+    tail: int,
     keys: StreamKeys,
 ) -> set[str]:
     """Items that are published if nobody holds them: as many as a binomial number, all subsets of that size alike."""
@@ -290,9 +290,9 @@ def _zero_items(
     function = keys.zero_item_uniforms()
 
     def uniform(number: int) -> int:
-        return _integer(function(np.array([[window, number]], dtype=np.uint64))[0])
+        return integer_of(function(np.array([[window, number]], dtype=np.uint64))[0])
 
-    share, size = Fraction(noise.zero_tail(), _ONE), len(ordered)
+    share, size = Fraction(tail, _ONE), len(ordered)
     count, below = 0, (1 - share) ** size
     while count < size and uniform(0) >= int(below * _ONE):
         count += 1
@@ -312,11 +312,11 @@ def _words(integers: Iterable[int]) -> np.ndarray:
     return np.array([(value // _WORD, value % _WORD) for value in integers], dtype=np.uint64)
 
 
-def _integer(row: np.ndarray) -> int:
+def integer_of(row: np.ndarray) -> int:
     return int(row[0]) * _WORD + int(row[1])
 
 
-def _hash_all(hasher: object, names: set[str]) -> dict[str, tuple[int, int]]:
+def hash_all(hasher: object, names: set[str]) -> dict[str, tuple[int, int]]:
     ordered = sorted(names)
     hashes = hasher(pa.array(ordered, pa.string()))
     return {name: (int(row[0]), int(row[1])) for name, row in zip(ordered, hashes, strict=True)}
@@ -329,4 +329,4 @@ def _first_word(function: object, first: int, second: int) -> int:
 def _uniform(function: object, item: tuple[int, int], members: list[int]) -> int:
     """The keyed uniform of an item and the digest of a set: the sum of its members modulo 2^128."""
     digest = functools.reduce(lambda total, member: (total + member) % _ONE, members, 0)
-    return _integer(function.of_pairs(np.array([item], dtype=np.uint64), _words([digest]))[0])
+    return integer_of(function.of_pairs(np.array([item], dtype=np.uint64), _words([digest]))[0])

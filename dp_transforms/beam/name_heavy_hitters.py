@@ -1,0 +1,53 @@
+"""Name: batches of events of a whole log -> window reports, in release mode `names`.
+
+No step is sequential: purses are cut by user, sums and known items by item.
+"""
+
+from __future__ import annotations
+
+import apache_beam as beam
+
+from dp_transforms.beam.assign_windows import AssignWindows, Sharding
+from dp_transforms.beam.draw_empty_items import DrawEmptyItems
+from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.beam.name_items import NameItems
+from dp_transforms.beam.weigh_users import WeighUsers
+from dp_transforms.naming.naming_settings import NamingSettings
+
+_SHARDS = 16
+
+
+class NameHeavyHitters(beam.PTransform):
+    """`EventBatch` -> `WindowReport`, at the maximal timestamp of its window; bounded input only.
+
+    shards: into how many parts users and items are cut; None for a good number. Results do not depend on it.
+    domain: of a plan with a known domain.
+    """
+
+    def __init__(
+        self,
+        settings: NamingSettings,
+        noise_key: beam.Secret,
+        shards: int | None = None,
+        domain: DomainSource | None = None,
+    ) -> None:
+        super().__init__()
+        self._settings = settings
+        self._noise_key = noise_key
+        self._by_window = Sharding.choose(settings.schedule, is_bounded=True, shards=shards)
+        self._whole_run = Sharding(settings.schedule.horizon, shards or _SHARDS)
+        self._domain = domain
+
+    def expand(self, batches: beam.PCollection) -> beam.PCollection:
+        settings, noise_key = self._settings, self._noise_key
+        sums = (
+            batches
+            | "AssignWindows" >> AssignWindows(settings, noise_key, self._whole_run, True, self._domain)
+            | "WeighUsers" >> WeighUsers(settings, noise_key, self._whole_run)
+        )
+        if self._domain is not None:
+            empty_items = batches.pipeline | "DrawEmptyItems" >> DrawEmptyItems(
+                settings, noise_key, self._whole_run, self._domain
+            )
+            sums = (sums, empty_items) | "WithEmptyItems" >> beam.Flatten()
+        return sums | "NameItems" >> NameItems(settings, noise_key, self._by_window)

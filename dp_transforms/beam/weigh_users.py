@@ -1,0 +1,53 @@
+"""Weigh: all pairs of some users in the whole run -> what these users add to their items, ordered by item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import apache_beam as beam
+import numpy as np
+
+from dp_transforms.beam.assign_windows import Sharding
+from dp_transforms.beam.count_for_operator import PAIRS_UNPAID, operator_counter
+from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.naming.item_sums import sum_messages
+from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.naming.replay_weights import weigh_replay
+
+
+class WeighUsers(beam.PTransform):
+    """``((0, shard of users), packed UserPairs)`` -> ``((0, shard of items), packed ItemSums)``; bounded input only.
+
+    sharding: one slab of all windows, since a weight depends on all pairs of a user.
+    """
+
+    def __init__(self, settings: NamingSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
+        super().__init__()
+        self._do_fn = WeighUsersDoFn(settings, noise_key, sharding)
+
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
+        return (
+            packed
+            | "GroupByUserShard" >> beam.GroupByKey()
+            | "SpendPurses" >> beam.ParDo(self._do_fn).with_output_types(tuple[tuple[int, int], bytes])
+        )
+
+
+class WeighUsersDoFn(KeyedDoFn):
+    """Adapts `weigh_replay` to groups."""
+
+    _settings: NamingSettings
+
+    def __init__(self, settings: NamingSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
+        super().__init__(settings, noise_key)
+        self._sharding = sharding
+        self._unpaid = operator_counter(PAIRS_UNPAID)
+
+    def process(self, group: tuple[tuple[int, int], Iterable[bytes]]) -> Iterator[tuple[tuple[int, int], bytes]]:
+        (slab, _), blobs = group
+        pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
+        self._unpaid.inc(int(np.maximum(0, np.diff(pairs.splits) - self._settings.most_looks).sum()))
+        for shard, sums in weigh_replay(pairs, self._settings, self._keys).shard_by_item(self._sharding.shards):
+            for packed in sum_messages(sums):
+                yield (slab, shard), packed

@@ -1,0 +1,135 @@
+"""An oracle of release mode `names`: dicts, loops and plain integers, written from design and theory, not the product.
+
+It shares with the product the keyed functions of `StreamKeys` and the exact table of tails of the noise. Weights,
+sums, digests, the inversion of the noise, known items, levels and sizes are its own. It visits every window and, in
+it, every item that anybody adds to, that is known, or that is in the domain.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.naming.naming_settings import NamingSettings
+from tests.helpers.oracle import Event, hash_all, integer_of, items_by_window_and_user, zero_items
+
+_ONE = 1 << 128
+_WORD = 1 << 64
+
+Weights = dict[tuple[int, str], dict[str, int]]  # (window, item): {user: weight > 0}
+
+
+class Named(NamedTuple):
+    """One named item. was_known, nobody: not published; they tell a test that something happened."""
+
+    window: int
+    item: str
+    level: int
+    at_least_users: int
+    was_known: bool
+    nobody: bool
+
+    @property
+    def published(self) -> tuple[int, str, int, int]:
+        return self.window, self.item, self.level, self.at_least_users
+
+
+def replay_weights(log: Iterable[Event], settings: NamingSettings, keys: StreamKeys) -> Weights:
+    """From all pairs of each user: the largest weight that its purse can pay in each of them."""
+    pairs: dict[str, list[tuple[int, str]]] = {}
+    for window, users in sorted(items_by_window_and_user(log, settings).items()):
+        for user, items in users.items():
+            pairs.setdefault(user, []).extend((window, item) for item in items)
+    most_looks = settings.purse // settings.units[0]
+    found: Weights = {}
+    for user, of_user in pairs.items():
+        looks = min(len(of_user), most_looks)
+        weight = max(
+            w for w, units in zip(settings.weights, settings.units, strict=True) if looks * units <= settings.purse
+        )
+        if len(of_user) > most_looks:
+            of_user.sort(key=lambda pair: look_place(user, pair, keys))
+        for pair in of_user[:looks]:
+            found.setdefault(pair, {})[user] = weight
+    return found
+
+
+def look_place(user: str, pair: tuple[int, str], keys: StreamKeys) -> int:
+    """Where a pair (window, item) of a user stands in the keyed order by which pairs are dropped."""
+    window, item = pair
+    hashes = np.array([hash_all(keys.item_ids, {item})[item]], dtype=np.uint64)
+    users = np.array([hash_all(keys.user_ids, {user})[user][0]], dtype=np.uint64)
+    return integer_of(keys.look_order()(users, np.array([window]), hashes)[0])
+
+
+def oracle_names(
+    weights: Weights, settings: NamingSettings, keys: StreamKeys, domain: Collection[str] = ()
+) -> list[Named]:
+    """What is named in all windows, if users add these weights; by window, then label."""
+    assert settings.domain_size == len(set(domain))
+    everybody = {user for of_cell in weights.values() for user in of_cell}
+    user_hash = hash_all(keys.user_ids, everybody)
+    item_hash = hash_all(keys.item_ids, {item for _, item in weights} | set(domain))
+    tails = settings.noise.upper_tail_integers()
+
+    def tail(margin: int) -> int:
+        """Of 2^128: Pr[Z >= margin]."""
+        if margin < 1:
+            return _ONE - tail(1 - margin)
+        return tails[margin - 1] if margin <= len(tails) else 0
+
+    def invert(uniform: int) -> int:
+        """The largest z with uniform < tail(z), found by walking."""
+        value = 0
+        while uniform < tail(value + 1):
+            value += 1
+        while not uniform < tail(value):
+            value -= 1
+        return value
+
+    look_uniforms = keys.look_uniforms()
+
+    @functools.cache
+    def member(user: str, weight: int) -> int:
+        users = np.array([user_hash[user][0]], dtype=np.uint64)
+        return integer_of(keys.widen_holders(users, np.array([weight]))[0])
+
+    def uniform_of(window: int, item: str, of_cell: dict[str, int]) -> int:
+        digest = sum(member(user, weight) for user, weight in of_cell.items()) % _ONE
+        words = np.array([divmod(digest, _WORD)], dtype=np.uint64)
+        hashes = np.array([item_hash[item]], dtype=np.uint64)
+        return integer_of(look_uniforms(np.array([window]), hashes, words)[0])
+
+    last_named: dict[str, int] = {}
+    found: list[Named] = []
+    for window in range(settings.schedule.horizon):
+        known = {item for item, last in last_named.items() if window - last <= settings.forget_after} | set(domain)
+        drawn = zero_items(window, domain, item_hash, tail(settings.known_threshold), keys) if domain else set()
+        of_window = {item for at, item in weights if at == window}
+        for item in sorted(known | of_window):
+            of_cell = weights.get((window, item), {})
+            threshold = settings.known_threshold if item in known else settings.threshold
+            uniform = uniform_of(window, item, of_cell)
+            if domain and not of_cell:
+                if item not in drawn:
+                    continue
+                uniform = uniform * tail(threshold) // _ONE
+            noisy = sum(of_cell.values()) + invert(uniform)
+            if noisy < threshold:
+                assert not (domain and not of_cell)
+                continue
+            level = 1
+            while noisy >= threshold + level * settings.spacing:
+                level += 1
+            boundary = threshold + (level - 1) * settings.spacing
+            users = 0
+            while Fraction(boundary - settings.likely_noise, settings.weights[-1]) > users:
+                users += 1
+            found.append(Named(window, item, level, users, item in known, not of_cell))
+            last_named[item] = window
+    return found

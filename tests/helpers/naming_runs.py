@@ -1,0 +1,55 @@
+"""Settings of release mode `names` made by hand: little noise, a short price list. No Beam."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+
+from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, make_price_list
+from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.window_schedule import WindowSchedule
+from tests.helpers.core_runs import START
+
+
+@functools.cache
+def short_price_list(most_looks: int = 5, scale: int = 40, shape: float = 2.5) -> PriceList:
+    """Weights of a quarter to once the standard deviation of the noise: it protects nobody, and a few users suffice."""
+    return make_price_list(ExponentialPower(shape, scale), order=2.0, budget=3.0, most_looks=most_looks)
+
+
+def naming_settings(
+    windows: int = 6,
+    *,
+    most_looks: int = 5,
+    threshold: int = 90,
+    known_threshold: int = 60,
+    forget_after: int = 2,
+    spacing: int = 25,
+    likely_noise: int = 40,
+    scale: int = 40,
+    sliding: int = 1,
+    stream: str = "events",
+    run_id: str = "run-1",
+    domain: Collection[str] = (),
+) -> NamingSettings:
+    """Windows of 10 seconds from `START` on; with noise alone an item passes the known threshold now and then."""
+    prices = short_price_list(most_looks, scale)
+    return NamingSettings(
+        stream=stream,
+        run_id=run_id,
+        plan_fingerprint="plan",
+        schedule=WindowSchedule(START, START + 10 * windows, 10 * sliding, 10),
+        threshold=threshold,
+        epsilon_total=9.0,
+        delta=1e-3,
+        domain_size=len(set(domain)),
+        weights=prices.weights,
+        units=prices.units,
+        purse=PURSE_UNITS,
+        noise=prices.noise,
+        known_threshold=known_threshold,
+        forget_after=forget_after,
+        spacing=spacing,
+        likely_noise=likely_noise,
+    )
