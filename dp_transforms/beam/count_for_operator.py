@@ -29,7 +29,16 @@ CLOCK_LAG_SECONDS = "clock_lag_seconds"  # how far one partition's clock is behi
 PENDING_WINDOWS = "pending_windows"  # candidates of so many windows wait in the monitor
 PARTITION_STATE_BYTES = "partition_state_bytes"
 BUDGET_STATE_BYTES = "budget_state_bytes"  # the hits of all users who were ever charged
-STREAM_GAUGES = (CLOCK_LAG_SECONDS, PENDING_WINDOWS, PARTITION_STATE_BYTES, BUDGET_STATE_BYTES)
+PURSE_STATE_BYTES = "purse_state_bytes"  # of one shard of users: what is left to all users who were ever seen
+KNOWN_ITEMS = "known_items"  # of one shard of items: what was named lately
+STREAM_GAUGES = (
+    CLOCK_LAG_SECONDS,
+    PENDING_WINDOWS,
+    PARTITION_STATE_BYTES,
+    BUDGET_STATE_BYTES,
+    PURSE_STATE_BYTES,
+    KNOWN_ITEMS,
+)
 
 
 def operator_counter(name: str) -> Metrics.DelegatingCounter:

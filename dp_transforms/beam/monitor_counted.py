@@ -10,7 +10,6 @@ import apache_beam as beam
 from dp_transforms.beam.close_windows import ClosingDoFn, read_progress
 from dp_transforms.beam.count_for_operator import PENDING_WINDOWS, operator_gauge
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_window, take_turn
-from dp_transforms.monitoring.counted_messages import Group
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.window_report import RunEnded
 

@@ -16,12 +16,17 @@ from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.load_domain import domain_of_plan
 from dp_transforms.beam.load_noise_key import resolve_noise_key
 from dp_transforms.beam.monitor_counted import ENDED, MonitorCounted
+from dp_transforms.beam.name_counted import NameCounted
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
+from dp_transforms.beam.release_counted import ReleaseCounted
+from dp_transforms.beam.spend_purses import SpendPurses
 from dp_transforms.checks import check_names
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import StreamError, StreamSource
 from dp_transforms.item_domain import ItemDomain
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
+from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.run_settings import settings_of_plan
 
 
@@ -130,13 +135,33 @@ class MonitorStream(beam.PTransform):
             stop_file=self._stop_file,
             poll_seconds=self._poll_seconds,
         )
-        monitored = (
+        if isinstance(settings, NamingSettings):
+            monitored = self._name(messages, settings, noise_key, len(partitions))
+        else:
+            monitored = self._monitor(messages, settings, noise_key, len(partitions))
+        reports, ended = monitored.reports, monitored[ENDED]
+        reports.element_type, ended.element_type = WindowReport, RunEnded
+        return StreamOutput(reports, ended, rejected)
+
+    def _name(
+        self, messages: beam.PCollection, settings: NamingSettings, noise_key: beam.Secret, senders: int
+    ) -> beam.pvalue.DoOutputsTuple:
+        """Release mode `names`: users pay for looks, each at its own pace."""
+        return (
             messages
-            | "BoundContributions" >> BoundContributionsCounted(settings, noise_key, self._shards, len(partitions))
+            | "SpendPurses" >> SpendPurses(settings, noise_key, self._shards, senders)
+            | "NameItems" >> NameCounted(settings, noise_key, self._shards, self._domain)
+            | "ReleaseWindows" >> ReleaseCounted(settings, self._shards)
+        )
+
+    def _monitor(
+        self, messages: beam.PCollection, settings: MonitorSettings, noise_key: beam.Secret, senders: int
+    ) -> beam.pvalue.DoOutputsTuple:
+        """The other modes: users pay for hits."""
+        return (
+            messages
+            | "BoundContributions" >> BoundContributionsCounted(settings, noise_key, self._shards, senders)
             | "FindCandidates" >> FindCandidatesCounted(settings, noise_key, self._shards, self._domain)
             | "GatherWindows" >> GatherCounted(self._shards)
             | "MonitorHeavyHitters" >> MonitorCounted(settings, noise_key)
         )
-        reports, ended = monitored.reports, monitored[ENDED]
-        reports.element_type, ended.element_type = WindowReport, RunEnded
-        return StreamOutput(reports, ended, rejected)

@@ -36,7 +36,7 @@ from dp_transforms.event_streams.partition_poller import MAX_RECORDS, PartitionP
 from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.event_streams.stream_source import PartitionReader, StreamError, StreamPartition
 from dp_transforms.monitoring.counted_messages import Key, Sent
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.stream_settings import StreamSettings
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.window_schedule import MICROS_PER_SECOND
 
@@ -58,7 +58,7 @@ class PollPartitions(beam.PTransform):
     def __init__(
         self,
         partitions: Sequence[StreamPartition],
-        settings: MonitorSettings,
+        settings: StreamSettings,
         noise_key: beam.Secret,
         clock: StreamClock,
         shards: int,
@@ -119,7 +119,7 @@ class _PollDoFn(KeyedDoFn):
     def __init__(
         self,
         partitions: dict[str, StreamPartition],
-        settings: MonitorSettings,
+        settings: StreamSettings,
         noise_key: beam.Secret,
         domain: DomainSource | None,
         polling: _Polling,

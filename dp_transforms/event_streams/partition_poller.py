@@ -19,7 +19,7 @@ from dp_transforms.event_streams.stream_source import PartitionReader, StreamErr
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.counted_messages import Key, Message, pair_messages
 from dp_transforms.monitoring.domain_table import DomainTable
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.stream_settings import StreamSettings
 from dp_transforms.monitoring.user_pairs import pairs_of_events
 from dp_transforms.rejected_events import RejectedEvents
 
@@ -55,7 +55,7 @@ class PartitionPoller:
 
     def __init__(
         self,
-        settings: MonitorSettings,
+        settings: StreamSettings,
         keys: StreamKeys,
         clock: StreamClock,
         shards: int,
@@ -191,7 +191,7 @@ def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:
         yield rows._replace(positions=rows.positions[start : start + _MOST_POSITIONS])
 
 
-def _digest_of_run(settings: MonitorSettings, keys: StreamKeys, clock: StreamClock, source: str) -> str:
+def _digest_of_run(settings: StreamSettings, keys: StreamKeys, clock: StreamClock, source: str) -> str:
     """Of the key, it holds only the keyed hash of a fixed text."""
     key_check = keys.user_ids(pa.array(["the noise key of this run"])).tobytes().hex()
     parts = [settings.run_id, settings.stream, settings.plan_fingerprint, dataclasses.asdict(clock), key_check, source]

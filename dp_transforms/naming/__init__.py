@@ -4,7 +4,8 @@ naming_settings   the plain numbers of a plan that workers need
 kept_pairs        which pairs of a user count where its purse cannot pay for all
 item_sums         what the users of each item add to it in each window
 replay_weights    the weights of a replay, from all pairs of each user
-named_items       what was named, and what is published of it
+pace, purses      the weights of a stream, from each user's own pace, and what it has left
+named_items       what was named, and what is published of it; named_messages: on its way there
 known_items       what was named lately
 look_draws        the keyed noise of sums
 followed_items    known items, followed down to their lower threshold

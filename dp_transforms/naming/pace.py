@@ -35,8 +35,8 @@ class Pace:
     def __init__(self, settings: NamingSettings) -> None:
         if settings.purse // settings.units[0] > MOST_LOOKS:
             raise ValueError(
-                f"a purse must pay for at most {MOST_LOOKS:,} looks, got {settings.purse // settings.units[0]:,}. Make a"
-                " plan for fewer looks of a user."
+                f"a purse must pay for at most {MOST_LOOKS:,} looks, got {settings.purse // settings.units[0]:,}. Make"
+                " a plan for fewer looks of a user."
             )
         self._weights = np.array(settings.weights, dtype=np.int64)
         self._units = np.array(settings.units, dtype=np.int64)

@@ -23,7 +23,8 @@ from dp_transforms.naming.kept_pairs import keep_by_hash
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.naming.pace import Pace
 
-_USERS_PER_CELL = 400_000  # 24 bytes each: a cell stays under 10 MB
+ENTRY_BYTES = 24
+_USERS_PER_CELL = 400_000  # a cell stays under 10 MB
 _SPARE_CELLS = 64
 _NEVER = 2**32 - 1  # above the number of every window
 
@@ -32,8 +33,8 @@ _NEVER = 2**32 - 1  # above the number of every window
 class PurseEntries:
     """The purses of u users, 24 bytes each.
 
-    users: uint64[u], distinct keyed hashes, ascending. left: int64[u], units, at least 0. looks: uint32[u], paid so far.
-    first_windows: uint32[u], the window of the first look.
+    users: uint64[u], distinct keyed hashes, ascending. left: int64[u], units, at least 0. looks: uint32[u], how many
+    were paid. first_windows: uint32[u], the window of the first one.
     """
 
     users: npt.NDArray[np.uint64]
@@ -134,16 +135,17 @@ class Purses:
 
     @property
     def entries(self) -> int:
-        """How many entries there are; some users may have several."""
+        """How many entries there are, `ENTRY_BYTES` each; some users may have several."""
         return sum(len(entries) for entries in (*self._stored, *self._changed))
 
     def changed_cells(self) -> list[bytes]:
         """What was spent since the cells were read, as cells to append to them."""
         return PurseEntries.join(self._changed).to_cells()
 
-    def all_cells(self) -> list[bytes]:
-        """All purses in as few cells as possible, to replace those that were read."""
-        return PurseEntries.join([*self._stored, *self._changed]).to_cells()
+    def rewritten_cells(self) -> list[bytes]:
+        """All purses in as few cells as possible, to replace those that were read. `entries` is then that of users."""
+        self._stored, self._changed = [PurseEntries.join([*self._stored, *self._changed])], []
+        return self._stored[0].to_cells()
 
     def is_scattered(self, entries_when_rewritten: int) -> bool:
         """Whether it is time to rewrite all cells. This costs a bounded share of what was appended since then.

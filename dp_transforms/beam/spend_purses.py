@@ -1,0 +1,125 @@
+"""Spend: all pairs of some users, window by window -> what these users add to their items, and what they have left."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders import BytesCoder
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
+
+from dp_transforms.beam.count_for_operator import (
+    LATE_BATCHES,
+    PAIRS_UNPAID,
+    PURSE_STATE_BYTES,
+    operator_counter,
+    operator_gauge,
+)
+from dp_transforms.beam.gather_counted import GatherCounted
+from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_shard, take_turn
+from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.monitoring.counted_messages import Key, Sent, messages_of
+from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.naming.item_sums import ItemSums, sum_messages
+from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.naming.purses import ENTRY_BYTES, Purses
+
+_PROGRESS = struct.Struct("<qq")  # next_window, entries_when_rewritten
+
+
+class SpendPurses(beam.PTransform):
+    """``((window, shard of users), message)`` -> ``((window, shard of items), message)``, with counted messages.
+
+    senders: how many senders each shard of users has. Each shard of users sends to every shard of items of its window,
+    even if it has nothing. So each shard of items has as many senders as there are shards.
+    """
+
+    def __init__(self, settings: NamingSettings, noise_key: beam.Secret, shards: int, senders: int) -> None:
+        super().__init__()
+        self._do_fn = SpendPursesDoFn(settings, noise_key, shards)
+        self._senders = senders
+
+    def expand(self, messages: beam.PCollection) -> beam.PCollection:
+        return (
+            messages
+            | "GatherUserShard" >> GatherCounted(self._senders)
+            | "ByUserShard" >> beam.FlatMap(parts_of_shard).with_output_types(tuple[int, Part])
+            | "SpendInOrder" >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent])
+        )
+
+
+class SpendPursesDoFn(KeyedDoFn):
+    """Stateful, keyed by shard of users, without timers: pays for each window when all windows before it are paid.
+
+    What is left of the purses and which window comes next are stored together with what is sent. So if a worker dies,
+    a window is paid again from the same purses, and sends the same. What comes for a window that is paid is dropped and
+    counted. Windows without events are passed on in their turn, and the purses are not read for them.
+    """
+
+    PURSES = BagStateSpec("purses_v1", BytesCoder())
+    PROGRESS = ReadModifyWriteStateSpec("progress_v1", BytesCoder())
+
+    _settings: NamingSettings
+
+    def __init__(self, settings: NamingSettings, noise_key: beam.Secret, shards: int) -> None:
+        super().__init__(settings, noise_key)
+        self._shards = shards
+        self._late = operator_counter(LATE_BATCHES)
+        self._unpaid = operator_counter(PAIRS_UNPAID)
+        self._purse_bytes = operator_gauge(PURSE_STATE_BYTES)
+
+    def process(
+        self,
+        element: tuple[int, Part],
+        near: Any = beam.DoFn.StateParam(NEAR),
+        far: Any = beam.DoFn.StateParam(FAR),
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        purses: Any = beam.DoFn.StateParam(PURSES),
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+    ) -> Iterator[tuple[Key, Sent]]:
+        _, part = element
+        next_window, entries = _PROGRESS.unpack(progress.read() or bytes(_PROGRESS.size))
+        turn = take_turn(part, next_window, near, far, waiting)
+        self._late.inc(turn.dropped)
+        if not turn.windows:
+            return
+        if any(blobs for _, blobs in turn.windows):
+            held = Purses(self._settings, self._keys, purses.read())
+            for window, blobs in turn.windows:
+                yield from self._messages(window, self._pay(window, blobs, held))
+            entries = self._store(held, entries, purses)
+        else:
+            for window, _ in turn.windows:
+                yield from self._messages(window, ItemSums.none())
+        progress.write(_PROGRESS.pack(turn.windows[-1][0] + 1, entries))
+
+    def _pay(self, window: int, blobs: Sequence[bytes], purses: Purses) -> ItemSums:
+        if not blobs:
+            return ItemSums.none()
+        pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
+        weights = purses.spend(pairs, window)
+        if unpaid := int((weights == 0).sum()):
+            self._unpaid.inc(unpaid)
+        return ItemSums.of_weights(pairs, weights, self._keys)
+
+    def _messages(self, window: int, sums: ItemSums) -> Iterator[tuple[Key, Sent]]:
+        parts = dict(sums.shard_by_item(self._shards))
+        for shard in range(self._shards):
+            packed = list(sum_messages(parts[shard])) if shard in parts else []
+            for message in messages_of(packed):
+                yield (window, shard), message
+
+    def _store(self, held: Purses, entries_when_rewritten: int, purses: Any) -> int:
+        """Appends what has changed, or rewrites all. Returns how many entries there were after the last rewriting."""
+        if held.is_scattered(entries_when_rewritten):
+            cells = held.rewritten_cells()
+            entries_when_rewritten = held.entries
+            purses.clear()
+        else:
+            cells = held.changed_cells()
+        for cell in cells:
+            purses.add(cell)
+        self._purse_bytes.set(ENTRY_BYTES * held.entries)
+        return entries_when_rewritten

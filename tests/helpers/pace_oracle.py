@@ -1,0 +1,64 @@
+"""An oracle of the weights of a stream: dicts, loops and plain integers, written from the design and not the product.
+
+Design, section 6: a user's weight is the largest whose price is at most what is left in its purse, divided by the looks
+of this window and those expected later: at least 10, and else the looks so far, times the windows left, by the windows
+since the user was first seen, which are at least those of a day. All divisions round down. It is at least the smallest
+weight; what cannot be paid is dropped by keyed hash.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.naming.naming_settings import NamingSettings
+from tests.helpers.naming_oracle import Weights, look_place
+from tests.helpers.oracle import Event, items_by_window_and_user
+
+DAY_SECONDS = 24 * 60 * 60
+
+
+@dataclasses.dataclass
+class Wallet:
+    """Of one user: what is left, how many looks it has paid, and when it was first seen."""
+
+    left: int
+    first_window: int
+    paid_looks: int = 0
+
+    def choose(self, looks: int, window: int, settings: NamingSettings) -> tuple[int, int]:
+        """The weight in this window, and how many looks are paid with it."""
+        weight, units, payable = self.afford(looks, window, settings)
+        self.left -= payable * units
+        self.paid_looks += payable
+        assert self.left >= 0
+        return weight, payable
+
+    def afford(self, looks: int, window: int, settings: NamingSettings) -> tuple[int, int, int]:
+        schedule = settings.schedule
+        windows_left = schedule.horizon - 1 - window
+        a_day = next(windows for windows in itertools.count(1) if windows * schedule.slide_seconds >= DAY_SECONDS)
+        seen_for = max(a_day, window - self.first_window + 1)
+        expected = max(10, (self.paid_looks + looks) * windows_left // seen_for)
+        share = self.left // (expected + looks)
+        listed = list(zip(settings.weights, settings.units, strict=True))
+        weight, units = next(((w, u) for w, u in reversed(listed) if u <= share), listed[0])
+        return weight, units, min(looks, self.left // units)
+
+
+def stream_weights(
+    log: Iterable[Event], settings: NamingSettings, keys: StreamKeys, wallets: dict[str, Wallet] | None = None
+) -> Weights:
+    """Window by window, user by user. wallets: to look at what is left afterwards."""
+    wallets = {} if wallets is None else wallets
+    found: Weights = {}
+    for window, users in sorted(items_by_window_and_user(log, settings).items()):
+        for user, items in users.items():
+            wallet = wallets.setdefault(user, Wallet(settings.purse, window))
+            weight, payable = wallet.choose(len(items), window, settings)
+            ordered = sorted(items, key=lambda item: look_place(user, (window, item), keys))
+            for item in ordered[:payable]:
+                found.setdefault((window, item), {})[user] = weight
+    return found

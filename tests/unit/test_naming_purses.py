@@ -1,0 +1,324 @@
+"""Purses and pace against an oracle in plain integers: weights, what is left, and what is stored."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.monitoring.user_pairs import pairs_of_events
+from dp_transforms.naming.pace import MOST_LOOKS, Pace
+from dp_transforms.naming.purses import ENTRY_BYTES, PurseEntries, Purses
+from dp_transforms.window_schedule import MOST_WINDOWS, WindowSchedule
+from tests.helpers.core_runs import MICROS, START
+from tests.helpers.naming_runs import naming_settings
+from tests.helpers.pace_oracle import Wallet, stream_weights
+from tests.helpers.small_runs import SECRET, batch_of
+
+HOUR, DAY = 3600, 24 * 3600
+
+
+def settings_for(windows, slide_seconds=HOUR, most_looks=8, sliding=1, **changed):
+    schedule = WindowSchedule(START, START + windows * slide_seconds, sliding * slide_seconds, slide_seconds)
+    return dataclasses.replace(naming_settings(most_looks=most_looks), schedule=schedule, **changed)
+
+
+def event(user, item, window, chosen):
+    return user, item, (START + window * chosen.schedule.slide_seconds) * MICROS + 7
+
+
+def pairs_by_window(log, chosen, keys):
+    return {
+        window: pairs
+        for window, _, pairs in pairs_of_events(batch_of(log), chosen.schedule, keys, windows_per_slab=1, shards=1)
+    }
+
+
+class Store:
+    """Cells as an engine keeps them: in no particular order, and rewritten now and then."""
+
+    def __init__(self, chosen, keys, source):
+        self.chosen, self.keys, self.source = chosen, keys, source
+        self.cells = []
+
+    def spend(self, pairs, window):
+        """One window by a worker that has just started."""
+        purses = Purses(self.chosen, self.keys, self.cells)
+        weights = purses.spend(pairs, window)
+        if self.source.random() < 0.2:
+            self.cells = purses.rewritten_cells()
+        else:
+            self.cells = [*self.cells, *purses.changed_cells()]
+        self.source.shuffle(self.cells)
+        return weights
+
+    def left(self, users):
+        entries = PurseEntries.join([PurseEntries.from_cell(cell) for cell in self.cells])
+        stored = dict(zip(entries.users.tolist(), entries.left.tolist(), strict=True))
+        return [stored.get(user, self.chosen.purse) for user in users]
+
+
+def weights_of(log, chosen, source=None):
+    """``{(window, item label, user hash): weight > 0}``, with the state written and read between any two windows."""
+    keys = chosen.stream_keys(SECRET)
+    store = Store(chosen, keys, source or random.Random(1))
+    found = {}
+    for window, pairs in sorted(pairs_by_window(log, chosen, keys).items()):
+        users, items = pairs.users[pairs.user_codes()].tolist(), pairs.table.labels.take(pairs.items).to_pylist()
+        for user, item, weight in zip(users, items, store.spend(pairs, window).tolist(), strict=True):
+            if weight:
+                found[window, item, user] = weight
+    return found, store
+
+
+def hashes_of(users, keys):
+    log = [(user, "item", START * MICROS) for user in users]
+    hashed = keys.user_ids(batch_of(log).user.dictionary)[:, 0].tolist()
+    return dict(zip(users, hashed, strict=True))
+
+
+def expected_weights(log, chosen, wallets=None):
+    keys = chosen.stream_keys(SECRET)
+    of_cells = stream_weights(log, chosen, keys, wallets)
+    hashed = hashes_of(sorted({user for user, _, _ in log}), keys) if log else {}
+    return {
+        (window, item, hashed[user]): weight
+        for (window, item), of_cell in of_cells.items()
+        for user, weight in of_cell.items()
+    }
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 30), st.integers(-1, 12)), max_size=90),
+    slide=st.sampled_from([10, HOUR, 7 * HOUR, DAY, 10 * DAY]),
+    sliding=st.sampled_from([1, 3]),
+    most_looks=st.sampled_from([1, 2, 8, 40]),
+    source=st.randoms(use_true_random=False),
+)
+def test_weights_and_what_is_left_are_those_of_the_oracle(rows, slide, sliding, most_looks, source):
+    chosen = settings_for(12, slide, most_looks, sliding)
+    log = [event(user, f"item {item}", window, chosen) for user, item, window in rows]
+    wallets: dict[str, Wallet] = {}
+    found, store = weights_of(log, chosen, source)
+    assert found == expected_weights(log, chosen, wallets)
+    hashed = hashes_of(sorted(wallets), chosen.stream_keys(SECRET)) if wallets else {}
+    assert store.left(hashed.values()) == [wallets[user].left for user in hashed]
+
+
+wide = st.one_of(st.integers(0, 40), st.integers(0, MOST_LOOKS), st.just(MOST_LOOKS))
+
+
+@settings(max_examples=500)
+@given(
+    looks=st.one_of(st.integers(1, 50), st.integers(1, 2**40)),
+    left=st.one_of(st.integers(0, 10**12), st.integers(0, 50), st.sampled_from([0, 10**12])),
+    looks_before=wide,
+    horizon=st.one_of(st.integers(1, 400), st.integers(1, MOST_WINDOWS), st.just(MOST_WINDOWS)),
+    shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)
+def test_the_pace_is_exact_up_to_the_largest_numbers(looks, left, looks_before, horizon, shares):
+    """The oracle's integers have no limit. Looks beyond what 32 bits hold change nothing: the share is 0 either way."""
+    chosen = dataclasses.replace(naming_settings(most_looks=40), schedule=WindowSchedule.fixed(0, horizon * 60, 60))
+    window = min(horizon - 1, int(shares[0] * horizon))
+    first = int(shares[1] * window)
+    columns = (np.array([value], dtype=np.int64) for value in (looks, left, looks_before, first))
+    got = Pace(chosen).choose(*columns, window)
+    wallet = Wallet(left, first, looks_before)
+    assert tuple(int(column[0]) for column in got) == wallet.afford(looks, window, chosen)
+    assert int(got.payable[0]) * int(got.units[0]) <= left
+
+
+def test_a_purse_is_never_overdrawn_whatever_is_restored():
+    """10^5 steps, each all looks of one user in one window. Workers die at any window, and what they had not stored
+    is paid again from the newest snapshot, with the same weights."""
+    source = random.Random(4)
+    chosen = settings_for(2_500, HOUR, most_looks=300)
+    keys = chosen.stream_keys(SECRET)
+    users = [f"u{number}" for number in range(40)]
+    log = []
+    for window in range(2_500):
+        for user in users:
+            many = source.choice((1, 1, 2, 3, 30)) if source.random() < 0.03 else 1
+            log += [event(user, f"i{source.randrange(50)}", window, chosen) for _ in range(many)]
+    windows = pairs_by_window(log, chosen, keys)
+    purses, stored, answers, spent, deaths = Purses(chosen, keys), (0, []), {}, collections.Counter(), 0
+    window = 0
+    while window < 2_500:
+        pairs = windows[window]
+        weights = purses.spend(pairs, window)
+        assert np.array_equal(answers.setdefault(window, weights), weights)
+        window += 1
+        event_now = source.random()
+        if event_now < 0.3:
+            stored = (window, [*stored[1], *purses.changed_cells()] if event_now < 0.25 else purses.rewritten_cells())
+            purses = Purses(chosen, keys, source.sample(stored[1], len(stored[1])))
+        elif event_now < 0.4:
+            window, deaths = stored[0], deaths + 1
+            purses = Purses(chosen, keys, stored[1])
+    for window, weights in answers.items():
+        for user, units in zip(windows[window].user_codes(), chosen.units_of(weights).tolist(), strict=True):
+            spent[int(windows[window].users[user])] += units
+    assert sum(len(pairs.users) for pairs in windows.values()) == 100_000
+    assert deaths > 200
+    assert max(spent.values()) <= chosen.purse
+    assert min(spent.values()) > chosen.purse - chosen.units[0], "all of them are empty at last"
+    left = PurseEntries.join([PurseEntries.from_cell(cell) for cell in stored[1]])
+    assert left.left.min() >= 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    own=st.lists(st.tuples(st.just("me"), st.integers(0, 6), st.integers(0, 12)), min_size=1, max_size=40),
+    others=st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 6), st.integers(0, 12)), max_size=60),
+    source=st.randoms(use_true_random=False),
+)
+def test_weights_never_depend_on_the_events_of_other_users(own, others, source):
+    chosen = settings_for(12, DAY, most_looks=20)
+    me = hashes_of(["me"], chosen.stream_keys(SECRET))["me"]
+    log = [event(user, f"item {item}", window, chosen) for user, item, window in own]
+    alone, _ = weights_of(log, chosen)
+    mixed = [*log, *(event(user, f"item {item}", window, chosen) for user, item, window in others)]
+    source.shuffle(mixed)
+    together, _ = weights_of(mixed, chosen)
+    assert {cell: weight for cell, weight in together.items() if cell[2] == me} == alone
+
+
+def test_a_user_who_comes_back_after_a_year_has_what_was_left():
+    chosen = settings_for(2 * 365 * 24, HOUR, most_looks=3_000)
+    back = 365 * 24
+    log = [event("u", f"i{number}", 0, chosen) for number in range(100)]
+    log += [event("u", f"i{number}", back, chosen) for number in range(3)]
+    found, store = weights_of(log, chosen)
+    wallets: dict[str, Wallet] = {}
+    assert found == expected_weights(log, chosen, wallets)
+    assert (wallets["u"].first_window, wallets["u"].paid_looks) == (0, 103)
+    early, late = ({weight for (window, *_), weight in found.items() if window == at} for at in (0, back))
+    assert max(early) < min(late), "a hundred looks in its first hour were no pace to go on with"
+    assert store.left(hashes_of(["u"], chosen.stream_keys(SECRET)).values()) == [wallets["u"].left]
+
+
+def test_an_empty_purse_pays_for_nothing_and_a_nearly_empty_one_for_what_it_can():
+    chosen = settings_for(3, DAY, most_looks=8)
+    log = [
+        event("u", f"i{number}", window, chosen) for window, many in ((0, 6), (1, 9), (2, 1)) for number in range(many)
+    ]
+    found, store = weights_of(log, chosen)
+    per_window = collections.Counter(window for window, _, _ in found)
+    assert per_window == {0: 6, 1: 2}, "eight looks, and no more"
+    assert set(found.values()) == {chosen.weights[0]}
+    assert store.left(hashes_of(["u"], chosen.stream_keys(SECRET)).values()) == [chosen.purse - 8 * chosen.units[0]]
+    assert found == expected_weights(log, chosen)
+
+
+def test_a_window_with_more_looks_than_a_purse_pays_for_keeps_some_chosen_by_key():
+    chosen = settings_for(1, DAY, most_looks=8)
+    log = [event("u", f"i{number}", 0, chosen) for number in range(100)]
+    kept = []
+    for secret in (SECRET, bytes(range(60, 100))):
+        keys = chosen.stream_keys(secret)
+        (pairs,) = pairs_by_window(log, chosen, keys).values()
+        weights = Purses(chosen, keys).spend(pairs, 0)
+        assert sorted(weights.tolist()) == [0] * 92 + [chosen.weights[0]] * 8
+        kept.append(set(pairs.table.labels.take(pairs.items[weights > 0]).to_pylist()))
+    assert kept[0] != kept[1], "the same eight with probability 1 / binomial(100, 8) < 1e-11"
+
+
+def test_each_of_the_sliding_windows_of_an_event_is_paid():
+    chosen = settings_for(6, HOUR, most_looks=8, sliding=3)
+    found, store = weights_of([event("u", "i", 2, chosen)], chosen)
+    assert sorted(window for window, _, _ in found) == [2, 3, 4]
+    assert set(found.values()) <= set(chosen.weights)
+    spent = int(chosen.units_of(np.array(list(found.values()))).sum())
+    assert store.left(hashes_of(["u"], chosen.stream_keys(SECRET)).values()) == [chosen.purse - spent]
+
+
+def entries(*rows):
+    users, left, looks, first = zip(*sorted(rows), strict=True)
+    return PurseEntries(
+        np.array(users, dtype=np.uint64), np.array(left), np.array(looks, np.uint32), np.array(first, np.uint32)
+    )
+
+
+def test_the_newest_entry_counts_in_whatever_order_and_however_often_it_is_there():
+    parts = [entries((5, 90, 1, 3)), entries((5, 70, 4, 3), (2**64 - 1, 8, 1, 9)), entries((0, 1, 2, 3), (5, 69, 5, 3))]
+    joined = [(0, 1, 2, 3), (5, 69, 5, 3), (2**64 - 1, 8, 1, 9)]
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0, 1, 2), (0, 0, 2, 1)):
+        found = PurseEntries.join([parts[number] for number in order])
+        columns = (found.users, found.left, found.looks, found.first_windows)
+        assert list(zip(*(column.tolist() for column in columns), strict=True)) == joined
+    assert len(PurseEntries.join([])) == 0
+
+
+def test_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
+    chosen = settings_for(48, HOUR)
+    keys = chosen.stream_keys(SECRET)
+    everybody = np.arange(1_000_000, dtype=np.uint64) * np.uint64(18_446_744_073_709) + np.uint64(3)
+    (pairs,) = pairs_by_window([event("u", "i", 1, chosen)], chosen, keys).values()
+    crowd = dataclasses.replace(
+        pairs,
+        users=everybody,
+        splits=np.arange(1_000_001),
+        windows=np.full(1_000_000, 1),
+        items=np.zeros(1_000_000, np.int64),
+    )
+    purses = Purses(chosen, keys)
+    weights = purses.spend(crowd, 1)
+    cells = purses.changed_cells()
+    assert max(map(len, cells)) < 10_000_000
+    assert sum(map(len, cells)) < ENTRY_BYTES * 1_000_000 + 1_000
+    assert Purses(chosen, keys, cells).rewritten_cells() == cells
+    again = Purses(chosen, keys, cells)
+    assert (again.spend(dataclasses.replace(crowd, windows=np.full(1_000_000, 2)), 2) > 0).all()
+    after = PurseEntries.join([PurseEntries.from_cell(cell) for cell in again.rewritten_cells()])
+    assert np.array_equal(after.users, everybody)
+    assert (set(after.looks.tolist()), set(after.first_windows.tolist())) == ({2}, {1})
+    assert (after.left < chosen.purse - chosen.units_of(weights)).all(), "everybody had paid before"
+
+
+def test_cells_are_rewritten_when_they_are_many_or_mostly_old():
+    chosen = settings_for(400, HOUR, most_looks=3_000)
+    keys = chosen.stream_keys(SECRET)
+    log = [event("u", "i", window, chosen) for window in range(400)]
+    cells, rewritten, most = [], 0, 0
+    for window, pairs in pairs_by_window(log, chosen, keys).items():
+        purses = Purses(chosen, keys, cells)
+        purses.spend(pairs, window)
+        if purses.is_scattered(rewritten):
+            cells, rewritten = purses.rewritten_cells(), purses.entries
+            assert len(cells) == rewritten == 1
+        else:
+            cells = [*cells, *purses.changed_cells()]
+        most = max(most, len(cells))
+    assert most == 67
+    users = np.arange(200_000)
+    large = PurseEntries(users.astype(np.uint64), users, users.astype(np.uint32), users.astype(np.uint32)).to_cells()
+    assert not Purses(chosen, keys, 4 * large).is_scattered(200_000)
+    assert Purses(chosen, keys, 5 * large).is_scattered(200_000), "a state that has grown to twice its size and a cell"
+
+
+def test_what_cannot_be_paid_or_read_is_an_error():
+    chosen = settings_for(5, HOUR)
+    keys = chosen.stream_keys(SECRET)
+    (pairs,) = pairs_by_window([event("u", "i", 3, chosen)], chosen, keys).values()
+    purses = Purses(chosen, keys)
+    with pytest.raises(ValueError, match="must lie in window 2"):
+        purses.spend(pairs, 2)
+    purses.spend(pairs, 3)
+    with pytest.raises(ValueError, match="a later window was paid before"):
+        purses.spend(dataclasses.replace(pairs, windows=np.array([1])), 1)
+    with pytest.raises(ValueError, match="not packed arrays"):
+        Purses(chosen, keys, [b"something else"])
+    for damaged in (
+        entries((5, -1, 1, 1)),
+        PurseEntries(*(column[[1, 0]] for column in vars(entries((1, 2, 3, 4), (2, 3, 4, 5))).values())),
+    ):
+        with pytest.raises(ValueError, match="damaged"):
+            Purses(chosen, keys, damaged.to_cells())
+    with pytest.raises(ValueError, match="at most 4,294,967,295 looks"):
+        Purses(dataclasses.replace(chosen, purse=2**40, weights=(1,), units=(1,)), keys)
