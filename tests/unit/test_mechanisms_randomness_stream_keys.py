@@ -68,6 +68,21 @@ CASES: dict[str, tuple[Callable[[StreamKeys], Words], tuple[str | int, ...], tup
         PAIR,
     ),
     "zero items": (lambda keys: keys.zero_item_uniforms()(rows(FIRST)), ("zero items", *RUN), (FIRST,)),
+    "looks": (
+        lambda keys: keys.look_uniforms()(np.array([9]), rows(FIRST), rows(SECOND)),
+        ("looks", *RUN),
+        (9 << 64, *PAIR),
+    ),
+    "look order": (
+        lambda keys: keys.look_order()(np.array([USER], dtype=np.uint64), np.array([9]), rows(FIRST)),
+        ("look order", "stream"),
+        ((USER << 64) + 9, FIRST),
+    ),
+    "weighted holders": (
+        lambda keys: keys.widen_holders(np.array([USER], dtype=np.uint64), np.array([12_000])),
+        ("weighted holders",),
+        ((USER << 64) + 12_000,),
+    ),
 }
 
 

@@ -1,0 +1,145 @@
+"""The weights of a replay: what a user pays, which of its pairs count, and that nobody else's events matter."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.naming.item_sums import ItemSums
+from dp_transforms.naming.kept_pairs import keep_by_hash
+from dp_transforms.naming.replay_weights import weigh_replay
+from tests.helpers.naming_runs import naming_settings, short_price_list
+from tests.helpers.small_runs import SECRET
+
+KEYS = naming_settings().stream_keys(SECRET)
+
+
+def pairs_of(held, keys=KEYS):
+    """``{user number: [(window, item)]}`` as columns."""
+    if not held:
+        nothing = np.zeros(0, dtype=np.int64)
+        return UserPairs(nothing.astype(np.uint64), np.zeros(1, dtype=np.int64), nothing, nothing, ItemTable.none())
+    rows = sorted((user, window, item) for user, of_user in held.items() for window, item in of_user)
+    table, code = ItemTable.of_labels(pa.array([item for *_, item in rows], pa.string()), keys.item_ids)
+    users, windows = (np.array([row[column] for row in rows], dtype=np.int64) for column in (0, 1))
+    parts = [
+        UserPairs(users[[at]].astype(np.uint64), np.array([0, 1]), windows[[at]], code[[at]], table)
+        for at in range(len(rows))
+    ]
+    return UserPairs.merge(parts)
+
+
+def weights_of(held, chosen, user):
+    """{(window, item): weight} of one user, seen as the change of the sums that it makes."""
+    keys = chosen.stream_keys(SECRET)
+    others = {other: of_user for other, of_user in held.items() if other != user}
+    with_user, without = (sums_by_label(weigh_replay(pairs_of(part, keys), chosen, keys)) for part in (held, others))
+    changed = {cell: total - without.get(cell, 0) for cell, total in with_user.items()}
+    return {cell: weight for cell, weight in changed.items() if weight}
+
+
+def sums_by_label(sums):
+    labels = sums.table.labels.to_pylist()
+    cells = zip(sums.windows.tolist(), sums.items.tolist(), sums.sums.tolist(), strict=True)
+    return {(window, labels[item]): total for window, item, total in cells}
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3, 5])
+def test_a_user_spends_its_purse_evenly_and_never_more(looks):
+    chosen = naming_settings(most_looks=5)
+    weights = weights_of({7: [(window, "a") for window in range(looks)]}, chosen, 7)
+    assert set(weights.values()) == {short_price_list(5).replay_weight(looks)}
+    assert int(chosen.units_of(np.array([*weights.values()])).sum()) <= chosen.purse
+
+
+@pytest.mark.parametrize("pairs", [6, 7, 20])
+def test_of_more_pairs_than_a_purse_pays_so_many_count_as_it_pays(pairs):
+    chosen = naming_settings(30, most_looks=5)
+    weights = weights_of({7: [(window, "a") for window in range(pairs)]}, chosen, 7)
+    assert [*weights.values()] == [chosen.weights[0]] * 5
+    assert 5 * chosen.units[0] <= chosen.purse < 6 * chosen.units[0]
+
+
+def test_weights_are_those_of_the_price_list():
+    """Written once more here, so that workers need no accounting."""
+    prices = short_price_list(40)
+    chosen = naming_settings(most_looks=40)
+    assert chosen.most_looks == prices.most_looks
+    amounts = np.array([0, 1, *(unit + more for unit in prices.units for more in (-1, 0, 1)), chosen.purse])
+    assert chosen.weights_for(amounts).tolist() == prices.weights_for(amounts).tolist()
+    listed = np.array([0, *prices.weights])
+    assert chosen.units_of(listed).tolist() == prices.units_of(listed).tolist()
+    for wrong in (prices.weights[-1] + 1, prices.weights[0] - 1, -1):
+        with pytest.raises(ValueError, match="weights of the price list"):
+            chosen.units_of(np.array([wrong]))
+
+
+PAIRS = st.sets(st.tuples(st.integers(0, 5), st.sampled_from("abcd")), min_size=1, max_size=12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    of_user=PAIRS,
+    others=st.dictionaries(st.integers(100, 104), PAIRS),
+    more=st.dictionaries(st.integers(200, 203), PAIRS),
+)
+def test_the_weights_of_a_user_never_change_with_other_users_events(of_user, others, more):
+    chosen = naming_settings()
+    alone = weights_of({7: of_user}, chosen, 7)
+    assert len(alone) == min(len(of_user), 5)
+    assert weights_of({7: of_user, **others}, chosen, 7) == alone
+    assert weights_of({7: of_user, **more, **others}, chosen, 7) == alone
+
+
+@settings(max_examples=100, deadline=None)
+@given(held=st.dictionaries(st.integers(0, 9), PAIRS, min_size=1), shards=st.integers(1, 5), seed=st.integers(0, 99))
+def test_sums_do_not_depend_on_how_users_are_cut(held, shards, seed):
+    chosen = naming_settings()
+    whole = weigh_replay(pairs_of(held), chosen, KEYS)
+    groups = [
+        {user: of_user for user, of_user in held.items() if (user * 7 + seed) % shards == shard}
+        for shard in range(shards)
+    ]
+    parts = [weigh_replay(pairs_of(group), chosen, KEYS) for group in groups if group]
+    random.Random(seed).shuffle(parts)
+    merged = ItemSums.merge(parts)
+    for name in ("windows", "items", "sums", "digests"):
+        assert getattr(merged, name).tolist() == getattr(whole, name).tolist()
+    assert merged.table.labels == whole.table.labels
+
+
+def test_which_pairs_are_dropped_is_uniform():
+    """5 of 8 pairs are kept: each pair with 5/8, each two with 5/8 * 4/7. Six sigma: false alarm below 1e-6."""
+    users = 4000
+    held = {user: [(window, item) for window in range(4) for item in "ab"] for user in range(users)}
+    pairs = pairs_of({0: held[0]})
+    repeated = UserPairs(
+        np.arange(users, dtype=np.uint64) * np.uint64(2**40 + 1),
+        np.arange(users + 1) * 8,
+        np.tile(pairs.windows, users),
+        np.tile(pairs.items, users),
+        pairs.table,
+    )
+    kept = keep_by_hash(repeated, np.full(users, 5), KEYS).reshape(users, 8)
+    assert (kept.sum(axis=1) == 5).all()
+    share = 5 / 8
+    assert np.abs(kept.mean(axis=0) - share).max() < 6 * np.sqrt(share * (1 - share) / users)
+    both = (kept[:, :, None] & kept[:, None, :]).mean(axis=0)[~np.eye(8, dtype=bool)]
+    assert np.abs(both - share * 4 / 7).max() < 6 * np.sqrt(share * 4 / 7 / users)
+
+
+def test_a_limit_of_its_own_for_each_user():
+    held = {1: [(0, "a"), (0, "b"), (1, "a")], 2: [(0, "a"), (2, "b")], 3: [(0, "c")]}
+    kept = keep_by_hash(pairs_of(held), np.array([1, 0, 4]), KEYS)
+    assert [int(part.sum()) for part in np.split(kept, [3, 5])] == [1, 0, 1]
+
+
+def test_no_pairs():
+    assert len(weigh_replay(pairs_of({}), naming_settings(), KEYS)) == 0
