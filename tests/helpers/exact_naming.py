@@ -1,4 +1,4 @@
-"""A tiny replay in release mode `names` through the real code: everything that it can publish, with exact probabilities.
+"""A tiny replay in release mode `names` through the real code: all that it can publish, with exact probabilities.
 
 `ChosenUniforms` replaces two of the keyed functions: the uniforms of looks, and those that draw the empty items of a
 known domain. All the rest is the real code: pairs, weights, dropped pairs, sums, thresholds, known items, levels,
@@ -75,7 +75,7 @@ def law_of_replay(held: Held, settings: NamingSettings, *, domain: Sequence[str]
     entries = binomial_integers(1, empty_tail) if domain else []
     windows, law = range(settings.schedule.horizon), {}
     places: list[Any] = [*itertools.product(windows, items), *(windows if domain else ())]
-    totals = {cell: 0 for cell in itertools.product(windows, items)} | _totals(sums)
+    totals = dict.fromkeys(itertools.product(windows, items), 0) | _totals(sums)
     ranges = [_ranges(settings, totals[place]) if isinstance(place, tuple) else _cut(entries) for place in places]
     table = DomainTable.of_labels(pa.array(domain, pa.string()), keys.item_ids) if domain else None
     namer = ItemNamer(settings, keys)  # type: ignore[arg-type]
