@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from typing import overload
+
+from dp_transforms.accounting.charging_plan import ChargingPlan
+from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.naming.naming_settings import NamingSettings
 
 
-def settings_of_plan(plan: ReleasePlan, *, stream: str, run_id: str) -> MonitorSettings:
+@overload
+def settings_of_plan(plan: ChargingPlan, *, stream: str, run_id: str) -> MonitorSettings: ...
+@overload
+def settings_of_plan(plan: NamesPlan, *, stream: str, run_id: str) -> NamingSettings: ...
+@overload
+def settings_of_plan(plan: ReleasePlan, *, stream: str, run_id: str) -> MonitorSettings | NamingSettings: ...
+def settings_of_plan(plan: ReleasePlan, *, stream: str, run_id: str) -> MonitorSettings | NamingSettings:
     """The plain numbers of a plan: all that workers see of it."""
+    if isinstance(plan, NamesPlan):
+        return _naming_settings(plan, stream, run_id)
+    if isinstance(plan, ChargingPlan):
+        return _monitor_settings(plan, stream, run_id)
+    raise ValueError(f"plan must be a ReleasePlan, got a {type(plan).__name__}. Use ReleasePlan.calibrate(...).")
+
+
+def _monitor_settings(plan: ChargingPlan, stream: str, run_id: str) -> MonitorSettings:
     return MonitorSettings(
         stream=stream,
         run_id=run_id,
@@ -25,4 +44,25 @@ def settings_of_plan(plan: ReleasePlan, *, stream: str, run_id: str) -> MonitorS
         wide_epsilon_per_query=plan.wide_epsilon_per_query,
         noise_cap=plan.noise_cap,
         domain_size=plan.domain_size,
+    )
+
+
+def _naming_settings(plan: NamesPlan, stream: str, run_id: str) -> NamingSettings:
+    return NamingSettings(
+        stream=stream,
+        run_id=run_id,
+        plan_fingerprint=plan.fingerprint,
+        schedule=plan.schedule,
+        threshold=plan.threshold,
+        epsilon_total=plan.epsilon,
+        delta=plan.delta,
+        domain_size=plan.domain_size,
+        weights=plan.weights,
+        units=plan.units,
+        purse=plan.purse,
+        noise=plan.noise,
+        known_threshold=plan.known_threshold,
+        forget_after=plan.forget_after,
+        spacing=plan.spacing,
+        likely_noise=plan.likely_noise,
     )

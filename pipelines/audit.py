@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.auditing.claim import Claim, Mechanism
 from dp_transforms.auditing.exact import ExactAudit, audit_exactly
 from dp_transforms.auditing.sampled import Observed, SampledAudit, chunks_of, judge, plan_sampling, run_chunk
@@ -66,6 +66,8 @@ def command(plan_file: str | None, runs: int | None, rounds: int | None, output:
     if output is not None:
         check_output(output)
     plan = read_plan(plan_file)
+    if not isinstance(plan, ChargingPlan):
+        raise UserError(f"--plan {plan_file} has release {plan.release}, which shh audit does not cover yet.")
     mechanism, claim = Mechanism.of_plan(plan), Claim.of_plan(plan)
     rounds = default_rounds(mechanism) if rounds is None else rounds
     runs = _default_runs(plan) if runs is None else runs
@@ -75,7 +77,7 @@ def command(plan_file: str | None, runs: int | None, rounds: int | None, output:
     finish(plan, exact, sampled, output)
 
 
-def finish(plan: ReleasePlan, exact: ExactAudit, sampled: SampledAudit | None, output: pathlib.Path | None) -> None:
+def finish(plan: ChargingPlan, exact: ExactAudit, sampled: SampledAudit | None, output: pathlib.Path | None) -> None:
     """Prints and writes the result. Raises UserError if a claim does not hold."""
     enough = rounds_until_excluded(Mechanism.of_plan(plan))
     if output is not None:
@@ -89,7 +91,7 @@ def finish(plan: ReleasePlan, exact: ExactAudit, sampled: SampledAudit | None, o
 
 
 def sample(
-    plan: ReleasePlan, mechanism: Mechanism, claim: Claim, runs: int, rounds: int, advance: Advance
+    plan: ChargingPlan, mechanism: Mechanism, claim: Claim, runs: int, rounds: int, advance: Advance
 ) -> SampledAudit:
     """Runs the real code with a noise key that is drawn for this audit and forgotten."""
     advance("choosing what to sample", 0.0)
@@ -106,13 +108,13 @@ def sample(
     return judge(sampling, mechanism.law, claim, seen[False], seen[True])
 
 
-def _default_runs(plan: ReleasePlan) -> int:
+def _default_runs(plan: ChargingPlan) -> int:
     """As many as about half a minute allows."""
     affordable = min(_HITS_OF_ALL_RUNS, _HOLDERS_OF_ALL_RUNS // (plan.zone_width + 1)) // plan.hits_per_user
     return min(_MOST_RUNS, max(_LEAST_RUNS, affordable))
 
 
-def _settings(plan: ReleasePlan) -> MonitorSettings:
+def _settings(plan: ChargingPlan) -> MonitorSettings:
     """The settings that workers have in a real run."""
     return settings_of_plan(plan, stream="audit", run_id=uuid.uuid4().hex)
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.auditing.attack_streams import AttackStream
 from dp_transforms.auditing.claim import Mechanism
 from dp_transforms.auditing.exact import ChargedAudit, ExactAudit
@@ -33,7 +33,7 @@ _SAMPLED_NOTE = (
 
 
 def print_audit(
-    console: Console, plan: ReleasePlan, exact: ExactAudit, sampled: SampledAudit | None, *, enough_rounds: int
+    console: Console, plan: ChargingPlan, exact: ExactAudit, sampled: SampledAudit | None, *, enough_rounds: int
 ) -> None:
     """The report for people. enough_rounds: how many windows exclude a user near the threshold."""
     console.print(Text(plan.guarantee, style="bold"), soft_wrap=True)
@@ -63,7 +63,7 @@ def print_audit(
     console.print(_verdict(exact, sampled), soft_wrap=True)
 
 
-def not_tried(plan: ReleasePlan, exact: ExactAudit) -> tuple[str, ...]:
+def not_tried(plan: ChargingPlan, exact: ExactAudit) -> tuple[str, ...]:
     """What an audit of this plan says nothing about."""
     limits = [_untried_streams(plan, exact)]
     if plan.domain_size:
@@ -74,7 +74,7 @@ def not_tried(plan: ReleasePlan, exact: ExactAudit) -> tuple[str, ...]:
     return (*limits, *_NEVER_TRIED)
 
 
-def _untried_streams(plan: ReleasePlan, exact: ExactAudit) -> str:
+def _untried_streams(plan: ChargingPlan, exact: ExactAudit) -> str:
     """The ceilings hold by a theorem of docs/audit.md for a number of items: no more is claimed than was computed."""
     others = "streams in which other items of the user, or the budgets of others, change what is tested"
     if plan.release == "kms21":
@@ -98,7 +98,7 @@ def _untried_streams(plan: ReleasePlan, exact: ExactAudit) -> str:
     return "; ".join(limits)
 
 
-def stream_text(stream: AttackStream, plan: ReleasePlan) -> str:
+def stream_text(stream: AttackStream, plan: ChargingPlan) -> str:
     """What the adversary does, in words."""
     many = f"in up to {stream.rounds:,} windows"
     if stream.items_per_window > 1 and (stream.rounds > plan.schedule.horizon or not stream.is_static):
@@ -114,7 +114,7 @@ def stream_text(stream: AttackStream, plan: ReleasePlan) -> str:
     )
 
 
-def as_record(plan: ReleasePlan, exact: ExactAudit, sampled: SampledAudit | None) -> dict[str, Any]:
+def as_record(plan: ChargingPlan, exact: ExactAudit, sampled: SampledAudit | None) -> dict[str, Any]:
     """All numbers. An unbounded epsilon is null."""
     violations = [*exact.violations, *(sampled.violations if sampled else ())]
     return {
@@ -156,7 +156,7 @@ def as_record(plan: ReleasePlan, exact: ExactAudit, sampled: SampledAudit | None
     }
 
 
-def _side_record(side: ChargedAudit, plan: ReleasePlan) -> dict[str, Any]:
+def _side_record(side: ChargedAudit, plan: ChargingPlan) -> dict[str, Any]:
     return {
         "stream": {**dataclasses.asdict(side.stream), "in_words": stream_text(side.stream, plan)},
         "delta_at_claimed_epsilon": side.delta,
@@ -171,7 +171,7 @@ def _side_record(side: ChargedAudit, plan: ReleasePlan) -> dict[str, Any]:
     }
 
 
-def _sampled_record(sampled: SampledAudit, plan: ReleasePlan) -> dict[str, Any]:
+def _sampled_record(sampled: SampledAudit, plan: ChargingPlan) -> dict[str, Any]:
     sampling = sampled.plan
     return {
         "runs_in_each_world": sampling.runs,
@@ -190,7 +190,7 @@ def _sampled_record(sampled: SampledAudit, plan: ReleasePlan) -> dict[str, Any]:
     }
 
 
-def _plan_text(plan: ReleasePlan) -> str:
+def _plan_text(plan: ChargingPlan) -> str:
     zone = f" to {plan.threshold + plan.zone_width - 1:,} charged" if plan.zone_width else ""
     return (
         f"Plan {plan.fingerprint[:16]}: {plan.release}, noise of scale {plan.noise_scale:.4g}, threshold "
@@ -199,7 +199,7 @@ def _plan_text(plan: ReleasePlan) -> str:
     )
 
 
-def _exact_table(plan: ReleasePlan, exact: ExactAudit) -> Table:
+def _exact_table(plan: ChargingPlan, exact: ExactAudit) -> Table:
     table = Table(
         title=f"Exact: delta at epsilon {plan.epsilon:g}, and epsilon at that share of delta",
         title_justify="left",
@@ -254,7 +254,7 @@ def _confidence_text(worst: ChargedAudit) -> str:
     return text + f"No adversary attains more than {worst.ceiling_delta:.4g} on {worst.items:,} items{more}."
 
 
-def _sampled_table(sampled: SampledAudit, plan: ReleasePlan) -> Table:
+def _sampled_table(sampled: SampledAudit, plan: ChargingPlan) -> Table:
     sampling = sampled.plan
     percent = f"{100 * sampled.confidence:g} %"
     table = Table(
@@ -287,7 +287,7 @@ def _verdict(exact: ExactAudit, sampled: SampledAudit | None) -> Text:
     return Text(f"PASSED: {what} exceeds a claim of this plan.", style="bold green")
 
 
-def _distance_text(distance: int, plan: ReleasePlan) -> str:
+def _distance_text(distance: int, plan: ChargingPlan) -> str:
     """The number of other holders, and how far that is from the threshold."""
     count = plan.threshold + distance
     others = f"{count:,} other holder{'' if count == 1 else 's'}"

@@ -8,13 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from dp_transforms.accounting.release_modes import ACCOUNTANTS, RELEASE_MODES, RELEASES
-from dp_transforms.accounting.release_plan import (
-    DEFAULT_MAX_ITEMS,
-    DEFAULT_MAX_ITEMS_PER_USER,
-    DEFAULT_MAX_USERS,
-    ReleasePlan,
-)
+from dp_transforms.accounting.charging_plan import DEFAULT_MAX_ITEMS_PER_USER
+from dp_transforms.accounting.release_modes import ACCOUNTANTS, RELEASE_MODES
+from dp_transforms.accounting.release_plan import DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, RELEASES, ReleasePlan
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.local_files import read_regular
 from dp_transforms.pipelines.options import DURATION, UTC_TIME, UserError

@@ -16,11 +16,11 @@ From a budget to a plan; read `release_plan` first:
 - `target_charging_noise`, `running_epsilon`: the least noise of target charging; how much of epsilon each hit spends.
 - `release_modes`: what each release mode needs, with its accountants: one object for each mode.
 - `calibration`: the noise, the threshold and the shares of delta for a budget.
+- `purse`: a package; looks and hits paid from one purse, at one Renyi order. For release mode `names`.
 - `plan_checks`: what the fields of a plan must satisfy.
 - `plan_json`: a plan as JSON text and back, read as hostile input; its fingerprint.
-- `release_plan`: `ReleasePlan`, the frozen, checked result of calibration.
-
-- `purse` (a package): looks and hits paid from one purse, at one Renyi order. No release mode uses it yet.
+- `release_plan`: `ReleasePlan`, what all plans share; calibrates and reads each kind.
+- `charging_plan`, `names_plan`: the two kinds, frozen and checked.
 
 `renyi`, `mixed_charging` and most of `target_charging` serve the papers' library and comparisons. No plan needs them.
 

@@ -1,4 +1,4 @@
-"""From a budget to the numbers of a plan: how delta is split, and the noise and the threshold that this allows.
+"""From a budget to the noise and the threshold of a charging plan, and how delta is split; parts serve all plans.
 
 Every rounding goes toward more noise and a larger share.
 """
@@ -50,8 +50,10 @@ def calibrate(
     """
     share_of_hashes = hash_delta(queries_per_user, max_users, max_items)
     # The worst case; still far below 1e-20.
-    share_of_sampling = sampling_delta(epsilon, queries_per_user, mode.widest.total_variation, horizon, domain_size)
-    shared = _delta_left(delta, share_of_hashes + share_of_sampling, max_users)
+    share_of_sampling = charged_sampling_delta(
+        epsilon, queries_per_user, mode.widest.total_variation, horizon, domain_size
+    )
+    shared = delta_left(delta, share_of_hashes + share_of_sampling, max_users)
 
     def solve(delta_accounting: float) -> NoiseParameters:
         return mode.solve(accountant, hits, epsilon, delta_accounting)
@@ -75,16 +77,37 @@ def hash_delta(queries: int, max_users: int, max_items: int) -> float:
     return (max_users + queries * max_items / 2.0**64) / 2.0**64
 
 
-def sampling_delta(epsilon: float, queries: int, total_variation: float, horizon: int, domain_size: int) -> float:
+def sampling_delta(epsilon: float, distance_of_draws: float, horizon: int, domain_size: int) -> float:
     """Both directions of ``P' <= P + d <= e^eps Q + delta + d <= e^eps (Q' + d) + delta + d``.
 
-    d: two draws a query, each within total_variation of its exact distribution; in a known domain also one draw a
-    window, of the items that nobody holds.
+    d: distance_of_draws, of all draws that one user is part of, from their exact distributions; in a known domain also
+    of one draw a window, of the items that nobody holds.
     """
-    distance = 2 * queries * total_variation
+    distance = distance_of_draws
     if domain_size:
         distance += horizon * zero_items_total_variation(domain_size)
     return (1 + math.exp(epsilon)) * distance
+
+
+def charged_sampling_delta(
+    epsilon: float, queries: int, total_variation: float, horizon: int, domain_size: int
+) -> float:
+    """`sampling_delta` with two draws a query, each within total_variation of its exact distribution."""
+    return sampling_delta(epsilon, 2 * queries * total_variation, horizon, domain_size)
+
+
+def delta_left(delta: float, taken: float, max_users: int) -> float:
+    """What is left for noise and threshold, rounded down. Raises ValueError if nothing is left.
+
+    taken: the shares of hash collisions and sampling.
+    """
+    left = (delta - taken) * (1 - 1e-12)
+    if not left > 0:
+        raise ValueError(
+            f"delta must be > {taken:.3g}, the share that hash collisions and sampling take, got {delta:g}. "
+            f"Raise delta, or declare fewer users and items (max_users = {max_users})."
+        )
+    return left
 
 
 def threshold_error(threshold: int, safe: int) -> ValueError:
@@ -135,17 +158,3 @@ def _choose_for_open_domain(
     # What the open domain no longer needs goes to the accountant: less noise, and with it a smaller tail.
     delta_open = max(queries * noise.upper_tail(threshold - 1), shared * 1e-6)
     return _NoiseAndThreshold(solve(shared - delta_open), threshold, delta_open)
-
-
-def _delta_left(delta: float, taken: float, max_users: int) -> float:
-    """What is left for noise and threshold, rounded down. Raises ValueError if nothing is left.
-
-    taken: the shares of hash collisions and sampling.
-    """
-    left = (delta - taken) * (1 - 1e-12)
-    if not left > 0:
-        raise ValueError(
-            f"delta must be > {taken:.3g}, the share that hash collisions and sampling take, got {delta:g}. "
-            f"Raise delta, or declare fewer users and items (max_users = {max_users})."
-        )
-    return left

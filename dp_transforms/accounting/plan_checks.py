@@ -1,6 +1,6 @@
 """What the fields of a plan must satisfy: one function for each group of them, each raises ValueError.
 
-`ReleasePlan` calls them, when it is calibrated and when it is built or read.
+The classes of plans call them, when a plan is calibrated and when it is built or read.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from dp_transforms.accounting.calibration import hash_delta, sampling_delta
 from dp_transforms.accounting.composition import check_delta
-from dp_transforms.accounting.noise_parameters import NoiseParameters
 from dp_transforms.accounting.release_modes import mode_of
 from dp_transforms.checks import check_whole, shown
 from dp_transforms.window_schedule import WindowSchedule
@@ -22,12 +20,9 @@ MOST_FALSE_REPORTS_PER_WINDOW = 1e5
 MOST_FALSE_REPORTS = 1e7
 _LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
 
-DELTA_SHARES = ("delta_accounting", "delta_open", "delta_sampling", "delta_hash")
-FLOATS = ("epsilon", "delta", "epsilon_per_query", "wide_epsilon_per_query", *DELTA_SHARES)
-
 
 def as_float(name: str, value: object) -> float:
-    """A field of `FLOATS` as a float: 2 and 2.0 make one plan with one fingerprint."""
+    """A field of a plan as a float: 2 and 2.0 make one plan with one fingerprint."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{name} must be a number, got {shown(value)}.")
     try:
@@ -36,12 +31,15 @@ def as_float(name: str, value: object) -> float:
         raise ValueError(f"{name} must be a finite number, got a larger one.") from None
 
 
-def check_choices(release: str, accountant: str, max_users: int, max_items: int) -> None:
+def check_accountant(release: str, accountant: str) -> None:
     accountants = mode_of(release).accountants
     if not isinstance(accountant, str) or accountant not in accountants:
         raise ValueError(
             f"accountant must be one of {', '.join(accountants)} for release {release!r}, got {shown(accountant)}."
         )
+
+
+def check_declared_ids(max_users: int, max_items: int) -> None:
     check_whole("max_users", max_users, 1)
     check_whole("max_items", max_items, 1)
 
@@ -53,14 +51,12 @@ def check_hits(hits: int) -> None:
         raise ValueError(f"hits_per_user must be at most {MOST_HITS}, got {hits}.")
 
 
-def check_budget(epsilon: float, delta: float, hits: int, max_items_per_user: int, schedule: WindowSchedule) -> None:
+def check_budget(epsilon: float, delta: float, schedule: WindowSchedule) -> None:
     if not 0 < epsilon <= _LARGEST_EPSILON:
         raise ValueError(
             f"epsilon must be > 0 and at most {_LARGEST_EPSILON:g}, got {epsilon!r}. Usual values are 0.1 to 10."
         )
     check_delta(delta)
-    check_hits(hits)
-    check_whole("max_items_per_user", max_items_per_user, 1)
     if not isinstance(schedule, WindowSchedule):
         raise ValueError(f"schedule must be a WindowSchedule, got {shown(schedule)}.")
     check_whole("the horizon, the number of windows,", schedule.horizon, 1)
@@ -75,9 +71,11 @@ def check_domain(size: int, fingerprint: str, max_items: int) -> None:
         raise ValueError(f"max_items must be >= {size}, the items of the domain, got {max_items}. Declare more.")
 
 
-def check_false_reports(domain_size: int, noise: NoiseParameters, threshold: int, horizon: int) -> None:
-    """A run must not publish more items that nobody holds than can be drawn."""
-    in_window = domain_size * noise.upper_tail(threshold)
+def check_false_reports(in_window: float, threshold: int, horizon: int) -> None:
+    """A run must not publish more items that nobody holds than can be drawn.
+
+    in_window: how many of a known domain noise alone publishes in a window, on average.
+    """
     if in_window > MOST_FALSE_REPORTS_PER_WINDOW or in_window * horizon > MOST_FALSE_REPORTS:
         raise ValueError(
             f"threshold = {threshold} would publish about {in_window:.3g} items that nobody holds in each "
@@ -86,7 +84,7 @@ def check_false_reports(domain_size: int, noise: NoiseParameters, threshold: int
 
 
 def check_delta_split(delta: float, shares: Mapping[str, float], *, is_known_domain: bool) -> None:
-    """shares: of delta, by the names in `DELTA_SHARES`."""
+    """shares: of delta, by the names of the fields; one of them is ``delta_open``."""
     if is_known_domain and shares["delta_open"] != 0:
         raise ValueError(f"delta_open must be 0 in a known domain, got {shares['delta_open']!r}.")
     for name, share in shares.items():
@@ -99,20 +97,7 @@ def check_delta_split(delta: float, shares: Mapping[str, float], *, is_known_dom
         raise ValueError(f"the shares of delta must add up to at most {delta!r}, got {total!r}.")
 
 
-def check_small_shares(
-    shares: Mapping[str, float],
-    *,
-    epsilon: float,
-    queries_per_user: int,
-    total_variation: float,
-    horizon: int,
-    domain_size: int,
-    max_users: int,
-    max_items: int,
-) -> None:
-    """The shares of hash collisions and of sampling cover what the run needs."""
-    needed_hash = hash_delta(queries_per_user, max_users, max_items)
-    needed_sampling = sampling_delta(epsilon, queries_per_user, total_variation, horizon, domain_size)
-    for name, needed in (("delta_hash", needed_hash), ("delta_sampling", needed_sampling)):
-        if not shares[name] >= needed:
-            raise ValueError(f"{name} must be >= {needed!r} for this plan, got {shares[name]!r}.")
+def check_share(name: str, share: float, needed: float) -> None:
+    """One share of delta covers what the run needs."""
+    if not share >= needed:
+        raise ValueError(f"{name} must be >= {needed!r} for this plan, got {share!r}.")

@@ -159,12 +159,11 @@ RELEASE_MODES: dict[str, ReleaseMode] = {
     "counts": TargetChargingMode(has_zone=False, default_hits=10),
     "kms21": Kms21Mode(),
 }
-RELEASES = tuple(RELEASE_MODES)
 ACCOUNTANTS = tuple(dict.fromkeys(name for mode in RELEASE_MODES.values() for name in mode.accountants))
 
 
 def mode_of(release: str) -> ReleaseMode:
     """The mode of this name. Raises ValueError for another one."""
     if not isinstance(release, str) or release not in RELEASE_MODES:
-        raise ValueError(f"release must be one of {', '.join(RELEASES)}, got {shown(release)}.")
+        raise ValueError(f"release must be one of {', '.join(RELEASE_MODES)}, got {shown(release)}.")
     return RELEASE_MODES[release]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.auditing.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
 
 
@@ -24,7 +24,7 @@ class Mechanism:
     tests_lone_items: bool = True
 
     @classmethod
-    def of_plan(cls, plan: ReleasePlan) -> Mechanism:
+    def of_plan(cls, plan: ChargingPlan) -> Mechanism:
         law: QueryLaw = ThresholdLaw(plan.epsilon_per_query, plan.zone_width)
         if plan.release == "kms21":
             law = CappedSumLaw(
@@ -54,5 +54,5 @@ class Claim:
     epsilon_after_hits: tuple[float, ...] = ()
 
     @classmethod
-    def of_plan(cls, plan: ReleasePlan) -> Claim:
+    def of_plan(cls, plan: ChargingPlan) -> Claim:
         return cls(plan.epsilon, plan.delta, plan.delta_accounting, plan.delta_open, plan.epsilon_after_hits)

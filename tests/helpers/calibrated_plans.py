@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.window_schedule import WindowSchedule
 
@@ -12,10 +12,10 @@ START = 1_506_826_800  # 2017-10-01T03:00:00Z
 HOURLY = WindowSchedule.fixed(START, START + 384 * 3600, 3600)
 
 
-def calibrated_plan(**changes: Any) -> ReleasePlan:
+def calibrated_plan(**changes: Any) -> ChargingPlan:
     """epsilon 2 and delta 1e-9 over `HOURLY`, except for the changes."""
     options: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, **changes}
-    return ReleasePlan.calibrate(**options)
+    return ChargingPlan.calibrate(**options)
 
 
 LABELS = calibrated_plan()

@@ -9,15 +9,12 @@ from typing import Any
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 
-_FLOATS = ("epsilon", "delta", "epsilon_per_query", "wide_epsilon_per_query")
-_SHARES = ("delta_accounting", "delta_open", "delta_sampling", "delta_hash")
-
 
 def changed_plan(plan: ReleasePlan, **changes: Any) -> str:
     """Changed on purpose: with the fingerprint of what the plan is now."""
     fields = {**json.loads(plan.to_json()), **changes}
     del fields["fingerprint"]
-    for name in (*_FLOATS, *_SHARES):
+    for name in plan.FLOATS:
         if type(fields[name]) is int:
             with contextlib.suppress(OverflowError):
                 fields[name] = float(fields[name])

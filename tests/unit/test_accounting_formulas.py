@@ -13,6 +13,7 @@ from dp_accounting.rdp import rdp_privacy_accountant
 
 from dp_transforms.accounting import charging_game, kms21_accountant
 from dp_transforms.accounting.charging_game import _evaluate, _lattice, check_target
+from dp_transforms.accounting.charging_plan import DELTA_SHARES
 from dp_transforms.accounting.composition import (
     ROUNDING,
     advanced_composition_epsilon,
@@ -28,7 +29,7 @@ from dp_transforms.accounting.kms21_accountant import (
     _six_digits_down,
     check_monitor_noise,
 )
-from dp_transforms.accounting.plan_checks import DELTA_SHARES, MOST_HITS, check_budget, check_delta_split, check_hits
+from dp_transforms.accounting.plan_checks import MOST_HITS, check_budget, check_delta_split, check_hits
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.accounting.renyi import (
     RenyiAccountant,
@@ -336,21 +337,21 @@ def test_a_monitor_that_is_cut_counts_no_more_hits_than_it_has() -> None:
 def test_the_budget_of_a_plan_to_its_edges() -> None:
     schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
     for epsilon in (40.0, 1e-12):
-        check_budget(epsilon, 1e-9, 1, 1, schedule)
+        check_budget(epsilon, 1e-9, schedule)
     for hits in (1, MOST_HITS):
         check_hits(hits)
-    for epsilon, delta, hits, items, said in (
-        (math.nextafter(40.0, 41), 1e-9, 1, 1, "epsilon must be > 0 and at most 40"),
-        (0.0, 1e-9, 1, 1, "epsilon must be > 0"),
-        (math.nan, 1e-9, 1, 1, "epsilon must be > 0"),
-        (1.0, 0.0, 1, 1, "delta must lie strictly"),
-        (1.0, 1.0, 1, 1, "delta must lie strictly"),
-        (1.0, 1e-9, 0, 1, "hits_per_user"),
-        (1.0, 1e-9, MOST_HITS + 1, 1, "hits_per_user must be at most"),
-        (1.0, 1e-9, 1, 0, "max_items_per_user"),
+    for epsilon, delta, said in (
+        (math.nextafter(40.0, 41), 1e-9, "epsilon must be > 0 and at most 40"),
+        (0.0, 1e-9, "epsilon must be > 0"),
+        (math.nan, 1e-9, "epsilon must be > 0"),
+        (1.0, 0.0, "delta must lie strictly"),
+        (1.0, 1.0, "delta must lie strictly"),
     ):
         with pytest.raises(ValueError, match=said):
-            check_budget(epsilon, delta, hits, items, schedule)
+            check_budget(epsilon, delta, schedule)
+    for hits, said in ((0, "hits_per_user"), (MOST_HITS + 1, "hits_per_user must be at most")):
+        with pytest.raises(ValueError, match=said):
+            check_hits(hits)
 
 
 @pytest.mark.parametrize("name", DELTA_SHARES)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.item_domain import ItemDomain
@@ -27,7 +28,7 @@ def test_kms21_needs_nearly_four_orders_of_magnitude_more_noise() -> None:
     assert known.noise_scale == pytest.approx(350_200, rel=0.01)  # half of delta is for the open domain
 
 
-def _capped_sum(plan: ReleasePlan) -> dict[str, Any]:
+def _capped_sum(plan: ChargingPlan) -> dict[str, Any]:
     return {
         "wide_epsilon": plan.wide_epsilon_per_query,
         "narrow_epsilon": plan.epsilon_per_query,

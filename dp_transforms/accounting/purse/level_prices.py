@@ -9,6 +9,7 @@ A spacing of five standard deviations or more costs next to nothing: few integer
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -19,8 +20,8 @@ from dp_transforms.accounting.purse.look_prices import (
     SMALLEST_PRICE,
     beyond_reach,
     check_order,
+    coarse_excess,
     log_tails,
-    look_price,
     outcome_excess,
 )
 from dp_transforms.checks import check_whole
@@ -34,20 +35,21 @@ Floats = npt.NDArray[np.float64]
 
 
 def level_price(noise: ExponentialPower, order: float, weight: int, spacing: int) -> float:
-    """What a look with this weight costs at this order when its level is published, rounded up. Never below
-    `look_price`.
+    """What a look with this weight costs at this order when its level is published, rounded up.
+
+    A level tells no less than its bit, so this is a bound for the bit too.
 
     spacing: d, in integers, at least two standard deviations of the noise and the weight.
     """
     check_order(order)
     check_whole("weight", weight, 1)
     check_spacing(noise, weight, spacing)
-    single = look_price(noise, order, weight)
-    if single == math.inf:
+    # What this adds up grows with the cells, so a coarse look for their number is enough.
+    found = coarse_excess(noise, order, weight)
+    if found == math.inf:
         return math.inf
-    reach = _reach(noise, order, weight, spacing, (order - 1) * single)
-    excess = _largest_excess(noise, order, weight, spacing, reach)
-    return max(single, SMALLEST_PRICE, math.log1p(excess) / (order - 1) * (1 + ROUNDING))
+    excess = _largest_excess(noise, order, weight, spacing, _reach(noise, order, weight, spacing, found))
+    return max(SMALLEST_PRICE, math.log1p(excess) / (order - 1) * (1 + ROUNDING))
 
 
 def check_spacing(noise: ExponentialPower, weight: int, spacing: int) -> None:
@@ -84,23 +86,37 @@ def _largest_excess(noise: ExponentialPower, order: float, weight: int, spacing:
     r the ratio of the next tail to this one.
     """
     cells = math.ceil(reach / spacing) + 1  # on each side of 0
-    boundaries = np.arange(-cells * spacing, cells * spacing).reshape(2 * cells, spacing)
     tails = log_tails(noise, (cells + 1) * spacing + weight)
+    log_cells, masses = _cells(noise, spacing, len(tails) // 2)
     middle = len(tails) // 2
-    log_p, log_q = (_log_cells(tails, middle, boundaries - moved) for moved in (weight, 0))
-    total = outcome_excess(log_p, log_q, order, errors=_CELL_ERRORS).sum(axis=0)
-    last = boundaries[-1]
-    last_p, last_q = tails[middle + last - weight], tails[middle + last]
+    total = np.zeros(spacing)
+    for row in range(-cells, cells - 1):
+        here = slice(middle + row * spacing, middle + (row + 1) * spacing)
+        there = slice(here.start - weight, here.stop - weight)
+        total += outcome_excess(
+            log_cells[there], log_cells[here], order, errors=_CELL_ERRORS, probability=masses[there]
+        )
+    last = slice(middle + (cells - 1) * spacing, middle + cells * spacing)
+    last_p, last_q = tails[last.start - weight : last.stop - weight], tails[last]
     error = 4 * order * LOG_TAIL_ERROR * np.maximum(1.0, -last_q)
-    next_share = tails[middle + last + spacing] - last_q  # logarithm of r
+    next_share = tails[last.start + spacing : last.stop + spacing] - last_q  # logarithm of r
     exponent = order * last_p - (order - 1) * (last_q + np.log1p(-np.exp(next_share))) + error
-    return float(np.max(total + 2 * np.exp(exponent)))
+    with np.errstate(over="ignore"):
+        return float(np.max(total + 2 * np.exp(exponent)))
 
 
-def _log_cells(tails: Floats, middle: int, boundaries: npt.NDArray[np.int64]) -> Floats:
-    """Logarithms of the masses between consecutive rows of boundaries, with small relative errors in both tails."""
-    lower, upper = boundaries[:-1], boundaries[1:]
-    mirrored = lower + upper <= 0  # Pr[lower <= Z < upper] = Pr[Z >= 1 - upper] - Pr[Z >= 1 - lower]: tails below 1/2
-    larger = tails[middle + np.where(mirrored, 1 - upper, lower)]
-    smaller = tails[middle + np.where(mirrored, 1 - lower, upper)]
-    return np.asarray(larger + np.log1p(-np.exp(smaller - larger)))
+@functools.lru_cache(maxsize=2)
+def _cells(noise: ExponentialPower, spacing: int, size: int) -> tuple[Floats, Floats]:
+    """The masses ``Pr[m <= Z < m + spacing]`` for m = -size .. size - spacing, as logarithms and as they are.
+
+    Small relative errors in both tails: ``Pr[lower <= Z < upper] = Pr[Z >= 1 - upper] - Pr[Z >= 1 - lower]``, the form
+    with tails below 1/2.
+    """
+    tails = log_tails(noise, size)
+    lower = np.arange(-size, size - spacing + 1)
+    upper = lower + spacing
+    mirrored = lower + upper <= 0
+    larger = tails[size + np.where(mirrored, 1 - upper, lower)]
+    smaller = tails[size + np.where(mirrored, np.minimum(1 - lower, size), upper)]
+    log_masses = np.asarray(larger + np.log1p(-np.exp(smaller - larger)))
+    return log_masses, np.exp(log_masses)

@@ -53,18 +53,26 @@ def check_order(order: float) -> None:
         raise ValueError("order must be > 1, got 1.")
 
 
+def coarse_excess(noise: ExponentialPower, order: float, weight: int) -> float:
+    """`look_price` as an excess, over each 64th count alone, so no bound; infinite where it overflows."""
+    return _coarse_search(noise, order, weight, 0.0)[1]
+
+
 def _largest_excess(noise: ExponentialPower, order: float, weight: int, hit_price: float) -> float:
     """A bound on ``sum P_o^order Q_o^-lam e^(-lam h [hit]) - 1`` for all m, both ways; at least about lam 1e-12."""
+    reach, coarse = _coarse_search(noise, order, weight, hit_price)
+    return coarse if coarse == math.inf else max(coarse, _maximum(noise, order, weight, hit_price, reach, 1))
+
+
+def _coarse_search(noise: ExponentialPower, order: float, weight: int, hit_price: float) -> tuple[int, float]:
+    """A reach beyond which no excess is larger than the largest found up to there, and that one."""
     smallest = SMALLEST_PRICE * (order - 1) / 2
     reach = weight + 2 * noise.scale
-    while True:
-        coarse = max(smallest, _maximum(noise, order, weight, hit_price, reach, _COARSE))
-        if coarse == math.inf:
-            return math.inf
-        while beyond_reach(noise, order, weight, reach) > coarse:
-            reach = math.ceil(reach * _GROWTH)
-            coarse = max(coarse, _maximum(noise, order, weight, hit_price, reach, _COARSE))
-        return max(smallest, _maximum(noise, order, weight, hit_price, reach, 1))
+    coarse = max(smallest, _maximum(noise, order, weight, hit_price, reach, _COARSE))
+    while coarse < math.inf and beyond_reach(noise, order, weight, reach) > coarse:
+        reach = math.ceil(reach * _GROWTH)
+        coarse = max(coarse, _maximum(noise, order, weight, hit_price, reach, _COARSE))
+    return reach, coarse
 
 
 def _maximum(noise: ExponentialPower, order: float, weight: int, hit_price: float, reach: int, stride: int) -> float:
@@ -91,14 +99,21 @@ def _maximum(noise: ExponentialPower, order: float, weight: int, hit_price: floa
     return largest
 
 
-def outcome_excess(log_p: Floats, log_q: Floats, order: float, charge: float = 0.0, errors: float = 1.0) -> Floats:
+def outcome_excess(
+    log_p: Floats,
+    log_q: Floats,
+    order: float,
+    charge: float = 0.0,
+    errors: float = 1.0,
+    probability: Floats | None = None,
+) -> Floats:
     """``P ((P/Q)^lam e^-charge - 1)`` of one outcome, rounded up; infinite where it overflows.
 
     The excess of a look is the sum over its outcomes, since their P add up to 1. log_p, log_q: with errors of at most
-    ``errors * LOG_TAIL_ERROR * max(1, |value|)`` each.
+    ``errors * LOG_TAIL_ERROR * max(1, |value|)`` each. probability: P, where the caller has it.
     """
     exponent = (order - 1) * (log_p - log_q) - charge
-    probability = np.exp(log_p)
+    probability = np.exp(log_p) if probability is None else probability
     gained = probability * np.expm1(np.minimum(exponent, 1.0))
     far = exponent > 1
     with np.errstate(over="ignore"):

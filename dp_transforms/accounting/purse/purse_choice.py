@@ -24,7 +24,7 @@ from dp_transforms.accounting.purse.look_prices import MAX_ORDER, outcome_excess
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.order_budget import order_budget
 from dp_transforms.accounting.purse.price_list import MOST_LOOKS, PURSE_UNITS, PriceList, make_price_list
-from dp_transforms.checks import check_whole, shown
+from dp_transforms.checks import check_range, check_whole, shown
 from dp_transforms.exponential_power import ExponentialPower
 
 SHAPES = (1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
@@ -32,6 +32,7 @@ SHARES_OPEN = (0.02, 0.1, 0.3, 0.5, 0.75)  # of delta
 SHARES_HITS = (0.0, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85)  # of a purse, for the declared hits together
 DEFAULT_USUAL_LOOKS = (1, 100)
 DEFAULT_MOST_LOOKS = 3000
+SMALLEST_KNOWN_ERROR = 1e-30
 _ORDERS = np.geomspace(0.15, 2.5, 12)  # times 2 ln(1/delta) / epsilon, at which half of epsilon goes into conversion
 _SCALE_FOR_1000_LOOKS = 10_000
 _LARGEST_SCALE = 50_000
@@ -88,27 +89,29 @@ def choose_purse(
     usual_hits: int = 0,
     shapes: Sequence[float] = SHAPES,
     level_spacing: float = 0.0,
+    known_error: float | None = None,
 ) -> PurseChoice:
     """The numbers that find most for this budget and activity.
 
     delta: for looks and open items together; what sampling and hashes need is taken off before.
     usual_looks: most users have between so many pairs (window, item) over the whole run. most_looks: a user's further
     pairs are dropped. usual_hits: if above 0, a price for hits is considered too, so that a purse lasts for so many
-    hits. level_spacing: of the boundaries of levels, in standard deviations; 0 for no levels.
+    hits. level_spacing: of the boundaries of levels, in standard deviations; 0 for no levels. known_error: None for an
+    open domain. In a known one no threshold has to be safe: all of delta goes to the looks, and the threshold is the
+    smallest that noise alone reaches with at most this probability.
     """
     check_epsilon(epsilon)
     check_delta(delta)
     check_whole("most_looks", most_looks, 1, MOST_LOOKS)
     check_whole("usual_hits", usual_hits, 0, MOST_LOOKS)
-    if not isinstance(usual_looks, tuple) or len(usual_looks) != 2:
-        raise ValueError(f"usual_looks must be a pair such as (1, 100), got {shown(usual_looks)}.")
-    first, last = (check_whole("each of usual_looks", looks, 1, most_looks) for looks in usual_looks)
-    activities = np.unique(np.geomspace(min(first, last), max(first, last), _ACTIVITIES).round())
+    if known_error is not None:
+        check_range("known_error", known_error, SMALLEST_KNOWN_ERROR, 0.5)
+    activities = np.unique(np.geomspace(*check_usual_looks(usual_looks, most_looks), _ACTIVITIES).round())
     shares_hits = [share for share in SHARES_HITS if usual_hits or not share]
     orders = np.clip(1 + _ORDERS * 2 * math.log(1 / delta) / max(epsilon, 1e-9), 1.05, MAX_ORDER)
     best = (math.inf, 0.0, 0.0, 0.0, 0.0)
     for shape, order in itertools.product(shapes, np.unique(orders).tolist()):
-        found = _best_split(shape, order, epsilon, delta, activities, most_looks, usual_hits, shares_hits)
+        found = _best_split(shape, order, epsilon, delta, activities, most_looks, usual_hits, shares_hits, known_error)
         best = min(best, found)
     if best[0] == math.inf:
         raise ValueError(
@@ -118,8 +121,12 @@ def choose_purse(
     finer = [coarse_order ** (1 - step / 8) * (coarse_order * 1.29) ** (step / 8) for step in range(-7, 8)]
     for order in finer:
         if 1.01 < order <= MAX_ORDER:
-            found = _best_split(shape, order, epsilon, delta, activities, most_looks, usual_hits, [share_hits])
-            best = min(best, found)
+            best = min(
+                best,
+                _best_split(
+                    shape, order, epsilon, delta, activities, most_looks, usual_hits, [share_hits], known_error
+                ),
+            )
     _, shape, order, share_open, share_hits = best
     scale = min(_LARGEST_SCALE, max(_SCALE_FOR_1000_LOOKS, round(_SCALE_FOR_1000_LOOKS * math.sqrt(most_looks / 1e4))))
     noise = ExponentialPower(shape, scale)
@@ -129,10 +136,20 @@ def choose_purse(
     prices = make_price_list(
         noise, order, budget, most_looks, hit_units=hit_units, usual_hits=usual_hits, spacing=spacing
     )
+    if known_error is not None:
+        return PurseChoice(epsilon, delta, 0.0, prices, noise.smallest_margin(known_error))
     delta_open = delta * share_open
     return PurseChoice(
         epsilon, delta * (1 - share_open), delta_open, prices, smallest_open_threshold(prices, delta_open)
     )
+
+
+def check_usual_looks(usual_looks: object, most_looks: int) -> tuple[int, int]:
+    """The pair, the smaller one first. Raises ValueError."""
+    if not isinstance(usual_looks, tuple) or len(usual_looks) != 2:
+        raise ValueError(f"usual_looks must be a pair such as (1, 100), got {shown(usual_looks)}.")
+    first, last = sorted(check_whole("each of usual_looks", looks, 1, most_looks) for looks in usual_looks)
+    return first, last
 
 
 def _best_split(
@@ -144,16 +161,20 @@ def _best_split(
     most_looks: int,
     hits: int,
     shares_hits: Sequence[float],
+    known_error: float | None,
 ) -> tuple[float, float, float, float, float]:
     """The mean logarithm of the users needed, with shape, order, and shares of delta_open and hits; the least."""
     best = (math.inf, shape, order, 0.0, 0.0)
     whole = order_budget(order, epsilon, delta)  # of which hits have their shares: one curve for all splits of delta
-    for share_open, share_hits in itertools.product(SHARES_OPEN, shares_hits):
+    shares_open = SHARES_OPEN if known_error is None else (0.0,)
+    for share_open, share_hits in itertools.product(shares_open, shares_hits):
         budget = order_budget(order, epsilon, delta * (1 - share_open))
         if budget <= 0:
             continue
         curve = _curve(shape, order, hit_price := share_hits * whole / max(1, hits))
-        users = _users_needed(shape, curve, budget, hit_price, hits, delta * share_open, activities, most_looks)
+        users = _users_needed(
+            shape, curve, budget, hit_price, hits, delta * share_open, activities, most_looks, known_error
+        )
         best = min(best, (users, shape, order, share_open, share_hits))
     return best
 
@@ -167,6 +188,7 @@ def _users_needed(
     delta_open: float,
     activities: Floats,
     most_looks: int,
+    known_error: float | None,
 ) -> float:
     """Mean logarithm of (T + quantile) / weight. curve: prices of `_WEIGHTS`, rising."""
     paid_hits = np.minimum(hits, np.append(activities, most_looks))
@@ -180,10 +202,13 @@ def _users_needed(
     smallest = math.exp(weights[-1])
     if not smallest or weights[0] == -math.inf:
         return math.inf
-    payable = np.flatnonzero((curve <= budget) & (smallest <= _WEIGHTS))
-    charged = np.maximum(curve[payable], amounts[-1])
-    threshold = float(np.max(_WEIGHTS[payable] + _quantile(shape, delta_open * charged / budget), initial=0.0))
-    threshold = max(threshold, smallest + float(_quantile(shape, np.array([delta_open / most_looks]))[0]))
+    if known_error is not None:
+        threshold = float(_quantile(shape, np.array([known_error]))[0])
+    else:
+        payable = np.flatnonzero((curve <= budget) & (smallest <= _WEIGHTS))
+        charged = np.maximum(curve[payable], amounts[-1])
+        threshold = float(np.max(_WEIGHTS[payable] + _quantile(shape, delta_open * charged / budget), initial=0.0))
+        threshold = max(threshold, smallest + float(_quantile(shape, np.array([delta_open / most_looks]))[0]))
     found = threshold + float(_quantile(shape, np.array([_FOUND]))[0])
     return math.log(found) - float(np.mean(weights[:-1]))
 

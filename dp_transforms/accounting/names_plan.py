@@ -1,0 +1,317 @@
+"""The plan of release mode ``names``: users pay for looks out of a purse, and names with levels are published.
+
+Guarantee: that of `ReleasePlan`. Construction checks the budget of the order, every price, the threshold of open items,
+and the split of delta again.
+
+``delta = delta_looks + delta_open + delta_sampling + delta_hash`` (docs/purse.md, sections 2 to 4 and 7): delta_looks
+pays for the looks, delta_open for items with one holder alone (0 in a known domain), delta_sampling for the distance of
+the sampled noise from its law, delta_hash for collisions of keyed hashes.
+
+A *look* is one pair (window, item) in which a user counts. The noise, the thresholds and the weights of users are in
+integers of one grid; they mean something only relative to each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import ClassVar
+
+from dp_transforms.accounting.calibration import DEFAULT_FALSE_REPORTS, delta_left, hash_delta, sampling_delta
+from dp_transforms.accounting.plan_checks import (
+    as_float,
+    check_budget,
+    check_declared_ids,
+    check_delta_split,
+    check_domain,
+    check_false_reports,
+    check_share,
+)
+from dp_transforms.accounting.purse.open_threshold import found_from
+from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList
+from dp_transforms.accounting.purse.purse_choice import (
+    DEFAULT_MOST_LOOKS,
+    DEFAULT_USUAL_LOOKS,
+    SMALLEST_KNOWN_ERROR,
+    PurseChoice,
+    check_usual_looks,
+    choose_purse,
+)
+from dp_transforms.accounting.release_plan import Budget, ReleasePlan
+from dp_transforms.checks import check_range, check_whole, is_whole, shown
+from dp_transforms.exponential_power import MAX_SCALE, ExponentialPower
+from dp_transforms.window_schedule import WindowSchedule
+
+DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
+DEFAULT_KNOWN_ERROR = 1e-6
+DEFAULT_SIZE_ERROR = 0.01
+LEVEL_SPACING = 5.5  # standard deviations: a level then costs next to nothing more than a name
+MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
+DELTA_SHARES = ("delta_looks", "delta_open", "delta_sampling", "delta_hash")
+_MOST_WEIGHTS = 1_000
+# An item that nobody holds any more may be named again, and is then followed for longer: at most so often on average.
+_MOST_NAMED_AGAIN = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class NamesPlan(ReleasePlan):
+    """One calibrated run in which users pay for looks. Build it with `ReleasePlan.calibrate`, which names the choices.
+
+    epsilon, delta: the guarantee for one user over the whole schedule.
+    schedule: the declared windows; its horizon is the number of windows that may be published.
+    release: ``names``.
+    usual_looks: the noise was chosen for users with between so many looks in the run; the guarantee is for all.
+    most_looks: a purse pays for at most so many looks; a user's further ones do not count.
+    shape, scale: the noise of one sum, an `ExponentialPower`.
+    order, budget: the Renyi order, and the divergence of this order that a full purse stands for.
+    weights, units: what a user may add to an item, rising, and what a look with each costs of a purse of `purse` units.
+    spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing.
+    threshold: noisy sums of at least this name an item that is not known.
+    known_threshold: the same for a known item: one that was named in one of the last `forget_after` windows, and in a
+        known domain every one. Equal to threshold where items are not followed.
+    forget_after: in windows; 0 where known items are not followed, the horizon in a known domain.
+    size_error: the probability with which the size that is stated for a look is larger than the number of users.
+    domain_size, domain_fingerprint: of a known domain, the public list of all items; 0 and "" in an open domain.
+    max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured.
+    delta_looks, delta_open, delta_sampling, delta_hash: how delta was split.
+    """
+
+    epsilon: float
+    delta: float
+    schedule: WindowSchedule
+    release: str
+    usual_looks: tuple[int, int]
+    most_looks: int
+    shape: float
+    scale: int
+    order: float
+    budget: float
+    weights: tuple[int, ...]
+    units: tuple[int, ...]
+    spacing: int
+    threshold: int
+    known_threshold: int
+    forget_after: int
+    size_error: float
+    domain_size: int
+    domain_fingerprint: str
+    max_users: int
+    max_items: int
+    delta_looks: float
+    delta_open: float
+    delta_sampling: float
+    delta_hash: float
+
+    CHOICES: ClassVar[frozenset[str]] = frozenset(
+        ["usual_looks", "most_looks", "known_items", "forget_after", "known_error", "size_error"]
+    )
+    FLOATS: ClassVar[tuple[str, ...]] = (
+        "epsilon",
+        "delta",
+        "shape",
+        "order",
+        "budget",
+        "size_error",
+        *DELTA_SHARES,
+    )
+
+    def __post_init__(self) -> None:
+        for name in self.FLOATS:
+            object.__setattr__(self, name, as_float(name, getattr(self, name)))
+        for name in ("usual_looks", "weights", "units"):
+            object.__setattr__(self, name, _as_tuple(name, getattr(self, name)))
+        check_budget(self.epsilon, self.delta, self.schedule)
+        if self.release != "names":
+            raise ValueError(f"release must be 'names' in a NamesPlan, got {shown(self.release)}.")
+        _check_most_looks(self.most_looks)
+        if self.usual_looks != check_usual_looks(self.usual_looks, self.most_looks):
+            raise ValueError(f"usual_looks must rise, got {shown(self.usual_looks)}.")
+        check_whole("scale", self.scale, 1, MAX_SCALE)
+        check_whole("spacing", self.spacing, 1)
+        check_range("size_error", self.size_error, SMALLEST_KNOWN_ERROR, 0.5)
+        check_declared_ids(self.max_users, self.max_items)
+        check_domain(self.domain_size, self.domain_fingerprint, self.max_items)
+        self._check_thresholds()
+        shares = {name: getattr(self, name) for name in DELTA_SHARES}
+        check_delta_split(self.delta, shares, is_known_domain=bool(self.domain_size))
+        check_share("delta_hash", self.delta_hash, _hash_share(self.max_users, self.max_items))
+        needed = _sampling_share(self.epsilon, self.noise, self.most_looks, self.schedule.horizon, self.domain_size)
+        check_share("delta_sampling", self.delta_sampling, needed)
+        if self.prices.most_looks != self.most_looks:
+            raise ValueError(f"most_looks must be {self.prices.most_looks} at these units, got {self.most_looks}.")
+        # The price list was checked when it was built; this checks the rest: budget and threshold.
+        PurseChoice(self.epsilon, self.delta_looks, self.delta_open, self.prices, self.threshold)
+
+    def _check_thresholds(self) -> None:
+        horizon = self.schedule.horizon
+        check_whole("threshold", self.threshold, 1)
+        check_whole("known_threshold", self.known_threshold, 1)
+        check_whole("forget_after", self.forget_after, 0, horizon)
+        if self.known_threshold > self.threshold:
+            raise ValueError(f"known_threshold must be at most the threshold {self.threshold}.")
+        if self.domain_size and (self.forget_after != horizon or self.known_threshold != self.threshold):
+            raise ValueError(
+                "in a known domain forget_after must be the horizon and known_threshold the threshold: every item is "
+                "known."
+            )
+        if not self.forget_after and self.known_threshold != self.threshold:
+            raise ValueError("known_threshold must be the threshold where forget_after is 0.")
+        check_false_reports(self.domain_size * self.known_error, self.known_threshold, horizon)
+        if not self.domain_size and self.forget_after * self.known_error > _MOST_NAMED_AGAIN:
+            raise ValueError(
+                f"known_threshold = {self.known_threshold} is too low for forget_after = {self.forget_after}: noise "
+                f"would name an item that nobody holds again and again. Lower known_error or forget_after."
+            )
+
+    @classmethod
+    def of_budget(
+        cls,
+        release: str,
+        budget: Budget,
+        *,
+        usual_looks: tuple[int, int] = DEFAULT_USUAL_LOOKS,
+        most_looks: int | None = None,
+        known_items: bool = True,
+        forget_after: int | None = None,
+        known_error: float | None = None,
+        size_error: float = DEFAULT_SIZE_ERROR,
+    ) -> NamesPlan:
+        """The plan that finds most for users with `usual_looks`. Names as in `ReleasePlan.calibrate`."""
+        horizon, is_known_domain = budget.schedule.horizon, budget.domain is not None
+        forget_after = _forget_after(forget_after, horizon, is_known_domain=is_known_domain, known_items=known_items)
+        if known_error is None:
+            tests = budget.domain_size * horizon
+            known_error = min(0.5, DEFAULT_FALSE_REPORTS / tests) if is_known_domain else DEFAULT_KNOWN_ERROR
+        elif not forget_after:
+            raise ValueError("known_error cannot be used with known_items=False. Leave one out.")
+        check_range("known_error", known_error, SMALLEST_KNOWN_ERROR, 0.5)
+        if most_looks is None:
+            most_looks = max(DEFAULT_MOST_LOOKS, _largest(usual_looks))
+        _check_most_looks(most_looks)
+        usual_looks = check_usual_looks(usual_looks, most_looks)
+        hash_share = _hash_share(budget.max_users, budget.max_items)
+        # With the widest noise; still far below 1e-20.
+        widest = ExponentialPower(1.0, MAX_SCALE)
+        sampling_share = _sampling_share(budget.epsilon, widest, most_looks, horizon, budget.domain_size)
+        choice = choose_purse(
+            budget.epsilon,
+            delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
+            usual_looks=usual_looks,
+            most_looks=most_looks,
+            level_spacing=LEVEL_SPACING,
+            known_error=known_error if is_known_domain else None,
+        )
+        noise = choice.prices.noise
+        known_threshold = min(choice.threshold, noise.smallest_margin(known_error))
+        return cls(
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            schedule=budget.schedule,
+            release=release,
+            usual_looks=usual_looks,
+            most_looks=most_looks,
+            shape=noise.shape,
+            scale=noise.scale,
+            order=choice.prices.order,
+            budget=choice.prices.budget,
+            weights=choice.prices.weights,
+            units=choice.prices.units,
+            spacing=choice.prices.spacing,
+            threshold=choice.threshold,
+            known_threshold=known_threshold if forget_after else choice.threshold,
+            forget_after=forget_after,
+            size_error=size_error,
+            domain_size=budget.domain_size,
+            domain_fingerprint=budget.domain_fingerprint,
+            max_users=budget.max_users,
+            max_items=budget.max_items,
+            delta_looks=choice.delta_looks,
+            delta_open=choice.delta_open,
+            delta_sampling=sampling_share,
+            delta_hash=hash_share,
+        )
+
+    @functools.cached_property
+    def noise(self) -> ExponentialPower:
+        """The law of the noise of one sum."""
+        return ExponentialPower(self.shape, self.scale)
+
+    @functools.cached_property
+    def prices(self) -> PriceList:
+        """Weights and units, with every price computed again when this is first read."""
+        return PriceList(self.noise, self.order, self.budget, self.weights, self.units, spacing=self.spacing)
+
+    @property
+    def purse(self) -> int:
+        """Units of a full purse."""
+        return PURSE_UNITS
+
+    @property
+    def known_error(self) -> float:
+        """The probability with which noise alone names a known item in a window, rounded up."""
+        return self.noise.upper_tail(self.known_threshold)
+
+    @property
+    def likely_noise(self) -> int:
+        """The noise of one sum is larger than this with a probability of at most `size_error`.
+
+        So a look whose noisy sum reaches a boundary has a sum of at least the boundary less this, and at least
+        ``ceil((boundary - likely_noise) / weights[-1])`` users, but for this probability.
+        """
+        return self.noise.smallest_margin(self.size_error) - 1
+
+    @property
+    def expected_false_reports(self) -> float:
+        """How many items that nobody holds the run names on average; rounded up. 0 in an open domain."""
+        return self.domain_size * self.schedule.horizon * self.known_error
+
+    def found_from(self, looks: int, probability: float = 0.95, *, known: bool = False) -> int:
+        """From how many users on an item is named in a window with this probability, if each has so many looks.
+
+        looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
+        pace and are a little different. known: the item was named lately. probability: at least 1/2.
+        """
+        threshold = self.known_threshold if known else self.threshold
+        return max(1, found_from(self.prices, threshold, looks, probability))
+
+
+def _as_tuple(name: str, value: object) -> tuple[int, ...]:
+    if not isinstance(value, (list, tuple)) or len(value) > _MOST_WEIGHTS:
+        raise ValueError(f"{name} must be at most {_MOST_WEIGHTS:,} whole numbers, got {shown(value)}.")
+    return tuple(value)
+
+
+def _check_most_looks(most_looks: int) -> None:
+    check_whole("most_looks", most_looks, 1, MOST_LOOKS_OF_PLAN)
+
+
+def _largest(usual_looks: object) -> int:
+    """Of a pair that is not checked yet; 1 where it is not a pair of numbers, as the check will say."""
+    if not isinstance(usual_looks, tuple):
+        return 1
+    return max([1, *(looks for looks in usual_looks if is_whole(looks))])
+
+
+def _forget_after(given: int | None, horizon: int, *, is_known_domain: bool, known_items: bool) -> int:
+    if not isinstance(known_items, bool):
+        raise ValueError(f"known_items must be True or False, got {shown(known_items)}.")
+    if is_known_domain:
+        if given is not None or not known_items:
+            name = "forget_after" if given is not None else "known_items=False"
+            raise ValueError(f"{name} cannot be used with a known domain, where every item is known. Leave it out.")
+        return horizon
+    if not known_items:
+        if given is not None:
+            raise ValueError("forget_after cannot be used with known_items=False. Leave one out.")
+        return 0
+    return min(DEFAULT_FORGET_AFTER, horizon) if given is None else check_whole("forget_after", given, 1, horizon)
+
+
+def _hash_share(max_users: int, max_items: int) -> float:
+    """All items of the run have different hashes, and no other user has that of x' (docs/purse.md, section 7)."""
+    return hash_delta(max_items, max_users, max_items)
+
+
+def _sampling_share(epsilon: float, noise: ExponentialPower, most_looks: int, horizon: int, domain_size: int) -> float:
+    """One draw a look, in one or in two stages (docs/purse.md, section 3), and those of the items that nobody holds."""
+    return sampling_delta(epsilon, most_looks * noise.sampling_total_variation, horizon, domain_size)

@@ -1,0 +1,247 @@
+"""All transcripts of tiny replays in release mode `names`, with x' and without: the exact delta(epsilon) of the pair,
+in both directions, is below what the price list and the threshold claim. Nothing here is random."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
+from dp_transforms.accounting.purse.order_budget import delta_of_budget, order_budget
+from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, make_price_list
+from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.naming import item_namer, replay_weights
+from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.window_schedule import WindowSchedule
+from tests.helpers.adversary import deltas_of_pair
+from tests.helpers.exact_naming import Held, law_of_replay, sums_of_replay
+
+TARGET = "x'"
+ORDER, EPSILON, DELTA_LOOKS, DELTA_OPEN = 8.0, 2.0, 0.01, 0.01
+EPSILONS = [0.1 * index for index in range(41)]
+MOST_LOOKS = 3
+
+
+@functools.cache
+def prices() -> PriceList:
+    noise = ExponentialPower(2.5, 20)
+    budget = order_budget(ORDER, EPSILON, DELTA_LOOKS)
+    return make_price_list(noise, ORDER, budget, MOST_LOOKS, spacing=math.ceil(5 * noise.standard_deviation))
+
+
+def settings_of(
+    windows: int, *, known_threshold: int | None = None, forget_after: int = 2, domain_size: int = 0
+) -> NamingSettings:
+    """The smallest thresholds that the claim allows; any known threshold is allowed, and this one is low."""
+    threshold = smallest_open_threshold(prices(), DELTA_OPEN)
+    return NamingSettings(
+        stream="s",
+        run_id="r",
+        plan_fingerprint="p",
+        schedule=WindowSchedule.fixed(0, windows, 1),
+        threshold=threshold,
+        epsilon_total=EPSILON,
+        delta=DELTA_LOOKS + DELTA_OPEN,
+        domain_size=domain_size,
+        weights=prices().weights,
+        units=prices().units,
+        purse=PURSE_UNITS,
+        noise=prices().noise,
+        known_threshold=known_threshold or threshold // 3,
+        forget_after=forget_after,
+        spacing=prices().spacing,
+        likely_noise=30,
+    )
+
+
+def every_window(windows: int, item: str = "a", first: int = 0) -> list[tuple[int, str]]:
+    return [(window, item) for window in range(first, windows)]
+
+
+def others(counts: dict[tuple[int, str], int]) -> dict[str, list[tuple[int, str]]]:
+    """So many users with one pair each, the largest weight, in each cell."""
+    return {
+        f"{window} {item} {number}": [(window, item)]
+        for (window, item), count in counts.items()
+        for number in range(count)
+    }
+
+
+def scenarios() -> dict[str, tuple[int, Held]]:
+    """How many windows, and what is held; x' is one of the users."""
+    weight, threshold = prices().weights[-1], smallest_open_threshold(prices(), DELTA_OPEN)
+    near = threshold // weight
+    first, second, third = (0, "a"), (1, "a"), (2, "a")
+    return {
+        "alone in each window": (3, {TARGET: every_window(3)}),
+        "others near the threshold": (3, {TARGET: every_window(3), **others(dict.fromkeys(every_window(3), near))}),
+        "the item is known, and then x' is alone": (4, {TARGET: every_window(4, first=1), **others({first: 2 * near})}),
+        "known, forgotten, and x' alone": (4, {TARGET: [(3, "a")], **others({first: 2 * near})}),
+        "x' once, with all of its purse": (2, {TARGET: [second], **others({first: near, second: near})}),
+        "known, and x' comes and goes": (4, {TARGET: [second, (3, "a")], **others({first: near + 3})}),
+        "two items in a window": (
+            2,
+            {TARGET: [first, (0, "b"), second], **others({(0, "b"): near, second: near})},
+        ),
+        "more pairs than the purse pays": (4, {TARGET: every_window(4), **others({second: near, third: near})}),
+        "others who have several weights": (
+            3,
+            {
+                TARGET: every_window(3),
+                "u": every_window(3),
+                "v": every_window(2),
+                **others({first: near - 1, second: near}),
+            },
+        ),
+    }
+
+
+def claim(epsilon: float, *, open_domain: bool = True) -> float:
+    looks = delta_of_budget(ORDER, prices().budget, epsilon)
+    sampling = (1 + math.exp(epsilon)) * prices().most_looks * prices().noise.sampling_total_variation
+    return looks + (DELTA_OPEN if open_domain else 0.0) + sampling
+
+
+def without_target(held: Held) -> Held:
+    return {user: pairs for user, pairs in held.items() if user != TARGET}
+
+
+def excess_of(held: Held, settings: NamingSettings, domain: tuple[str, ...] = ()) -> tuple[float, float]:
+    """Largest delta - claim and largest delta / claim over both directions and all epsilons."""
+    laws = [law_of_replay(part, settings, domain=domain) for part in (held, without_target(held))]
+    deltas = deltas_of_pair(laws[0], laws[1], EPSILONS)
+    claims = [claim(epsilon, open_domain=not domain) for epsilon in EPSILONS]
+    pairs = [(max(both), most) for both, most in zip(deltas, claims, strict=True)]
+    return max(delta - most for delta, most in pairs), max(delta / most for delta, most in pairs)
+
+
+@functools.cache
+def excess_of_scenario(name: str, share: int) -> tuple[float, float]:
+    """share: the known threshold is the other one divided by it."""
+    windows, held = scenarios()[name]
+    settings = settings_of(windows)
+    return excess_of(held, dataclasses.replace(settings, known_threshold=settings.threshold // share))
+
+
+@pytest.mark.parametrize("share", [3, 1])
+@pytest.mark.parametrize("name", scenarios())
+def test_every_transcript_is_within_the_claim(name: str, share: int) -> None:
+    assert excess_of_scenario(name, share)[0] <= 1e-12
+
+
+def test_the_claim_is_nearly_attained() -> None:
+    """Else the inequality above would say little."""
+    ratios = {name: excess_of_scenario(name, 3)[1] for name in scenarios()}
+    assert max(ratios.values()) > 0.3, ratios
+    assert all(ratio > 0 for ratio in ratios.values())
+
+
+@pytest.mark.parametrize("name", scenarios())
+def test_x_changes_no_sum_by_more_than_it_pays_for(name: str) -> None:
+    """So weights of the others are the same with x' and without."""
+    windows, held = scenarios()[name]
+    settings = settings_of(windows)
+    with_target, without = (sums_of_replay(part, settings) for part in (held, without_target(held)))
+    added = np.array([total - without.get(cell, 0) for cell, total in with_target.items()])
+    assert set(without) <= set(with_target)
+    assert settings.units_of(added).sum() <= settings.purse
+    assert 0 < np.count_nonzero(added) == min(len([*held[TARGET]]), MOST_LOOKS)
+
+
+def test_an_item_of_one_user_is_named_with_the_probability_of_the_tail() -> None:
+    """And never without the user."""
+    settings = settings_of(1)
+    law = law_of_replay({TARGET: [(0, "a")]}, settings)
+    tails = settings.noise.upper_tail_integers()
+    expected = float(Fraction(tails[settings.threshold - settings.weights[-1] - 1], 1 << 128))
+    named = sum(probability for transcript, probability in law.items() if transcript)
+    assert named == pytest.approx(expected, rel=1e-12)
+    assert 0 < expected <= DELTA_OPEN
+    assert law_of_replay({}, settings) == {(): 1.0}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Known domain
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known_threshold", [1, 12])
+@pytest.mark.parametrize("pairs", [[(0, "a"), (1, "a")], [(1, "a")]])
+def test_every_transcript_of_a_known_domain(known_threshold: int, pairs: list[tuple[int, str]]) -> None:
+    """Nothing is set aside there for items of one user, and no threshold is too low."""
+    settings = settings_of(2, known_threshold=known_threshold, domain_size=1)
+    for held in ({TARGET: pairs}, {TARGET: pairs, **others({(0, "a"): 2, (1, "a"): 1})}):
+        excess, ratio = excess_of(held, settings, ("a",))
+        assert excess <= 1e-12
+        assert ratio > 0
+
+
+def test_an_item_that_nobody_holds_has_the_law_of_the_noise() -> None:
+    """In one window: not named, or named with a level that is drawn given that it is named."""
+    settings = settings_of(1, known_threshold=5, domain_size=1)
+    law = law_of_replay({}, settings, domain=("a",))
+    tails = settings.noise.upper_tail_integers()
+    named = {report[3][0].level: share for transcript, share in law.items() for report in transcript}
+    for level, share in named.items():
+        bounds = [5 + step * settings.spacing for step in (level - 1, level)]
+        low, high = (tails[bound - 1] if bound <= len(tails) else 0 for bound in bounds)
+        assert share == pytest.approx((low - high) / 2**128, rel=1e-9)
+    assert {1, 2} <= set(named)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Planted faults
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_enumeration_finds_known_items_that_are_looked_at_only_while_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = item_namer.follow
+
+    def follow(held, has_sum, end, forget_after, draw_nobody):  # type: ignore[no-untyped-def]
+        return original(held, has_sum, end, forget_after, lambda items, windows: np.zeros(len(items), dtype=np.bool_))
+
+    windows, held = scenarios()["the item is known, and then x' is alone"]
+    monkeypatch.setattr(item_namer, "follow", follow)
+    assert excess_of(held, settings_of(windows))[0] > 0.1
+
+
+def test_enumeration_finds_empty_items_of_a_domain_that_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.helpers.exact_naming.binomial_integers", lambda trials, tail: [])
+    monkeypatch.setattr("dp_transforms.monitoring.zero_items.binomial_integers", lambda trials, tail: [])
+    settings = settings_of(2, known_threshold=5, domain_size=1)
+    assert excess_of({TARGET: every_window(2)}, settings, ("a",))[0] > 0.1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(lambda weights, looks: weights[-1] * np.ones_like(looks) * 4, id="weights beyond the price list"),
+        pytest.param(lambda weights, looks: weights[-1] * np.ones_like(looks), id="a full purse for each look"),
+    ],
+)
+def test_enumeration_finds_looks_that_are_not_paid(
+    fault: Callable[[tuple[int, ...], np.ndarray], np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NamingSettings, "weights_for", lambda self, amounts: fault(self.weights, amounts))
+    weight = prices().weights[-1]
+    near = smallest_open_threshold(prices(), DELTA_OPEN) // weight
+    held = {TARGET: every_window(3), **others(dict.fromkeys(every_window(3), near))}
+    worst = max(excess_of(part, settings_of(3))[0] for part in (held, {TARGET: every_window(3)}))
+    assert worst > 0.001
+
+
+def test_enumeration_finds_a_known_threshold_for_items_that_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(3)
+    low = dataclasses.replace(settings, threshold=settings.known_threshold)
+    assert excess_of({TARGET: every_window(3)}, low)[0] > 0.05
+
+
+def test_enumeration_finds_pairs_that_are_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_weights, "keep_by_hash", lambda pairs, most, keys: np.ones(len(pairs), dtype=np.bool_))
+    assert excess_of({TARGET: every_window(4)}, settings_of(4))[0] > 0
