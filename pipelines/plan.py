@@ -22,7 +22,7 @@ from dp_transforms.pipelines.plan_options import (
     option_error,
     plan_from_options,
     plan_options,
-    warn_of_delta,
+    warn_of_budget,
 )
 
 _HITS = (1, 3, 10, 30)
@@ -97,7 +97,7 @@ def _show_accountants(
         epsilons = {name: mode.accountant(name, noise, hits).epsilon(options["delta"]) for name in mode.accountants}
     except ValueError as error:
         raise option_error(error) from None
-    warn_of_delta(options["delta"])
+    warn_of_budget(None, options["delta"])
     record = {
         "release": release,
         "epsilon_per_query": epsilon_per_query,

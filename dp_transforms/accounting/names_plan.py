@@ -265,6 +265,10 @@ class NamesPlan(ReleasePlan):
         """How many items that nobody holds the run names on average; rounded up. 0 in an open domain."""
         return self.domain_size * self.schedule.horizon * self.known_error
 
+    def smallest_detectable(self, probability: float = 0.95) -> int:
+        """`found_from` for a new item whose holders have the fewest of the usual looks."""
+        return self.found_from(self.usual_looks[0], probability)
+
     def found_from(self, looks: int, probability: float = 0.95, *, known: bool = False) -> int:
         """From how many users on an item is named in a window with this probability, if each has so many looks.
 
