@@ -93,6 +93,7 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
             engine=engine,
             detach=options["detach"],
         )
+        _check_release(request)
         _check_new_or_resumed(request)
     except (ValueError, StreamError) as error:
         raise UserError(_in_flags(str(error))) from None
@@ -160,6 +161,14 @@ def _stop_file(options: dict[str, Any], engine: EngineChoice, run_id: str) -> st
         # A run that is resumed goes on to drain where that was asked for.
         raise UserError(f"the stop file {path} exists, so the run would end at once. Remove it, or name --stop-file.")
     return path
+
+
+def _check_release(request: StreamRequest) -> None:
+    if request.plan.release == "names" and isinstance(request.source, PubSubSubscription):
+        raise UserError(
+            "--release names cannot read --pubsub-subscription: the windows of a purse must be closed by counting. Give"
+            " --kafka or --folder, or a plan of --release labels."
+        )
 
 
 def _check_new_or_resumed(request: StreamRequest) -> None:

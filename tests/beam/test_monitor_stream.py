@@ -25,17 +25,9 @@ from tests.helpers.small_runs import (
     settings_of,
     small_plan,
 )
-from tests.helpers.stream_runs import CLOCK, Ran
+from tests.helpers.stream_runs import CLOCK, Ran, arrivals_of, spread
 
 DOMAIN = (*(f"item-{number}" for number in range(0, 12, 2)), *(f"nobody's-{number}" for number in range(30)))
-
-
-def arrivals_of(log, delay_seconds=0):
-    return [Arrival(event, event[2] + delay_seconds * MICROS) for event in log]
-
-
-def spread(arrivals, partitions):
-    return [arrivals[number::partitions] for number in range(partitions)]
 
 
 def test_the_transcript_is_that_of_the_log_however_the_stream_is_cut(tmp_path):

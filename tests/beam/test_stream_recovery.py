@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 
 from dp_transforms.beam import confirm_intents
+from dp_transforms.beam.spend_purses import SpendPursesDoFn
 from dp_transforms.monitoring.window_report import RunEnded
+from tests.helpers.do_fn_state import Bag
 from tests.helpers.dying_engine import SHARDS, Engine, NamesEngine
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.small_runs import settings_of, small_plan
@@ -17,10 +19,10 @@ HITS = settings_of(PLAN)
 NAMES = dataclasses.replace(naming_settings(forget_after=3, threshold=70, known_threshold=50), schedule=PLAN.schedule)
 
 
-def is_contradicted(seeds, monkeypatch, confirm=True):
-    for seed in seeds:
+def is_contradicted(engines):
+    for engine in engines:
         try:
-            Engine(HITS, seed, monkeypatch, confirm).run()
+            engine.run()
         except AssertionError as error:
             if "a window has two" in str(error):
                 return True
@@ -54,9 +56,25 @@ def test_no_window_is_answered_twice_and_no_look_paid_twice(seed, monkeypatch):
 
 
 def test_this_engine_finds_out_whoever_does_not_wait(monkeypatch):
-    assert is_contradicted((4, 20, 23), monkeypatch, confirm=False)
+    assert is_contradicted(Engine(HITS, seed, monkeypatch, confirm=False) for seed in (4, 20, 23))
 
 
 def test_this_engine_finds_out_whoever_asks_once(monkeypatch):
     monkeypatch.setattr(confirm_intents, "_CONFIRMATIONS", 1)
-    assert is_contradicted((126, 157, 183), monkeypatch)
+    assert is_contradicted(Engine(HITS, seed, monkeypatch) for seed in (126, 157, 183))
+
+
+class FromMemory(SpendPursesDoFn):
+    """Holds the purses in its process and not in the state."""
+
+    def setup(self):
+        super().setup()
+        self.held = {}
+
+    def process(self, element, purses, **state):
+        return super().process(element, purses=self.held.setdefault(element[0], Bag()), **state)
+
+
+def test_this_engine_finds_out_whoever_does_not_store_purses(monkeypatch):
+    monkeypatch.setattr("tests.helpers.dying_engine.SpendPursesDoFn", FromMemory)
+    assert is_contradicted(NamesEngine(NAMES, seed, monkeypatch) for seed in range(3))

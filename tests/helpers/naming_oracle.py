@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
 from dp_transforms.naming.naming_settings import NamingSettings
 from tests.helpers.oracle import Event, hash_all, integer_of, items_by_window_and_user, zero_items
 
@@ -132,4 +133,27 @@ def oracle_names(
                 users += 1
             found.append(Named(window, item, level, users, item in known, not of_cell))
             last_named[item] = window
+    return found
+
+
+def reports_of(named: Iterable[Named], settings: NamingSettings) -> list[WindowReport]:
+    """What is published of these: one report for each window with any, the largest items first."""
+    schedule, by_window = settings.schedule, {}
+    for entry in named:
+        by_window.setdefault(entry.window, []).append(entry)
+    found = []
+    for window, entries in sorted(by_window.items()):
+        entries.sort(key=lambda entry: (-entry.at_least_users, entry.item))
+        end = schedule.start_seconds + (window + 1) * schedule.slide_seconds
+        found.append(
+            WindowReport(
+                stream=settings.stream,
+                window_start=(end - schedule.window_seconds) * 1_000_000,
+                window_end=end * 1_000_000,
+                heavy_hitters=[HeavyHitter(entry.item, None, None, *entry.published[2:]) for entry in entries],
+                epsilon_total=settings.epsilon_total,
+                delta=settings.delta,
+                epsilon_spent=settings.epsilon_total,
+            )
+        )
     return found

@@ -6,12 +6,22 @@ from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.event_streams.partition_progress import StreamClock
 from tests.helpers.beam_pipelines import Collected, local_pipeline
+from tests.helpers.memory_stream import Arrival
 from tests.helpers.small_runs import (
+    MICROS,
     RUN_ID,
     key_file,
 )
 
 CLOCK = StreamClock(allowed_lateness_seconds=20, out_of_order_seconds=0, idle_timeout_seconds=0.2)
+
+
+def arrivals_of(log, delay_seconds=0):
+    return [Arrival(event, event[2] + delay_seconds * MICROS) for event in log]
+
+
+def spread(arrivals, partitions):
+    return [arrivals[number::partitions] for number in range(partitions)]
 
 
 class Ran:

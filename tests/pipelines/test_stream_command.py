@@ -27,10 +27,16 @@ from dp_transforms import (
     find_log_chunks,
 )
 from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.pipelines.cli import main
 from dp_transforms.pipelines.stream_job import job_name
 from dp_transforms.pipelines.stream_pubsub import user_and_item
 from dp_transforms.report_files import read_report_file
+from dp_transforms.run_settings import settings_of_plan
+from tests.helpers.beam_pipelines import plain
+from tests.helpers.names_plans import names_plan_of
+from tests.helpers.naming_oracle import oracle_names, reports_of
+from tests.helpers.pace_oracle import stream_weights
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 START = 1_577_836_800  # 2020-01-01T00:00:00Z
@@ -259,6 +265,31 @@ def test_a_folder_gives_the_reports_of_a_replay(
         code, _, err = run(["--folder", "logs", "--time-unit", "s", *PLAN, *KEY, *OUT, *more], capsys)
         assert code == 1
         assert told in err
+
+
+def test_a_plan_of_names_gives_the_names_of_the_oracle(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Most users are seen in each hour with events; so purses and known items pass from window to window."""
+    plan = names_plan_of(WindowSchedule.fixed(START, START + 3600 * HOURS, 3600))
+    (folder / "names.json").write_text(plan.to_json())
+    words = [*FOLDER, "--plan", "names.json", *KEY, *OUT, *HISTORY, "--engine", "in-process", "--run-id", "run-1"]
+    code, out, err = run(words, capsys)
+    assert code == 0, err
+    rows = [json.loads(line) for path in sorted((folder / "logs").iterdir()) for line in path.open()]
+    log = [(row["user"], row["item"], row["timestamp"] * 1_000_000) for row in rows]
+    settings = settings_of_plan(plan, stream="events", run_id="run-1")
+    keys = settings.stream_keys((folder / "noise.key").read_bytes())
+    named = oracle_names(stream_weights(log, settings, keys), settings, keys)
+    header, reports, ended = ReportFolder("reports").read()
+    assert list(map(plain, reports)) == list(map(plain, reports_of(named, settings)))
+    assert {f"heavy-{hour}" for hour in (0, 1, 3, 5)} <= {entry.item for entry in named}
+    assert header is not None
+    assert header.plan["release"] == "names"
+    assert ended == RunEnded("events", HOURS, len(reports))
+    assert [json.loads(line)["heavy_hitters"][0]["level"] for line in out.splitlines()] == [
+        report.heavy_hitters[0].level for report in reports
+    ]
 
 
 ENDLESS = ["--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", *PLAN[6:]]

@@ -1,0 +1,92 @@
+"""Small plans of release mode `names`, made without the search: a few users suffice for an item to be named."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from dp_transforms.accounting.calibration import hash_delta, sampling_delta
+from dp_transforms.accounting.names_plan import LEVEL_SPACING, NamesPlan
+from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
+from dp_transforms.accounting.purse.order_budget import order_budget
+from dp_transforms.accounting.purse.price_list import make_price_list
+from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.item_domain import ItemDomain
+from dp_transforms.window_schedule import WindowSchedule
+from tests.helpers.small_runs import MINUTE, START
+
+_EPSILON, _DELTA, _IDS = 10.0, 0.1, 1000
+_ORDER, _NOISE = 1.6, ExponentialPower(2.5, 200)
+
+
+@functools.lru_cache(maxsize=64)
+def small_names_plan(
+    windows: int = 12,
+    *,
+    sliding: int = 1,
+    window_seconds: int = MINUTE,
+    most_looks: int = 20,
+    forget_after: int = 3,
+    known_error: float = 0.05,
+    domain: tuple[str, ...] = (),
+) -> NamesPlan:
+    """Schedule and domain as in `small_plan`."""
+    slide = window_seconds // sliding
+    schedule = WindowSchedule(START, START + windows * slide, window_seconds, slide)
+    return names_plan_of(
+        schedule, most_looks=most_looks, forget_after=forget_after, known_error=known_error, domain=domain
+    )
+
+
+def names_plan_of(
+    schedule: WindowSchedule,
+    *,
+    most_looks: int = 20,
+    forget_after: int = 3,
+    known_error: float = 0.05,
+    domain: tuple[str, ...] = (),
+) -> NamesPlan:
+    """epsilon 10 and delta 0.1 protect nobody, but little noise is needed."""
+    known = ItemDomain.of_ids(domain) if domain else None
+    delta_open = 0.0 if known else _DELTA / 2
+    delta_hash = hash_delta(_IDS, _IDS, _IDS)
+    sampling = sampling_delta(
+        _EPSILON, most_looks * _NOISE.sampling_total_variation, schedule.horizon, known.size if known else 0
+    )
+    delta_looks = (_DELTA - delta_open - delta_hash - sampling) * (1 - 1e-9)
+    prices = make_price_list(
+        _NOISE,
+        _ORDER,
+        order_budget(_ORDER, _EPSILON, delta_looks),
+        most_looks,
+        spacing=math.ceil(LEVEL_SPACING * _NOISE.standard_deviation),
+    )
+    known_threshold = _NOISE.smallest_margin(known_error)
+    threshold = known_threshold if known else max(known_threshold, smallest_open_threshold(prices, delta_open))
+    return NamesPlan(
+        epsilon=_EPSILON,
+        delta=_DELTA,
+        schedule=schedule,
+        release="names",
+        usual_looks=(1, most_looks),
+        most_looks=prices.most_looks,
+        shape=_NOISE.shape,
+        scale=_NOISE.scale,
+        order=prices.order,
+        budget=prices.budget,
+        weights=prices.weights,
+        units=prices.units,
+        spacing=prices.spacing,
+        threshold=threshold,
+        known_threshold=known_threshold if forget_after or known else threshold,
+        forget_after=schedule.horizon if known else forget_after,
+        size_error=0.01,
+        domain_size=known.size if known else 0,
+        domain_fingerprint=known.fingerprint if known else "",
+        max_users=_IDS,
+        max_items=_IDS,
+        delta_looks=delta_looks,
+        delta_open=delta_open,
+        delta_sampling=sampling,
+        delta_hash=delta_hash,
+    )
