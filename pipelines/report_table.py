@@ -21,6 +21,8 @@ _MAX_LABEL = 80
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
+# Without blanks and the signs that the table sets beside labels.
+_PLAIN_LABEL = re.compile(r'(?!.*>=)[^\s"\\~●○≥]+')
 _UNITS = (("w", 604_800), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 # They differ in shape, so nobody needs the colour.
 _SYMBOLS = {ABOVE: ("●", "*"), BETWEEN: ("○", "="), None: ("", "")}
@@ -60,9 +62,7 @@ def windows_table(
     return table
 
 
-def legend(
-    reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = None, ascii_only: bool = False
-) -> str:
+def legend(reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = None, ascii_only: bool = False) -> str:
     """The meaning of the signs that occur in the table.
 
     plan: of the header of the report, which may be hostile. It has the error probability of sizes, `size_error`.
@@ -105,7 +105,8 @@ def label_text(label: str, ascii_only: bool = False) -> str:
     """A label as one word: quoted if it contains blanks, cut if it is very long, escaped."""
     if len(label) > _MAX_LABEL:
         label = label[:_MAX_LABEL] + ("..." if ascii_only else "…")
-    if not re.fullmatch(r'(?!.*>=)[^\s"\\~●○≥]+', label) or unicodedata.category(label[0]).startswith("M"):
+    like_a_zone = ascii_only and label.startswith(("*", "="))
+    if like_a_zone or not _PLAIN_LABEL.fullmatch(label) or unicodedata.category(label[0]).startswith("M"):
         label = '"' + label.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return escape_text(label, ascii_only)
 
