@@ -374,6 +374,15 @@ def test_what_dataflow_misses_is_named(
         assert part in err.splitlines()[-1]
 
 
+def test_names_on_pubsub_are_refused_with_a_remedy(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = names_plan_of(WindowSchedule.fixed(START, START + 3600 * HOURS, 3600))
+    (folder / "names.json").write_text(plan.to_json())
+    code, out, err = run([*DATAFLOW, *PUBSUB, "--plan", "names.json", *CLOUD, "--dry_run=true"], capsys)
+    assert (code, out) == (1, "")
+    assert "--release names cannot read --pubsub-subscription" in err
+    assert "--kafka or --folder" in err
+
+
 def test_a_dry_run_on_dataflow_builds_the_job_and_sends_nothing(
     folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
