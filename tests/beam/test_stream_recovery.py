@@ -16,7 +16,9 @@ from tests.helpers.small_runs import settings_of, small_plan
 
 PLAN = small_plan(6, sliding=2, max_items_per_user=1, hits_per_user=2, window_seconds=60)
 HITS = settings_of(PLAN)
-NAMES = dataclasses.replace(naming_settings(most_looks=40, forget_after=3, threshold=50, known_threshold=35), schedule=PLAN.schedule)
+NAMES = dataclasses.replace(
+    naming_settings(most_looks=40, forget_after=3, threshold=50, known_threshold=35), schedule=PLAN.schedule
+)
 
 
 def is_contradicted(engines):

@@ -14,7 +14,10 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dp_transforms.accounting.names_plan import NamesPlan
+from dp_transforms.window_schedule import WindowSchedule
 from tests.canaries.tokens import Canaries
+from tests.helpers.names_plans import names_plan_of
 
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
 SHARED = "all-of-them-hold-this"
@@ -25,6 +28,14 @@ BUDGET = (
     *("--start", "2026-01-01", "--end", "2026-01-01T02:00:00Z", "--window", "1h", "--epsilon", "8", "--delta", "1e-12"),
     *("--max-users", "10000", "--max-items", "10000"),
 )
+
+
+def names_plan() -> NamesPlan:
+    """The same budget for release mode `names`."""
+    schedule = WindowSchedule.fixed("2026-01-01", "2026-01-01T02:00:00Z", 3600)
+    return names_plan_of(
+        schedule, epsilon=8.0, delta=1e-12, order=7.0, known_error=1e-6, forget_after=2, most_ids=10_000
+    )
 
 
 def rows_of(canaries: Canaries) -> list[Row]:

@@ -118,6 +118,16 @@ def test_a_stream_of_a_folder_shows_no_canary(shell: Shell, canaries: Canaries) 
     assert SHARED in shown.out
 
 
+def test_a_stream_of_names_shows_no_canary(shell: Shell, canaries: Canaries) -> None:
+    """It keeps more than the other modes: what every user has left, and labels that were named."""
+    shell.home.put("names.json", logs.names_plan().to_json().encode())
+    shell.home.put("logs/log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
+    words = [word for word in stream("--output", "reports", "--plan", "names.json") if word not in BUDGET]
+    ran = shell.run_clean(*words)
+    assert ran.code == 0, ran.err
+    assert SHARED in ran.out
+
+
 @pytest.mark.parametrize("forms", [("csv", "jsonl"), ("parquet", "avro")])
 def test_a_stream_of_hostile_logs_shows_no_canary(shell: Shell, canaries: Canaries, forms: tuple[str, str]) -> None:
     """Whether they are rejected or end the run: nothing of them is told."""

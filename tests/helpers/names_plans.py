@@ -15,8 +15,7 @@ from dp_transforms.item_domain import ItemDomain
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.small_runs import MINUTE, START
 
-_EPSILON, _DELTA, _IDS = 10.0, 0.1, 1000
-_ORDER, _NOISE = 1.6, ExponentialPower(2.5, 200)
+_NOISE = ExponentialPower(2.5, 200)
 
 
 @functools.lru_cache(maxsize=64)
@@ -45,27 +44,31 @@ def names_plan_of(
     forget_after: int = 3,
     known_error: float = 0.05,
     domain: tuple[str, ...] = (),
+    epsilon: float = 10.0,
+    delta: float = 0.1,
+    order: float = 1.6,
+    most_ids: int = 1000,
 ) -> NamesPlan:
-    """epsilon 10 and delta 0.1 protect nobody, but little noise is needed."""
+    """epsilon 10 and delta 0.1 protect nobody, but little noise is needed. A smaller delta needs a higher order."""
     known = ItemDomain.of_ids(domain) if domain else None
-    delta_open = 0.0 if known else _DELTA / 2
-    delta_hash = hash_delta(_IDS, _IDS, _IDS)
+    delta_open = 0.0 if known else delta / 2
+    delta_hash = hash_delta(most_ids, most_ids, most_ids)
     sampling = sampling_delta(
-        _EPSILON, most_looks * _NOISE.sampling_total_variation, schedule.horizon, known.size if known else 0
+        epsilon, most_looks * _NOISE.sampling_total_variation, schedule.horizon, known.size if known else 0
     )
-    delta_looks = (_DELTA - delta_open - delta_hash - sampling) * (1 - 1e-9)
+    delta_looks = (delta - delta_open - delta_hash - sampling) * (1 - 1e-9)
     prices = make_price_list(
         _NOISE,
-        _ORDER,
-        order_budget(_ORDER, _EPSILON, delta_looks),
+        order,
+        order_budget(order, epsilon, delta_looks),
         most_looks,
         spacing=math.ceil(LEVEL_SPACING * _NOISE.standard_deviation),
     )
     known_threshold = _NOISE.smallest_margin(known_error)
     threshold = known_threshold if known else max(known_threshold, smallest_open_threshold(prices, delta_open))
     return NamesPlan(
-        epsilon=_EPSILON,
-        delta=_DELTA,
+        epsilon=epsilon,
+        delta=delta,
         schedule=schedule,
         release="names",
         usual_looks=(1, most_looks),
@@ -83,8 +86,8 @@ def names_plan_of(
         size_error=0.01,
         domain_size=known.size if known else 0,
         domain_fingerprint=known.fingerprint if known else "",
-        max_users=_IDS,
-        max_items=_IDS,
+        max_users=most_ids,
+        max_items=most_ids,
         delta_looks=delta_looks,
         delta_open=delta_open,
         delta_sampling=sampling,
