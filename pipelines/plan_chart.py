@@ -23,9 +23,7 @@ def most_looks_of(plan: object) -> int:
 def chart_svg(title: str, found: dict[str, FoundFrom]) -> str:
     """A whole SVG file. found: by plan, "" where there is only one; at most 8 lines in all."""
     series: Series = {
-        f"{plan}: {TITLES[method]}" if plan else TITLES[method]: [
-            (float(looks), float(users)) for looks, users in row.items()
-        ]
+        f"{plan}: {TITLES[method]}" if plan else TITLES[method]: _points(row)
         for plan, methods in found.items()
         for method, row in methods.items()
     }
@@ -37,3 +35,7 @@ def chart_svg(title: str, found: dict[str, FoundFrom]) -> str:
         log_x=True,
         log_y=True,
     )
+
+
+def _points(row: dict[int, int]) -> list[tuple[float, float]]:
+    return [(float(looks), float(users)) for looks, users in row.items()]

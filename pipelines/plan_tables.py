@@ -24,7 +24,8 @@ _COLUMNS = {
 }
 _OTHERS = (
     "Other methods at the same budget: PipelineDP's partition selection with the cap that is best for this activity;"
-    " a Gaussian histogram in which each user weighs 1 / sqrt(its pairs); a Gaussian histogram for each window, in which so many items of a user count as in labels."
+    " a Gaussian histogram in which each user weighs 1 / sqrt(its pairs); a Gaussian histogram for each window, where"
+    " as many items of a user count as in labels."
 )
 
 
