@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,14 +10,24 @@ from typing import Any, TypeVar
 import click
 
 from dp_transforms.accounting.charging_plan import DEFAULT_MAX_ITEMS_PER_USER
+from dp_transforms.accounting.names_plan import DEFAULT_FORGET_AFTER
+from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS, DEFAULT_USUAL_LOOKS
 from dp_transforms.accounting.release_modes import ACCOUNTANTS, RELEASE_MODES
-from dp_transforms.accounting.release_plan import DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, RELEASES, ReleasePlan
+from dp_transforms.accounting.release_plan import (
+    DEFAULT_MAX_ITEMS,
+    DEFAULT_MAX_USERS,
+    DEFAULT_RELEASE,
+    RELEASES,
+    ReleasePlan,
+    plan_class,
+)
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.local_files import read_regular
 from dp_transforms.pipelines.options import DURATION, UTC_TIME, UserError
 from dp_transforms.window_schedule import WindowSchedule
 
 _MOST_PLAN_BYTES = 1 << 20
+_LARGEST_USUAL_EPSILON = 10.0
 _LARGEST_USUAL_DELTA = 1e-6
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -46,7 +57,8 @@ _OPTIONS = {
         type=click.Choice(RELEASES),
         help="labels: names of heavy items, free of charge far above the threshold. "
         "counts: noisy counts, each one charged. kms21: names, each one charged, by the algorithm of the original "
-        "paper; its proof needs thousands of times more noise. Default: labels.",
+        "paper; its proof needs thousands of times more noise. names: names and sizes of heavy items, paid for by each "
+        "user's number of pairs (window, item); finds most where users are not active for ever. Default: labels.",
     ),
     "hits_per_user": click.option(
         "--hits-per-user",
@@ -64,6 +76,33 @@ _OPTIONS = {
         type=int,
         help="Noisy counts of at least this number are reported. Default: the smallest safe one; with --domain-file "
         "the smallest one at which items that nobody holds are rarely reported.",
+    ),
+    "usual_looks": click.option(
+        "--usual-looks",
+        type=int,
+        nargs=2,
+        metavar="LOW HIGH",
+        help="With names: most users have between so many pairs (window, item) in the whole run. Expect it, never "
+        f"count it in the log. Default: {DEFAULT_USUAL_LOOKS[0]} {DEFAULT_USUAL_LOOKS[1]}.",
+    ),
+    "most_looks": click.option(
+        "--most-looks",
+        type=int,
+        help="With names: a user's further pairs (window, item) in the run do not count. "
+        f"Default: {DEFAULT_MOST_LOOKS:,}.",
+    ),
+    "forget_after": click.option(
+        "--forget-after",
+        type=int,
+        metavar="WINDOWS",
+        help="With names: an item that was named is followed down to fewer users until it was not named for so many "
+        f"windows. Default: {DEFAULT_FORGET_AFTER}.",
+    ),
+    "no_known_items": click.option(
+        "--no-known-items",
+        is_flag=True,
+        default=None,
+        help="With names: do not follow items that were named; each window is judged alike.",
     ),
     "domain_file": click.option(
         "--domain-file",
@@ -124,22 +163,39 @@ def plan_from_options(**options: Any) -> ReleasePlan:
     """
     _require(options, _REQUIRED)
     schedule = schedule_from_options(options)
+    _check_release_options(options)
     given = {
         name: options[name]
         for name in PLAN_OPTIONS
         if options.get(name) is not None and name not in ("window", "slide", "start", "end", "domain_file")
     }
+    if given.pop("no_known_items", None):
+        given["known_items"] = False
     domain = read_domain_file(options.get("domain_file"))
     try:
         plan = ReleasePlan.calibrate(schedule=schedule, domain=domain, **given)
     except ValueError as error:
         raise option_error(error) from None
-    warn_of_delta(plan.delta)
+    warn_of_budget(plan.epsilon, plan.delta)
     return plan
 
 
-def read_plan(path: str) -> ReleasePlan:
-    """The plan in a file of ``shh plan --output``, checked again. Raises UserError, which names --plan."""
+def _check_release_options(options: dict[str, Any]) -> None:
+    """Raises click.UsageError for an option of another release mode than the one that is asked for."""
+    release = options.get("release") or DEFAULT_RELEASE
+    for name in PLAN_OPTIONS:
+        choice = "known_items" if name == "no_known_items" else name
+        releases = [each for each in RELEASES if choice in plan_class(each).CHOICES]
+        if options.get(name) is not None and releases and release not in releases:
+            raise click.UsageError(
+                f"{flag(name)} cannot be used with --release {release}. Leave it out, or use --release"
+                f" {' or '.join(releases)}.",
+                ctx=click.get_current_context(silent=True),
+            )
+
+
+def read_plan(path: str, option: str = "--plan") -> ReleasePlan:
+    """The plan in a file of ``shh plan --output``, checked again. Raises UserError, which names the option."""
     try:
         text = read_regular(path, _MOST_PLAN_BYTES)
         if len(text) > _MOST_PLAN_BYTES:
@@ -147,16 +203,26 @@ def read_plan(path: str) -> ReleasePlan:
         plan = ReleasePlan.from_json(text)
     except OSError as error:
         raise UserError(
-            f"--plan {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
+            f"{option} {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
         ) from None
     except ValueError as error:
-        raise UserError(f"--plan {path}: {error}") from None
-    warn_of_delta(plan.delta)
+        raise UserError(f"{option} {path}: {error}") from None
+    warn_of_budget(plan.epsilon, plan.delta)
     return plan
 
 
-def warn_of_delta(delta: float) -> None:
-    """Prints on stderr what a large delta allows. It is not forbidden: an example may have one."""
+def warn_of_budget(epsilon: float | None, delta: float) -> None:
+    """Prints on stderr what a large epsilon or delta allows. Neither is forbidden: an example may have one."""
+    if epsilon is not None and epsilon > _LARGEST_USUAL_EPSILON:
+        click.echo(
+            f"shh: warning: epsilon = {epsilon:g} is large. What is published may be {math.exp(epsilon):,.0f} times as"
+            " likely with a user's events as without them, which protects hardly anybody. Use 1 or 2.",
+            err=True,
+        )
+    _warn_of_delta(delta)
+
+
+def _warn_of_delta(delta: float) -> None:
     if delta > _LARGEST_USUAL_DELTA:
         share = f"1 in {round(1 / delta):,}" if delta < 0.4 else f"{delta:.0%} of the"
         click.echo(
@@ -198,6 +264,7 @@ def read_domain_file(path: str | None) -> ItemDomain | None:
 def option_error(error: ValueError) -> UserError:
     """The message with the flags of the command line in the place of parameter names."""
     message = re.sub(r"\b(window|slide|start|end)_seconds\b", r"--\1", str(error))
+    message = message.replace("known_items=False", "--no-known-items")
     names = "|".join(sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True))
     message = re.sub(rf"\b({names})\b", lambda match: flag(match[1]), message)
     # Names that are also plain words are flags if they are the first word, before "must" or "=".

@@ -265,6 +265,10 @@ class NamesPlan(ReleasePlan):
         """How many items that nobody holds the run names on average; rounded up. 0 in an open domain."""
         return self.domain_size * self.schedule.horizon * self.known_error
 
+    def smallest_detectable(self, probability: float = 0.95) -> int:
+        """`found_from` for a new item whose holders have the fewest of the usual looks."""
+        return self.found_from(self.usual_looks[0], probability)
+
     def found_from(self, looks: int, probability: float = 0.95, *, known: bool = False) -> int:
         """From how many users on an item is named in a window with this probability, if each has so many looks.
 
@@ -289,7 +293,7 @@ def _largest(usual_looks: object) -> int:
     """Of a pair that is not checked yet; 1 where it is not a pair of numbers, as the check will say."""
     if not isinstance(usual_looks, tuple):
         return 1
-    return max([1, *(looks for looks in usual_looks if is_whole(looks))])
+    return max([1, *(int(looks) for looks in usual_looks if is_whole(looks))])
 
 
 def _forget_after(given: int | None, horizon: int, *, is_known_domain: bool, known_items: bool) -> int:

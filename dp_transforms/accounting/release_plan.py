@@ -191,6 +191,10 @@ class ReleasePlan(abc.ABC):
     def expected_false_reports(self) -> float:
         """How many items that nobody holds the run publishes on average; rounded up. 0 in an open domain."""
 
+    @abc.abstractmethod
+    def smallest_detectable(self, probability: float = 0.95) -> int:
+        """The smallest number of users from which an item is reported in a window with at least this probability."""
+
     @property
     def domain(self) -> KnownDomain | None:
         """The domain as far as the plan knows it; None for an open one."""
