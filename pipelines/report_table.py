@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import decimal
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import rich.box
 from rich.console import Console
@@ -19,9 +21,12 @@ _MAX_LABEL = 80
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
+# Without blanks and the signs that the table sets beside labels.
+_PLAIN_LABEL = re.compile(r'(?!.*>=)[^\s"\\~●○≥]+')
 _UNITS = (("w", 604_800), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 # They differ in shape, so nobody needs the colour.
 _SYMBOLS = {ABOVE: ("●", "*"), BETWEEN: ("○", "="), None: ("", "")}
+_AT_LEAST = ("≥", ">=")
 _STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
 
 
@@ -57,8 +62,11 @@ def windows_table(
     return table
 
 
-def legend(reports: Iterable[WindowReport], *, ascii_only: bool = False) -> str:
-    """The meaning of the signs that occur in the table."""
+def legend(reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = None, ascii_only: bool = False) -> str:
+    """The meaning of the signs that occur in the table.
+
+    plan: of the header of the report, which may be hostile. It has the error probability of sizes, `size_error`.
+    """
     rows = list(reports)
     zones = {heavy_hitter.zone for report in rows for heavy_hitter in report.heavy_hitters}
     above, between = _SYMBOLS[ABOVE][ascii_only], _SYMBOLS[BETWEEN][ascii_only]
@@ -69,8 +77,14 @@ def legend(reports: Iterable[WindowReport], *, ascii_only: bool = False) -> str:
         parts.append(f"{between} between: near the threshold.")
     if any(heavy_hitter.noisy_count is not None for report in rows for heavy_hitter in report.heavy_hitters):
         parts.append("~N: number of users, with noise.")
+    if any(heavy_hitter.at_least_users for report in rows for heavy_hitter in report.heavy_hitters):
+        parts.append(f"{_AT_LEAST[ascii_only]}N: at least N users; {_how_often_wrong(plan or {})}.")
     totals = ", ".join(sorted({f"{report.epsilon_total:.4g}" for report in rows}))
-    parts.append(f"{'epsilon' if ascii_only else 'ε'} spent: running estimate, of {totals} for the whole run.")
+    epsilon = "epsilon" if ascii_only else "ε"
+    if any(heavy_hitter.level is not None for report in rows for heavy_hitter in report.heavy_hitters):
+        parts.append(f"{epsilon} spent: all of {totals} in every window. A user may have spent it; no report tells.")
+    else:
+        parts.append(f"{epsilon} spent: running estimate, of {totals} for the whole run.")
     return " ".join(parts)
 
 
@@ -91,7 +105,8 @@ def label_text(label: str, ascii_only: bool = False) -> str:
     """A label as one word: quoted if it contains blanks, cut if it is very long, escaped."""
     if len(label) > _MAX_LABEL:
         label = label[:_MAX_LABEL] + ("..." if ascii_only else "…")
-    if not re.fullmatch(r'[^\s"\\~●○]+', label) or unicodedata.category(label[0]).startswith("M"):
+    like_a_zone = ascii_only and label.startswith(("*", "="))
+    if like_a_zone or not _PLAIN_LABEL.fullmatch(label) or unicodedata.category(label[0]).startswith("M"):
         label = '"' + label.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return escape_text(label, ascii_only)
 
@@ -115,12 +130,26 @@ def _items_text(heavy_hitters: Iterable[HeavyHitter], max_items: int | None, asc
     for entry in shown:
         if text:
             text.append("  ")
-        count = "" if entry.noisy_count is None else f"~{entry.noisy_count}"
         symbol = _SYMBOLS[entry.zone][ascii_only]
-        text.append(f"{symbol}{label_text(entry.item, ascii_only)}{count}", _STYLES[entry.zone])
+        text.append(f"{symbol}{label_text(entry.item, ascii_only)}{_size_text(entry, ascii_only)}", _STYLES[entry.zone])
     if len(entries) > len(shown):
         text.append(f"  and {len(entries) - len(shown)} more", "dim")
     return text
+
+
+def _size_text(entry: HeavyHitter, ascii_only: bool) -> str:
+    if entry.noisy_count is not None:
+        return f"~{entry.noisy_count}"
+    return f"{_AT_LEAST[ascii_only]}{entry.at_least_users}" if entry.at_least_users else ""
+
+
+def _how_often_wrong(plan: Mapping[str, Any]) -> str:
+    """How often a size is wrong, rounded up. Any JSON may stand in the plan of a file from elsewhere."""
+    error = plan.get("size_error")
+    if isinstance(error, bool) or not isinstance(error, (int, float)) or not 0 < error < 1:
+        return "the report does not state how often that is wrong"
+    rounded = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING).create_decimal(repr(error))
+    return f"wrong with a probability of at most {float(rounded):.3g}, for each item and window by itself"
 
 
 def _start_text(micros: int) -> str:

@@ -128,7 +128,7 @@ def _print_table(
         console.print(Text(f"No window reports {what}. Some users may have held it, but too few."))
         return
     console.print(windows_table(reports, max_items=max_items, ascii_only=ascii_only))
-    console.print(Text(legend(reports, ascii_only=ascii_only), style="dim"))
+    console.print(Text(legend(reports, plan=header.plan, ascii_only=ascii_only), style="dim"))
     if total > len(reports):
         console.print(
             Text(f"The latest {len(reports)} of {total} windows with heavy items; --all shows every one.", style="dim")

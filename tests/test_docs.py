@@ -38,7 +38,7 @@ def test_the_example_of_the_readme_finds_the_heavy_item(tmp_path: pathlib.Path) 
     result = run_python("example.py", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     (report,) = re.findall(r"WindowReport\(.*\)", result.stdout)
-    assert "HeavyHitter(item='front page', zone='above', noisy_count=None)" in report
+    assert "HeavyHitter(item='front page', zone='above', noisy_count=None, level=None, at_least_users=None)" in report
 
 
 def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path: pathlib.Path) -> None:

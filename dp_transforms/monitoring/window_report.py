@@ -21,9 +21,9 @@ class HeavyHitter(NamedTuple):
         None in counts and kms21.
     noisy_count: users that hold it, with noise; None for ``above``, and in kms21 and names, where publishing it would
         break the theorem.
-    level: in names how many boundaries its noisy sum of weights reaches, from 1 on; else None.
-    at_least_users: in names at least so many users hold it, except with the probability that the plan states as
-        `size_error`; else None.
+    level: in names how many boundaries the noisy sum of its holders' weights reaches, from 1 on; else None.
+    at_least_users: in names at least so many users hold it. A wrong number is published for an item and window with a
+        probability, over the noise, of at most `size_error` of the plan. Else None.
     """
 
     item: str
@@ -38,9 +38,10 @@ class WindowReport(NamedTuple):
 
     stream: name of the stream.
     window_start, window_end: microseconds since 1970 UTC; the end is exclusive.
-    heavy_hitters: sorted by released values only: above first, then by falling noisy count, then by label.
+    heavy_hitters: sorted by released values only (`release_order`).
     epsilon_total, delta: the guarantee of the whole run, for each user, over all its windows.
     epsilon_spent: running estimate of the part used up to and including this window (docs/guarantee.md, section 7).
+        In names epsilon_total: a user may have spent all of it, and what is published does not tell.
     """
 
     stream: str
@@ -67,10 +68,16 @@ class RunEnded(NamedTuple):
     reports: int = 0
 
 
-def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, str]:
-    """Sort key of the heavy hitters of a report: a function of released values only."""
-    count = heavy_hitter.noisy_count
-    return (heavy_hitter.zone != ABOVE, -(count if count is not None else 0), heavy_hitter.item)
+def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, int, int, str]:
+    """Sort key of the heavy hitters of a report: above first, then by falling level, falling at_least_users and falling
+    noisy count, then by label. A function of released values only."""
+    return (
+        heavy_hitter.zone != ABOVE,
+        -(heavy_hitter.level or 0),
+        -(heavy_hitter.at_least_users or 0),
+        -(heavy_hitter.noisy_count or 0),
+        heavy_hitter.item,
+    )
 
 
 WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
@@ -92,7 +99,7 @@ WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
         },
         {
             "name": "heavy_hitters",
-            "doc": "Items found heavy; above first, then by falling noisy count, then by label.",
+            "doc": "Items found heavy; above first, then by falling level, at_least_users, noisy_count; by label.",
             "type": {
                 "type": "array",
                 "items": {
@@ -108,7 +115,19 @@ WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
                         {
                             "name": "noisy_count",
                             "type": ["null", "long"],
-                            "doc": "Users that hold the item, with discrete Laplace noise; null for above and kms21.",
+                            "doc": "Users that hold it, with discrete Laplace noise; null for above, kms21 and names.",
+                        },
+                        {
+                            "name": "level",
+                            "type": ["null", "long"],
+                            "default": None,
+                            "doc": "names mode: boundaries that the noisy sum of weights reaches, from 1; else null.",
+                        },
+                        {
+                            "name": "at_least_users",
+                            "type": ["null", "long"],
+                            "default": None,
+                            "doc": "names mode: at least so many users hold the item, but for size_error; else null.",
                         },
                     ],
                 },

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dp_transforms.monitoring.window_report import WINDOW_REPORT_AVRO_SCHEMA, WindowReport
+from dp_transforms.report_files.avro import AVRO_SCHEMA_WITHOUT_LEVELS
 from dp_transforms.report_files.records import (
     HEADER_KEY,
     MAX_HEADER_BYTES,
@@ -53,6 +54,7 @@ def _arrow_field(avro: dict[str, Any]) -> pa.Field:
 
 # Names, types and documentation follow the Avro schema.
 WINDOW_REPORT_ARROW_SCHEMA = pa.schema([_arrow_field(field) for field in WINDOW_REPORT_AVRO_SCHEMA["fields"]])
+_SCHEMA_WITHOUT_LEVELS = pa.schema([_arrow_field(field) for field in AVRO_SCHEMA_WITHOUT_LEVELS["fields"]])
 
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
@@ -80,9 +82,11 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
         thrift_container_size_limit=_MAX_METADATA_ITEMS,
     )
     schema = file.schema.to_arrow_schema()
-    if not schema.equals(WINDOW_REPORT_ARROW_SCHEMA, check_metadata=False):
+    header = parse_header((schema.metadata or {}).get(HEADER_KEY.encode()))  # first, since it has the version
+    known = (WINDOW_REPORT_ARROW_SCHEMA, _SCHEMA_WITHOUT_LEVELS)
+    if not any(schema.equals(one, check_metadata=False) for one in known):
         raise ReportFileError("the Parquet schema is not that of a report, so shh did not write the file.")
-    return parse_header((schema.metadata or {}).get(HEADER_KEY.encode())), _records(file)
+    return header, _records(file)
 
 
 def _records(file: pq.ParquetFile) -> Iterator[WindowReport]:
@@ -153,9 +157,12 @@ def _decoded(batch: pa.RecordBatch, texts: _Texts) -> Iterator[WindowReport]:
     }
     windows = batch.column("heavy_hitters")
     entries = windows.flatten()
-    items, zones = (texts.of(name, entries.field(name)) for name in ("item", "zone"))
-    cells = zip(items, zones, entries.field("noisy_count").to_pylist(), strict=True)
-    heavy_hitters = [{"item": item, "zone": zone, "noisy_count": count} for item, zone, count in cells]
+    names = [field.name for field in entries.type]
+    columns = (
+        texts.of(name, entries.field(name)) if name in ("item", "zone") else entries.field(name).to_pylist()
+        for name in names
+    )
+    heavy_hitters = [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
     ends = itertools.accumulate(pc.list_value_length(windows).to_pylist())
     begin = 0
     for stream, end, *values in zip(texts.of("stream", batch.column("stream")), ends, *plain.values(), strict=True):

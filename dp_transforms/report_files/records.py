@@ -17,18 +17,25 @@ if TYPE_CHECKING:
     from dp_transforms.accounting.release_plan import ReleasePlan
 
 HEADER_KEY = "shh.header"
-HEADER_VERSION = 1
+# Written, and read. Heavy hitters have levels from version 2 on; readers take both shapes whatever the version says,
+# since a stream that began with version 1 goes on under its first header.
+HEADER_VERSION = 2
+_KNOWN_VERSIONS = (1, 2)
+# Of a heavy hitter before there were levels, also in the files of these formats. Read, and never written.
+FIELDS_WITHOUT_LEVELS = ("item", "zone", "noisy_count")
 MAX_HEADER_BYTES = 1 << 20
-# Of one report, in every format: a heavy hitter of 3 bytes becomes about 400 when it is decoded. Checked when a report
+# Of one report, in every format: a heavy hitter of 5 bytes becomes about 400 when it is decoded. Checked when a report
 # is written, and when it is read before anything is decoded.
 MAX_HEAVY_HITTERS = 1 << 18
-# One report as JSON; every other format takes less. Files are read in pieces of about this size.
-MAX_RECORD_BYTES = 1 << 25
+# One report as JSON; every other format takes less. Files are read in pieces of about this size. A report without
+# levels had <= 2^25 bytes; with `"level": null, "at_least_users": null` in 2^18 heavy hitters it has less than this.
+MAX_RECORD_BYTES = 3 << 24
 # The most that a record, and each heavy hitter, takes as JSON without its texts.
-_RECORD_FRAME_BYTES, _HEAVY_HITTER_FRAME_BYTES = 512, 80
+_RECORD_FRAME_BYTES, _HEAVY_HITTER_FRAME_BYTES = 512, 120
 # Smaller JSON is parsed without a count of its values: it becomes at most 50 times as large.
 _UNCOUNTED_JSON_BYTES = 1 << 20
 _COUNTED_BYTES = 1 << 20
+_MAX_LONG = (1 << 63) - 1
 # 0001-01-01 and 9999-12-31T23:59:59.999999 UTC: the range of datetime.
 _FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 
@@ -80,10 +87,10 @@ class ReportHeader:
         if not isinstance(fields, dict):
             raise ReportFileError("the header of the report file is not a JSON object.")
         version = fields.get("version")
-        if version != HEADER_VERSION:
+        if version not in _KNOWN_VERSIONS:
             raise ReportFileError(
-                f"the header of the report file must have version {HEADER_VERSION}. Read it with the version of shh"
-                " that wrote it."
+                f"the header of the report file must have version {' or '.join(map(str, _KNOWN_VERSIONS))}. Read it"
+                " with the version of shh that wrote it."
             )
         try:
             text = json.dumps(fields, ensure_ascii=False)
@@ -132,7 +139,7 @@ def check_report(fields: Mapping[str, Any], measure: Callable[[str], int] = json
 
     measure: `json_bytes`, or the same with a memory of texts that many reports share.
     Raises ReportFileError, which names the field and never its content, unless every field has its type and range. This
-    is also the last check before publication: a noisy count beside ``above`` would break the guarantee.
+    is also the last check before publication: a noisy count beside ``above`` or a level would break the guarantee.
     """
     _check_names(fields, WindowReport._fields)
     stream, stream_bytes = _text(fields["stream"], "stream", measure)
@@ -199,8 +206,8 @@ def _check_json_size(data: bytes) -> None:
         outside = piece[~in_text]
         values += int(np.count_nonzero((outside == ord("{")) | (outside == ord("["))))
         commas += int(np.count_nonzero(outside == ord(",")))
-    # A report is an object with a list of objects of three fields; all else has fewer than 2^16 values.
-    if values > MAX_HEAVY_HITTERS + (1 << 16) or commas > 3 * MAX_HEAVY_HITTERS + (1 << 16):
+    # A report is an object with a list of objects of some fields; all else has fewer than 2^16 values.
+    if values > MAX_HEAVY_HITTERS + (1 << 16) or commas > len(HeavyHitter._fields) * MAX_HEAVY_HITTERS + (1 << 16):
         raise too_many_heavy_hitters()
 
 
@@ -212,18 +219,33 @@ def _heavy_hitters(entries: Any, measure: Callable[[str], int]) -> tuple[list[He
         raise too_many_heavy_hitters()
     heavy_hitters, size = [], 0
     for entry in entries:
-        _check_names(entry, HeavyHitter._fields)
+        if not isinstance(entry, Mapping) or set(entry) != set(FIELDS_WITHOUT_LEVELS):
+            _check_names(entry, HeavyHitter._fields)
         zone, count = entry["zone"], entry["noisy_count"]
         if not (zone is None or (isinstance(zone, str) and zone in (ABOVE, BETWEEN))):
             raise ReportFileError(f"zone of a heavy hitter must be null, {ABOVE!r} or {BETWEEN!r}.")
         if zone == ABOVE and count is not None:
             raise ReportFileError(f"noisy_count must be null where zone is {ABOVE!r}: it would break the guarantee.")
         if count is not None:
-            count = _whole(count, "noisy_count", -(1 << 63), (1 << 63) - 1)
+            count = _whole(count, "noisy_count", -(1 << 63), _MAX_LONG)
+        level, at_least_users = _size(entry.get("level"), entry.get("at_least_users"))
+        if level is not None and not (zone is None and count is None):
+            raise ReportFileError("zone and noisy_count must be null beside a level: they would break the guarantee.")
         item, item_bytes = _text(entry["item"], "item", measure)
-        heavy_hitters.append(HeavyHitter(item, zone, count))
+        heavy_hitters.append(HeavyHitter(item, zone, count, level, at_least_users))
         size += _HEAVY_HITTER_FRAME_BYTES + item_bytes
     return heavy_hitters, size
+
+
+def _size(level: Any, at_least_users: Any) -> tuple[int | None, int | None]:
+    """Level and number of users of a heavy hitter of names; both None in the other modes."""
+    if level is not None:
+        level = _whole(level, "level", 1, _MAX_LONG)
+    if at_least_users is not None:
+        if level is None:
+            raise ReportFileError("at_least_users of a heavy hitter must be null where level is.")
+        at_least_users = _whole(at_least_users, "at_least_users", 0, _MAX_LONG)
+    return level, at_least_users
 
 
 def _check_names(fields: Any, names: tuple[str, ...]) -> None:

@@ -41,8 +41,9 @@ REPORTS = [
     report(0, HeavyHitter("a", None, 4021), HeavyHitter("", None, -3)),
     report(1),
     report(1, HeavyHitter("x", ABOVE, None), stream="alpha"),
+    report(3, HeavyHitter("big", None, None, (1 << 63) - 1, (1 << 63) - 1), HeavyHitter("known", None, None, 1, 0)),
 ]
-IN_ORDER = [REPORTS[3], REPORTS[1], REPORTS[2], REPORTS[0]]
+IN_ORDER = [REPORTS[3], REPORTS[1], REPORTS[2], REPORTS[0], REPORTS[4]]
 
 
 def pipeline(flags=()):

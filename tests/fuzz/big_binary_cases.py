@@ -50,7 +50,7 @@ def _nested_type(depth: int) -> bytes:
 
 
 def avro_cases() -> list[BigCase]:
-    log, report = ("avro", "text, deflate", ".avro"), ("report", "avro, three", ".avro")
+    log, report = ("avro", "text, deflate", ".avro"), ("report", "avro, four", ".avro")
     record = avro_record(AVRO_KINDS[0][1], AVRO_KINDS[0][2][0])
     cell = zigzag(15 * MB) + bytes(15 * MB) + record[1 + record[0] // 2 :]
     wide = b'{"type":"record","name":"E","fields":[%s]}'
@@ -102,7 +102,7 @@ def avro_cases() -> list[BigCase]:
             *report,
             _report_avro(lambda: [(1, _bomb("deflate", 1024 * MB))]),
         ),
-        BigCase("240 MB of heavy hitters", *report, _report_avro(lambda: [(1, _hitters_packed(80 * 10**6))])),
+        BigCase("240 MB of heavy hitters", *report, _report_avro(lambda: [(1, _hitters_packed(48 * 10**6))])),
         BigCase("10 million heavy hitters", *report, _report_avro(lambda: [(1, _hitters_packed(10**7))])),
         BigCase(
             "10 million blocks of a heavy hitter", *report, _report_avro(lambda: [(1, _hitters_packed(6 * 10**6, 1))])
@@ -141,13 +141,14 @@ def _hitters(count: int, rest: bytes = b"") -> bytes:
 
 
 def _hitters_packed(count: int, block: int | None = None) -> bytes:
-    """A record of ``count`` heavy hitters without a label, zone or count, in one array block or blocks of so many."""
-    empty = bytes(3)
+    """A record of ``count`` heavy hitters without a label or a number, in one array block or blocks of so many."""
+    empty = bytes(_HITTER_BYTES)
     body = zigzag(count) + empty * count if block is None else (zigzag(block) + empty * block) * (count // block)
     return PACK["deflate"](b"\2s" + zigzag(0) + zigzag(10**9) + body + b"\0" + bytes(24))
 
 
-_TINY_RECORD = b"\2s" + zigzag(0) + zigzag(10**9) + zigzag(1) + bytes(3) + b"\0" + bytes(24)
+_HITTER_BYTES = 5  # one for each field
+_TINY_RECORD = b"\2s" + zigzag(0) + zigzag(10**9) + zigzag(1) + bytes(_HITTER_BYTES) + b"\0" + bytes(24)
 
 
 def _report_avro(blocks: Blocks) -> Callable[[pathlib.Path], None]:
@@ -183,7 +184,7 @@ def _repeated(text: str, rows: int) -> dict[str, Any]:
 
 
 def parquet_cases() -> list[BigCase]:
-    log, report = ("parquet", "dictionary", ".parquet"), ("report", "parquet, three", ".parquet")
+    log, report = ("parquet", "dictionary", ".parquet"), ("report", "parquet, four", ".parquet")
     return [
         BigCase("5 million equal rows", *log, _parquet(lambda: _repeated("u", 5 * 10**6)), "accepted", 60),
         # A page is decoded whole; its label is there in up to four copies.
@@ -209,6 +210,7 @@ def parquet_cases() -> list[BigCase]:
         BigCase("a window of 10 million heavy hitters", *report, _report_parquet(10**7, "i")),
         BigCase("2^18 labels of a megabyte", *report, _report_parquet(2**18, "x" * MB)),
         BigCase("2^18 heavy hitters", *report, _report_parquet(2**18, "i"), "accepted", 30),
+        BigCase("2^18 heavy hitters with long labels", *report, _report_parquet(2**18, "i" * 60), "accepted", 30),
         BigCase("footer that says 4 GB", *log, as_file(lambda: b"PAR1" + bytes(100) + b"\xff\xff\xff\xff" + b"PAR1")),
     ]
 
@@ -226,8 +228,8 @@ def _report_parquet(count: int, label: str, windows: int = 1, stream: str = "new
             one = schema.field("heavy_hitters").type.value_type
             total = count * windows
             labels = pa.DictionaryArray.from_arrays(pa.nulls(total, pa.int32()).fill_null(0), pa.array([label]))
-            fields = [pa.field("item", labels.type, False), one.field("zone"), one.field("noisy_count")]
-            values = [labels, pa.nulls(total, pa.string()), pa.nulls(total, pa.int64())]
+            fields = [pa.field("item", labels.type, False), *(field for field in one if field.name != "item")]
+            values = [labels, *(pa.nulls(total, field.type) for field in fields[1:])]
             hitters = pa.ListArray.from_arrays(
                 pa.array(range(0, total + 1, count), pa.int32()),
                 pa.StructArray.from_arrays(values, fields=fields),

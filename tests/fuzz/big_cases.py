@@ -9,11 +9,13 @@ import gzip
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
 
+from dp_transforms.monitoring.window_report import HeavyHitter
+from dp_transforms.report_files import report_file_bytes
 from tests.fuzz.big_binary_cases import avro_cases, parquet_cases
 from tests.fuzz.big_case import MB, BigCase, as_file
 from tests.fuzz.format_mutators import sealed
 from tests.fuzz.log_samples import csv_samples, json_samples
-from tests.helpers.report_samples import HEADER
+from tests.helpers.report_samples import HEADER, report
 from tests.helpers.small_runs import small_plan
 
 _BEGIN = json_samples()[0].data
@@ -137,19 +139,25 @@ def _text_cases() -> list[BigCase]:
 # What shh writes itself
 
 
+def _many_names() -> bytes:
+    """The largest report of names: each label is another one."""
+    hitters = [HeavyHitter(f"{number:060}", None, None, 2**63 - 1, 2**63 - 1) for number in range(2**18)]
+    return report_file_bytes(HEADER, [report(0, *hitters)], file_format="json")
+
+
 def _own_cases() -> list[BigCase]:
-    report = ("report", "json, three", ".json")
+    of_report = ("report", "json, four", ".json")
     plan = small_plan().to_json().encode()
     million = b"[" * 10**6
     return [
-        BigCase("nested a million deep", *report, as_file(lambda: _HEADER_LINE + million + b"\n")),
-        BigCase("header nested a million deep", *report, as_file(lambda: b'{"header":' + million + b"\n")),
-        BigCase("line of 300 MB", *report, _pieces(_times(b" " * MB, 300, _HEADER_LINE))),
+        BigCase("nested a million deep", *of_report, as_file(lambda: _HEADER_LINE + million + b"\n")),
+        BigCase("header nested a million deep", *of_report, as_file(lambda: b'{"header":' + million + b"\n")),
+        BigCase("line of 300 MB", *of_report, _pieces(_times(b" " * MB, 300, _HEADER_LINE))),
         *(
             BigCase(
-                f"32 MB of {name}",
-                *report,
-                as_file(lambda values=values: _HEADER_LINE + b"[" + values * (MB * 31 // len(values)) + b"0]\n"),
+                f"47 MB of {name}",
+                *of_report,
+                as_file(lambda values=values: _HEADER_LINE + b"[" + values * (MB * 47 // len(values)) + b"0]\n"),
             )
             for name, values in (
                 ("objects", b'{"":0},'),
@@ -160,15 +168,16 @@ def _own_cases() -> list[BigCase]:
         ),
         *(
             BigCase(
-                f"32 MB of {name}",
+                f"47 MB of {name}",
                 "topic-record",
                 "json 0",
                 "",
-                as_file(lambda values=values: b"[" + values * (MB * 31 // len(values)) + b"0]"),
+                as_file(lambda values=values: b"[" + values * (MB * 47 // len(values)) + b"0]"),
             )
             for name, values in (("objects", b'{"":0},'), ("lists", b"[[]],"))
         ),
-        BigCase("header of 300 MB", *report, _pieces(_times(b" " * MB, 300))),
+        BigCase("2^18 heavy hitters of names", *of_report, as_file(_many_names), "accepted", 30),
+        BigCase("header of 300 MB", *of_report, _pieces(_times(b" " * MB, 300))),
         BigCase("nested a million deep", "plan", "plan 0", ".json", as_file(lambda: million)),
         BigCase("100 MB of blanks", "plan", "plan 0", ".json", as_file(lambda: plan + b" " * 100 * MB), "either"),
         BigCase(

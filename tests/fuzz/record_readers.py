@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from dp_transforms.report_streams.topic_records import RECORD_FORMATS, decode_re
 from tests.fuzz import avro_mutators, format_mutators, log_samples
 from tests.fuzz.log_readers import check_batch, check_rejected, check_times, events_of
 from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes
-from tests.helpers.report_samples import COUNTS, HEADER, LABELS
+from tests.helpers.report_samples import COUNTS, HEADER, LABELS, NAMES
 
 _FIRST = 1000  # the position of the first value
 _COPIES = 30
@@ -116,12 +117,14 @@ def _read_topic_record(_sample: Sample, data: bytes) -> Any:
 
 @functools.cache
 def _topic_records() -> list[Sample]:
-    records = [HEADER, LABELS, COUNTS, RunEnded("news", 12, 2)]
-    return [
+    records = [HEADER, LABELS, COUNTS, RunEnded("news", 12, 2), NAMES]
+    found = [
         Sample(f"{form} {index}", encode_record(record, "run-1", form), "", mutators)
         for form, mutators in (("json", format_mutators.JSON), ("avro", ()))
         for index, record in enumerate(records)
     ]
+    old = pathlib.Path(__file__).parents[1] / "data" / "reports_without_levels" / "topic.avro_record"
+    return [*found, Sample("avro, without levels", old.read_bytes(), "", ())]
 
 
 def record_readers() -> list[Reader]:

@@ -30,9 +30,10 @@ from dp_transforms.report_files import ReportFileError, ReportHeader, read_repor
 from dp_transforms.report_streams import ReportFolder, read_report_folder
 from tests.fuzz import avro_mutators, format_mutators, parquet_mutators
 from tests.fuzz.reader import FaultError, Reader, Sample, place_file
-from tests.helpers.report_samples import COUNTS, HEADER, LABELS, REPORTS, report
+from tests.helpers.report_samples import COUNTS, HEADER, LABELS, NAMES, NAMES_HEADER, REPORTS, report
 from tests.helpers.small_runs import small_plan
 
+_WITHOUT_LEVELS = pathlib.Path(__file__).parents[1] / "data" / "reports_without_levels"
 _BIG_HEADER = ReportHeader("run-1", "news", "Each user", json.loads(small_plan().to_json()))
 
 
@@ -40,11 +41,19 @@ _BIG_HEADER = ReportHeader("run-1", "news", "Each user", json.loads(small_plan()
 def report_samples() -> list[Sample]:
     many = [report(hour, *(HeavyHitter(f"item {n}", ABOVE, None) for n in range(hour % 4))) for hour in range(9)]
     mutators = {"avro": avro_mutators.CONTAINER, "json": format_mutators.JSON, "parquet": parquet_mutators.PARQUET}
-    kinds = {"none": (HEADER, []), "three": (HEADER, REPORTS), "nine": (_BIG_HEADER, many)}
-    return [
+    kinds = {"none": (HEADER, []), "four": (HEADER, REPORTS), "nine": (_BIG_HEADER, many)}
+    kinds["names"] = (NAMES_HEADER, [NAMES])
+    found = [
         Sample(f"{form}, {name}", report_file_bytes(header, held, file_format=form), f".{form}", mutators[form])
         for form in mutators
         for name, (header, held) in kinds.items()
+    ]
+    endings = {"avro": "avro", "json": "jsonl", "parquet": "parquet"}
+    return found + [
+        Sample(
+            f"{form}, without levels", (_WITHOUT_LEVELS / f"report.{ending}").read_bytes(), f".{form}", mutators[form]
+        )
+        for form, ending in endings.items()
     ]
 
 
@@ -107,9 +116,9 @@ def _folder_files() -> dict[str, dict[str, bytes]]:
     for file_format in ("jsonl", "avro"):
         with tempfile.TemporaryDirectory() as folder:
             writer = ReportFolder(f"{folder}/r", file_format).open(HEADER)
-            for one in (LABELS, COUNTS):
+            for one in (LABELS, COUNTS, NAMES):
                 writer.write(one)
-            writer.end(RunEnded("news", 12, 2))
+            writer.end(RunEnded("news", 12, 3))
             found[file_format] = {path.name: path.read_bytes() for path in pathlib.Path(folder, "r").iterdir()}
     return found
 

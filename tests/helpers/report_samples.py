@@ -7,9 +7,11 @@ from dp_transforms.report_files import ReportHeader, read_report_file, write_rep
 
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
+MAX_LONG = (1 << 63) - 1
 HEADER = ReportHeader(
     "run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0, "notes": ["é", None]}
 )
+NAMES_HEADER = ReportHeader("run-2", "news", "Each user's log.", {"release": "names", "size_error": 0.001})
 ENDINGS = ["avro", "jsonl", "parquet"]
 
 
@@ -21,8 +23,17 @@ def report(window, *heavy_hitters, stream="news", spent=0.25):
 LABELS = report(0, HeavyHitter('Ünï\u2028code "[b]"', ABOVE, None), HeavyHitter("b", BETWEEN, 812))
 COUNTS = report(7, HeavyHitter("a", None, 4021), HeavyHitter("", None, -3), spent=1.5)
 OTHER_STREAM = report(3, HeavyHitter("x", ABOVE, None), stream="alpha")
-REPORTS = [COUNTS, LABELS, OTHER_STREAM]
-IN_ORDER = [OTHER_STREAM, LABELS, COUNTS]
+NAMES = report(
+    9,
+    HeavyHitter("largest", None, None, MAX_LONG, MAX_LONG),
+    HeavyHitter("big", None, None, 3, 240),
+    HeavyHitter("new", None, None, 1, 12),
+    HeavyHitter("known", None, None, 1, 0),
+    spent=2.0,
+)
+WITHOUT_LEVELS = [OTHER_STREAM, LABELS, COUNTS]
+REPORTS = [COUNTS, NAMES, LABELS, OTHER_STREAM]
+IN_ORDER = [*WITHOUT_LEVELS, NAMES]
 
 
 def written(folder, ending, reports=REPORTS, header=HEADER):

@@ -38,6 +38,8 @@ HOSTILE = {
     "xml": "]]></text><![CDATA[<rect/>]]><!-- -->&#0;&bomb;",
     "looks like two": "●x  ○y~7",
     "looks like a count": "x~100",
+    "looks like a size": "x≥100",
+    "looks like a size in ASCII": "x>=100",
     "looks like JSON": '"}]}\n{"item": "x',
     "marks": "\u0301\u0300" * 50,
     "blanks": "  a  ",
@@ -54,6 +56,7 @@ MISLEADING = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 def report(*labels: str) -> WindowReport:
     heavy = [HeavyHitter(label, ABOVE if number % 2 else BETWEEN, None) for number, label in enumerate(labels)]
+    heavy += [HeavyHitter(label, None, None, 1 + number, 7 * number) for number, label in enumerate(labels)]
     return WindowReport("events", 0, HOUR, heavy, 1.0, 1e-9, 0.5)
 
 

@@ -14,6 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from dp_transforms.monitoring.window_report import HeavyHitter
 from tests.helpers.replay_logs import BUDGET, FEW, MANY, START, iso, log_rows, write_log, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
@@ -68,7 +69,7 @@ def test_reads_and_writes_every_format(tmp_path: pathlib.Path, source: str, outp
             *("epsilon_total", "delta", "epsilon_spent"),
         }
         for hitter in record["heavy_hitters"]:
-            assert set(hitter) == {"item", "zone", "noisy_count"}
+            assert tuple(hitter) == HeavyHitter._fields
             assert (hitter["zone"] == "above") == (hitter["noisy_count"] is None)
     shown = shh("show", f"report.{output}", cwd=tmp_path)
     assert shown.returncode == 0
@@ -208,7 +209,7 @@ def test_windows_are_aligned_to_the_start_and_may_slide(parquet_log: pathlib.Pat
     assert found["2025-12-31T22:30:00Z"] == ["heavy-0"]
     assert sorted(found["2025-12-31T23:30:00Z"]) == ["heavy-0", "heavy-1"]
     assert found["2026-01-01T00:30:00Z"] == ["heavy-1"]
-    assert {tuple(record["heavy_hitters"][0]) for record in records} == {("item", "zone", "noisy_count")}
+    assert {tuple(record["heavy_hitters"][0]) for record in records} == {HeavyHitter._fields}
     assert header["plan"]["schedule"]["slide_seconds"] == 3600
     # 6.5 hours of hourly slides, rounded up, and the window that began before the start.
     assert "8 windows" in header["guarantee"]

@@ -110,6 +110,98 @@ def test_counts_have_no_zone_and_no_sign():
     assert "~N" not in legend(LABELS[1:])
 
 
+NAMES_HEADER = ReportHeader("run-2", "news", "Each user's log.", {"release": "names", "size_error": 0.001})
+NAMES = [
+    report(0, HeavyHitter("big", None, None, 3, 240), HeavyHitter("new", None, None, 1, 12))._replace(
+        epsilon_spent=2.0
+    ),
+    report(1, HeavyHitter("big", None, None, 1, 0), HeavyHitter("old", None, None, 1, None))._replace(
+        epsilon_spent=2.0
+    ),
+]
+
+
+@pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
+def test_names_have_a_size_and_the_legend_says_how_often_it_is_wrong(show, ending):
+    out, err, code = show(NAMES, "--all", ending=ending, header=NAMES_HEADER)
+    assert (err, code) == ("", 0)
+    assert re.search(r"2017-10-01 03:00 +1h +big≥240  new≥12 +2\b", out)
+    assert re.search(r"2017-10-01 04:00 +1h +big  old +2\b", out)  # at least nobody says nothing
+    said = " ".join(out.split())
+    assert (
+        "≥N: at least N users; wrong with a probability of at most 0.001, for each item and window by itself." in said
+    )
+    assert "ε spent: all of 2 in every window. A user may have spent it; no report tells." in said
+    assert "estimate" not in said
+    assert "above" not in said
+    assert "~N" not in said
+
+
+def test_names_without_a_size_need_no_word_on_it():
+    said = legend(NAMES[1:], plan=NAMES_HEADER.plan)
+    assert "at least" not in said
+    assert "ε spent: all of 2" in said
+    assert "≥" not in legend(LABELS, plan=NAMES_HEADER.plan)
+    assert "running estimate, of 2" in legend(LABELS, plan=NAMES_HEADER.plan)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (0.001, "0.001"),
+        (1e-6, "1e-06"),
+        (0.05, "0.05"),
+        (0.0010001, "0.00101"),  # a probability is never told too small
+        (1.2345e-7, "1.24e-07"),
+        (0.99999, "1"),
+    ],
+)
+def test_the_probability_of_a_wrong_size_is_rounded_up(error, said):
+    told = float(re.search(r"of at most (\S+),", legend(NAMES, plan={"size_error": error}))[1])
+    assert told == float(said)
+    assert told >= error
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {},
+        *({"size_error": value} for value in (0, 0.0, -0.1, 1, 1.0, 7, True, False, None, "0.001", HOSTILE, [0.1], {})),
+        {"size_error": 10**4000},
+        {"size_error": -(10**4000)},
+        {"size_error": {"\x1b[2J": [0.1]}},
+    ],
+    ids=lambda _: "case",
+)
+def test_a_header_without_a_probability_makes_no_claim(show, plan):
+    header = ReportHeader("run-2", "news", "Each user's log.", plan)
+    out, err, code = show(NAMES, header=header, ending="avro")
+    assert (err, code) == ("", 0)
+    assert "≥N: at least N users; the report does not state how often that is wrong." in " ".join(out.split())
+    assert hostile_characters(out) == []
+    assert legend(NAMES) == legend(NAMES, plan=plan)
+
+
+def test_an_item_of_names_can_be_followed_and_is_whole_as_json(show):
+    out, _, _ = show(NAMES, "--json", "--item", "big", header=NAMES_HEADER)
+    assert [json.loads(line)["heavy_hitters"] for line in out.splitlines()] == [
+        [{"item": "big", "zone": None, "noisy_count": None, "level": level, "at_least_users": users}]
+        for level, users in ((3, 240), (1, 0))
+    ]
+
+
+def test_a_terminal_without_utf_8_gets_sizes_in_ascii(tmp_path):
+    path = tmp_path / "report.avro"
+    labels = ("a", "x>=5", "x≥5", "*starred", "=equal")
+    write_report_file(path, NAMES_HEADER, [report(0, *(HeavyHitter(label, None, None, 1, 7) for label in labels))])
+    shown = shh("show", path, cwd=tmp_path, COLUMNS="150", PYTHONIOENCODING="ascii")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.isascii()
+    assert r' a>=7  "x>=5">=7  "x\u22655">=7  "*starred">=7  "=equal">=7 ' in shown.stdout
+    assert ">=N: at least N users; wrong with a probability of at most 0.001" in " ".join(shown.stdout.split())
+    assert "epsilon spent: all of 2" in " ".join(shown.stdout.split())
+
+
 def many(windows, items=1):
     return [report(w, *(HeavyHitter(f"w{w}i{i}", None, 9) for i in range(items))) for w in range(windows)]
 
@@ -171,7 +263,9 @@ def test_json_holds_all_records_in_time_order_and_nothing_else(show):
     out, _, _ = show(many(30), "--json", "--last", "2")
     assert [decode_report(line) for line in out.splitlines()] == many(30)[-2:]
     out, _, _ = show(LABELS, "--json", "--item", "the beatles", ending="parquet")
-    assert json.loads(out)["heavy_hitters"] == [{"item": "the beatles", "zone": "between", "noisy_count": 812}]
+    assert json.loads(out)["heavy_hitters"] == [
+        {"item": "the beatles", "zone": "between", "noisy_count": 812, "level": None, "at_least_users": None}
+    ]
 
 
 def hostile_characters(text):
@@ -211,6 +305,12 @@ def test_the_table_holds_no_markup_whatever_console_prints_it():
 def test_a_label_is_one_unmistakable_word():
     assert label_text("iphone") == "iphone"
     assert label_text("C++/é") == "C++/é"
+    assert label_text("a≥5") == '"a≥5"'
+    assert label_text("a>=5") == '"a>=5"'
+    assert label_text("a=>5>") == "a=>5>"
+    assert label_text("*a") == "*a"
+    assert label_text("*a", ascii_only=True) == '"*a"'
+    assert label_text("=a", ascii_only=True) == '"=a"'
     assert label_text("a ●b~5") == '"a ●b~5"'
     assert label_text('a"b\\n') == '"a\\"b\\\\n"'
     assert label_text("a\n") == '"a\\x0a"'
@@ -219,7 +319,7 @@ def test_a_label_is_one_unmistakable_word():
     assert label_text("é", ascii_only=True) == "\\xe9"
     assert label_text("x" * 80) == "x" * 80
     assert label_text("x" * 5000) == "x" * 80 + "…"
-    words = ["a", "a b", "", '"', "\\", "\\x1b", "\x1b", "a~5", "●", "\u200b", "\U000e0001", "\\\\x1b"]
+    words = ["a", "a b", "", '"', "\\", "\\x1b", "\x1b", "a~5", "a≥5", "a>=5", "●", "\u200b", "\U000e0001", "\\\\x1b"]
     assert len({label_text(word) for word in words}) == len(words)
 
 
@@ -264,6 +364,13 @@ def drawn(path):
     return labels, rows
 
 
+def boxes(path):
+    """Of the bars: y and height."""
+    root = ElementTree.parse(path).getroot()
+    bars = [bar for bar in root.iter("{http://www.w3.org/2000/svg}rect") if bar.get("width") != "100%"]
+    return [(bar.get("y"), bar.get("height")) for bar in bars]
+
+
 def test_a_chart_shows_every_window_of_the_most_frequent_items(show, tmp_path):
     reports = [report(w, HeavyHitter("long", ABOVE, None), HeavyHitter("short", BETWEEN, 5)) for w in (0, 1, 99)]
     reports += [report(w, HeavyHitter("long", ABOVE, None)) for w in range(40, 80)]
@@ -274,6 +381,21 @@ def test_a_chart_shows_every_window_of_the_most_frequent_items(show, tmp_path):
     assert labels == ["long", "short"]
     # Windows that touch are one bar; from the first to the last there are 100, 9 units wide each.
     assert bars == [(0, "14", 220), (0, "14", 580), (0, "14", 1111), (1, "8", 220), (1, "8", 1111)]
+
+
+def test_a_chart_of_names_draws_a_thicker_bar_for_a_higher_level(show, tmp_path):
+    levels = {0: 1, 1: 1, 2: 2, 3: 3, 4: 4, 5: 90, 99: 1}
+    reports = [report(w, HeavyHitter("a", None, None, level, 5)) for w, level in levels.items()]
+    assert show(reports, "--chart", str(tmp_path / "chart.svg"), header=NAMES_HEADER)[1:] == ("", 0)
+    labels, bars = drawn(tmp_path / "chart.svg")
+    assert labels == ["a"]
+    # Two windows of level 1 are one bar, and so are level 4 and all above it.
+    assert [(height, x) for _, height, x in bars] == [("5", 220), ("8", 238), ("11", 247), ("14", 256), ("5", 1111)]
+    middle = {float(y) + float(height) / 2 for y, height in boxes(tmp_path / "chart.svg")}
+    assert len(middle) == 1
+    assert "thicker: a higher level (1, 2, 3, 4 or more)" in (tmp_path / "chart.svg").read_text()
+    show(LABELS, "--chart", str(tmp_path / "labels.svg"))
+    assert "thicker" not in (tmp_path / "labels.svg").read_text()
 
 
 def test_a_chart_takes_windows_of_different_modes(show, tmp_path):

@@ -28,6 +28,7 @@ from tests.helpers.report_samples import (
     HEADER,
     IN_ORDER,
     LABELS,
+    NAMES,
     read_all,
     report,
     written,
@@ -118,6 +119,7 @@ def json_file(tmp_path, *lines):
 
 HEADER_LINE = f'{{"header": {HEADER.to_json()}}}\n'
 RECORD_LINE = encode_report(LABELS) + "\n"
+NAMES_LINE = encode_report(NAMES) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -127,6 +129,8 @@ RECORD_LINE = encode_report(LABELS) + "\n"
         ['{"header": ' + '{"a":' * 50_000 + "1" + "}" * 50_000 + "}\n"],
         [RECORD_LINE],
         ['{"header": {"version": 2}}\n'],
+        [HEADER_LINE.replace('"version": 2', '"version": 3')],
+        [HEADER_LINE.replace('"version": 2', '"version": [2]')],
         ['{"header": {"version": 1, "run_id": "r"}}\n'],
         ['{"header": []}\n'],
         ["null\n"],
@@ -144,6 +148,20 @@ RECORD_LINE = encode_report(LABELS) + "\n"
         [HEADER_LINE, RECORD_LINE.replace('"delta"', '"stream": "x", "delta"')],
         [HEADER_LINE, RECORD_LINE.replace('"delta"', '"raw_count": 5, "delta"')],
         [HEADER_LINE, RECORD_LINE.replace('"zone": "above", "noisy_count": null', '"zone": "above", "noisy_count": 5')],
+        [HEADER_LINE, RECORD_LINE.replace('"level": null, "at', '"level": 1, "at')],
+        [HEADER_LINE, RECORD_LINE.replace('"at_least_users": null}', '"at_least_users": 3}')],
+        [HEADER_LINE, RECORD_LINE.replace('"level": null, "at', '"at')],
+        [HEADER_LINE, RECORD_LINE.replace(', "at_least_users": null', "")],
+        [HEADER_LINE, RECORD_LINE.replace(', "zone": "between"', "").replace(', "noisy_count": 812', "")],
+        [HEADER_LINE, NAMES_LINE.replace('"level": 3', '"level": 0')],
+        [HEADER_LINE, NAMES_LINE.replace('"level": 3', '"level": true')],
+        [HEADER_LINE, NAMES_LINE.replace('"level": 3', '"level": 3.0')],
+        [HEADER_LINE, NAMES_LINE.replace('"at_least_users": 240', '"at_least_users": -1')],
+        [
+            HEADER_LINE,
+            NAMES_LINE.replace('"zone": null, "noisy_count": null, "level": 3', '"zone": "above", "level": 3'),
+        ],
+        [HEADER_LINE, NAMES_LINE.replace('"noisy_count": null, "level": 3', '"noisy_count": 250, "level": 3')],
         [HEADER_LINE, RECORD_LINE.replace("2017-10-01T04:00:00Z", "2017-10-01T04:00:00+02:00")],
         [HEADER_LINE, RECORD_LINE.replace("2017-10-01T04:00:00Z", "2017-13-01T04:00:00Z")],
         [HEADER_LINE, RECORD_LINE.replace("2017-10-01T04:00:00Z", "٢٠١٧-10-01T04:00:00Z")],
@@ -157,7 +175,7 @@ def test_hostile_json_is_refused(tmp_path, lines):
 
 
 def test_the_json_cases_above_start_from_a_file_that_is_read(tmp_path):
-    assert read_all(json_file(tmp_path, HEADER_LINE, RECORD_LINE)) == (HEADER, [LABELS])
+    assert read_all(json_file(tmp_path, HEADER_LINE, RECORD_LINE, NAMES_LINE)) == (HEADER, [LABELS, NAMES])
 
 
 def zigzag(value):
@@ -201,9 +219,9 @@ def avro_payload(*reports):
 
 
 def test_the_avro_cases_below_start_from_a_file_that_is_read(tmp_path):
-    blocks = avro_block(1, avro_payload(LABELS)) + avro_block(0, b"") + avro_block(1, avro_payload(COUNTS))
+    blocks = avro_block(1, avro_payload(LABELS)) + avro_block(0, b"") + avro_block(2, avro_payload(COUNTS, NAMES))
     path = avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, blocks)
-    assert read_all(path) == (HEADER, [LABELS, COUNTS])
+    assert read_all(path) == (HEADER, [LABELS, COUNTS, NAMES])
 
 
 def nested_schema(depth):
@@ -246,6 +264,9 @@ def test_an_avro_file_with_another_schema_is_refused_before_it_is_decoded(tmp_pa
         zigzag(1) + zigzag(8) + b"\xff" * 8 + b"S" * 16,
         b"\xff" * 30,
         avro_block(1, avro_payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", ABOVE, 5)]))),
+        avro_block(1, avro_payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", None, 7, 1, 5)]))),
+        avro_block(1, avro_payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", None, None, 0, 5)]))),
+        avro_block(1, avro_payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", None, None, None, 5)]))),
         avro_block(1, avro_payload(LABELS._replace(window_end=(1 << 63) - 1))),
     ],
     ids=lambda _: "case",
@@ -364,7 +385,11 @@ def test_the_size_of_a_report_is_never_told_too_small():
     from dp_transforms.report_files import encode_report, records
 
     label = '\0\x1f\\"\U0001f600é' * 50
-    for heavy_hitter in (HeavyHitter(label, "between", -(1 << 63)), HeavyHitter("", None, None)):
+    for heavy_hitter in (
+        HeavyHitter(label, "between", -(1 << 63)),
+        HeavyHitter("", None, None),
+        HeavyHitter(label, None, None, (1 << 63) - 1, (1 << 63) - 1),
+    ):
         one = LABELS._replace(heavy_hitters=[heavy_hitter] * 100, stream=label, epsilon_spent=1.2345678901234567e-300)
         told = records._RECORD_FRAME_BYTES + records.json_bytes(label)
         told += 100 * (records._HEAVY_HITTER_FRAME_BYTES + records.json_bytes(heavy_hitter.item))

@@ -286,8 +286,11 @@ def test_above_is_free_and_has_no_count() -> None:
 
 
 hitter_strategy = st.one_of(
-    st.builds(HeavyHitter, st.text(max_size=3), st.just(ABOVE), st.none()),
-    st.builds(HeavyHitter, st.text(max_size=3), st.sampled_from([BETWEEN, None]), st.integers(0, 5)),
+    st.builds(HeavyHitter, st.text(max_size=3), st.just(ABOVE), *[st.none()] * 3),
+    st.builds(HeavyHitter, st.text(max_size=3), st.sampled_from([BETWEEN, None]), st.integers(0, 5), *[st.none()] * 2),
+)
+named_strategy = st.builds(
+    HeavyHitter, st.text(max_size=3), st.none(), st.none(), st.integers(1, 3), st.integers(0, 3) | st.none()
 )
 
 
@@ -306,6 +309,24 @@ def test_the_order_of_a_report_is_a_function_of_what_it_says(hitters: list[Heavy
     for first, second in itertools.pairwise(by_value):
         if (first.zone == ABOVE, first.noisy_count) == (second.zone == ABOVE, second.noisy_count):
             assert first.item <= second.item
+
+
+@given(st.lists(named_strategy, max_size=8), st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_a_report_of_names_has_the_highest_level_first_then_the_most_users_then_the_label(
+    hitters: list[HeavyHitter], order: random.Random
+) -> None:
+    expected = sorted(hitters, key=release_order)
+    order.shuffle(hitters)
+    assert [release_order(hitter) for hitter in sorted(hitters, key=release_order)] == list(
+        map(release_order, expected)
+    )
+    for first, second in itertools.pairwise(expected):
+        assert (first.level or 0) >= (second.level or 0)
+        if first.level == second.level:
+            assert (first.at_least_users or 0) >= (second.at_least_users or 0)
+            if (first.at_least_users or 0) == (second.at_least_users or 0):
+                assert first.item <= second.item
 
 
 @pytest.mark.parametrize("release", ["labels", "counts"])

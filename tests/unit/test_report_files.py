@@ -37,6 +37,7 @@ from tests.helpers.report_samples import (
     HEADER,
     IN_ORDER,
     LABELS,
+    MAX_LONG,
     REPORTS,
     START,
     read_all,
@@ -44,6 +45,12 @@ from tests.helpers.report_samples import (
     written,
 )
 from tests.helpers.small_runs import small_plan
+
+NO_LEVEL = {"level": None, "at_least_users": None}
+BIG_NEW_KNOWN = [
+    {"item": item, "zone": None, "noisy_count": None, "level": level, "at_least_users": users}
+    for item, level, users in (("big", 3, 240), ("new", 1, 12), ("known", 1, 0))
+]
 
 
 @pytest.mark.parametrize("ending", [*ENDINGS, "json", "ndjson", "pq", "AVRO"])
@@ -87,8 +94,8 @@ def test_avro_as_fastavro_reads_it(tmp_path):
         "window_start": datetime.datetime(2017, 10, 1, 3, tzinfo=datetime.UTC),
         "window_end": datetime.datetime(2017, 10, 1, 4, tzinfo=datetime.UTC),
         "heavy_hitters": [
-            {"item": 'Ünï\u2028code "[b]"', "zone": "above", "noisy_count": None},
-            {"item": "b", "zone": "between", "noisy_count": 812},
+            {"item": 'Ünï\u2028code "[b]"', "zone": "above", "noisy_count": None, **NO_LEVEL},
+            {"item": "b", "zone": "between", "noisy_count": 812, **NO_LEVEL},
         ],
         "epsilon_total": 2.0,
         "delta": 1e-9,
@@ -96,6 +103,7 @@ def test_avro_as_fastavro_reads_it(tmp_path):
     }
     assert [entry["noisy_count"] for entry in records[2]["heavy_hitters"]] == [4021, -3]
     assert [entry["zone"] for entry in records[2]["heavy_hitters"]] == [None, None]
+    assert records[3]["heavy_hitters"][1:] == BIG_NEW_KNOWN
 
 
 def test_writing_leaves_the_shared_avro_schema_alone(tmp_path):
@@ -108,19 +116,20 @@ def test_json_lines_as_json_reads_them(tmp_path):
     lines = written(tmp_path, "jsonl").read_bytes().split(b"\n")
     assert lines.pop() == b""
     header, *records = map(json.loads, lines)
-    assert header == {"header": {"version": 1, **dataclasses.asdict(HEADER)}}
+    assert header == {"header": {"version": 2, **dataclasses.asdict(HEADER)}}
     assert records[1] == {
         "stream": "news",
         "window_start": "2017-10-01T03:00:00Z",
         "window_end": "2017-10-01T04:00:00Z",
         "heavy_hitters": [
-            {"item": 'Ünï\u2028code "[b]"', "zone": "above", "noisy_count": None},
-            {"item": "b", "zone": "between", "noisy_count": 812},
+            {"item": 'Ünï\u2028code "[b]"', "zone": "above", "noisy_count": None, **NO_LEVEL},
+            {"item": "b", "zone": "between", "noisy_count": 812, **NO_LEVEL},
         ],
         "epsilon_total": 2.0,
         "delta": 1e-9,
         "epsilon_spent": 0.25,
     }
+    assert records[3]["heavy_hitters"][1:] == BIG_NEW_KNOWN
 
 
 def test_parquet_as_pyarrow_reads_it(tmp_path):
@@ -132,13 +141,16 @@ def test_parquet_as_pyarrow_reads_it(tmp_path):
         "item": pa.string(),
         "zone": pa.string(),
         "noisy_count": pa.int64(),
+        "level": pa.int64(),
+        "at_least_users": pa.int64(),
     }
     assert all(schema.field(name).metadata[b"doc"] for name in WindowReport._fields)
     assert json.loads(schema.metadata[HEADER_KEY.encode()])["guarantee"] == HEADER.guarantee
     row = table.to_pylist()[1]
     assert row["window_end"] == datetime.datetime(2017, 10, 1, 4, tzinfo=datetime.UTC)
-    assert row["heavy_hitters"][1] == {"item": "b", "zone": "between", "noisy_count": 812}
+    assert row["heavy_hitters"][1] == {"item": "b", "zone": "between", "noisy_count": 812, **NO_LEVEL}
     assert row["heavy_hitters"][0]["noisy_count"] is None
+    assert table.to_pylist()[3]["heavy_hitters"][1:] == BIG_NEW_KNOWN
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -177,6 +189,9 @@ def test_a_line_that_is_nested_too_deeply_is_no_report():
         decode_report("[" * 100_000)
 
 
+NOT_WHOLE = (True, False, 1.0, 7.5, math.nan, "5", MAX_LONG + 1)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -185,6 +200,18 @@ def test_a_line_that_is_nested_too_deeply_is_no_report():
         ({"heavy_hitters": [HeavyHitter("a", BETWEEN, 7.5)]}, "noisy_count"),
         ({"heavy_hitters": [HeavyHitter("a", BETWEEN, True)]}, "noisy_count"),
         ({"heavy_hitters": [HeavyHitter("a", BETWEEN, 1 << 63)]}, "noisy_count"),
+        ({"heavy_hitters": [HeavyHitter("a", ABOVE, None, 1, 5)]}, "null beside a level"),
+        ({"heavy_hitters": [HeavyHitter("a", BETWEEN, None, 1, 5)]}, "null beside a level"),
+        ({"heavy_hitters": [HeavyHitter("a", BETWEEN, 700, 1, 5)]}, "null beside a level"),
+        ({"heavy_hitters": [HeavyHitter("a", None, 700, 1, 5)]}, "null beside a level"),
+        ({"heavy_hitters": [HeavyHitter("a", None, 0, 1, None)]}, "null beside a level"),
+        ({"heavy_hitters": [HeavyHitter("a", None, None, None, 5)]}, "at_least_users of a heavy hitter must be null"),
+        ({"heavy_hitters": [HeavyHitter("a", None, 5, None, 0)]}, "at_least_users of a heavy hitter must be null"),
+        *(({"heavy_hitters": [HeavyHitter("a", None, None, level, 5)]}, "level") for level in (0, -1, *NOT_WHOLE)),
+        *(
+            ({"heavy_hitters": [HeavyHitter("a", None, None, 1, users)]}, "at_least_users")
+            for users in (-1, *NOT_WHOLE)
+        ),
         ({"heavy_hitters": [HeavyHitter("\ud800", BETWEEN, 1)]}, "item"),
         ({"heavy_hitters": [HeavyHitter(7, BETWEEN, 1)]}, "item"),
         ({"stream": None}, "stream"),
@@ -212,6 +239,11 @@ def test_a_header_holds_json_only(tmp_path, fields):
     with pytest.raises(ReportFileError):
         write_report_file(tmp_path / "r.jsonl", dataclasses.replace(HEADER, **fields), [])
     assert os.listdir(tmp_path) == []
+
+
+def test_a_level_may_stand_without_a_number_of_users():
+    held = report(0, HeavyHitter("a", None, None, 2, None))
+    assert decode_report(encode_report(held)) == held
 
 
 def test_format_by_ending():

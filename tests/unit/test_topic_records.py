@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
+
 import pytest
 
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.report_files import ReportFileError
-from dp_transforms.report_streams.topic_records import RECORD_FORMATS, TopicRecord, decode_record, encode_record
-from tests.helpers.report_samples import COUNTS, HEADER, LABELS
+from dp_transforms.report_streams.topic_records import (
+    RECORD_FORMATS,
+    TOPIC_AVRO_SCHEMAS,
+    TopicRecord,
+    decode_record,
+    encode_record,
+)
+from tests.helpers.report_samples import COUNTS, HEADER, LABELS, NAMES
 
-RECORDS: tuple[TopicRecord, ...] = (HEADER, LABELS, COUNTS, RunEnded("news", 24, reports=2))
+RECORDS: tuple[TopicRecord, ...] = (HEADER, LABELS, COUNTS, NAMES, RunEnded("news", 24, reports=2))
 
 
 @pytest.mark.parametrize("record_format", RECORD_FORMATS)
@@ -33,3 +42,8 @@ def test_a_datum_of_another_schema_is_refused() -> None:
     value = encode_record(LABELS, "run-1", "avro")
     with pytest.raises(ReportFileError, match="fingerprint"):
         decode_record(value[:2] + bytes(8) + value[10:])
+
+
+def test_the_published_schemas_are_those_that_are_written() -> None:
+    published = pathlib.Path(__file__).parents[2] / "docs" / "report_topic.avsc"
+    assert json.loads(published.read_text()) == list(TOPIC_AVRO_SCHEMAS)
