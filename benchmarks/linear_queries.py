@@ -14,7 +14,6 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.line_plot import line_plot_svg
 from benchmarks.report import Figure, show_figures, write_results
 from dp_transforms.accounting.composition import (
     optimal_composition_delta,
@@ -30,6 +29,7 @@ from dp_transforms.mechanisms.papers.multiplicative_weights import (
 from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.small_database import SmallDatabase, small_database_records_needed
+from dp_transforms.pipelines.line_plot import line_plot_svg
 
 _EPSILON, _DELTA = 1.0, 1e-6
 _ATTRIBUTES, _RECORDS, _UPDATES = 9, 10_000, 20

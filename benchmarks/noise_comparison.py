@@ -27,7 +27,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.line_plot import line_plot_svg
 from benchmarks.report import Figure, show_figures, write_results
 from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.charging_game import GameAccountant
@@ -42,6 +41,7 @@ from dp_transforms.accounting.target_charging import (
     static_adversary_delta,
 )
 from dp_transforms.mechanisms.papers.sparse_vector import epsilon_per_run
+from dp_transforms.pipelines.line_plot import line_plot_svg
 
 _BUDGETS = ((2.0, 1e-9), (1.0, 1e-6))  # the plot shows the first
 _HITS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300)

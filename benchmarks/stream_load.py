@@ -29,12 +29,12 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks import stream_samples
-from benchmarks.line_plot import line_plot_svg
 from benchmarks.processes import OUTPUT, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 from benchmarks.stream_samples import Sample, Sampler, percentile
 from dp_transforms.monitoring.user_budgets import budget_cells
 from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.pipelines.line_plot import line_plot_svg
 from dp_transforms.report_streams.topic_records import decode_record
 from dp_transforms.runners.engine_process import EngineError, engine_file, java
 from dp_transforms.runners.flink import JOB_SERVER_JAR, WorkerPool

@@ -194,8 +194,8 @@ def _check_release_options(options: dict[str, Any]) -> None:
             )
 
 
-def read_plan(path: str) -> ReleasePlan:
-    """The plan in a file of ``shh plan --output``, checked again. Raises UserError, which names --plan."""
+def read_plan(path: str, option: str = "--plan") -> ReleasePlan:
+    """The plan in a file of ``shh plan --output``, checked again. Raises UserError, which names the option."""
     try:
         text = read_regular(path, _MOST_PLAN_BYTES)
         if len(text) > _MOST_PLAN_BYTES:
@@ -203,10 +203,10 @@ def read_plan(path: str) -> ReleasePlan:
         plan = ReleasePlan.from_json(text)
     except OSError as error:
         raise UserError(
-            f"--plan {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
+            f"{option} {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
         ) from None
     except ValueError as error:
-        raise UserError(f"--plan {path}: {error}") from None
+        raise UserError(f"{option} {path}: {error}") from None
     warn_of_budget(plan.epsilon, plan.delta)
     return plan
 

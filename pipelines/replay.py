@@ -19,6 +19,7 @@ from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.options import UserError, field_options
 from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.plan_options import flag, plan_of_command, plan_options
+from dp_transforms.pipelines.plan_words import in_a_sentence
 from dp_transforms.pipelines.replay_progress import show_progress
 from dp_transforms.pipelines.replay_run import ReplayRequest, ReplaySummary, check_memory, run_replay
 from dp_transforms.pipelines.report_table import is_ascii_only, legend, windows_table
@@ -135,12 +136,14 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
 def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bool) -> None:
     """Prints on stderr: this is for the operator alone."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
+    unpaid = f" {summary.unpaid:,} pairs (window, item) beyond --most-looks of a user did not count,"
+    rejected = f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)"
     console.print(
         f"[dim]Read {summary.events + summary.rejected:,} rows in {summary.seconds:.1f} s"
         f" ({(summary.events + summary.rejected) / summary.seconds:,.0f} a second);"
         f" {summary.outside_range:,} outside --start .. --end skipped,"
         f"{f' {summary.outside_domain:,} of other items than --domain-file skipped,' if has_domain else ''}"
-        f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)[/]"
+        f"{unpaid if summary.unpaid else ''}{rejected}[/]"
     )
     if not summary.events + summary.rejected:
         console.print("[bold]The log has no rows.[/]")
@@ -158,7 +161,9 @@ def _print_report(request: ReplayRequest) -> None:
     latest = sorted(reports, key=lambda report: report.window_start)
     shown = latest[-_LATEST_WINDOWS:]
     if not shown:
-        console.print(f"No window had an item held by enough users (about {request.plan.smallest_detectable():,}).")
+        console.print(
+            f"No window had an item held by enough users. {in_a_sentence(request.plan)}", markup=False, soft_wrap=True
+        )
     else:
         ascii_only = is_ascii_only(console)
         console.print(windows_table(shown, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only))

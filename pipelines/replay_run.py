@@ -18,6 +18,7 @@ from dp_transforms.beam.count_for_operator import (
     EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     EVENTS_REJECTED,
+    PAIRS_UNPAID,
     operator_counts,
 )
 from dp_transforms.beam.read_events import ReadEvents, ReadProgress
@@ -65,12 +66,13 @@ class ReplayRequest:
 
 @dataclasses.dataclass(frozen=True)
 class ReplaySummary:
-    """For the operator alone. seconds: wall clock of the pipeline."""
+    """For the operator alone. unpaid: pairs of users with more than a purse pays for. seconds: of the pipeline."""
 
     events: int
     outside_range: int
     outside_domain: int
     rejected: int
+    unpaid: int
     seconds: float
 
 
@@ -117,6 +119,7 @@ def run_replay(request: ReplayRequest, options: PipelineOptions, progress: ReadP
             outside_range=counts.get(EVENTS_OUTSIDE_RANGE, 0),
             outside_domain=counts.get(EVENTS_OUTSIDE_DOMAIN, 0),
             rejected=counts.get(EVENTS_REJECTED, 0),
+            unpaid=counts.get(PAIRS_UNPAID, 0),
             seconds=time.monotonic() - started,
         )
         if rejected and request.dead_letter:

@@ -15,6 +15,8 @@ From a budget to a plan; read `release_plan` first:
 
 - `target_charging_noise`, `running_epsilon`: the least noise of target charging; how much of epsilon each hit spends.
 - `release_modes`: what each release mode needs, with its accountants: one object for each mode.
+- `fewest_users`: from how many users on an item is found, where each counts by chance.
+- `other_methods`: from how many on the methods of others find it, to compare.
 - `calibration`: the noise, the threshold and the shares of delta for a budget.
 - `purse`: a package; looks and hits paid from one purse, at one Renyi order. For release mode `names`.
 - `plan_checks`: what the fields of a plan must satisfy.

@@ -293,7 +293,7 @@ def _largest(usual_looks: object) -> int:
     """Of a pair that is not checked yet; 1 where it is not a pair of numbers, as the check will say."""
     if not isinstance(usual_looks, tuple):
         return 1
-    return max([1, *(looks for looks in usual_looks if is_whole(looks))])
+    return max([1, *(int(looks) for looks in usual_looks if is_whole(looks))])
 
 
 def _forget_after(given: int | None, horizon: int, *, is_known_domain: bool, known_items: bool) -> int:

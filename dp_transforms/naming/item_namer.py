@@ -85,7 +85,7 @@ class ItemNamer:
         )
 
         def draw_nobody(items_of_draws: Whole, windows: Whole) -> npt.NDArray[np.bool_]:
-            drawn = self._draws.of_nobody(windows, items.hashes[items_of_draws])
+            drawn = self._draws.of_nobody(windows, items.hashes.take(items_of_draws, axis=0))
             return table.passes(drawn, np.full(len(windows), settings.known_threshold))
 
         with_seeds = held.joined(earlier)

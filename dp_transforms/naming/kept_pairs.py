@@ -23,7 +23,9 @@ def keep_by_hash(pairs: UserPairs, most: npt.NDArray[np.int64], keys: StreamKeys
     if not len(rows):
         return kept
     codes = pairs.user_codes()[rows]
-    order = keys.look_order()(pairs.users[codes], pairs.windows[rows], pairs.table.hashes[pairs.items[rows]])
+    order = keys.look_order()(
+        pairs.users[codes], pairs.windows[rows], pairs.table.hashes.take(pairs.items[rows], axis=0)
+    )
     ranked = np.lexsort((order[:, 1], order[:, 0], codes))
     begins = group_starts(codes)  # lexsort keeps each user in its place
     rank = np.arange(len(rows)) - np.repeat(begins, np.diff(np.append(begins, len(rows))))

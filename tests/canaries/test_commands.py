@@ -34,6 +34,18 @@ def test_a_report_names_what_all_hold_and_no_canary(shell: Shell, canaries: Cana
         assert SHARED in shown.out
 
 
+def test_a_report_of_names_names_what_all_hold_and_no_canary(shell: Shell, canaries: Canaries) -> None:
+    """Users have two pairs, and one counts: so the operator is told how many did not, and not whose."""
+    shell.home.put("log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
+    for more in (("--release", "names"), ("--release", "names", "--usual-looks", "1", "1", "--most-looks", "1")):
+        output = f"report-{len(more)}.jsonl"
+        ran = shell.run_clean("replay", "log.jsonl", *BUDGET, "--time-unit", "s", "--output", output, *more)
+        assert ran.code == 0, ran.err
+        assert SHARED in ran.out
+        assert ("pairs (window, item) beyond --most-looks" in ran.err) == ("--most-looks" in more)
+        assert f"file work/{output}" in ran.places
+
+
 def test_rows_that_cannot_be_read_are_told_by_place_alone(shell: Shell, canaries: Canaries) -> None:
     """The dead letter lists them: no cell is in it."""
     hostile = logs.hostile_logs(canaries)

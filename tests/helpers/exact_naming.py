@@ -1,9 +1,9 @@
 """A tiny replay in release mode `names` through the real code: all that it can publish, with exact probabilities.
 
 `ChosenUniforms` replaces two of the keyed functions: the uniforms of looks, and those that draw the empty items of a
-known domain. All the rest is the real code: pairs, weights, dropped pairs, sums, thresholds, known items, levels,
-reports. The uniforms of one look are cut at every number where a result can change; both ends of each range are run,
-and a range's probability is its length in 2^128. The product over all looks is the law of the transcript.
+known domain. All the rest is the real code: pairs, weights, dropped pairs, sums, thresholds, known items, levels. The
+uniforms of one look are cut at every number where a result can change; both ends of each range are run, and a range's
+probability is its length in 2^128. The product over all looks is the law of the transcript.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.domain_table import DomainTable
+from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.monitoring.zero_items import binomial_integers
 from dp_transforms.naming.empty_items import EmptyItems
@@ -33,17 +34,20 @@ _WORD = 1 << 64
 
 Held = Mapping[str, Iterable[tuple[int, str]]]  # {user: [(window, item)]}
 Law = dict[Any, float]
+Range = tuple[int, int]  # the first and the last of consecutive uniforms
 
 
 class ChosenUniforms:
-    """`StreamKeys`, but for the uniforms of looks, by window and item, and the number of empty items, by window."""
+    """`StreamKeys`, but for the uniforms of looks, and those of the number of empty items in a window.
 
-    def __init__(self, keys: StreamKeys, items: Sequence[str]) -> None:
+    looks: words by copy, window and item, uint64[copies, windows, items, 2]. An item's hash is (copy, number).
+    empty: by window; in a domain of one item there is no choice besides the number.
+    """
+
+    def __init__(self, keys: StreamKeys) -> None:
         self._keys = keys
-        hashes = keys.item_ids(pa.array(items, pa.string())).tolist()
-        self._item_of_hash = {tuple(row): item for row, item in zip(hashes, items, strict=True)}
-        self.looks: dict[tuple[int, str], int] = {}
-        self.empty: dict[int, int] = {}
+        self.looks = np.zeros((0, 0, 0, 2), dtype=np.uint64)
+        self.empty: Sequence[int] = ()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._keys, name)
@@ -51,55 +55,96 @@ class ChosenUniforms:
     def look_uniforms(self) -> Any:
         def uniforms(windows: np.ndarray, hashes: np.ndarray, digests: np.ndarray) -> np.ndarray:
             assert hashes.shape == digests.shape == (len(windows), 2)
-            rows = zip(windows.tolist(), map(tuple, hashes.tolist()), strict=True)
-            return _words(self.looks[window, self._item_of_hash[row]] for window, row in rows)
+            copies, items = hashes.astype(np.int64).T
+            return self.looks[copies, windows, items]
 
         return uniforms
 
     def zero_item_uniforms(self) -> Any:
-        """Number 0 of a window says how many items are drawn; in a domain of one item, any other says which."""
-        return lambda blocks: _words(self.empty[window] if number == 0 else 0 for window, number in blocks.tolist())
+        def uniforms(blocks: np.ndarray) -> np.ndarray:
+            chosen = [self.empty[window] if number == 0 else 0 for window, number in blocks.tolist()]
+            return np.array([divmod(uniform, _WORD) for uniform in chosen], dtype=np.uint64)
 
-
-def _words(uniforms: Iterable[int]) -> np.ndarray:
-    return np.array([divmod(uniform, _WORD) for uniform in uniforms], dtype=np.uint64).reshape(-1, 2)
+        return uniforms
 
 
 def law_of_replay(held: Held, settings: NamingSettings, *, domain: Sequence[str] = ()) -> Law:
-    """The probability of every transcript. domain: at most one item."""
+    """The probability of every transcript: what is named in each window, with levels and sizes.
+
+    All choices of uniforms run at once, each on a copy of the items of its own. domain: at most one item.
+    """
     assert len(domain) == settings.domain_size <= 1
-    items = sorted({item for pairs in held.values() for _, item in pairs} | set(domain))
-    keys = ChosenUniforms(settings.stream_keys(SECRET), items or ["none"])
-    sums = _sums(held, settings, keys)
-    empty_tail = _tail(settings, settings.known_threshold)
-    entries = binomial_integers(1, empty_tail) if domain else []
-    windows, law = range(settings.schedule.horizon), {}
-    places: list[Any] = [*itertools.product(windows, items), *(windows if domain else ())]
-    totals = dict.fromkeys(itertools.product(windows, items), 0) | _totals(sums)
-    ranges = [_ranges(settings, totals[place]) if isinstance(place, tuple) else _cut(entries) for place in places]
-    table = DomainTable.of_labels(pa.array(domain, pa.string()), keys.item_ids) if domain else None
-    namer = ItemNamer(settings, keys)  # type: ignore[arg-type]
-    for chosen in itertools.product(*ranges):
-        found = []
-        for end in (0, 1):
-            at = {place: part[end] for place, part in zip(places, chosen, strict=True)}
-            keys.looks = {place: uniform for place, uniform in at.items() if isinstance(place, tuple)}
-            keys.empty = {place: uniform for place, uniform in at.items() if not isinstance(place, tuple)}
-            parts = [sums]
-            if table is not None:
-                parts += [cells for _, cells in EmptyItems(table, settings, keys).of_run(1)]  # type: ignore[arg-type]
-            named = namer.name_windows(ItemSums.merge(parts), KnownItems.none(), 0, settings.schedule.horizon)
-            found.append(_transcript(named, settings))
-        assert found[0] == found[1], "one range of uniforms, two results"
-        weight = Fraction(1)
-        for low, high in chosen:
-            weight *= Fraction(high + 1 - low, ONE)
-        law[found[0]] = law.get(found[0], Fraction(0)) + weight
+    labels = sorted({item for pairs in held.values() for _, item in pairs} | set(domain))
+    keys = ChosenUniforms(settings.stream_keys(SECRET))
+    totals = sums_of_replay(held, settings)
+    windows = range(settings.schedule.horizon)
+    looks = [_ranges(settings, totals.get((window, item), 0)) for window in windows for item in labels]
+    empty = [_cut(binomial_integers(1, _tail(settings, settings.known_threshold))) if domain else [(0, ONE - 1)]]
+    law: dict[Any, Fraction] = {}
+    for drawn in itertools.product(*(empty * len(windows))):
+        share = _share(drawn)
+        for transcript, probability in _transcripts(totals, labels, looks, settings, keys, drawn, domain):
+            law[transcript] = law.get(transcript, Fraction(0)) + share * probability
     assert sum(law.values()) == 1
     return {transcript: float(probability) for transcript, probability in law.items()}
 
 
-def _sums(held: Held, settings: NamingSettings, keys: Any) -> ItemSums:
+def _transcripts(
+    totals: Mapping[tuple[int, str], int],
+    labels: Sequence[str],
+    looks: Sequence[Sequence[Range]],
+    settings: NamingSettings,
+    keys: ChosenUniforms,
+    drawn: Sequence[Range],
+    domain: Sequence[str],
+) -> list[tuple[Any, Fraction]]:
+    """The transcript of each choice of uniforms of the looks, by the first and by the last of each range."""
+    chosen = list(itertools.product(*looks))
+    horizon = settings.schedule.horizon
+    found = []
+    for end in (0, 1):
+        words = np.array([divmod(part[end], _WORD) for choice in chosen for part in choice], dtype=np.uint64)
+        keys.looks = words.reshape(len(chosen), horizon, len(labels), 2)
+        keys.empty = [part[end] for part in drawn]
+        cells = dict(totals)
+        if domain:
+            table = DomainTable.of_labels(pa.array(domain, pa.string()), keys.item_ids)
+            for _, empty in EmptyItems(table, settings, keys).of_run(1):  # type: ignore[arg-type]
+                cells = {(window, domain[0]): 0 for window in empty.windows.tolist()} | cells
+        sums = _copies(cells, labels, len(chosen))
+        namer = ItemNamer(settings, keys)  # type: ignore[arg-type]
+        named = namer.name_windows(sums, KnownItems.none(), 0, horizon)
+        transcripts: list[list[tuple[Any, ...]]] = [[] for _ in chosen]
+        columns = (named.windows, named.items, named.levels, named.at_least_users)
+        for window, item, level, users in zip(*(column.tolist() for column in columns), strict=True):
+            copy, number = named.table.hashes[item].tolist()
+            transcripts[copy].append((window, labels[number], level, users))
+        found.append([tuple(sorted(transcript)) for transcript in transcripts])
+    assert found[0] == found[1], "one range of uniforms, two results"
+    return [(transcript, _share(choice)) for transcript, choice in zip(found[0], chosen, strict=True)]
+
+
+def _copies(cells: Mapping[tuple[int, str], int], labels: Sequence[str], copies: int) -> ItemSums:
+    """So many copies of the cells, each with items of its own: number i of copy k has the hash (k, i)."""
+    hashes = np.array([(copy, number) for copy in range(copies) for number in range(len(labels))], dtype=np.uint64)
+    table = ItemTable(hashes.reshape(-1, 2), pa.array([labels[int(number)] for _, number in hashes], pa.string()))
+    rows = [
+        (window, copy * len(labels) + labels.index(item), total)
+        for (window, item), total in cells.items()
+        for copy in range(copies)
+    ]
+    windows, items, totals = np.array(sorted(rows), dtype=np.int64).reshape(-1, 3).T
+    return ItemSums(windows, items, totals, np.zeros((len(rows), 2), dtype=np.uint64), table)
+
+
+def _share(ranges: Iterable[Range]) -> Fraction:
+    share = Fraction(1)
+    for low, high in ranges:
+        share *= Fraction(high + 1 - low, ONE)
+    return share
+
+
+def _sums(held: Held, settings: NamingSettings, keys: StreamKeys) -> ItemSums:
     """Through the columns of a replay: events, pairs, weights."""
     schedule = settings.schedule
     log = [
@@ -113,22 +158,15 @@ def _sums(held: Held, settings: NamingSettings, keys: Any) -> ItemSums:
     return weigh_replay(UserPairs.merge([pairs for _, _, pairs in parts]), settings, keys)
 
 
-def _totals(sums: ItemSums) -> dict[tuple[int, str], int]:
+def sums_of_replay(held: Held, settings: NamingSettings) -> dict[tuple[int, str], int]:
+    """The sum of each cell, {(window, item): sum}."""
+    sums = _sums(held, settings, settings.stream_keys(SECRET))
     labels = sums.table.labels.to_pylist()
     rows = zip(sums.windows.tolist(), sums.items.tolist(), sums.sums.tolist(), strict=True)
     return {(window, labels[item]): total for window, item, total in rows}
 
 
-def sums_of_replay(held: Held, settings: NamingSettings) -> dict[tuple[int, str], int]:
-    """The sum of each cell, {(window, item): sum}."""
-    return _totals(_sums(held, settings, settings.stream_keys(SECRET)))
-
-
-def _transcript(named: Any, settings: NamingSettings) -> Any:
-    return tuple((*report[:3], tuple(report[3]), *report[4:]) for _, report in named.window_reports(settings))
-
-
-def _ranges(settings: NamingSettings, total: int) -> list[tuple[int, int]]:
+def _ranges(settings: NamingSettings, total: int) -> list[Range]:
     """Ranges of the uniform of one look, by all results that it can have, known or not; drawn given a pass, too."""
     reach = len(settings.noise.upper_tail_integers())
     starts = (settings.threshold, settings.known_threshold)
@@ -140,7 +178,7 @@ def _ranges(settings: NamingSettings, total: int) -> list[tuple[int, int]]:
     return _cut([*(_tail(settings, boundary - total) for boundary in boundaries), *given_pass])
 
 
-def _cut(numbers: Iterable[int]) -> list[tuple[int, int]]:
+def _cut(numbers: Iterable[int]) -> list[Range]:
     """0 .. 2^128 - 1 in ranges that begin at these numbers, with first and last."""
     inner = sorted({number for number in numbers if 0 < number < ONE})
     bounds = [0, *inner, ONE]

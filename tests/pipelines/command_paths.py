@@ -30,6 +30,7 @@ REPORT = WindowReport("events", 0, 3_600_000_000, [HeavyHitter("a", ABOVE, None)
 # (command, option or argument): a command line that reads PATH.
 READ = {
     ("audit", "plan_file"): ["audit", "--plan", "PATH"],
+    ("plan", "compare"): ["plan", "--compare", "PATH", "plan.json"],
     ("plan", "domain_file"): ["plan", *BUDGET, "--domain-file", "PATH"],
     ("replay", "plan_file"): ["replay", "log.jsonl", "--plan", "PATH", "--output", "out.avro"],
     ("replay", "domain_file"): ["replay", "log.jsonl", *BUDGET, "--domain-file", "PATH", "--output", "out.avro"],
@@ -52,6 +53,7 @@ READ_FOLDERS = {("stream", "folder")}
 WRITTEN = {
     ("audit", "output"): (["audit", "--plan", "plan.json", "--runs", "0", "--rounds", "1"], ["out.json"]),
     ("plan", "output"): (["plan", *BUDGET], ["out.json"]),
+    ("plan", "chart"): (["plan", *BUDGET], ["out.svg"]),
     ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl", "out.parquet"]),
     ("replay", "dead_letter"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.jsonl"]),
     ("show", "chart"): (["show", "report.avro"], ["out.svg"]),

@@ -5,20 +5,33 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+from xml.etree import ElementTree
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
+from dp_transforms.accounting.names_plan import NamesPlan
+from dp_transforms.accounting.other_methods import (
+    gaussian_histograms_found_from,
+    partition_selection_found_from,
+    weighted_gaussian_found_from,
+)
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.plan import command
 from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, plan_from_options, plan_options
+from dp_transforms.pipelines.plan_words import in_a_sentence
+from dp_transforms.window_schedule import WindowSchedule
+from tests.helpers.calibrated_plans import calibrated_plan
 from tests.helpers.shh_process import shh
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
 BUDGET = ["--epsilon", "2", "--delta", "1e-9"]
+NAMES = ["--release", "names"]
+SMALL = ["--usual-looks", "1", "10", "--most-looks", "20"]  # quicker than the default
+DAY = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())
 
 
@@ -55,6 +68,152 @@ def test_a_table_to_decide_from() -> None:
     assert "counts" in result.stdout
     assert "ReleasePlan" not in result.stdout
     assert "(2, 1e-09)-differentially private" in " ".join(result.stdout.split())
+
+
+def _numbers(line: str) -> list[int]:
+    return [int(cell.replace(",", "")) for cell in line.strip("│").split("│")]
+
+
+def test_it_opens_with_a_sentence_and_a_table_of_all_methods() -> None:
+    result = _run(*BUDGET, *HOURLY, *NAMES)
+    assert result.exit_code == 0, result.output
+    sentence, _, rest = result.stdout.partition("\n")
+    assert sentence == (
+        "An hour's item (a story, a search, an error) is found from about 68 users on, if each of them has 10 items in"
+        " these 16 days; from 180 if each has 100."
+    )
+    rows = {row[0]: row[1:] for row in map(_numbers, [line for line in rest.splitlines() if line.startswith("│")])}
+    assert rows == {
+        1: [32, 25, 530, 671, 13, 26, 867],
+        10: [68, 52, 530, 671, 76, 82, 867],
+        100: [180, 138, 530, 671, 247, 260, 867],
+        1000: [542, 415, 530, 671, 806, 820, 867],
+    }
+    for part in ("names, for users with 1 to 100 pairs", "at most 3,000 of a user", "for 168 windows after a name"):
+        assert part in rest
+    assert "(2, 1e-09)-differentially private" in rest
+
+
+def test_labels_have_the_same_table_above_their_choices() -> None:
+    result = _run(*BUDGET, *HOURLY, "--release", "labels")
+    sentence, _, rest = result.stdout.partition("\n")
+    assert sentence.startswith("An hour's item (a story, a search, an error) is found from about 530 users on, however")
+    assert "16 days; a user no longer counts once all 3 hits are used up." in sentence
+    first = next(line for line in rest.splitlines() if line.startswith("│"))
+    assert _numbers(first) == [1, 32, 25, 530, 671, 13, 26, 867]
+
+
+def test_the_numbers_in_json() -> None:
+    result = _run(
+        *BUDGET, *HOURLY, *NAMES, "--usual-looks", "1", "4", "--most-looks", "5", "--no-known-items", "--json"
+    )
+    record = json.loads(result.stdout)
+    plan = ReleasePlan.from_json(json.dumps(record["chosen"]))
+    assert isinstance(plan, NamesPlan)
+    assert (plan.usual_looks, plan.most_looks, plan.forget_after) == ((1, 4), 5, 0)
+    methods = {"names", "labels", "counts", "pipelinedp", "weighted_gaussian", "gaussian_histograms"}
+    assert set(record["found_from"]) == methods
+    for looks in (1, 10, 100, 1000):
+        assert record["found_from"]["names"][str(looks)] == plan.found_from(looks)
+        assert record["found_from"]["weighted_gaussian"][str(looks)] == weighted_gaussian_found_from(2, 1e-9, looks, 5)
+        assert record["found_from"]["pipelinedp"][str(looks)] == partition_selection_found_from(2, 1e-9, looks).users
+    assert set(record["found_from"]["gaussian_histograms"].values()) == {gaussian_histograms_found_from(2, 1e-9, 1152)}
+    assert record["summary"].startswith(
+        f"An hour's item (a story, a search, an error) is found from about {plan.found_from(2)}"
+    )
+    assert record["plans"] == []
+    assert record["fingerprint"] == plan.fingerprint
+
+
+def test_a_known_domain_has_no_other_methods_beside_it(tmp_path: pathlib.Path) -> None:
+    items = tmp_path / "items.txt"
+    items.write_text("a\nb\nc\n")
+    words = [*NAMES, *SMALL, "--domain-file", str(items), "--json"]
+    record = json.loads(_run(*BUDGET, *HOURLY, *words).stdout)
+    assert set(record["found_from"]) == {"names", "labels", "counts"}
+    assert record["chosen"]["domain_size"] == 3
+    result = _run(*BUDGET, *HOURLY, *words[:-1])
+    assert "3 items; about 0.05 reports of items that nobody holds" in " ".join(result.stdout.split())
+    assert "PipelineDP" not in result.stdout
+
+
+def test_a_chart_draws_users_against_activity(tmp_path: pathlib.Path) -> None:
+    chart = tmp_path / "plan.svg"
+    result = _run(*BUDGET, *HOURLY, *NAMES, *SMALL, "--chart", str(chart))
+    assert result.exit_code == 0, result.output
+    assert result.stdout.endswith(f"Chart written to {chart}.\n")
+    root = ElementTree.fromstring(chart.read_text())
+    texts = [element.text for element in root.iter() if element.text]
+    for name in ("names, new item", "names, known item", "labels", "counts", "PipelineDP, best cap"):
+        assert name in texts
+    assert "pairs (window, item) of each holder in the run" in texts
+    before = chart.read_text()
+    again = _run(*BUDGET, *HOURLY, *NAMES, *SMALL, "--chart", str(chart))
+    assert isinstance(again.exception, UserError)
+    assert str(again.exception).startswith(f"--chart {chart} exists")
+    assert chart.read_text() == before
+
+
+def test_two_plans_side_by_side(tmp_path: pathlib.Path) -> None:
+    paths = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    plans = [
+        calibrated_plan(),
+        ReleasePlan.calibrate(epsilon=1, delta=1e-8, schedule=DAY, release="names", most_looks=100),
+    ]
+    for path, plan in zip(paths, plans, strict=True):
+        pathlib.Path(path).write_text(plan.to_json())
+    result = _run("--compare", *paths)
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    for part in (
+        "A: ",
+        "B: ",
+        "labels │ names",
+        "2 │ 1 ",
+        "384 │ 24",
+        "from 530 users on",
+        "found from about 530 users",
+    ):
+        assert part in text
+    assert f"from {plans[1].found_from(10)} users on" in text
+    record = json.loads(_run("--compare", *paths, "--json").stdout)
+    assert [each["file"] for each in record["compared"]] == paths
+    assert [ReleasePlan.from_json(json.dumps(each["plan"])) for each in record["compared"]] == plans
+    assert set(record["compared"][0]["found_from"]) == {"labels"}
+    assert record["compared"][1]["found_from"]["names"]["10"] == plans[1].found_from(10)
+    chart = tmp_path / "both.svg"
+    assert _run("--compare", *paths, "--chart", str(chart)).exit_code == 0
+    assert "A: labels" in chart.read_text()
+    assert "B: names, new item" in chart.read_text()
+    missing = _run("--compare", paths[0], str(tmp_path / "no.json"))
+    assert isinstance(missing.exception, UserError)
+    assert str(missing.exception).startswith(f"--compare {tmp_path / 'no.json'} cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "length", "said"),
+    [
+        (
+            3600,
+            384 * 3600,
+            "users on, if each of them has 10 items in these 16 days; from 180 if each has 100.",
+        ),
+        (
+            86_400,
+            36 * 3600,
+            "A day's item (a story, a search, an error) is found from about 68 users on, if each of them",
+        ),
+        (900, 86_400, "An item of 15 minutes (a story,"),
+        (7200, 86_400, "in these 24 hours;"),
+        (604_800, 14 * 604_800, "A week's item"),
+        (1, 119, "A second's item"),
+    ],
+)
+def test_the_sentence_names_windows_and_runs_in_plain_units(seconds: int, length: int, said: str) -> None:
+    plan = ReleasePlan.calibrate(
+        epsilon=2, delta=1e-9, schedule=WindowSchedule(0, length, seconds, seconds), release="names"
+    )
+    assert said in in_a_sentence(plan)
 
 
 def test_the_command_itself(tmp_path: pathlib.Path) -> None:
@@ -109,6 +268,21 @@ def test_output_is_never_overwritten(tmp_path: pathlib.Path) -> None:
         (["--end", "2017-09-01"], "the end of the range must lie after its start"),
         (["--max-users", "0"], "--max-users must be"),
         (["--epsilon", "0.0001"], "Raise epsilon or delta, or lower --hits-per-user"),
+        (
+            ["--release", "names", "--usual-looks", "0", "5"],
+            "each of --usual-looks must be a whole number in 1 .. 3000",
+        ),
+        (["--release", "names", "--most-looks", "0"], "--most-looks must be a whole number in 1 .. 100000, got 0."),
+        (
+            ["--release", "names", "--forget-after", "400"],
+            "--forget-after must be a whole number in 1 .. 384, got 400.",
+        ),
+        (
+            ["--release", "names", "--forget-after", "4", "--no-known-items"],
+            "--forget-after cannot be used with --no-known-items. Leave one out.",
+        ),
+        (["--release", "names", "--delta", "1e-13"], "--delta must be > 5.42e-12"),
+        (["--release", "names", "--epsilon", "1e-9"], "too small"),
     ],
 )
 def test_errors_name_the_flag(words: list[str], message: str) -> None:
@@ -122,6 +296,34 @@ def test_errors_name_the_flag(words: list[str], message: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (
+            [*BUDGET, *HOURLY, "--release", "names", "--hits-per-user", "3"],
+            "--hits-per-user cannot be used with --release names. Leave it out, or use --release labels or counts or",
+        ),
+        (
+            [*BUDGET, *HOURLY, "--usual-looks", "1", "10"],
+            "--usual-looks cannot be used with --release labels. Leave it out, or use --release names.",
+        ),
+        (
+            [*BUDGET, *HOURLY, "--release", "kms21", "--no-known-items"],
+            "--no-known-items cannot be used with --release kms21.",
+        ),
+        (
+            [*BUDGET, *HOURLY, "--release", "names", "--threshold", "5"],
+            "--threshold cannot be used with --release names.",
+        ),
+        ([*BUDGET, *HOURLY, "--output", "a.json", "--chart", "a.json"], "--output and --chart name the same file."),
+        (["--compare", "a.json"], "Option '--compare' requires 2 arguments."),
+        (["--compare", "a", "b", *BUDGET], "--compare cannot be used with --epsilon, --delta. Leave one out."),
+        (["--compare", "a", "b", "--output", "c"], "--compare cannot be used with --output. Leave one out."),
+        (
+            ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--release", "names"],
+            "--epsilon-per-query cannot be used with --release names, where users pay for looks.",
+        ),
+        (
+            ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--chart", "x"],
+            "--epsilon-per-query cannot be used with --chart. Leave one out.",
+        ),
         ([*BUDGET], "Missing --window, --start, --end."),
         ([*HOURLY, "--epsilon", "2"], "Missing --delta."),
         (["--epsilon-per-query", "0.1"], "Missing --delta."),

@@ -85,7 +85,10 @@ def test_kms21_finds_nothing_in_a_small_log(log: pathlib.Path, tmp_path: pathlib
     header, windows = found(output)
     assert windows == {}
     assert header["plan"]["accountant"] == "threshold_monitor"
-    assert "No window had an item held by enough users (about" in result.stdout
+    assert (
+        "No window had an item held by enough users. An hour's item (a story, a search, an error) is found from about "
+        in result.stdout
+    )
 
 
 def refusal(*words: object) -> str:

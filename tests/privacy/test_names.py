@@ -187,7 +187,7 @@ def test_an_item_that_nobody_holds_has_the_law_of_the_noise() -> None:
     settings = settings_of(1, known_threshold=5, domain_size=1)
     law = law_of_replay({}, settings, domain=("a",))
     tails = settings.noise.upper_tail_integers()
-    named = {report[3][0].level: share for transcript, share in law.items() for report in transcript}
+    named = {level: share for transcript, share in law.items() for _, _, level, _ in transcript}
     for level, share in named.items():
         bounds = [5 + step * settings.spacing for step in (level - 1, level)]
         low, high = (tails[bound - 1] if bound <= len(tails) else 0 for bound in bounds)

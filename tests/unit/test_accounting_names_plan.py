@@ -11,7 +11,9 @@ from fractions import Fraction
 from typing import Any
 
 import mpmath
+import numpy as np
 import pytest
+import scipy.stats
 
 from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.accounting.names_plan import NamesPlan
@@ -157,7 +159,16 @@ def test_found_from_is_the_smallest_number_with_that_probability() -> None:
         assert math.exp(plan.noise.log_upper_tail_at((threshold - users * weight - 0.5) / plan.scale)) >= probability
         fewer = (threshold - (users - 1) * weight - 0.5) / plan.scale
         assert math.exp(plan.noise.log_upper_tail_at(fewer)) < probability
-    assert plan.found_from(20) == plan.found_from(1000), "no more looks count than a purse pays for"
+
+
+def test_of_more_looks_than_a_purse_pays_for_a_random_choice_counts() -> None:
+    plan = small_plan()
+    assert plan.found_from(20) < plan.found_from(21)
+    users, weight = plan.found_from(100), plan.weights[0]  # each counts with 1/5
+    for number, is_found in ((users, True), (users - 1, False)):
+        holders = np.arange(number + 1)
+        found = np.exp(plan.noise.log_upper_tail(plan.threshold - holders * weight))
+        assert (scipy.stats.binom.pmf(holders, number, 0.2) @ found >= 0.95) == is_found
 
 
 def test_activity_that_is_declared_decides_the_noise() -> None:

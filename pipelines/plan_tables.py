@@ -1,0 +1,165 @@
+"""What ``shh plan`` prints: a sentence, from how many users on each method finds an item, and what the plan is."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from dp_transforms.accounting.charging_plan import ChargingPlan
+from dp_transforms.accounting.names_plan import NamesPlan
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.pipelines.plan_choices import choices_table
+from dp_transforms.pipelines.plan_comparison import FOUND, NAMES, NAMES_KNOWN, FoundFrom
+from dp_transforms.pipelines.plan_words import in_a_sentence
+
+_COLUMNS = {
+    NAMES: "names,\nnew\nitem",
+    NAMES_KNOWN: "names,\nknown\nitem",
+    "labels": "labels",
+    "counts": "counts",
+    "kms21": "kms21",
+    "pipelinedp": "Pipe-\nlineDP,\nbest cap",
+    "weighted_gaussian": "weight-\ned Gaus-\nsian",
+    "gaussian_histograms": "Gaussian\nhisto-\ngrams",
+}
+_OTHERS = (
+    "Other methods at the same budget: PipelineDP's partition selection with the cap that is best for this activity;"
+    " a Gaussian histogram in which each user weighs 1 / sqrt(its pairs); a Gaussian histogram for each window, where"
+    " as many items of a user count as in labels."
+)
+
+
+def print_plan(plan: ReleasePlan, found: FoundFrom, choices: list[ChargingPlan]) -> None:
+    """choices: a charging plan among its alternatives; empty for another one."""
+    console = Console(highlight=False)
+    console.print(in_a_sentence(plan), style="bold", soft_wrap=True)
+    console.print()
+    console.print(found_table(plan, found))
+    for note in _notes(found):
+        console.print(note, soft_wrap=True)
+    console.print()
+    if isinstance(plan, ChargingPlan):
+        console.print(choices_table(plan, choices))
+        console.print("labels: only items in a zone above the threshold are hits; counts and kms21: every report is.\n")
+    grid = Table.grid(padding=(0, 2))
+    for name, value in _lines(plan):
+        grid.add_row(name, value)
+    console.print(grid)
+    console.print(f"\n{plan.guarantee}", soft_wrap=True)
+    if plan.release == "kms21" and isinstance(plan, ChargingPlan):
+        console.print(f"\n{_price_of_kms21(plan)}", soft_wrap=True)
+
+
+def found_table(plan: ReleasePlan, found: FoundFrom) -> Table:
+    """One row for each activity, one column for each method; the plan's own stand out."""
+    table = Table(
+        title=f"Users from which an item is found with {FOUND:.0%}: epsilon {plan.epsilon:g}, delta {plan.delta:g}, "
+        f"{plan.schedule.horizon:,} windows"
+    )
+    table.add_column("pairs\nof each\nin the\nrun", justify="right")
+    own = (NAMES, NAMES_KNOWN) if plan.release == NAMES else (plan.release,)
+    for method in found:
+        table.add_column(_COLUMNS[method], justify="right", style="bold" if method in own else None)
+    for looks in next(iter(found.values())):
+        table.add_row(f"{looks:,}", *(f"{row[looks]:,}" for row in found.values()))
+    return table
+
+
+def _notes(found: FoundFrom) -> list[str]:
+    notes = ["pairs: how many pairs (window, item) each user of the item has in the whole run."]
+    if NAMES_KNOWN in found:
+        notes.append("known item: one that was named lately. In a stream names follows each user's pace, and differs.")
+    notes.append("labels, counts: if none of the item's users was excluded before.")
+    return [*notes, *([_OTHERS] if "pipelinedp" in found else [])]
+
+
+def _lines(plan: ReleasePlan) -> list[tuple[str, str]]:
+    own = _names_lines(plan) if isinstance(plan, NamesPlan) else _charging_lines(plan)
+    paid = plan.delta_looks if isinstance(plan, NamesPlan) else getattr(plan, "delta_accounting", 0.0)
+    return [
+        *own,
+        *([("known domain", _domain_text(plan))] if plan.domain_size else []),
+        ("delta, looks" if plan.release == NAMES else "delta, charged results", f"{paid:.4g}"),
+        ("delta, items of one user", f"{plan.delta_open:.4g}"),
+        ("delta, hash collisions", f"{plan.delta_hash:.2g}"),
+        ("delta, sampled noise", f"{plan.delta_sampling:.2g}"),
+        ("fingerprint", plan.fingerprint[:16]),
+    ]
+
+
+def _names_lines(plan: NamesPlan) -> list[tuple[str, str]]:
+    largest = plan.weights[-1]
+    if plan.domain_size:
+        known = "all"
+    elif plan.forget_after:
+        known = (
+            f"for {plan.forget_after:,} windows after a name, with a threshold of {plan.known_threshold / largest:.1f}"
+        )
+    else:
+        known = "not followed"
+    return [
+        ("chosen", f"names, for users with {plan.usual_looks[0]:,} to {plan.usual_looks[1]:,} pairs in the run"),
+        ("pairs that count", f"at most {plan.most_looks:,} of a user"),
+        (
+            "noise",
+            f"exp(-|x / {plan.scale / largest:.2f}|^{plan.shape:g}), in users with one pair; Renyi order"
+            f" {plan.order:.4g}",
+        ),
+        ("threshold", f"{plan.threshold / largest:.1f} users with one pair"),
+        ("known items", known),
+        ("sizes", f"in steps of {plan.spacing / largest:.1f}; each is too large with {plan.size_error:.2g} at most"),
+    ]
+
+
+def _charging_lines(plan: ReleasePlan) -> list[tuple[str, str]]:
+    assert isinstance(plan, ChargingPlan)
+    return [
+        ("chosen", f"{plan.release}, {plan.hits_per_user} hits, {plan.max_items_per_user} items per user"),
+        ("noise", _noise_text(plan)),
+        ("threshold", _threshold_text(plan)),
+        ("accountant", plan.accountant),
+    ]
+
+
+def _noise_text(plan: ChargingPlan) -> str:
+    if plan.release == "kms21":
+        return (
+            f"W + min(V, {plan.noise_cap:,}), W of scale {plan.noise_scale:,.0f} and V of scale"
+            f" {1 / plan.epsilon_per_query:,.0f}"
+        )
+    return f"scale {plan.noise_scale:.2f} ({plan.epsilon_per_query:g} = epsilon per query)"
+
+
+def _threshold_text(plan: ChargingPlan) -> str:
+    if plan.zone_width == 0:
+        return f"{plan.threshold:,}"
+    return f"{plan.threshold:,} (charged zone: {plan.threshold:,} to {plan.threshold + plan.zone_width - 1:,})"
+
+
+def _domain_text(plan: ReleasePlan) -> str:
+    return (
+        f"{plan.domain_size:,} items; about {plan.expected_false_reports:.2g} reports of items that nobody holds in the"
+        " whole run"
+    )
+
+
+def _price_of_kms21(chosen: ChargingPlan) -> str:
+    """The same guarantee in labels mode, to compare."""
+    try:
+        labels = ChargingPlan.calibrate(
+            release="labels",
+            epsilon=chosen.epsilon,
+            delta=chosen.delta,
+            schedule=chosen.schedule,
+            max_items_per_user=chosen.max_items_per_user,
+            domain=chosen.domain,
+            max_users=chosen.max_users,
+            max_items=chosen.max_items,
+        )
+    except ValueError:
+        return "labels cannot keep this guarantee either. Raise --epsilon or --delta."
+    return (
+        f"kms21 needs {chosen.noise_scale / labels.noise_scale:,.0f} times the noise of labels (scale"
+        f" {labels.noise_scale:.1f}, found from {labels.smallest_detectable(FOUND):,} users on) for the same"
+        " guarantee. It is there for comparison: use --release labels."
+    )

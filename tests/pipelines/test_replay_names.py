@@ -1,0 +1,66 @@
+"""`shh replay --release names`: the command in this process, small logs."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, log_rows, write_parquet
+from tests.helpers.shh_here import shh
+
+NAMES = ("--release", "names", "--usual-looks", 1, 10, "--most-looks", 20)
+
+
+def found(path: pathlib.Path) -> tuple[dict, dict[str, list[str]]]:
+    first, *records = [json.loads(line) for line in path.read_text().splitlines()]
+    windows = {record["window_start"][11:13]: [hit["item"] for hit in record["heavy_hitters"]] for record in records}
+    return first["header"], windows
+
+
+@pytest.fixture
+def log(tmp_path: pathlib.Path) -> pathlib.Path:
+    write_parquet(tmp_path / "log.parquet", log_rows())
+    return tmp_path / "log.parquet"
+
+
+def test_heavy_items_are_named(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    output = tmp_path / "report.jsonl"
+    done = shh("replay", log, *BUDGET, *NAMES, "--output", output)
+    assert done.returncode == 0, done.stderr
+    header, windows = found(output)
+    hours = [hour for hour in range(HOURS) if hour not in (2, 4)]
+    assert windows == {f"{hour:02d}": [f"heavy-{hour}"] for hour in hours}
+    assert header["plan"]["release"] == "names"
+    assert header["plan"]["most_looks"] == 20
+    assert "did not count" not in done.stderr
+    assert f"Read {len(log_rows()):,} rows" in done.stderr
+
+
+def test_pairs_beyond_what_a_purse_pays_are_counted_for_the_operator(tmp_path: pathlib.Path) -> None:
+    """Each of the users has 30 pairs, and 20 count."""
+    path, output = tmp_path / "log.parquet", tmp_path / "report.jsonl"
+    write_parquet(path, [(f"user-{n}", f"i{n} {item}", START + 60 * item) for n in range(FEW) for item in range(30)])
+    done = shh("replay", path, *BUDGET, *NAMES, "--output", output)
+    assert done.returncode == 0, done.stderr
+    assert f" {FEW * 10:,} pairs (window, item) beyond --most-looks of a user did not count," in done.stderr
+    assert found(output)[1] == {}
+    assert "No window had an item held by enough users. An hour's item" in done.stdout
+
+
+def test_a_known_domain_is_named_from_fewer_users_and_a_budget_is_kept_for_no_lone_items(
+    log: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    items, output = tmp_path / "items.txt", tmp_path / "report.jsonl"
+    items.write_text("heavy-0\nheavy-1\nheavy-3\nnobody's\n")
+    done = shh("replay", log, *BUDGET, *NAMES, "--domain-file", items, "--output", output)
+    assert done.returncode == 0, done.stderr
+    header, windows = found(output)
+    # An item that nobody holds is named in about one run of twenty; these three hours never fail.
+    assert {hour: labels for hour, labels in windows.items() if hour in ("00", "01", "03")} == {
+        f"0{hour}": [f"heavy-{hour}"] for hour in (0, 1, 3)
+    }
+    assert header["plan"]["delta_open"] == 0
+    assert f"{MANY:,} of other items than --domain-file" not in done.stderr
+    assert " of other items than --domain-file skipped" in done.stderr

@@ -1,0 +1,128 @@
+"""The namer at its edges: levels and sizes by hand, windows out of range, many windows, huge sums."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.naming.item_namer import ItemNamer
+from dp_transforms.naming.item_sums import ItemSums
+from dp_transforms.naming.known_items import KnownItems
+from tests.helpers.naming_runs import naming_settings
+from tests.helpers.small_runs import SECRET
+
+
+def sums_of(cells, keys):
+    """``[(window, label, sum)]`` as columns, each cell with a digest of its own."""
+    table, code = ItemTable.of_labels(pa.array([label for _, label, _ in cells], pa.string()), keys.item_ids)
+    windows, totals = (np.array([cell[column] for cell in cells], dtype=np.int64) for column in (0, 2))
+    order = np.lexsort((code, windows))
+    digests = np.stack([np.arange(len(cells)), totals], axis=1).astype(np.uint64)
+    return ItemSums(windows[order], code[order], totals[order], digests[order], table)
+
+
+def names_of(cells, chosen, first=0, end=None):
+    keys = chosen.stream_keys(SECRET)
+    end = chosen.schedule.horizon if end is None else end
+    return ItemNamer(chosen, keys).name_windows(sums_of(cells, keys), KnownItems.none(), first, end)
+
+
+def test_levels_and_sizes_of_sums_far_above_the_noise():
+    """|Z| <= 236: a sum of 10,000 lies between levels that are known beforehand."""
+    chosen = naming_settings(3, threshold=1000, known_threshold=300, spacing=600, likely_noise=40)
+    named = names_of([(0, "a", 10_000), (1, "a", 10_000), (2, "b", 5 * 10**11)], chosen)
+    assert named.windows.tolist() == [0, 1, 2]
+    new, known, huge = named.levels.tolist()
+    assert 1 + (10_000 - 236 - 1000) // 600 <= new <= 1 + (10_000 + 236 - 1000) // 600
+    assert 1 + (10_000 - 236 - 300) // 600 <= known <= 1 + (10_000 + 236 - 300) // 600
+    assert abs(huge - 5 * 10**11 / 600) < 3
+    largest = chosen.weights[-1]
+    for level, threshold, users in zip(
+        (new, known, huge), (1000, 300, 1000), named.at_least_users.tolist(), strict=True
+    ):
+        assert users == -(-(threshold + (level - 1) * 600 - 40) // largest)
+
+
+def test_a_size_is_never_below_zero():
+    chosen = naming_settings(1, threshold=1000, known_threshold=300, spacing=600, likely_noise=50_000)
+    assert names_of([(0, "a", 1300)], chosen).at_least_users.tolist() == [0]
+
+
+def test_two_items_whose_hashes_share_a_word_are_two_items():
+    """A tie of the high word is settled by the low one, in every order and in known items."""
+    chosen = naming_settings(3, threshold=500, known_threshold=300)
+    keys = chosen.stream_keys(SECRET)
+    hashes = np.array([[5, 1], [5, 9], [6, 1]], dtype=np.uint64)
+    table = ItemTable(hashes, pa.array(["low", "high", "other"]))
+    cells = [(0, 0), (0, 2), (1, 1), (2, 0), (2, 1)]
+    windows, items = np.array(cells).T
+    totals = np.full(len(cells), 10_000)
+    sums = ItemSums(windows, items, totals, np.ones((len(cells), 2), dtype=np.uint64), table)
+    namer = ItemNamer(chosen, keys)
+    whole = namer.name_windows(sums, KnownItems.none(), 0, 3)
+    labels = whole.table.labels.to_pylist()
+    found = list(zip(whole.windows.tolist(), (labels[item] for item in whole.items), strict=True))
+    assert found == [(0, "low"), (0, "other"), (1, "high"), (2, "low"), (2, "high")]
+    first = namer.name_windows(sums.select_range(slice(0, 3)), KnownItems.none(), 0, 2)
+    known = KnownItems.none().after(first, 2, chosen.forget_after)
+    assert known.table.labels.to_pylist() == ["low", "high", "other"]
+    again = KnownItems.from_cells(known.to_cells()[::-1])
+    second = namer.name_windows(sums.select_range(slice(3, 5)), again, 2, 3)
+    assert second.levels.tolist() == whole.levels[3:].tolist()
+
+
+@pytest.mark.parametrize(("first", "end"), [(-1, 2), (0, 7), (2, 2), (3, 2)])
+def test_windows_that_are_not_of_the_run_are_refused(first, end):
+    with pytest.raises(ValueError, match="are not windows of the run"):
+        names_of([], naming_settings(6), first, end)
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_cells_of_other_windows_are_refused(window):
+    with pytest.raises(ValueError, match=r"must be of the windows 2 \.\. 3"):
+        names_of([(window, "a", 5)], naming_settings(6), 2, 4)
+
+
+def test_a_cell_without_a_sum_is_refused_in_an_open_domain():
+    with pytest.raises(ValueError, match="the domain is open"):
+        names_of([(0, "a", 0)], naming_settings(6))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ({"weights": ()}, "one length"),
+        ({"weights": (3, 4)}, "one length"),
+        ({"weights": (5, 4, 3)}, "weights must rise"),
+        ({"weights": (0, 4, 5)}, "the first of weights"),
+        ({"units": (10, 10, 20)}, "units must rise"),
+        ({"purse": 29}, "purse"),
+        ({"known_threshold": 0}, "known_threshold"),
+        ({"known_threshold": 91}, "known_threshold"),
+        ({"forget_after": -1}, "forget_after"),
+        ({"spacing": 0}, "spacing"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(fault, message):
+    fitting = dataclasses.replace(naming_settings(), weights=(3, 4, 5), units=(10, 20, 30), purse=30)
+    assert fitting.most_looks == 3
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(fitting, **fault)
+
+
+def test_known_items_over_very_many_windows_take_linear_time():
+    """10^5 windows in which 20 items are named now and then, and by noise too. Each is drawn for at most once."""
+    windows = 100_000
+    cells = [(window, f"i{window // 50 % 20}", 10_000) for window in range(0, windows, 50)]
+    for forget_after, known_threshold in ((0, 250), (168, 70), (windows, 80)):
+        chosen = naming_settings(windows, threshold=250, known_threshold=known_threshold, forget_after=forget_after)
+        begun = time.process_time()
+        named = names_of(cells, chosen)
+        assert time.process_time() - begun < 20
+        by_noise = len(named) - len(cells)
+        assert by_noise == 0 if not forget_after else by_noise > 10
