@@ -138,8 +138,9 @@ def test_the_fields_of_the_formats_are_all_there() -> None:
         return {name for cell in cells for name in re.findall(r"`([a-z_.]+)`", cell)}
 
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
-    plan = json.loads(ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule).to_json())
-    assert listed("field") == plan.keys()
+    for release, heading in (("labels", "field of `labels`, `counts`, `kms21`"), ("names", "field of `names`")):
+        plan = json.loads(ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, release=release).to_json())
+        assert listed("field of every plan") | listed(heading) == plan.keys()
     assert listed("header field") == json.loads(ReportHeader("run", "events", "", plan).to_json()).keys()
     assert listed("field of a record") == {
         *WindowReport._fields,
