@@ -16,6 +16,7 @@ from dp_transforms.beam.count_for_operator import (
     EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     EVENTS_REJECTED,
+    PAIRS_UNPAID,
     PENDING_WINDOWS,
 )
 from dp_transforms.monitoring.window_report import WindowReport
@@ -97,6 +98,7 @@ class StreamStatus:
             (EVENTS_AFTER_STOP, "after the stop"),
             (EVENTS_OUTSIDE_RANGE, "outside --start .. --end"),
             (EVENTS_OUTSIDE_DOMAIN, "of other items than --domain-file"),
+            (PAIRS_UNPAID, "user and item pairs beyond --most-looks"),
         ):
             if counts.get(name):
                 parts.append(f"{counts[name]:,} {words}")

@@ -13,7 +13,11 @@ For streams, joined by monitor_stream (`MonitorStream`), other modules replace s
 
 poll_partitions                  for reading and assigning; with keep_alive and confirm_intents
 gather_counted                   for grouping by key
-monitor_counted                  for the monitor, without timers
+gather_in_order                  for steps that take windows in order, without timers
+monitor_counted                  for the monitor
+spend_purses                     in release mode names: what a user adds to its items, and what it has left
+name_counted                     in release mode names: which items are named, window after window
+release_counted                  in release mode names: reports in order
 write_report_stream              for writing
 
 What they share: load_noise_key, load_domain, set_up_workers (what a DoFn uses on its worker), close_windows (both

@@ -15,6 +15,7 @@ from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.runners import dataflow, flink, job_service, prism
 from tests.helpers.leak_search import forms_of, places_with, texts_within
+from tests.helpers.names_plans import small_names_plan
 from tests.helpers.small_runs import RUN_ID, SECRET, key_file, small_plan
 
 VERSION = "projects/project-one/secrets/noise/versions/1"
@@ -32,15 +33,22 @@ STATES = {
     "GatherWindows": ({"blobs_v1", "count_v1"}, set()),
     "MonitorHeavyHitters": ({"near_v1", "far_v1", "waiting_v1", "budgets_v1", "progress_v2"}, set()),
 }
+IN_ORDER = {"blobs_v1", "count_v1", "near_v1", "far_v1", "waiting_v1"}
+STATES_OF_NAMES = {
+    "PollPartitions": STATES["PollPartitions"],
+    "SpendPurses": (IN_ORDER | {"purses_v1", "progress_v1"}, set()),
+    "NameItems": (IN_ORDER | {"known_v1", "next_window_v1"}, set()),
+    "ReleaseWindows": (IN_ORDER | {"progress_v1"}, set()),
+}
 
 
-def _pipeline(folder, flags, key, planted=b"") -> beam.Pipeline:
+def _pipeline(folder, flags, key, planted=b"", plan=None) -> beam.Pipeline:
     pipeline = beam.Pipeline(options=PipelineOptions(flags))
     source = LogFolder(str(folder), EventFields("user", "item", "time", "us"))
     reports = (
         pipeline
         | "MonitorStream"
-        >> MonitorStream(source, small_plan(), clock=StreamClock(), noise_key=key, run_id=RUN_ID, shards=4)
+        >> MonitorStream(source, plan or small_plan(), clock=StreamClock(), noise_key=key, run_id=RUN_ID, shards=4)
     ).reports
     if planted:
         _ = reports | "Careless" >> beam.Map(lambda report: (report, planted))
@@ -62,14 +70,14 @@ def _stored(job: beam_runner_api_pb2.Pipeline) -> dict[str, tuple[set[str], set[
             # Beam names a timer's family "ts-" and the name of the timer.
             timers = {name.removeprefix("ts-") for name in payload.timer_family_specs}
             part = transform.unique_name.split("/")[1]
-            assert part not in found
-            found[part] = (set(payload.state_specs), timers)
+            states, timers_before = found.get(part, (set(), set()))
+            found[part] = (states | set(payload.state_specs), timers_before | timers)
     return found
 
 
-def _assert_good(job: beam_runner_api_pb2.Pipeline, key: bytes) -> None:
+def _assert_good(job: beam_runner_api_pb2.Pipeline, key: bytes, states=STATES) -> None:
     text = job.SerializeToString()
-    assert _stored(job) == STATES
+    assert _stored(job) == states
     assert any(b"dp_transforms" in part for part in texts_within(text))  # the search reads pickles
     assert places_with(forms_of(key), {"job": text}) == []
     assert len(text) < 1_000_000
@@ -101,6 +109,11 @@ ENGINES = {
 def test_portable_engines_get_states_and_the_path_of_the_key(engine, tmp_path):
     job = _portable_job(_pipeline(tmp_path, ENGINES[engine](), key_file(tmp_path)))
     _assert_good(job, SECRET)
+
+
+def test_a_stream_of_names_has_states_of_its_own(tmp_path):
+    job = _portable_job(_pipeline(tmp_path, ENGINES["flink"](), key_file(tmp_path), plan=small_names_plan()))
+    _assert_good(job, SECRET, STATES_OF_NAMES)
 
 
 def test_the_search_finds_a_key_in_a_job(tmp_path):
