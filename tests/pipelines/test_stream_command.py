@@ -267,13 +267,14 @@ def test_a_folder_gives_the_reports_of_a_replay(
         assert told in err
 
 
+@pytest.mark.parametrize("engine", ["in-process", "job-service"])
 def test_a_plan_of_names_gives_the_names_of_the_oracle(
-    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    folder: pathlib.Path, engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Most users are seen in each hour with events; so purses and known items pass from window to window."""
     plan = names_plan_of(WindowSchedule.fixed(START, START + 3600 * HOURS, 3600))
     (folder / "names.json").write_text(plan.to_json())
-    words = [*FOLDER, "--plan", "names.json", *KEY, *OUT, *HISTORY, "--engine", "in-process", "--run-id", "run-1"]
+    words = [*FOLDER, "--plan", "names.json", *KEY, *OUT, *HISTORY, "--engine", engine, "--run-id", "run-1"]
     code, out, err = run(words, capsys)
     assert code == 0, err
     rows = [json.loads(line) for path in sorted((folder / "logs").iterdir()) for line in path.open()]
