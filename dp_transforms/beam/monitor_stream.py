@@ -48,9 +48,10 @@ class MonitorStream(beam.PTransform):
 
     Guarantee: as in `ShiftingHeavyHitters`, over all windows of the plan's schedule. The reports are those that
     `ShiftingHeavyHitters` returns for the events that came in time. In release mode names they are others: a stream
-    does not know what a user will do later, so each user spends its purse at its own pace (`naming.pace`). Which events came in time depends on the records of
-    the partitions and on the clock only (docs/guarantee.md, sections 6 and 7): not on watermarks, not on the engine,
-    and not on restarts from the stored state.
+    does not know what a user will do later, so each user spends its purse at its own pace (`naming.pace`).
+
+    Which events came in time depends on the records of the partitions and on the clock only (docs/guarantee.md,
+    sections 6 and 7): not on watermarks, not on the engine, and not on restarts from the stored state.
 
     source: a `StreamSource`. Its partitions are listed when the transform is applied, and are fixed for the run.
     plan, noise_key, stream, shards, domain: as in `ShiftingHeavyHitters`. A run that continues after a restart must
