@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from typing import Any
@@ -17,10 +18,17 @@ from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
+from dp_transforms.naming.item_namer import ItemNamer
+from dp_transforms.naming.item_sums import ItemSums, sum_messages
+from dp_transforms.naming.known_items import KnownItems
+from dp_transforms.naming.named_items import NamedItems
+from dp_transforms.naming.named_messages import named_messages
+from dp_transforms.naming.purses import PurseEntries, Purses
 from tests.fuzz import format_mutators
 from tests.fuzz.log_readers import check_batch
 from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes
 from tests.helpers.memory_stream import Arrival, MemoryPartition
+from tests.helpers.names_plans import small_names_plan
 from tests.helpers.small_runs import MICROS, SECRET, START, batch_of, random_log, settings_of, small_plan
 
 _CLOCK = StreamClock("arrival", 7, 3, 20, 15)
@@ -130,10 +138,50 @@ def _read_packed(sample: Sample, data: bytes) -> Any:
     ]
 
 
+@functools.cache
+def _naming_samples() -> list[Sample]:
+    """What a stream of names keeps, and what its steps send."""
+    settings = dataclasses.replace(settings_of(small_names_plan()), threshold=1, known_threshold=1)
+    keys = settings.stream_keys(SECRET)
+    purses, parts, schedule = Purses(settings, keys), [], small_plan().schedule
+    for window, _, pairs in pairs_of_events(batch_of(_LOG), schedule, keys, windows_per_slab=1, shards=1):
+        parts.append(ItemSums.of_weights(pairs, purses.spend(pairs, window), keys))
+    sums = ItemSums.merge(parts)
+    named = ItemNamer(settings, keys).name_windows(sums, KnownItems.none(), 0, schedule.horizon)
+    known = KnownItems.none().after(named, schedule.horizon, schedule.horizon)
+    return [
+        *(Sample("purses", cell, "", (), "purses") for cell in purses.changed_cells()),
+        *(Sample(f"sums {n}", blob, "", (), "sums") for n, blob in enumerate(sum_messages(sums, 400))),
+        *(Sample(f"named {n}", blob, "", (), "named") for n, blob in enumerate(named_messages(named))),
+        *(Sample("known", cell, "", (), "known") for cell in known.to_cells()),
+    ]
+
+
+def _read_naming(sample: Sample, data: bytes) -> Any:
+    """Unpacked and used, as a DoFn does."""
+    if sample.context == "purses":
+        entries = PurseEntries.join([PurseEntries.from_cell(data), PurseEntries.from_cell(sample.data)])
+        if len(entries) and entries.left.min() < 0:
+            raise FaultError("purses", "less than nothing is left")
+        return entries.to_cells()
+    if sample.context == "sums":
+        sums = ItemSums.from_bytes(data)
+        _check_table(sums.table, sums.items)
+        return ItemSums.merge([sums, ItemSums.from_bytes(sample.data)]).to_bytes()
+    if sample.context == "named":
+        named = NamedItems.from_bytes(data)
+        _check_table(named.table, named.items)
+        return NamedItems.merge([named, NamedItems.from_bytes(sample.data)]).to_bytes()
+    known = KnownItems.from_cells([data])
+    _check_table(known.table, np.arange(len(known)))
+    return known.to_cells()
+
+
 def state_readers() -> list[Reader]:
     own = {"place": place_bytes, "marks": ()}
     return [
         Reader("progress", _progress_samples, (StreamError,), read=_read_progress, cost=0.5, **own),
         Reader("batch", _batch_samples, (ValueError,), read=_read_batch, cost=0.3, **own),
         Reader("packed", _packed_samples, (ValueError,), read=_read_packed, cost=0.3, **own),
+        Reader("naming", _naming_samples, (ValueError,), read=_read_naming, cost=0.3, **own),
     ]
