@@ -19,13 +19,14 @@ Map of the package, from what knows nothing to what knows all:
 
 - checks, noise_distribution, local_files, avro_container: checks of arguments; the law of the noise; how files are
   opened, and how an output appears whole or not at all; Avro files, read with limits.
-- exponential_power: the law of the noise of the purse (docs/purse.md). No release mode uses it yet.
+- exponential_power: the law of the noise of the purse (docs/purse.md), of release mode `names`.
 - event_ids, window_schedule, item_domain, rejected_events: what an id is; the declared windows and items; rows that
   could not be read.
 - accounting: from a budget to plain numbers. Knows no mechanism.
 - mechanisms: keyed randomness, exact noise, release rules. Knows no accounting. `mechanisms.papers` is a library beside
   the pipeline: the papers' mechanisms, each to be used alone.
-- monitoring: the streaming core on numpy columns. run_settings: from a plan to what workers need.
+- monitoring: the streaming core on numpy columns. naming: the same for release mode `names`, in which users pay for
+  looks. run_settings: from a plan to what workers need.
 - auditing: what the worst streams attain, exactly and by running the core, against a plan's claim.
 - event_files, report_files: logs in, reports out. event_streams, report_streams: the same for what goes on: partitions
   that grow, and how far each one is; sinks that keep the first answer for a window.
