@@ -178,6 +178,7 @@ def test_activity_that_is_declared_decides_the_noise() -> None:
     assert names_plan(usual_looks=(1, 2)).found_from(1) < names_plan().found_from(1)
     assert small_plan(most_looks=None, usual_looks=(4000, 4000)).most_looks == 4000
     assert small_plan(usual_looks=(10, 1)) == small_plan()
+    assert small_plan(usual_looks=None, most_looks=5).usual_looks == (1, 5)
 
 
 def test_json_round_trip() -> None:
@@ -300,7 +301,7 @@ def test_a_longer_schedule_needs_no_other_plan() -> None:
         ({"usual_looks": (0, 10)}, "each of usual_looks must be a whole number in 1 .. 3000, got 0"),
         ({"usual_looks": ("a", "b")}, "each of usual_looks"),
         ({"most_looks": 0}, "most_looks must be a whole number"),
-        ({"most_looks": 5}, r"each of usual_looks must be a whole number in 1 \.\. 5, got 100"),
+        ({"most_looks": 5, "usual_looks": (1, 9)}, r"each of usual_looks must be a whole number in 1 \.\. 5, got 9"),
         ({"known_items": 0}, "known_items must be True or False"),
         ({"known_items": False, "forget_after": 5}, "forget_after cannot be used with known_items=False"),
         ({"known_items": False, "known_error": 1e-5}, "known_error cannot be used with known_items=False"),

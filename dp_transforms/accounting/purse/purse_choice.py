@@ -115,7 +115,8 @@ def choose_purse(
         best = min(best, found)
     if best[0] == math.inf:
         raise ValueError(
-            f"epsilon = {epsilon:g} and delta = {delta:g} are too small for any order up to {MAX_ORDER:g}."
+            f"epsilon = {epsilon:g} is too small for any order up to {MAX_ORDER:g} with delta = {delta:g}. Raise "
+            "epsilon or delta."
         )
     _, shape, coarse_order, share_open, share_hits = best
     finer = [coarse_order ** (1 - step / 8) * (coarse_order * 1.29) ** (step / 8) for step in range(-7, 8)]
