@@ -195,7 +195,7 @@ def test_a_small_epsilon_has_a_finer_grid() -> None:
     plan = small_plan(epsilon=0.05, delta=1e-6, most_looks=3000)
     assert plan.scale > small_plan().scale
     assert plan.weights[0] >= 8
-    with pytest.raises(ValueError, match="too small to pay for most_looks = 100000 looks .* lower most_looks"):
+    with pytest.raises(ValueError, match=r"too small to pay for most_looks = 100000 looks .* lower most_looks"):
         small_plan(epsilon=0.02, delta=1e-6, most_looks=100_000)
 
 
