@@ -87,7 +87,12 @@ def command(
     if output is not None:
         write_output(output, plan.to_json() + "\n")
     if chart is not None and drawn is not None:
-        write_output(chart, chart_svg(in_a_sentence(plan), {"": drawn}))
+        write_output(
+            chart,
+            chart_svg(
+                f"epsilon {plan.epsilon:g}, delta {plan.delta:g}, {plan.schedule.horizon:,} windows", {"": drawn}
+            ),
+        )
     if as_json_text:
         click.echo(json.dumps(_as_json(plan, found, choices), indent=2))
         return

@@ -15,6 +15,7 @@ from dp_transforms.accounting.other_methods import (
 )
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.checks import LARGEST_WHOLE
 
 LOOKS = (1, 10, 100, 1000)  # pairs (window, item) of each holder in the whole run
 FOUND = 0.95
@@ -104,10 +105,9 @@ def _of_others(plan: ReleasePlan) -> dict[str, _Users]:
     epsilon, delta = plan.epsilon, plan.delta
     most_looks = plan.most_looks if isinstance(plan, NamesPlan) else DEFAULT_MOST_LOOKS
     items = plan.max_items_per_user if isinstance(plan, ChargingPlan) else DEFAULT_MAX_ITEMS_PER_USER
+    counts = min(items * plan.schedule.horizon, LARGEST_WHOLE)
     return {
         "pipelinedp": lambda looks: partition_selection_found_from(epsilon, delta, looks, FOUND).users,
         "weighted_gaussian": lambda looks: weighted_gaussian_found_from(epsilon, delta, looks, most_looks, FOUND),
-        "gaussian_histograms": functools.cache(
-            lambda _: gaussian_histograms_found_from(epsilon, delta, items * plan.schedule.horizon, FOUND)
-        ),
+        "gaussian_histograms": functools.cache(lambda _: gaussian_histograms_found_from(epsilon, delta, counts, FOUND)),
     }

@@ -169,7 +169,7 @@ class NamesPlan(ReleasePlan):
         release: str,
         budget: Budget,
         *,
-        usual_looks: tuple[int, int] = DEFAULT_USUAL_LOOKS,
+        usual_looks: tuple[int, int] | None = None,
         most_looks: int | None = None,
         known_items: bool = True,
         forget_after: int | None = None,
@@ -188,6 +188,8 @@ class NamesPlan(ReleasePlan):
         if most_looks is None:
             most_looks = max(DEFAULT_MOST_LOOKS, _largest(usual_looks))
         _check_most_looks(most_looks)
+        if usual_looks is None:
+            usual_looks = (DEFAULT_USUAL_LOOKS[0], min(DEFAULT_USUAL_LOOKS[1], most_looks))
         usual_looks = check_usual_looks(usual_looks, most_looks)
         hash_share = _hash_share(budget.max_users, budget.max_items)
         # With the widest noise; still far below 1e-20.

@@ -27,6 +27,7 @@ from dp_transforms.checks import check_fraction, check_whole
 
 _CAP_RATIO = 1.3  # from one cap that is tried to the next; then closer around the best
 _CLOSER = 1.05
+_HALVINGS = 60  # of 12 powers of ten: down to 1e-16 of sigma
 
 
 class BestCap(NamedTuple):
@@ -134,11 +135,19 @@ class _GaussianSelection:
 
 @functools.lru_cache(maxsize=16)
 def _gaussian_sigma(epsilon: float, delta: float) -> float:
-    """The least noise for a sensitivity of 1, by the analytic Gaussian mechanism [BW18]; it grows with it in
-    proportion."""
-    import dp_accounting
+    """The least noise for a sensitivity of 1 ([BW18], Theorem 8); it grows with the sensitivity in proportion.
 
-    return float(dp_accounting.get_sigma_gaussian(epsilon, delta))
+    (epsilon, delta)-DP where ``Phi(1/(2s) - epsilon s) - e^epsilon Phi(-1/(2s) - epsilon s) <= delta`` for s = sigma.
+    """
+    from scipy.special import log_ndtr, ndtr
+
+    low, high = 1e-3, 1e9
+    for _ in range(_HALVINGS):
+        sigma = math.sqrt(low * high)
+        near, far = 1 / (2 * sigma) - epsilon * sigma, -1 / (2 * sigma) - epsilon * sigma
+        needed = float(ndtr(near)) - math.exp(epsilon + float(log_ndtr(far)))
+        low, high = (low, sigma) if needed <= delta else (sigma, high)
+    return high
 
 
 def _normal_tail(margins: npt.NDArray[np.number], sigma: float) -> Floats:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dp_transforms.accounting.calibration import sampling_delta
+from dp_transforms.accounting.calibration import charged_sampling_delta
 from dp_transforms.accounting.kms21_accountant import _round_noise
 from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
 from dp_transforms.accounting.renyi import delta_from_divergences, epsilon_from_divergences
@@ -56,9 +56,9 @@ def test_the_smallest_safe_threshold_is_safe_and_the_smallest(share: float) -> N
 
 
 def test_the_share_of_sampling_counts_both_draws_of_a_query_and_one_of_a_window() -> None:
-    open_domain = sampling_delta(1.5, 240, 1e-30, 24, 0)
+    open_domain = charged_sampling_delta(1.5, 240, 1e-30, 24, 0)
     assert open_domain == pytest.approx((1 + math.exp(1.5)) * 480e-30, rel=1e-12, abs=0)
-    known = sampling_delta(1.5, 240, 1e-30, 24, 1000)
+    known = charged_sampling_delta(1.5, 240, 1e-30, 24, 1000)
     assert known == pytest.approx(
         open_domain + (1 + math.exp(1.5)) * 24 * zero_items_total_variation(1000), rel=1e-12, abs=0
     )

@@ -178,6 +178,25 @@ def test_activity_that_is_declared_decides_the_noise() -> None:
     assert names_plan(usual_looks=(1, 2)).found_from(1) < names_plan().found_from(1)
     assert small_plan(most_looks=None, usual_looks=(4000, 4000)).most_looks == 4000
     assert small_plan(usual_looks=(10, 1)) == small_plan()
+    assert small_plan(usual_looks=None, most_looks=5).usual_looks == (1, 5)
+
+
+def test_a_large_epsilon_pays_for_no_weight_that_passes_two_boundaries_at_once() -> None:
+    """A weight has to be less than the spacing of levels: a search over weights tries larger ones."""
+    plan = names_plan(epsilon=40.0, delta=0.5)
+    assert plan.spacing / 3 < plan.weights[-1] <= plan.spacing
+    assert plan.found_from(1) <= 3
+    with pytest.raises(ValueError, match="weight 32593 costs 1000000000001 units"):
+        NamesPlan.from_json(changed_plan(plan, weights=[*plan.weights[:-1], plan.spacing + 1]))
+    assert ReleasePlan.from_json(plan.to_json()) == plan
+
+
+def test_a_small_epsilon_has_a_finer_grid() -> None:
+    plan = small_plan(epsilon=0.05, delta=1e-6, most_looks=3000)
+    assert plan.scale > small_plan().scale
+    assert plan.weights[0] >= 8
+    with pytest.raises(ValueError, match=r"too small to pay for most_looks = 100000 looks .* lower most_looks"):
+        small_plan(epsilon=0.02, delta=1e-6, most_looks=100_000)
 
 
 def test_json_round_trip() -> None:
@@ -300,7 +319,7 @@ def test_a_longer_schedule_needs_no_other_plan() -> None:
         ({"usual_looks": (0, 10)}, "each of usual_looks must be a whole number in 1 .. 3000, got 0"),
         ({"usual_looks": ("a", "b")}, "each of usual_looks"),
         ({"most_looks": 0}, "most_looks must be a whole number"),
-        ({"most_looks": 5}, r"each of usual_looks must be a whole number in 1 \.\. 5, got 100"),
+        ({"most_looks": 5, "usual_looks": (1, 9)}, r"each of usual_looks must be a whole number in 1 \.\. 5, got 9"),
         ({"known_items": 0}, "known_items must be True or False"),
         ({"known_items": False, "forget_after": 5}, "forget_after cannot be used with known_items=False"),
         ({"known_items": False, "known_error": 1e-5}, "known_error cannot be used with known_items=False"),

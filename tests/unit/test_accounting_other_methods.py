@@ -13,6 +13,7 @@ import scipy.stats
 from dp_transforms.accounting.fewest_users import fewest_users
 from dp_transforms.accounting.other_methods import (
     BestCap,
+    _gaussian_sigma,
     _GaussianSelection,
     _TruncatedGeometric,
     gaussian_histograms_found_from,
@@ -44,6 +45,11 @@ def test_truncated_geometric_selection_keeps_as_much_as_its_definition(epsilon: 
     assert found == pytest.approx(np.array(wanted, dtype=float), rel=1e-9)
     assert found[0] == 0
     assert found[-1] == 1
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(2.0, 5e-10), (0.01, 1e-6), (30.0, 1e-12), (1.0, 0.3)])
+def test_the_gaussian_noise_is_that_of_dp_accounting(epsilon: float, delta: float) -> None:
+    assert _gaussian_sigma(epsilon, delta) == pytest.approx(dp_accounting.get_sigma_gaussian(epsilon, delta), rel=1e-3)
 
 
 @pytest.mark.parametrize("cap", [1, 10, 300])

@@ -117,7 +117,7 @@ def test_known_items_need_no_share_of_delta() -> None:
         ({"usual_hits": -1}, "usual_hits"),
         ({"epsilon": -1.0}, "epsilon must be finite"),
         ({"delta": 1.0}, "delta must lie strictly"),
-        ({"epsilon": 0.0}, "too small for any order"),
+        ({"epsilon": 0.0}, "too small to pay for most_looks = 3000 looks at any order .* Raise epsilon"),
     ],
 )
 def test_wrong_numbers_are_refused(change: dict, said: str) -> None:

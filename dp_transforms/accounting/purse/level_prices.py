@@ -110,7 +110,7 @@ def _cells(noise: ExponentialPower, spacing: int, size: int) -> tuple[Floats, Fl
     """The masses ``Pr[m <= Z < m + spacing]`` for m = -size .. size - spacing, as logarithms and as they are.
 
     Small relative errors in both tails: ``Pr[lower <= Z < upper] = Pr[Z >= 1 - upper] - Pr[Z >= 1 - lower]``, the form
-    with tails below 1/2.
+    with tails below 1/2. The first entry, which no caller reads, is too small.
     """
     tails = log_tails(noise, size)
     lower = np.arange(-size, size - spacing + 1)

@@ -161,6 +161,8 @@ def _pricing(
 @functools.lru_cache(maxsize=20_000)
 def _units(noise: ExponentialPower, order: float, budget: float, hit_units: int, spacing: int, weight: int) -> int:
     """The price of a look in units, rounded up; more than PURSE_UNITS where a purse cannot pay it."""
+    if spacing and weight > spacing:
+        return PURSE_UNITS + 1  # it would pass two boundaries at once
     if spacing:
         price = level_price(noise, order, weight, spacing)
     else:

@@ -36,6 +36,7 @@ SMALLEST_KNOWN_ERROR = 1e-30
 _ORDERS = np.geomspace(0.15, 2.5, 12)  # times 2 ln(1/delta) / epsilon, at which half of epsilon goes into conversion
 _SCALE_FOR_1000_LOOKS = 10_000
 _LARGEST_SCALE = 50_000
+_SMALLEST_WEIGHT = 10
 _ACTIVITIES = 5
 _POINTS = np.concatenate([np.linspace(-4, 6, 251), np.linspace(6, 16, 101)[1:]])  # thresholds less counts, in scales
 _WEIGHTS = np.geomspace(2e-5, 1.2, 60)  # in scales
@@ -115,7 +116,8 @@ def choose_purse(
         best = min(best, found)
     if best[0] == math.inf:
         raise ValueError(
-            f"epsilon = {epsilon:g} and delta = {delta:g} are too small for any order up to {MAX_ORDER:g}."
+            f"epsilon = {epsilon:g} with delta = {delta:g} is too small to pay for most_looks = {most_looks} looks at "
+            f"any order up to {MAX_ORDER:g}. Raise epsilon or delta, or lower most_looks."
         )
     _, shape, coarse_order, share_open, share_hits = best
     finer = [coarse_order ** (1 - step / 8) * (coarse_order * 1.29) ** (step / 8) for step in range(-7, 8)]
@@ -128,9 +130,8 @@ def choose_purse(
                 ),
             )
     _, shape, order, share_open, share_hits = best
-    scale = min(_LARGEST_SCALE, max(_SCALE_FOR_1000_LOOKS, round(_SCALE_FOR_1000_LOOKS * math.sqrt(most_looks / 1e4))))
-    noise = ExponentialPower(shape, scale)
     budget = order_budget(order, epsilon, delta * (1 - share_open))
+    noise = ExponentialPower(shape, _scale(shape, order, budget, most_looks))
     hit_units = math.floor(share_hits * order_budget(order, epsilon, delta) / budget * PURSE_UNITS / max(1, usual_hits))
     spacing = math.ceil(level_spacing * noise.standard_deviation)
     prices = make_price_list(
@@ -142,6 +143,17 @@ def choose_purse(
     return PurseChoice(
         epsilon, delta * (1 - share_open), delta_open, prices, smallest_open_threshold(prices, delta_open)
     )
+
+
+def _scale(shape: float, order: float, budget: float, most_looks: int) -> int:
+    """Large enough for the smallest weight to be some tens, or at least 10: rounding it down costs little then."""
+    smallest = math.exp(
+        np.interp(
+            math.log(budget / most_looks), np.log(np.maximum(_curve(shape, order, 0.0), 1e-300)), np.log(_WEIGHTS)
+        )
+    )
+    usual = max(_SCALE_FOR_1000_LOOKS, round(_SCALE_FOR_1000_LOOKS * math.sqrt(most_looks / 1e4)))
+    return min(_LARGEST_SCALE, max(usual, math.ceil(_SMALLEST_WEIGHT / smallest)))
 
 
 def check_usual_looks(usual_looks: object, most_looks: int) -> tuple[int, int]:
