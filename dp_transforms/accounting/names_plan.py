@@ -32,6 +32,7 @@ from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList
 from dp_transforms.accounting.purse.purse_choice import (
     DEFAULT_MOST_LOOKS,
     DEFAULT_USUAL_LOOKS,
+    LARGEST_SCALE,
     SMALLEST_KNOWN_ERROR,
     PurseChoice,
     check_usual_looks,
@@ -126,7 +127,7 @@ class NamesPlan(ReleasePlan):
         _check_most_looks(self.most_looks)
         if self.usual_looks != check_usual_looks(self.usual_looks, self.most_looks):
             raise ValueError(f"usual_looks must rise, got {shown(self.usual_looks)}.")
-        check_whole("scale", self.scale, 1, MAX_SCALE)
+        check_whole("scale", self.scale, 1, LARGEST_SCALE)
         check_whole("spacing", self.spacing, 1)
         check_range("size_error", self.size_error, SMALLEST_KNOWN_ERROR, 0.5)
         check_declared_ids(self.max_users, self.max_items)

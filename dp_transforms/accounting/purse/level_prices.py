@@ -105,7 +105,7 @@ def _largest_excess(noise: ExponentialPower, order: float, weight: int, spacing:
         return float(np.max(total + 2 * np.exp(exponent)))
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=1)
 def _cells(noise: ExponentialPower, spacing: int, size: int) -> tuple[Floats, Floats]:
     """The masses ``Pr[m <= Z < m + spacing]`` for m = -size .. size - spacing, as logarithms and as they are.
 

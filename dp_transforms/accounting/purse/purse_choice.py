@@ -35,7 +35,7 @@ DEFAULT_MOST_LOOKS = 3000
 SMALLEST_KNOWN_ERROR = 1e-30
 _ORDERS = np.geomspace(0.15, 2.5, 12)  # times 2 ln(1/delta) / epsilon, at which half of epsilon goes into conversion
 _SCALE_FOR_1000_LOOKS = 10_000
-_LARGEST_SCALE = 50_000
+LARGEST_SCALE = 50_000
 _SMALLEST_WEIGHT = 10
 _ACTIVITIES = 5
 _POINTS = np.concatenate([np.linspace(-4, 6, 251), np.linspace(6, 16, 101)[1:]])  # thresholds less counts, in scales
@@ -153,7 +153,7 @@ def _scale(shape: float, order: float, budget: float, most_looks: int) -> int:
         )
     )
     usual = max(_SCALE_FOR_1000_LOOKS, round(_SCALE_FOR_1000_LOOKS * math.sqrt(most_looks / 1e4)))
-    return min(_LARGEST_SCALE, max(usual, math.ceil(_SMALLEST_WEIGHT / smallest)))
+    return min(LARGEST_SCALE, max(usual, math.ceil(_SMALLEST_WEIGHT / smallest)))
 
 
 def check_usual_looks(usual_looks: object, most_looks: int) -> tuple[int, int]:
