@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.checks import check_fraction, check_range, check_whole
-from dp_transforms.noise_distribution import UNIFORM_BITS
+from dp_transforms.discrete_laplace_law import UNIFORM_BITS
 
 MIN_SHAPE, MAX_SHAPE = 1.0, 4.0  # the error bound of the exact tables is for these
 MAX_SCALE = 100_000  # a table has up to 89 entries for each unit of scale at shape 1, 9.5 at shape 2

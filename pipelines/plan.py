@@ -14,7 +14,7 @@ from dp_transforms.accounting.noise_parameters import NoiseParameters
 from dp_transforms.accounting.plan_checks import check_hits
 from dp_transforms.accounting.release_modes import RELEASE_MODES, TargetChargingMode
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.noise_distribution import check_epsilon
+from dp_transforms.discrete_laplace_law import check_epsilon
 from dp_transforms.pipelines.output_file import check_output, write_output
 from dp_transforms.pipelines.plan_options import (
     PLAN_OPTIONS,

@@ -164,7 +164,9 @@ def run_chunk(chunk: Chunk, monitor: type[HeavyHitterMonitor] = HeavyHitterMonit
     settings, stream = chunk.settings, chunk.stream
     keys = settings.stream_keys(chunk.secret)
     running = monitor(settings, keys)
-    copies = _Copies(chunk, ItemTable.of_labels(pa.array([f"copy {n}" for n in range(chunk.copies)]), keys.item_ids)[0])
+    copies = _Copies(
+        chunk, ItemTable.of_labels(pa.array([f"copy {n}" for n in range(chunk.copies)]), keys.hash_items)[0]
+    )
     state = MonitorState()
     for window in range(stream.rounds + 1):
         cells = copies.cells(window)

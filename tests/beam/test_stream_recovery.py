@@ -40,10 +40,10 @@ class Log:
 
     def __init__(self, name, source):
         self.name = name
-        told = sorted(source.randrange(START, START + 200) for _ in range(40))
+        times = sorted(source.randrange(START, START + 200) for _ in range(40))
         # A record shows late, and with it all behind it: an idle clock may have passed it by.
         self.arrivals, self.shown_at, shows = [], [], 0
-        for at in told:
+        for at in times:
             users = source.randrange(25), source.choice("ab"), (at - source.randrange(12)) * MICROS
             shows = max(shows, at + source.choice((0, 0, 40)))
             self.arrivals.append(Arrival((f"u{users[0]}", *users[1:]), at * MICROS))

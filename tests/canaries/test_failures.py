@@ -213,7 +213,7 @@ def test_the_words_of_a_library_show_with_verbose_alone(
 
 
 @pytest.mark.parametrize(
-    ("more", "told", "shows"),
+    ("more", "message", "shows"),
     [
         ((), "failed with LookupError at event_files/", False),
         (("--allow-large-log",), "the pipeline failed with LookupError", False),
@@ -227,7 +227,7 @@ def test_processes_of_beam_print_the_words_of_a_library(
     search: Search,
     tmp_path: pathlib.Path,
     more: tuple[str, ...],
-    told: str,
+    message: str,
     shows: bool,
 ) -> None:
     """Past all that the command can do about it. In the one process of other runs nothing is printed."""
@@ -237,7 +237,7 @@ def test_processes_of_beam_print_the_words_of_a_library(
     command = ("-m", "dp_transforms.pipelines.cli", *REPLAY, "--noise-key-file", "noise.key", *more)
     ran = run_apart(home, command, environment=quoting_library(tmp_path))
     assert ran.code == 1
-    assert told in ran.err.splitlines()[-1]
+    assert message in ran.err.splitlines()[-1]
     assert shows or ran.err.count("\n") == 1
     leaks = list(found_in(search, ran.places))
     assert {name for name, _ in leaks} == ({"stderr"} if shows else set())

@@ -172,11 +172,11 @@ class Recorded:
         recorded = self
 
         def to_runner_api(pipeline: beam.Pipeline, *arguments: Any, **named: Any) -> Any:
-            told = to_proto(pipeline, *arguments, **named)
-            proto = told[0] if isinstance(told, tuple) else told
+            result = to_proto(pipeline, *arguments, **named)
+            proto = result[0] if isinstance(result, tuple) else result
             recorded._add("job graph", proto.SerializeToString())
             recorded._add("options", repr(pipeline.options.get_all_options()).encode())
-            return told
+            return result
 
         def run_and_see(pipeline: beam.Pipeline, *arguments: Any, **named: Any) -> Any:
             recorded.before_run()

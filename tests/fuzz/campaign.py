@@ -172,8 +172,8 @@ class _Watched:
 
     def _last_words(self) -> str:
         lines = (self._folder / "stderr").read_text(errors="replace").splitlines()
-        told = [line.strip() for line in lines if not line.startswith("Extension modules")]
-        return " | ".join(told[-12:])[:1000]
+        words = [line.strip() for line in lines if not line.startswith("Extension modules")]
+        return " | ".join(words[-12:])[:1000]
 
 
 def alike(found: Iterable[Found]) -> list[tuple[int, Found]]:

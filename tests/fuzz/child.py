@@ -81,10 +81,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
     placed = pathlib.Path(path).read_bytes() if reader.place is place_bytes else path
     try:
-        verdict, told = outcome(reader, sample, placed)
+        verdict, result = outcome(reader, sample, placed)
     except FaultError as error:
-        verdict, told = "fault", str(error)
-    words = told if verdict != "accepted" else ""
+        verdict, result = "fault", str(error)
+    words = result if verdict != "accepted" else ""
     seconds = time.process_time() - began
     print(json.dumps(dataclasses.asdict(Read(verdict, words, seconds, memory.grown() / 2**20))))
 

@@ -109,9 +109,9 @@ def check_words(text: str, marks: Sequence[str]) -> None:
         raise FaultError("words", f"{len(text)} characters: {text[:200]!r}")
     # Fields are named by the schema, where it is the schema that is mended; they are no cells.
     before, _, rest = text.partition("its fields are: ")
-    told = before + rest.partition(". Name one with")[2]
+    checked = before + rest.partition(". Name one with")[2]
     for mark in marks:
-        if mark in told:
+        if mark in checked:
             raise FaultError("cell", f"the error holds {mark}: {text[:200]!r}")
 
 

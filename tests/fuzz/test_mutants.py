@@ -32,8 +32,8 @@ def test_mutants_are_read_or_refused(group: str, tmp_path: pathlib.Path) -> None
     cases = {name: count for name, count in cases_by_reader(_CASES).items() if name in _GROUPS[group]}
     result = run(cases, _SEED, tmp_path)
     assert {name: tally.cases for name, tally in result.tallies.items()} == cases
-    told = [f"{times} times, first --case {one.case} ({one.sample}): {one.what}" for times, one in alike(result.found)]
-    assert not told, "\n".join(told)
+    lines = [f"{times} times, first --case {one.case} ({one.sample}): {one.what}" for times, one in alike(result.found)]
+    assert not lines, "\n".join(lines)
     for name, tally in result.tallies.items():
         assert tally.accepted + tally.refused == tally.cases, name
         assert tally.accepted, f"{name}: nothing was accepted, so what is accepted was not checked"

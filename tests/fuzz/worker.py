@@ -75,10 +75,10 @@ def _try(
     shared.write(tally)
     fault = None
     try:
-        verdict, told = outcome(reader, one.sample, place)
+        verdict, result = outcome(reader, one.sample, place)
         if one.number % _READ_TWICE_EVERY == 0 and (not isinstance(place, str) or os.path.isfile(place)):
             again = outcome(reader, one.sample, place)
-            if again != (verdict, told):
+            if again != (verdict, result):
                 raise FaultError("again", f"{verdict}, and at the second reading {again[0]} or something else")
         tally.accepted += verdict == "accepted"
         tally.refused += verdict == "refused"

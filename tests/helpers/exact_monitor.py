@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.accounting.target_charging import between_probability, not_prior_probability
+from dp_transforms.discrete_laplace_law import upper_tail_integers
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.item_holders import ItemHolders
@@ -24,7 +25,6 @@ from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
 from dp_transforms.monitoring.window_report import WindowReport, release_order
-from dp_transforms.noise_distribution import upper_tail_integers
 from dp_transforms.window_schedule import WindowSchedule
 
 ONE = 1 << 128

@@ -38,7 +38,7 @@ class Given(NamedTuple):
 
 @functools.lru_cache
 def names_by_hash(users: tuple[str, ...] = OTHERS) -> dict[int, str]:
-    hashes = SETTINGS.stream_keys(SECRET).user_ids(pa.array(users, pa.string()))
+    hashes = SETTINGS.stream_keys(SECRET).hash_users(pa.array(users, pa.string()))
     return dict(zip(hashes[:, 0].tolist(), users, strict=True))
 
 
@@ -117,5 +117,5 @@ class Neighbours:
 
 def assert_same_pairs(with_added: frozenset[Pair], without: frozenset[Pair]) -> None:
     lost, gained = without - with_added, with_added - without
-    told = f"{len(lost)} pairs of others lost, {len(gained)} gained, as {sorted(lost or gained)[:3]}"
-    assert (len(lost), len(gained)) == (0, 0), told
+    message = f"{len(lost)} pairs of others lost, {len(gained)} gained, as {sorted(lost or gained)[:3]}"
+    assert (len(lost), len(gained)) == (0, 0), message

@@ -82,7 +82,7 @@ def worker_says(kind: str, message: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (ValueError("secret [while running 'ReadEvents']"), "failed with an error"),
         (
@@ -99,10 +99,10 @@ def worker_says(kind: str, message: str) -> str:
         (ValueError("the noise key file k is too short"), "the noise key file k is too short"),
     ],
 )
-def test_what_workers_say_is_told_without_their_words(error: Exception, told: str) -> None:
+def test_what_workers_say_is_told_without_their_words(error: Exception, message: str) -> None:
     with pytest.raises(UserError) as caught, errors_in_one_line("nothing was published"):
         raise error
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -107,7 +107,7 @@ PUBSUB = ["--pubsub-subscription", SUBSCRIPTION, "--output-topic", "r", "--outpu
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "messages"),
     [
         ([*OUT, *KEY], ["one input", "--kafka", "--folder", "--pubsub-subscription"]),
         ([*FOLDER, *KAFKA, *OUT, *KEY], ["one input"]),
@@ -155,14 +155,14 @@ PUBSUB = ["--pubsub-subscription", SUBSCRIPTION, "--output-topic", "r", "--outpu
     ],
 )
 def test_what_is_wrong_is_told_before_anything_starts(
-    folder: pathlib.Path, words: list[str], told: list[str], capsys: pytest.CaptureFixture[str]
+    folder: pathlib.Path, words: list[str], messages: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(folder.iterdir())
     code, out, err = run([*words, *PLAN], capsys)
     assert code == 1
     assert out == ""
     assert err.count("\n") == 1, err
-    for part in told:
+    for part in messages:
         assert part in err
     assert sorted(folder.iterdir()) == before
 
@@ -255,10 +255,10 @@ def test_a_folder_gives_the_reports_of_a_replay(
     ]
     assert "The declared range is over (6 windows); nothing more is answered." in err
     # The same place again, with the name of this run or with another.
-    for more, told in ((["--run-id", "run-1"], "which has ended"), ([], "which has ended")):
+    for more, message in ((["--run-id", "run-1"], "which has ended"), ([], "which has ended")):
         code, _, err = run(["--folder", "logs", "--time-unit", "s", *PLAN, *KEY, *OUT, *more], capsys)
         assert code == 1
-        assert told in err
+        assert message in err
 
 
 ENDLESS = ["--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", *PLAN[6:]]
@@ -327,7 +327,7 @@ def pubsub_words() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("beam_words", "told"),
+    ("beam_words", "messages"),
     [
         ([], ["--project", "--region", "--temp_location"]),
         (CLOUD[:-1], ["--sdk_container_image"]),
@@ -335,11 +335,11 @@ def pubsub_words() -> list[str]:
     ],
 )
 def test_what_dataflow_misses_is_named(
-    beam_words: list[str], told: list[str], folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    beam_words: list[str], messages: list[str], folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = run([*pubsub_words(), *beam_words], capsys)
     assert code == 1
-    for part in told:
+    for part in messages:
         assert part in err.splitlines()[-1]
 
 

@@ -347,5 +347,5 @@ def test_what_the_standard_library_writes_is_read(
         writer.writerow(row)
     (tmp_path / "log.csv").write_bytes(buffer.getvalue().encode())
     events, rejected = expected(rows, first=0)
-    told = {reason: [positions[row] for row in numbers] for reason, numbers in rejected.items()}
-    assert read_all(str(tmp_path / "log.csv"), OVER_LINES) == (events, told)
+    expected_rejected = {reason: [positions[row] for row in numbers] for reason, numbers in rejected.items()}
+    assert read_all(str(tmp_path / "log.csv"), OVER_LINES) == (events, expected_rejected)

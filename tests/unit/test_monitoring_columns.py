@@ -48,11 +48,11 @@ events_strategy = st.lists(st.tuples(users, items, times), max_size=60)
 
 
 def user_hash(user: str) -> int:
-    return int(KEYS.user_ids(pa.array([user]))[0, 0])
+    return int(KEYS.hash_users(pa.array([user]))[0, 0])
 
 
 def item_hash(item: str) -> int:
-    high, low = KEYS.item_ids(pa.array([item]))[0]
+    high, low = KEYS.hash_items(pa.array([item]))[0]
     return (int(high) << 64) | int(low)
 
 
@@ -114,7 +114,7 @@ def all_pairs(events: Sequence[Event], schedule: WindowSchedule) -> UserPairs:
     groups = pairs_by_group(events, schedule, windows_per_slab=1000)
     assert [*groups] == [(0, 0)] or not groups
     return groups.get((0, 0)) or UserPairs.from_sorted_codes(
-        np.zeros(0, np.uint64), *(np.zeros(0, np.int64),) * 3, ItemTable.of_labels(pa.array(["x"]), KEYS.item_ids)[0]
+        np.zeros(0, np.uint64), *(np.zeros(0, np.int64),) * 3, ItemTable.of_labels(pa.array(["x"]), KEYS.hash_items)[0]
     )
 
 
@@ -355,7 +355,7 @@ def test_tables_keep_labels_through_bytes_and_choices(hashes: set[tuple[int, int
 
 def test_table_of_labels_finds_duplicates() -> None:
     labels = pa.array(["b", "a", "b", "", "c", "a"])
-    table, positions = ItemTable.of_labels(labels, KEYS.item_ids)
+    table, positions = ItemTable.of_labels(labels, KEYS.hash_items)
     assert_is_table(table)
     assert len(table) == 4
     assert [table.labels[int(position)].as_py() for position in positions] == labels.to_pylist()

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from dp_transforms.discrete_laplace_law import probability
 from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
 from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitorEvolving
-from dp_transforms.noise_distribution import probability
 from tests.helpers.threshold_monitors import SMALL, key, top_probability
 
 # ---------------------------------------------------------------------------------------------------------------------
