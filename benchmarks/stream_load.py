@@ -33,7 +33,7 @@ from benchmarks.line_plot import line_plot_svg
 from benchmarks.processes import OUTPUT, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 from benchmarks.stream_samples import Sample, Sampler, percentile
-from dp_transforms.monitoring.user_budgets import budget_cells
+from dp_transforms.monitoring.user_budgets import budget_blobs
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.report_streams.topic_records import decode_record
 from dp_transforms.runners.engine_process import EngineError, engine_file, java
@@ -331,8 +331,8 @@ def _ratio(late: dict[str, float], early: dict[str, float], name: str) -> float:
 
 def _bytes_per_charged_user() -> float:
     users = np.arange(_CHARGED_USERS, dtype=np.uint64)
-    cells = budget_cells(users, np.ones(_CHARGED_USERS, dtype=np.uint32))
-    return sum(map(len, cells)) / _CHARGED_USERS
+    blobs = budget_blobs(users, np.ones(_CHARGED_USERS, dtype=np.uint32))
+    return sum(map(len, blobs)) / _CHARGED_USERS
 
 
 def _utc(seconds: int) -> str:

@@ -85,7 +85,7 @@ class ExponentialPower:
     def hazard_bounds(self, margin: int) -> tuple[float, float]:
         """Bounds, below and above, on density / upper tail of X at ``margin - 1/2 > 0``, for each unit of scale.
 
-        ``p u^(p-1) <= h(u) <= p u^(p-1) + (p-1)/u`` for ``u = (margin - 1/2) / scale`` (docs/purse.md, section 2).
+        ``p y^(p-1) <= H(y) <= p y^(p-1) + (p-1)/y`` for ``y = (margin - 1/2) / scale`` (docs/purse.md, section 2).
         """
         at = (check_whole("margin", margin, 1) - 0.5) / self.scale
         low = self.shape * at ** (self.shape - 1)

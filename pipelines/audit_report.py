@@ -172,7 +172,7 @@ def _side_record(side: ChargedAudit, plan: ReleasePlan) -> dict[str, Any]:
 
 
 def _sampled_record(sampled: SampledAudit, plan: ReleasePlan) -> dict[str, Any]:
-    sampling = sampled.plan
+    sampling = sampled.design
     return {
         "runs_in_each_world": sampling.runs,
         "stream": {**dataclasses.asdict(sampling.stream), "in_words": stream_text(sampling.stream, plan)},
@@ -255,7 +255,7 @@ def _confidence_text(worst: ChargedAudit) -> str:
 
 
 def _sampled_table(sampled: SampledAudit, plan: ReleasePlan) -> Table:
-    sampling = sampled.plan
+    sampling = sampled.design
     percent = f"{100 * sampled.confidence:g} %"
     table = Table(
         title=f"Sampled: {sampling.runs:,} runs of the real code in each world",

@@ -113,7 +113,7 @@ def need(name: str) -> None:
         ((), 0, "NOT DONE, no advisories can be had here: osv knows no advisory about jinja2==2.4.1"),
     ],
 )
-def test_an_audit_by_a_service_that_answers(
+def test_a_dependency_audit_by_a_service_that_answers(
     osv: Any, bad: tuple[str, ...], code: int, words: str, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:
     """pip-audit itself, over two packages, and a service on this machine."""
@@ -128,7 +128,7 @@ def test_an_audit_by_a_service_that_answers(
     assert set(osv.asked) == ({"jinja2", "click", "rich"} if bad else {"jinja2"})
 
 
-def test_an_audit_that_reaches_nobody_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dependency_audit_that_reaches_nobody_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     need("pip-audit")
     assert audit.main(["--service", "osv", "--osv-url", "http://127.0.0.1:9/v1/query"]) == 0
     assert "audit: NOT DONE" in capsys.readouterr().out

@@ -1,4 +1,5 @@
-"""``make audit``: are there known advisories about the installed packages? Exit code 1 if there are, unless accepted.
+"""The dependency audit, ``make audit``: are there known advisories about the installed packages? Exit code 1 if there
+are, unless accepted.
 
 If no service with advisories answers, it says so and exits with 0. A mirror of the index without advisories would look
 like good news, so each service must first find a package that is known to be bad.

@@ -3,8 +3,8 @@
 The law itself, with the tables that are inverted here, is `dp_transforms.discrete_laplace_law`.
 
 Guarantee: adding the value to a count that one user changes by at most 1 is epsilon-DP, up to the total variation that
-`discrete_laplace_law.sampling_total_variation` bounds (below 2^-100 a draw). Unit: one query. Source: docs/guarantee.md,
-sections 1, 5.4 and 6.
+`discrete_laplace_law.sampling_total_variation` bounds (below 2^-100 a draw). Unit: one query. Source:
+docs/guarantee.md, sections 1, 5.4 and 6.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ _GOOD = b"".join(log_samples.json_line("good-QZX", "good-QZX", time) + b"\n" for
 
 
 def _place_folder(folder: str, name: str, sample: Sample, data: bytes) -> str:
-    """A folder in which good files come before and behind the mutant."""
+    """A folder in which good files come before and behind the mutated input."""
     path = os.path.join(folder, name)
     os.mkdir(path)
     for file, content in (("a.jsonl", _GOOD), (f"b{sample.ending}", data), ("c.jsonl", _GOOD)):
@@ -148,7 +148,7 @@ def _folder_of(sample: Sample, path: str) -> LogFolder:
 
 
 def _read_folder(sample: Sample, path: str) -> Any:
-    """To the end, and from each position on to the end again: others' rows are there whatever the mutant holds."""
+    """To the end, and from each position on to the end again: others' rows are there whatever the mutated input holds."""
     try:
         return _poll_folder(sample, path)
     finally:

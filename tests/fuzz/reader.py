@@ -1,6 +1,6 @@
-"""What is tried: a reader of the product, valid samples of what it reads, and what must hold for every mutant.
+"""What is tried: a reader of the product, valid samples of what it reads, and what must hold for every mutated input.
 
-A mutant is named by (reader, seed, number) and by nothing else: the same name gives the same bytes.
+A mutated input is named by (reader, seed, number) and by nothing else: the same name gives the same bytes.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class Reader:
 
 
 @dataclasses.dataclass(frozen=True)
-class Mutant:
+class MutatedInput:
     number: int
     sample: Sample
     data: bytes
 
 
-def mutant(reader: Reader, samples: Sequence[Sample], seed: int, number: int) -> Mutant:
+def mutated_input(reader: Reader, samples: Sequence[Sample], seed: int, number: int) -> MutatedInput:
     rng = random.Random(f"{reader.name}:{seed}:{number}")
     sample = rng.choice(samples)
     others = [other.data for other in samples if other.ending == sample.ending]
-    return Mutant(number, sample, mutate(rng, sample.data, others, sample.mutators))
+    return MutatedInput(number, sample, mutate(rng, sample.data, others, sample.mutators))
 
 
 def place_file(folder: str, name: str, sample: Sample, data: bytes) -> str:

@@ -133,7 +133,7 @@ def cells_of(window: int, holders_by_item: Sequence[Sequence[int]]) -> ItemHolde
 
 def copy_state(state: MonitorState) -> MonitorState:
     """As Beam keeps it between windows: through the cells of its bytes."""
-    return MonitorState(state.next_window, state.hit_bound, UserBudgets(state.budgets.to_cells()))
+    return MonitorState(state.next_window, state.hit_bound, UserBudgets(state.budgets.to_blobs()))
 
 
 def state_with_hits(hits: dict[int, int], next_window: int = 0) -> MonitorState:
@@ -235,7 +235,7 @@ class WindowProbe:
                     outcome = found.setdefault(transcript, Outcome(0, after))
                     outcome.weight += weight
                 assert transcript == first_end, "one noise value, two results"
-                assert after.budgets.to_cells() == outcome.state.budgets.to_cells(), "one transcript, two charges"
+                assert after.budgets.to_blobs() == outcome.state.budgets.to_blobs(), "one transcript, two charges"
         assert sum(outcome.weight for outcome in found.values()) == (ONE * ONE) ** len(pieces)
         return found
 

@@ -265,7 +265,7 @@ ENDLESS = ["--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", 
 
 
 def started(folder: pathlib.Path, *words: str) -> subprocess.Popen[str]:
-    """A run whose range is not over when all is read, once it says that it can be stopped."""
+    """A run whose range is not over when all is read, once it says that it drains at a stop."""
     process = subprocess.Popen(
         [sys.executable, "-m", "dp_transforms.pipelines.cli", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words],
         cwd=folder,
@@ -304,7 +304,7 @@ def test_a_second_signal_stops_at_once(folder: pathlib.Path) -> None:
         process.send_signal(signal.SIGCONT)
         _, err = process.communicate(timeout=_PATIENCE_SECONDS)
     assert process.returncode in (130, 143), err
-    assert "Stopped at once" in err
+    assert "Ended at once" in err
     assert "Traceback" not in err
     assert not (folder / "reports.stop").exists()
 

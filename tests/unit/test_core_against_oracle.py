@@ -61,7 +61,7 @@ def run_core(log, chosen, *, windows_per_slab=1, shards=1, batch_size=1000, orde
         candidates = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in shuffled(pending[slab], order)])
         for window, part in candidates.by_window():
             report, _ = monitor.close_window(window, candidates.select_range(part), state)
-            state.budgets = UserBudgets(state.budgets.to_cells())
+            state.budgets = UserBudgets(state.budgets.to_blobs())
             reports += [report] if report is not None else []
     return reports
 

@@ -205,14 +205,14 @@ def test_windows_close_once_and_in_order() -> None:
     for window in (0, 1, 5):
         assert _close(window, state)[0] is not None
         assert state.next_window == window + 1
-    before = state.budgets.to_cells()
+    before = state.budgets.to_blobs()
     for window in (5, 4, 0, -1):
         with pytest.raises(
             ValueError, match=rf"window {window} cannot be closed: the open windows are 6 \.\. {SCHEDULE.horizon - 1}"
         ):
             _close(window, state)
     assert state.next_window == 6
-    assert state.budgets.to_cells() == before, "a refused window costs nothing"
+    assert state.budgets.to_blobs() == before, "a refused window costs nothing"
 
 
 def test_windows_beyond_the_horizon_are_refused() -> None:

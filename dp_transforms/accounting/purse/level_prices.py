@@ -1,8 +1,9 @@
 """The price of a look whose level is published: how many boundaries T, T + d, T + 2d, ... the noisy count passes.
 
 Guarantee: for every integer count, with and without the user's weight, either way, the Renyi divergence of the level is
-at most `level_price` (docs/purse.md, section 5). Rounded up. It is the price for boundaries at all ``T + j d``, j in Z,
-of which the published ones are a part, and so a bound for every number of levels; it has the period d in the count.
+at most `level_price` (docs/purse.md, section 5). Rounded up. It is the price for boundaries at all ``T + j d``, j any
+whole number, of which the published ones are a part, and so a bound for every number of levels; it has the period d in
+the count.
 
 A spacing of five standard deviations or more costs next to nothing: few integers are near two boundaries.
 """
@@ -27,7 +28,7 @@ from dp_transforms.checks import check_whole
 from dp_transforms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 
 LEAST_SPACING = 2  # standard deviations: closer boundaries have their price too, but nobody wants to pay it
-_CELL_ERRORS = 10.0  # times that of a tail: a cell is a difference of two that are at least 1/5 apart
+_INTERVAL_ERRORS = 10.0  # times that of a tail: an interval is a difference of two that are at least 1/5 apart
 _SMALLEST_DECAY = math.log(2)
 
 Floats = npt.NDArray[np.float64]
@@ -68,7 +69,7 @@ def _reach(noise: ExponentialPower, order: float, weight: int, spacing: int, fou
 def _decay(noise: ExponentialPower, order: float, weight: int, spacing: int, reach: int) -> float:
     """For m >= reach ``ln(P (P/Q)^lam)`` falls by at least this much from one boundary to the next.
 
-    Its slope is ``lam h(t) - order h(t - weight) <= -h(t - weight) (order - lam R)`` with R the largest ratio of
+    Its slope is ``lam H(t) - order H(t - weight) <= -H(t - weight) (order - lam R)`` with R the largest ratio of
     hazards from here on.
     """
     lowest, _ = noise.hazard_bounds(reach - weight)
@@ -77,18 +78,18 @@ def _decay(noise: ExponentialPower, order: float, weight: int, spacing: int, rea
 
 
 def _largest_excess(noise: ExponentialPower, order: float, weight: int, spacing: int, reach: int) -> float:
-    """A bound on ``sum P_o^order Q_o^-lam - 1`` over cells ``m + j spacing <= value < m + (j + 1) spacing``, all m.
+    """A bound on ``sum P_o^order Q_o^-lam - 1`` over intervals ``m + j spacing <= value < m + (j + 1) spacing``, all m.
 
-    Cells below the smallest boundary used have ``P <= Q``, and their part of the sum is negative. Those above the
+    Intervals below the smallest boundary used have ``P <= Q``, and their part of the sum is negative. Those above the
     largest, with tails P and Q there, have together at most ``P (P/Q)^lam (1 - r)^-lam`` times 1 + 1/2 + 1/4 + ...,
     r the ratio of the next tail to this one.
     """
-    cells = math.ceil(reach / spacing) + 1  # on each side of 0
-    boundaries = np.arange(-cells * spacing, cells * spacing).reshape(2 * cells, spacing)
-    tails = log_tails(noise, (cells + 1) * spacing + weight)
+    intervals = math.ceil(reach / spacing) + 1  # on each side of 0
+    boundaries = np.arange(-intervals * spacing, intervals * spacing).reshape(2 * intervals, spacing)
+    tails = log_tails(noise, (intervals + 1) * spacing + weight)
     middle = len(tails) // 2
-    log_p, log_q = (_log_cells(tails, middle, boundaries - moved) for moved in (weight, 0))
-    total = outcome_excess(log_p, log_q, order, errors=_CELL_ERRORS).sum(axis=0)
+    log_p, log_q = (_log_intervals(tails, middle, boundaries - moved) for moved in (weight, 0))
+    total = outcome_excess(log_p, log_q, order, errors=_INTERVAL_ERRORS).sum(axis=0)
     last = boundaries[-1]
     last_p, last_q = tails[middle + last - weight], tails[middle + last]
     error = 4 * order * LOG_TAIL_ERROR * np.maximum(1.0, -last_q)
@@ -97,7 +98,7 @@ def _largest_excess(noise: ExponentialPower, order: float, weight: int, spacing:
     return float(np.max(total + 2 * np.exp(exponent)))
 
 
-def _log_cells(tails: Floats, middle: int, boundaries: npt.NDArray[np.int64]) -> Floats:
+def _log_intervals(tails: Floats, middle: int, boundaries: npt.NDArray[np.int64]) -> Floats:
     """Logarithms of the masses between consecutive rows of boundaries, with small relative errors in both tails."""
     lower, upper = boundaries[:-1], boundaries[1:]
     mirrored = lower + upper <= 0  # Pr[lower <= Z < upper] = Pr[Z >= 1 - upper] - Pr[Z >= 1 - lower]: tails below 1/2

@@ -28,7 +28,7 @@ def test_every_reader_is_in_a_group() -> None:
 
 
 @pytest.mark.parametrize("group", _GROUPS)
-def test_mutants_are_read_or_refused(group: str, tmp_path: pathlib.Path) -> None:
+def test_mutated_inputs_are_read_or_refused(group: str, tmp_path: pathlib.Path) -> None:
     cases = {name: count for name, count in cases_by_reader(_CASES).items() if name in _GROUPS[group]}
     result = run(cases, _SEED, tmp_path)
     assert {name: tally.cases for name, tally in result.tallies.items()} == cases
