@@ -1,4 +1,4 @@
-"""The result of an audit in words, as tables for a terminal, and as a record for JSON."""
+"""The result of a privacy audit in words, as tables for a terminal, and as a record for JSON."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def print_audit(
 
 
 def not_tried(plan: ReleasePlan, exact: ExactAudit) -> tuple[str, ...]:
-    """What an audit of this plan says nothing about."""
+    """What a privacy audit of this plan says nothing about."""
     limits = [_untried_streams(plan, exact)]
     if plan.domain_size:
         limits.append(

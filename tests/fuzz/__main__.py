@@ -1,6 +1,6 @@
 """``python -m tests.fuzz``: the long campaign, or one case again.
 
-python -m tests.fuzz                             a million mutated inputs over all readers; exit code 1 if any fault is found
+python -m tests.fuzz                             a million mutated inputs over all readers; exit code 1 for any fault
 python -m tests.fuzz --cases 5000 --reader csv   fewer, of one reader
 python -m tests.fuzz --case csv:1:4711           one mutated input, in this process, with the whole traceback
 """

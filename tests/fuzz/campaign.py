@@ -1,4 +1,4 @@
-"""Watches processes that try mutated inputs: notes a crash, a hang or too much memory with the case, and goes on behind it."""
+"""Watches processes that try mutated inputs: notes a crash, a hang or too much memory with the case, and goes on."""
 
 from __future__ import annotations
 

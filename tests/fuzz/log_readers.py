@@ -148,7 +148,7 @@ def _folder_of(sample: Sample, path: str) -> LogFolder:
 
 
 def _read_folder(sample: Sample, path: str) -> Any:
-    """To the end, and from each position on to the end again: others' rows are there whatever the mutated input holds."""
+    """To the end, and from each position on to the end again: others' rows are there whatever the changed one holds."""
     try:
         return _poll_folder(sample, path)
     finally:
