@@ -161,8 +161,8 @@ def _solve_level(lattice: _Lattice, previous: _Level, first: bool) -> _Level:
 
     Let gain be what one more improvement would still add, and A_v V the part of vertex v that stays in level k. Where
     ``gain <= b (V - A_v V)`` for every v, the bound ``(1 + b) V`` absorbs it: a relative error, which is what a delta
-    of 1e-12 needs. Elsewhere a constant gain / q does, since each step is a hit with probability at least q. Both satisfy
-    ``F >= max over v of (F under v)``, so F bounds the true values from above.
+    of 1e-12 needs. Elsewhere a constant gain / q does, since each step is a hit with probability at least q. Both
+    satisfy ``F >= max over v of (F under v)``, so F bounds the true values from above.
     """
     previous_up, previous_down = _shift_up(previous.values), _shift_down(previous.values)
     hit = [lattice.up * h1 * previous_up + lattice.down * h0 * previous_down for h0, h1 in lattice.vertices]

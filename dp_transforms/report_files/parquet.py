@@ -154,8 +154,8 @@ def _decoded(batch: pa.RecordBatch, texts: _Texts) -> Iterator[WindowReport]:
     windows = batch.column("heavy_hitters")
     entries = windows.flatten()
     items, zones = (texts.of(name, entries.field(name)) for name in ("item", "zone"))
-    cells = zip(items, zones, entries.field("noisy_count").to_pylist(), strict=True)
-    heavy_hitters = [{"item": item, "zone": zone, "noisy_count": count} for item, zone, count in cells]
+    rows = zip(items, zones, entries.field("noisy_count").to_pylist(), strict=True)
+    heavy_hitters = [{"item": item, "zone": zone, "noisy_count": count} for item, zone, count in rows]
     ends = itertools.accumulate(pc.list_value_length(windows).to_pylist())
     begin = 0
     for stream, end, *values in zip(texts.of("stream", batch.column("stream")), ends, *plain.values(), strict=True):
