@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+import os
 import signal
 from collections.abc import Iterator
 
@@ -10,6 +13,15 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("shh", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shh")
+
+
+def pytest_sessionstart() -> None:
+    """mutmut forks a process for each mutant from one that has run the tests. What functions remember from there would
+    hide the mutant: the changed code would not run."""
+    if os.environ.get("MUTANT_UNDER_TEST"):
+        for function in gc.get_objects():
+            if isinstance(function, functools._lru_cache_wrapper):
+                function.cache_clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

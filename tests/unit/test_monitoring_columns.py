@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -16,10 +17,10 @@ from dp_transforms.monitoring import user_pairs
 from dp_transforms.monitoring.contributions import bound_contributions
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.packed_arrays import pack_arrays, unpack_arrays
+from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
+from dp_transforms.monitoring.packed_arrays import HASHES, NARROW, WHOLE, pack_arrays, unpack_arrays
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.window_schedule import MOST_WINDOWS, WindowSchedule
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
 MICROS = 1_000_000
@@ -158,6 +159,15 @@ def test_events_with_the_same_ids_of_other_dictionaries_are_one() -> None:
 def test_no_events_inside_the_range_give_nothing() -> None:
     assert pairs_by_group([], FIXED) == {}
     assert pairs_by_group([("u", "i", time) for time in EDGES[:5]], FIXED) == {}
+
+
+@pytest.mark.parametrize("first", [(), (-1,), (MOST_WINDOWS,), (0, 0)])
+def test_packed_pairs_have_one_first_window_within_the_horizon(first: tuple[int, ...]) -> None:
+    pairs = all_pairs([("u", "i", EDGES[0])], FIXED)
+    arrays = unpack_arrays(pairs.to_bytes(), HASHES, NARROW, WHOLE, NARROW, NARROW, *TABLE_KINDS)
+    UserPairs.from_bytes(pack_arrays(*arrays))
+    with pytest.raises(ValueError, match="damaged"):
+        UserPairs.from_bytes(pack_arrays(*arrays[:2], np.array(first, dtype=np.int64), *arrays[3:]))
 
 
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 5), st.randoms(use_true_random=False))

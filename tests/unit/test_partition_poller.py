@@ -89,6 +89,12 @@ def test_what_is_refused_again_and_again_holds_no_window_open(event: tuple[str, 
     assert arrivals[number].micros <= at(size * horizon + 7 + 3 + 8)
 
 
+def test_events_outside_the_declared_range_are_counted() -> None:
+    arrivals = (Arrival(("u", "item", at(-5)), at(1)), Arrival(("v", "item", at(1)), at(1)))
+    step = poller().step("p", poller().start(), MemoryPartition("p", arrivals, 100).open(), at(1))
+    assert (step.counts["events_read"], step.counts["events_outside_range"]) == (2, 1)
+
+
 @pytest.mark.parametrize("kind", ["arrival", "event"])
 def test_what_has_no_clock_value_leaves_a_partition_idle(kind: str) -> None:
     """A record every 8 seconds, refused: with a producer's stamp that no clock believes, or by the clock of events."""
