@@ -27,7 +27,7 @@ from tests.canaries.tokens import Canaries
 from tests.canaries.traces import Home, Shell, quoting_library, run_apart
 
 REPLAY = ("replay", "log.csv", *BUDGET, "--time-unit", "s", "--output", "report.avro", "--dead-letter", "bad.jsonl")
-PROCESSES_OF_BEAM = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=2")
+PROCESSES_OF_BEAM = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=1")
 read_chunk = read_events.read_log_chunk
 
 
