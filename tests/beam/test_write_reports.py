@@ -28,7 +28,7 @@ REPOSITORY = pathlib.Path(__file__).parents[2]
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0})
 REPEATED = ["--direct_runner_bundle_repeat=1"]
-TWO_PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+OTHER_PROCESS = ["--direct_running_mode=multi_processing", "--direct_num_workers=1"]
 
 
 def report(window, *heavy_hitters, stream="news"):
@@ -103,7 +103,7 @@ def test_reports_become_one_file_in_order(tmp_path, ending, flags):
 
 def test_reports_cross_processes(tmp_path):
     path = tmp_path / "report.avro"
-    write(path, REPORTS, TWO_PROCESSES)
+    write(path, REPORTS, OTHER_PROCESS)
     assert read_all(path) == IN_ORDER
 
 
