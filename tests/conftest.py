@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -19,9 +20,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests stay to the end: nobody looks through millions of objects again and again whether they do."""
+    """Modules and tests stay to the end: nobody looks through millions of objects again and again whether they do.
+
+    Nor does Beam look at the same functions for each pipeline.
+    """
     gc.collect()
     gc.freeze()
+    if "apache_beam" in sys.modules:
+        from tests.helpers import quick_beam
+
+        quick_beam.install()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import os
+import pathlib
 import pkgutil
 import runpy
 import signal
@@ -133,13 +134,16 @@ def module_of(program: str) -> tuple[Any, dict[str, Any]]:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    del sys.path[0]  # the folder of this file
+    sys.path[0] = str(pathlib.Path(__file__).parents[2])  # else the folder of this file
     import_all()
+    from tests.helpers import quick_beam
+
+    quick_beam.install()
     gc.collect()
     gc.freeze()
     request = serve(socket.socket(fileno=int(sys.argv[1])))
     become(request["words"], request["folder"], request["environment"])
-    sys.path[:0] = request["path"]
+    sys.path[:1] = request["path"]
     kind, what = request["kind"], request["what"]
     if kind == "-c":
         code, names = module_of(what)
