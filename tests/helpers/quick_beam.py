@@ -1,7 +1,7 @@
 """Beam looks at the same functions and options thousands of times for each pipeline: here it remembers what it saw.
 
-A third of what a small pipeline costs is `inspect.signature` of the methods of its DoFns, and parsers that are built anew
-for each look at an option. Both are functions of what they are given. Nothing else of Beam is changed.
+A third of what a small pipeline costs is `inspect.signature` of the methods of its DoFns, and parsers that are built
+anew for each look at an option. Both are functions of what they are given. Nothing else of Beam is changed.
 """
 
 from __future__ import annotations
