@@ -1,16 +1,20 @@
 """Beam looks at the same functions and options thousands of times for each pipeline: here it remembers what it saw.
 
-A third of what a small pipeline costs is `inspect.signature` of the methods of its DoFns, and parsers that are built
-anew for each look at an option. Both are functions of what they are given. Nothing else of Beam is changed.
+Half of what a small pipeline costs is `inspect.signature` of the methods of its DoFns, parsers that are built anew for
+each look at an option, and the best compression of what is pickled. The first two are functions of what they are given;
+data that is pickled again is packed once, and less tightly. Nothing else of Beam is changed.
 """
 
 from __future__ import annotations
 
+import bz2
 import copy
+import functools
 import types
 import weakref
 from typing import Any
 
+from apache_beam.internal import cloudpickle_pickler
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import core
 
@@ -24,6 +28,14 @@ def install() -> None:
         _is_installed = True
         core.get_function_args_defaults = _remembered_arguments(core.get_function_args_defaults)
         PipelineOptions.view_as = _remembered_view(PipelineOptions.view_as)
+        cloudpickle_pickler.bz2 = types.SimpleNamespace(
+            compress=lambda data, compresslevel: _packed(data), decompress=bz2.decompress
+        )
+
+
+@functools.lru_cache(64)  # the same DoFn is pickled several times within a pipeline
+def _packed(data: bytes) -> bytes:
+    return bz2.compress(data, 1)
 
 
 def _remembered_arguments(inspect: Any) -> Any:
