@@ -7,6 +7,8 @@ TYPED := $(VENV)/typed
 INSTALLED := $(VENV)/.installed
 # At once, in tests: on two cores a third one works while others wait.
 JOBS ?= 3
+# Python keeps what it compiled, also where an image forbids it: else each process of the tests compiles all modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 # Real engines, for streams. MVNFLAGS, GOFLAGS, GOPROXY, PIP_INDEX_URL and the like are honoured.
 MVN ?= mvn

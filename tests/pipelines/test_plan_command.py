@@ -15,7 +15,7 @@ from dp_transforms.item_domain import ItemDomain
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.plan import command
 from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, plan_from_options, plan_options
-from tests.helpers.shh_process import shh
+from tests.helpers.forked import shh
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
 BUDGET = ["--epsilon", "2", "--delta", "1e-9"]

@@ -9,8 +9,8 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import types
+from collections.abc import Callable
 
 import apache_beam as beam
 import pytest
@@ -31,8 +31,8 @@ from dp_transforms.pipelines.cli import main
 from dp_transforms.pipelines.stream_job import job_name
 from dp_transforms.pipelines.stream_pubsub import user_and_item
 from dp_transforms.report_files import read_report_file
+from tests.helpers import forked, shh_process
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 START = 1_577_836_800  # 2020-01-01T00:00:00Z
 HOURS = 6
 PLAN = [
@@ -261,19 +261,14 @@ def test_a_folder_gives_the_reports_of_a_replay(
         assert message in err
 
 
+Start = Callable[..., subprocess.Popen[str]]
 ENDLESS = ["--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", *PLAN[6:]]
 
 
-def started(folder: pathlib.Path, *words: str) -> subprocess.Popen[str]:
+def started(folder: pathlib.Path, *words: str, start: Start = forked.python) -> subprocess.Popen[str]:
     """A run whose range is not over when all is read, once it says that it drains at a stop."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dp_transforms.pipelines.cli", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = ("-m", "dp_transforms.pipelines.cli", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words)
+    process = start(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stderr is not None
     while "Ctrl-C" not in (line := process.stderr.readline()):
         assert line, process.wait()
@@ -296,7 +291,8 @@ def test_a_signal_drains_the_run(folder: pathlib.Path) -> None:
 
 
 def test_a_second_signal_stops_at_once(folder: pathlib.Path) -> None:
-    with started(folder, "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h") as process:
+    words = ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1h"]
+    with started(folder, *words, start=shh_process.python) as process:  # whose parent is this process
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)  # it has stopped: both signals are there when it goes on
         process.send_signal(signal.SIGINT)
