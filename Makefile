@@ -7,6 +7,8 @@ TYPED := $(VENV)/typed
 INSTALLED := $(VENV)/.installed
 # At once, in tests: on two cores a third one works while others wait.
 JOBS ?= 3
+# Python keeps what it compiled, also where an image forbids it: else each process of the tests compiles all modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 # Real engines, for streams. MVNFLAGS, GOFLAGS, GOPROXY, PIP_INDEX_URL and the like are honoured.
 MVN ?= mvn
@@ -47,7 +49,7 @@ test: $(INSTALLED)
 test-long: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m long --ignore=tests/engines --ignore=tests/fuzz
 
-# A million mutants over all readers, and the bombs of gigabytes; `make test` has a short form of both.
+# A million mutated inputs over all readers, and the bombs of gigabytes; `make test` has a short form of both.
 fuzz: $(INSTALLED)
 	$(BIN)/python -m tests.fuzz
 	$(BIN)/python -m pytest -n0 -m long tests/fuzz
@@ -136,7 +138,7 @@ docs: $(INSTALLED)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 	@echo "Open build/docs/index.html"
 
-# Known advisories about what is installed; says so where none can be had.
+# The dependency audit (the privacy audit is `shh audit`): known advisories about what is installed; says so where none can be had.
 audit: $(INSTALLED)
 	@PYTHONPATH=.ci $(BIN)/python -m supply_chain.audit
 

@@ -44,10 +44,10 @@ def run_measured(module: str, *arguments: str) -> Measurement:
         text = output.read().decode(errors="replace")
     if child.returncode:
         raise RuntimeError(f"{module} {' '.join(arguments)} ended with {child.returncode}:\n{text[-2000:]}")
-    told = re.search(r"rows in ([0-9.]+) s", text)
+    match = re.search(r"rows in ([0-9.]+) s", text)
     unit = 1 if sys.platform == "darwin" else 1024
     cpu = usage.ru_utime + usage.ru_stime
-    return Measurement(wall, cpu, float(told[1]) if told else 0.0, usage.ru_maxrss * unit, text)
+    return Measurement(wall, cpu, float(match[1]) if match else 0.0, usage.ru_maxrss * unit, text)
 
 
 def medians(measurements: Sequence[Measurement]) -> Measurement:

@@ -32,7 +32,7 @@ from benchmarks import stream_samples
 from benchmarks.processes import OUTPUT, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 from benchmarks.stream_samples import Sample, Sampler, percentile
-from dp_transforms.monitoring.user_budgets import budget_cells
+from dp_transforms.monitoring.user_budgets import budget_blobs
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.pipelines.line_plot import line_plot_svg
 from dp_transforms.report_streams.topic_records import decode_record
@@ -194,13 +194,13 @@ def load(engines: Engines, topic: str, steps: Sequence[tuple[int, int]]) -> Load
             raise RuntimeError(
                 f"shh stream failed: {(engines.folder / 'dp_transforms.pipelines.cli.log').read_text()[-1500:]}"
             )
-        told = json.loads(producer.communicate()[0]) if producer.poll() is not None or shh.poll() == 0 else {}
+        produced = json.loads(producer.communicate()[0]) if producer.poll() is not None or shh.poll() == 0 else {}
         seen = dict(arrivals.seen)
     for job in engines.cluster.rest.jobs():
         with contextlib.suppress(EngineError):
             engines.cluster.rest.cancel(job.job_id)
     delays = stream_samples.delays(seen, start, _WINDOW_SECONDS, windows, _LATENESS_SECONDS)
-    return LoadRun(start, topic, delays, sampler.samples, told)
+    return LoadRun(start, topic, delays, sampler.samples, produced)
 
 
 def _stream_command(engines: Engines, topic: str, reports: str, start: int, end: int) -> list[str]:
@@ -263,9 +263,9 @@ def _peers(engines: Engines, hold: LoadRun) -> tuple[float, float, int]:
     """Events per second of a bare consumer and of `shh replay` of the first events of the topic; how many they are."""
     servers = engines.kafka.bootstrap
     consuming = ("benchmarks.stream_peers", "consume", servers, hold.topic, str(_PEER_EVENTS))
-    told = json.loads(run_measured(*consuming).output.splitlines()[-1])
+    consumed = json.loads(run_measured(*consuming).output.splitlines()[-1])
     path = engines.folder / "events.jsonl"
-    events = int(told["events"])
+    events = int(consumed["events"])
     run_measured("benchmarks.stream_peers", "dump", servers, hold.topic, str(events), str(path))
     end = hold.start_seconds + len(hold.delays) * _WINDOW_SECONDS
     replay = run_measured(
@@ -281,7 +281,7 @@ def _peers(engines: Engines, hold: LoadRun) -> tuple[float, float, int]:
         ),
         *("--start", _utc(hold.start_seconds), "--end", _utc(end), "--output", f"{OUTPUT}.jsonl", "--allow-large-log"),
     )
-    return events / told["seconds"], events / replay.wall_seconds, events
+    return events / consumed["seconds"], events / replay.wall_seconds, events
 
 
 def _figures(
@@ -331,8 +331,8 @@ def _ratio(late: dict[str, float], early: dict[str, float], name: str) -> float:
 
 def _bytes_per_charged_user() -> float:
     users = np.arange(_CHARGED_USERS, dtype=np.uint64)
-    cells = budget_cells(users, np.ones(_CHARGED_USERS, dtype=np.uint32))
-    return sum(map(len, cells)) / _CHARGED_USERS
+    blobs = budget_blobs(users, np.ones(_CHARGED_USERS, dtype=np.uint32))
+    return sum(map(len, blobs)) / _CHARGED_USERS
 
 
 def _utc(seconds: int) -> str:

@@ -56,7 +56,7 @@ def run(*, quick: bool = False) -> list[Figure]:
     users = 1_000_000 if quick else 10_000_000
     settings = _settings()
     keys = settings.stream_keys(secrets.token_bytes(32))
-    table, _ = ItemTable.of_labels(pa.array([f"item {number}" for number in range(_ITEMS)]), keys.item_ids)
+    table, _ = ItemTable.of_labels(pa.array([f"item {number}" for number in range(_ITEMS)]), keys.hash_items)
     everybody = np.unique(np.frombuffer(secrets.token_bytes(8 * users), dtype=np.uint64))
     shards = [_Shard(settings, keys) for _ in range(_SHARDS)]
     for window in range(_WINDOWS_TO_FILL):  # hashes are in no order of time: every tenth user comes in each window

@@ -17,9 +17,10 @@ Public names, loaded when first used:
 
 Map of the package, from what knows nothing to what knows all:
 
-- checks, noise_distribution, local_files, avro_container: checks of arguments; the law of the noise; how files are
-  opened, and how an output appears whole or not at all; Avro files, read with limits.
-- exponential_power: the law of the noise of the purse (docs/purse.md), of release mode `names`.
+- checks, local_files, avro_container: checks of arguments; how files are opened, and how an output appears whole or not
+  at all; Avro files, read with limits.
+- discrete_laplace_law: the law of the noise. mechanisms.discrete_laplace draws from it. exponential_power: the law of
+  the noise of release mode `names` (docs/purse.md).
 - event_ids, window_schedule, item_domain, rejected_events: what an id is; the declared windows and items; rows that
   could not be read.
 - accounting: from a budget to plain numbers. Knows no mechanism.

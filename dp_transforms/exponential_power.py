@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.checks import check_fraction, check_range, check_whole
-from dp_transforms.noise_distribution import UNIFORM_BITS
+from dp_transforms.discrete_laplace_law import UNIFORM_BITS
 
 MIN_SHAPE, MAX_SHAPE = 1.0, 4.0  # the error bound of the exact tables is for these
 MAX_SCALE = 100_000  # a table has up to 89 entries for each unit of scale at shape 1, 9.5 at shape 2
@@ -85,7 +85,7 @@ class ExponentialPower:
     def hazard_bounds(self, margin: int) -> tuple[float, float]:
         """Bounds, below and above, on density / upper tail of X at ``margin - 1/2 > 0``, for each unit of scale.
 
-        ``p u^(p-1) <= h(u) <= p u^(p-1) + (p-1)/u`` for ``u = (margin - 1/2) / scale`` (docs/purse.md, section 2).
+        ``p y^(p-1) <= H(y) <= p y^(p-1) + (p-1)/y`` for ``y = (margin - 1/2) / scale`` (docs/purse.md, section 2).
         """
         at = (check_whole("margin", margin, 1) - 0.5) / self.scale
         low = self.shape * at ** (self.shape - 1)

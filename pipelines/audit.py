@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.auditing.claim import Claim, Mechanism
 from dp_transforms.auditing.exact import ExactAudit, audit_exactly
-from dp_transforms.auditing.sampled import Observed, SampledAudit, chunks_of, judge, plan_sampling, run_chunk
+from dp_transforms.auditing.sampled import Observed, SampledAudit, chunks_of, design_sampling, judge, run_chunk
 from dp_transforms.auditing.worst_streams import default_rounds, rounds_until_excluded
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.pipelines.audit_report import as_record, print_audit
@@ -95,7 +95,7 @@ def sample(
 ) -> SampledAudit:
     """Runs the real code with a noise key that is drawn for this audit and forgotten."""
     advance("choosing what to sample", 0.0)
-    sampling = plan_sampling(mechanism, claim, runs, rounds)
+    sampling = design_sampling(mechanism, claim, runs, rounds)
     chunks = chunks_of(_settings(plan), mechanism.law, sampling, os.urandom(32))
     seen: dict[bool, Observed] = {}
     for done, chunk in enumerate(chunks):

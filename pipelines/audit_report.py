@@ -1,4 +1,4 @@
-"""The result of an audit in words, as tables for a terminal, and as a record for JSON."""
+"""The result of a privacy audit in words, as tables for a terminal, and as a record for JSON."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def print_audit(
 
 
 def not_tried(plan: ChargingPlan, exact: ExactAudit) -> tuple[str, ...]:
-    """What an audit of this plan says nothing about."""
+    """What a privacy audit of this plan says nothing about."""
     limits = [_untried_streams(plan, exact)]
     if plan.domain_size:
         limits.append(
@@ -172,7 +172,7 @@ def _side_record(side: ChargedAudit, plan: ChargingPlan) -> dict[str, Any]:
 
 
 def _sampled_record(sampled: SampledAudit, plan: ChargingPlan) -> dict[str, Any]:
-    sampling = sampled.plan
+    sampling = sampled.design
     return {
         "runs_in_each_world": sampling.runs,
         "stream": {**dataclasses.asdict(sampling.stream), "in_words": stream_text(sampling.stream, plan)},
@@ -255,7 +255,7 @@ def _confidence_text(worst: ChargedAudit) -> str:
 
 
 def _sampled_table(sampled: SampledAudit, plan: ChargingPlan) -> Table:
-    sampling = sampled.plan
+    sampling = sampled.design
     percent = f"{100 * sampled.confidence:g} %"
     table = Table(
         title=f"Sampled: {sampling.runs:,} runs of the real code in each world",

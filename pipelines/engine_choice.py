@@ -56,7 +56,7 @@ class EngineChoice:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether a run that was stopped at once can be resumed."""
+        """Whether a run that was ended at once can be resumed."""
         return self.name == FLINK and (self.checkpoint_dir is not None or not self.is_local)
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from dp_transforms.accounting.noise_parameters import NoiseParameters
 from dp_transforms.accounting.plan_checks import check_hits
 from dp_transforms.accounting.release_modes import RELEASE_MODES, TargetChargingMode
-from dp_transforms.noise_distribution import check_epsilon
+from dp_transforms.discrete_laplace_law import check_epsilon
 from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, flag, option_error, warn_of_budget
 
 CHARGED_BY_TARGET = [name for name, mode in RELEASE_MODES.items() if isinstance(mode, TargetChargingMode)]

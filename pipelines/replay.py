@@ -24,7 +24,7 @@ from dp_transforms.pipelines.replay_progress import show_progress
 from dp_transforms.pipelines.replay_run import ReplayRequest, ReplaySummary, check_memory, run_replay
 from dp_transforms.pipelines.report_table import is_ascii_only, legend, windows_table
 from dp_transforms.report_files import read_report_file, report_format
-from dp_transforms.runners.direct import is_local, pipeline_options
+from dp_transforms.runners.local import is_local, pipeline_options
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 12

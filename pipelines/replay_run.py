@@ -31,7 +31,7 @@ from dp_transforms.pipelines.output_file import output_draft, publish_output
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
 from dp_transforms.report_files import ReportHeader
-from dp_transforms.runners.direct import free_memory_bytes
+from dp_transforms.runners.local import free_memory_bytes
 
 # Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
 _BASE_BYTES = 400_000_000

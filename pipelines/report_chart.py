@@ -12,7 +12,7 @@ from dp_transforms.monitoring.window_report import BETWEEN, HeavyHitter, WindowR
 from dp_transforms.pipelines.report_table import label_text
 from dp_transforms.window_schedule import format_utc
 
-_ROW, _LABELS, _CELLS, _LINE = 20, 220, 900, 16
+_ROW, _LABELS, _WIDTH, _LINE = 20, 220, 900, 16
 _MAX_LABEL = 30
 # Dark and light differ without colour too; the bar of a "between" is also lower.
 _DARK, _LIGHT = "#1b6e4f", "#e0a030"
@@ -42,13 +42,13 @@ def timeline_svg(reports: Iterable[WindowReport], guarantee: str, *, max_items: 
     last = max((report.window_end for report in rows), default=1)
 
     def x(micros: int) -> float:
-        return round(_LABELS + (micros - first) * _CELLS / (last - first), 2)
+        return round(_LABELS + (micros - first) * _WIDTH / (last - first), 2)
 
     sentence = textwrap.wrap(guarantee, 150) or [""]
     top = 48 + _LINE * len(sentence)
     height = top + _ROW * len(items) + 12
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LABELS + _CELLS + 16}" height="{height}"'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LABELS + _WIDTH + 16}" height="{height}"'
         ' font-family="sans-serif" font-size="12">',
         f"<title>{_text(guarantee)}</title>",
         f'<rect width="100%" height="{height}" fill="white"/>',
@@ -58,11 +58,11 @@ def timeline_svg(reports: Iterable[WindowReport], guarantee: str, *, max_items: 
     if rows:
         lines.append(f'<text x="{_LABELS}" y="{top - 16}" fill="#555">{format_utc(first)}</text>')
         lines.append(
-            f'<text x="{_LABELS + _CELLS}" y="{top - 16}" fill="#555" text-anchor="end">{format_utc(last)}</text>'
+            f'<text x="{_LABELS + _WIDTH}" y="{top - 16}" fill="#555" text-anchor="end">{format_utc(last)}</text>'
         )
     if has_levels:
         lines.append(
-            f'<text x="{_LABELS + _CELLS // 2}" y="{top - 16}" fill="#555" text-anchor="middle">'
+            f'<text x="{_LABELS + _WIDTH // 2}" y="{top - 16}" fill="#555" text-anchor="middle">'
             f"thicker: a higher level (1, 2, 3, {len(_LEVEL_HEIGHTS)} or more)</text>"
         )
     for number, item in enumerate(items):

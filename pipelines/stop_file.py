@@ -1,4 +1,4 @@
-"""Where the stop file of a stream is, unless the operator named one: when it appears, the run is drained."""
+"""Where the stop file of a stream is, unless the operator named one: when it appears, the run drains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def stop_file_of_run(named: str | None, output: str | None, run_id: str, *, is_l
     """The path of --stop-file; else one beside the folder of reports; else one that only this user can make.
 
     named, output: --stop-file and --output, None if not given. is_local: whether all workers run on this machine. None:
-    nothing can drain the run. Raises UserError if somebody else owns the folder of stop files.
+    nobody can request a stop. Raises UserError if somebody else owns the folder of stop files.
     """
     if named is not None:
         return named

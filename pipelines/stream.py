@@ -22,7 +22,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     each user.
 
     The input is a Kafka topic, a folder of log files that grows, or a Pub/Sub subscription. Reports appear as each
-    window closes, here and in --output. Ctrl-C drains the run: all windows close, and it ends; twice stops it at once.
+    window closes, here and in --output. Ctrl-C drains the run: all windows close, and it ends; twice ends it at once.
     Options for Beam follow after `--`, for example `-- --project=p --region=r`.
 
     \b

@@ -13,9 +13,9 @@ from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS, PRISM
 from dp_transforms.pipelines.stream_ports import check_ports
 from dp_transforms.runners import dataflow, flink, job_service, prism
-from dp_transforms.runners.direct import LOCAL_RUNNER
 from dp_transforms.runners.engine_process import EngineError
 from dp_transforms.runners.flink_rest import FlinkRest
+from dp_transforms.runners.local import LOCAL_RUNNER
 from dp_transforms.runners.on_loopback import listen_on_loopback
 
 # Beam would stage a list of the packages of this machine, and a worker that starts later would need the job server.

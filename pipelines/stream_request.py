@@ -38,8 +38,8 @@ _MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
-    """All that a run needs. is_named: the operator chose the run id; else it was drawn. stop_file: None where nothing
-    can drain the run."""
+    """All that a run needs. is_named: the operator chose the run id; else it was drawn. stop_file: None where nobody
+    can request a stop."""
 
     source: StreamSource | PubSubSubscription
     plan: ReleasePlan

@@ -39,7 +39,7 @@ _NOTHING_STARTED = "nothing was started"
 def run_stream(request: StreamRequest, beam_words: Sequence[str], status: StreamStatus) -> None:
     """Returns when the run has ended, was drained, or was left running with --detach.
 
-    Raises UserError, one line without any cell, and SystemExit if the operator stopped it at once.
+    Raises UserError, one line without any cell, and SystemExit if the operator ended it at once.
     """
     with errors_in_one_line(_NOTHING_STARTED):
         _check_clock(request, status)

@@ -1,4 +1,4 @@
-"""Watches a run to its end: shows reports, drains or stops it when the operator asks, and says how it ended."""
+"""Watches a run to its end: shows reports, drains it at a stop or ends it at once, and says how it ended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FAILED = "the windows that were reported before are valid and stay"
 def watch_stream(job: StreamJob, request: StreamRequest, status: StreamStatus, flink: FlinkWatch | None) -> None:
     """Returns when the run is over or drained. flink: on Flink alone.
 
-    Raises UserError, and SystemExit if the operator stopped it at once.
+    Raises UserError, and SystemExit if the operator ended it at once.
     """
     # A run that is resumed goes on to drain where that was asked for.
     is_draining = request.engine.resume_from is not None and os.path.lexists(request.stop_file or "")
@@ -48,7 +48,7 @@ def watch_stream(job: StreamJob, request: StreamRequest, status: StreamStatus, f
             while not job.is_over and (ended is None or request.engine.reads_once):
                 if stops.count > asked:
                     asked = stops.count
-                    made_stop_file = _drain_or_stop(asked, stops.code, job, request, status) or made_stop_file
+                    made_stop_file = _drain_or_end(asked, stops.code, job, request, status) or made_stop_file
                 begin = time.monotonic()
                 ended = sink.check(_goes_on_words(request))
                 if begin >= next_metrics:
@@ -85,11 +85,12 @@ def _show_metrics(
         status.tell(stuck)
 
 
-def _drain_or_stop(times: int, code: int, job: StreamJob, request: StreamRequest, status: StreamStatus) -> bool:
-    """The first signal drains, the second stops at once. Returns whether the stop file was made here."""
+def _drain_or_end(times: int, code: int, job: StreamJob, request: StreamRequest, status: StreamStatus) -> bool:
+    """The first signal is a stop, and the run drains; the second ends it at once. Returns whether the stop
+    file was made here."""
     if times == 1:
         if request.stop_file is None:
-            status.tell("This run has no --stop-file, so it cannot be drained. Ask again to stop it at once.")
+            status.tell("This run has no --stop-file, so it cannot be drained. Ask again to end it at once.")
             return False
         try:
             pathlib.Path(request.stop_file).parent.mkdir(mode=0o700, exist_ok=True)  # /tmp may have been cleaned
@@ -99,7 +100,7 @@ def _drain_or_stop(times: int, code: int, job: StreamJob, request: StreamRequest
             made = False
         status.tell(_draining_words(request, request.stop_file))
         return made
-    status.tell(_stopped_words(request))
+    status.tell(_words_of_end_at_once(request))
     status.close()
     if request.engine.name == IN_PROCESS:
         _remove_stop_file(request)
@@ -130,7 +131,7 @@ def _draining_words(request: StreamRequest, stop_file: str) -> str:
     until = time.strftime("%H:%M:%S", time.gmtime(stop_micros // MICROS_PER_SECOND))
     return (
         f"Draining: what arrives by {until} UTC counts; all windows then close, in about {seconds:,} s, or when all of"
-        " it is read. Ask again to stop at once."
+        " it is read. Ask again to end at once."
     )
 
 
@@ -142,10 +143,11 @@ def _goes_on_words(request: StreamRequest) -> str:
     return f"The job {job_name(request)} still runs: see it at {place}. When to cancel it: docs/deploy.md."
 
 
-def _stopped_words(request: StreamRequest) -> str:
-    words = "Stopped at once. What was reported stays; open windows were not answered."
+def _words_of_end_at_once(request: StreamRequest) -> str:
+    words = "Ended at once. What was reported stays; open windows were not answered."
     if request.engine.can_go_on:
-        drain = "" if request.stop_file is None else f" It then ends by the same stop: leave {request.stop_file} there."
+        left = request.stop_file
+        drain = "" if left is None else f" It then drains by the same stop: leave {left} there."
         return (
             f"{words} Resume it from the last checkpoint with --resume-from PATH --run-id {request.run_id}, and the"
             f" rest of this command line.{drain}"

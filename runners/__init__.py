@@ -1,6 +1,6 @@
 """Engines and their options, installed as `dp_transforms.runners`. Nothing of differential privacy.
 
-- direct: Beam's local runner, for replays.
+- local: Beam's FnApiRunner, which works on this machine, for replays. `direct` and `DirectRunner` mean it too.
 - flink, flink_cluster, flink_rest: flags, job server and worker pool; a cluster of two processes; its REST interface.
 - prism: Beam's engine for one machine, the binary of ``make prism``.
 - dataflow: checks of a job for Google Cloud before it is sent.

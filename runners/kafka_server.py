@@ -209,7 +209,7 @@ class KafkaServer:
         return found
 
 
-def _is_whole(told: Any, partitions: int) -> bool:
+def _is_whole(topic: Any, partitions: int) -> bool:
     """Whether the metadata of a topic has all its partitions, each with a leader."""
-    leaders = [part.leader for part in told.partitions.values() if part.error is None and part.leader >= 0]
-    return told.error is None and len(leaders) == partitions
+    leaders = [part.leader for part in topic.partitions.values() if part.error is None and part.leader >= 0]
+    return topic.error is None and len(leaders) == partitions

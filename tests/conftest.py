@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,9 +16,32 @@ settings.register_profile("shh", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("shh")
 
 
+def pytest_sessionstart() -> None:
+    """mutmut forks a process for each mutant from one that has run the tests. What functions remember from there would
+    hide the mutant: the changed code would not run."""
+    if os.environ.get("MUTANT_UNDER_TEST"):
+        gc.unfreeze()  # what `pytest_collection_finish` froze in the process that forked
+        for function in gc.get_objects():
+            if isinstance(function, functools._lru_cache_wrapper):
+                function.cache_clear()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that wait for seconds come first, beside others that work: at the end they would wait alone."""
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay to the end: nobody looks through millions of objects again and again whether they do.
+
+    Nor does Beam look at the same functions for each pipeline.
+    """
+    gc.collect()
+    gc.freeze()
+    if "apache_beam" in sys.modules:
+        from tests.helpers import quick_beam
+
+        quick_beam.install()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import click
 import pytest
 
 from dp_transforms import ReleasePlan, WindowSchedule
 from tests.canaries.places import MEASURED_BY, documented
+from tests.helpers.forked import run_python
 from tests.helpers.option_tables import commands, with_tables
 from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
-def run_python(*words: str, cwd: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_the_example_of_the_readme_finds_the_heavy_item(tmp_path: pathlib.Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert example.count("\n") <= 10
     (tmp_path / "example.py").write_text(example)
-    result = run_python("example.py", cwd=tmp_path)
+    result = run_python("example.py", cwd=tmp_path, environment={"COLUMNS": "120"})
     assert result.returncode == 0, result.stderr
     (report,) = re.findall(r"WindowReport\(.*\)", result.stdout)
     assert "HeavyHitter(item='front page', zone='above', noisy_count=None, level=None, at_least_users=None)" in report
@@ -65,14 +52,14 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path: pathlib.Pat
     plan = ReleasePlan.calibrate(epsilon=8, delta=1e-6, schedule=schedule)
     (tmp_path / "plan.json").write_text(plan.to_json())
     key_file(tmp_path)
-    result = run_python("example.py", cwd=tmp_path)
+    result = run_python("example.py", cwd=tmp_path, environment={"COLUMNS": "120"})
     assert result.returncode == 0, result.stderr
     assert "HeavyHitter(item='news', zone='above'" in result.stdout
     assert "RunEnded(stream='events', windows=1, reports=1)" in result.stdout
 
 
 def test_the_demo_simulates_replays_and_shows(tmp_path: pathlib.Path) -> None:
-    result = run_python("-m", "dp_transforms.pipelines.demo", cwd=tmp_path)
+    result = run_python("-m", "dp_transforms.pipelines.demo", cwd=tmp_path, environment={"COLUMNS": "120"})
     assert result.returncode == 0, result.stderr
     assert re.findall(r"^\$ shh (\w+)", result.stdout, re.MULTILINE) == ["simulate", "replay", "show"]
     assert "(2, 1e-09)-differentially private" in result.stdout

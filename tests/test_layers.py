@@ -105,7 +105,7 @@ def test_packages_that_must_not_know_each_other(package: str, forbidden: list[st
 
 def test_the_lowest_modules_know_only_each_other() -> None:
     """What the map in the docstring of `dp_transforms` names first."""
-    lowest = ("checks", "event_ids", "item_domain", "local_files", "noise_distribution", "rejected_events")
+    lowest = ("checks", "event_ids", "item_domain", "local_files", "discrete_laplace_law", "rejected_events")
     for name in (*lowest, "window_schedule"):
         ours = _within(_imports(ROOT / "dp_transforms" / f"{name}.py"), "dp_transforms")
         assert {import_.split(".")[1] for import_ in ours} <= {*lowest, "window_schedule"}, name

@@ -52,8 +52,8 @@ def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pa
     used = "import dp_transforms.pipelines.subcommands, dp_transforms.runners.flink, dp_transforms.mechanisms.papers"
     run(sys.executable, "-c", used, cwd=tmp_path, PYTHONPATH=str(target))
     use = "from dp_transforms import ReleasePlan, ShiftingHeavyHitters; import dp_transforms.pipelines, dp_transforms; "
-    told = run(sys.executable, "-c", use + "print(dp_transforms.__file__)", cwd=tmp_path, PYTHONPATH=str(target))
-    assert pathlib.Path(told.strip()).is_relative_to(target)
+    place = run(sys.executable, "-c", use + "print(dp_transforms.__file__)", cwd=tmp_path, PYTHONPATH=str(target))
+    assert pathlib.Path(place.strip()).is_relative_to(target)
     version = run(target / "bin" / "shh", "--version", cwd=tmp_path, PYTHONPATH=str(target))
     assert version.startswith("shh, version ")
     planned = run(

@@ -30,13 +30,13 @@ def judged(text: str, today: datetime.date = TODAY) -> tuple[list[str], list[str
 
 
 def test_what_is_found_fails_unless_it_is_accepted() -> None:
-    told, wrong = judged("")
-    assert told == []
+    notes, wrong = judged("")
+    assert notes == []
     assert len(wrong) == 1
     assert all(part in wrong[0] for part in ("wheel 1.0", "PYSEC-1 = CVE-1", "fixed in 1.1", "accepted.toml"))
-    told, wrong = judged(accepted())
+    notes, wrong = judged(accepted())
     assert wrong == []
-    assert "not used" in told[0]
+    assert "not used" in notes[0]
     assert judged(accepted(package="other"))[1] != []
     assert judged(accepted(name="CVE-2"))[1] != []
 
@@ -59,9 +59,9 @@ def test_an_entry_needs_a_reason_and_an_end_that_is_near() -> None:
 
 
 def test_an_entry_that_is_not_found_any_more_is_told() -> None:
-    told, wrong = audit.judge([], audit.read_accepted(accepted(), TODAY), TODAY)
+    notes, wrong = audit.judge([], audit.read_accepted(accepted(), TODAY), TODAY)
     assert wrong == []
-    assert "not found any more" in told[0]
+    assert "not found any more" in notes[0]
 
 
 class Osv(http.server.BaseHTTPRequestHandler):
@@ -106,15 +106,15 @@ def need(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "code", "told"),
+    ("bad", "code", "words"),
     [
         (("jinja2",), 0, "0 advisories to act on, by osv"),
         (("jinja2", "click"), 1, "FOUND click "),
         ((), 0, "NOT DONE, no advisories can be had here: osv knows no advisory about jinja2==2.4.1"),
     ],
 )
-def test_an_audit_by_a_service_that_answers(
-    osv: Any, bad: tuple[str, ...], code: int, told: str, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+def test_a_dependency_audit_by_a_service_that_answers(
+    osv: Any, bad: tuple[str, ...], code: int, words: str, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:
     """pip-audit itself, over two packages, and a service on this machine."""
     need("pip-audit")
@@ -124,11 +124,11 @@ def test_an_audit_by_a_service_that_answers(
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     assert audit.main(["--service", "osv", "--osv-url", osv.address, "--path", str(tmp_path)]) == code
-    assert told in capsys.readouterr().out
+    assert words in capsys.readouterr().out
     assert set(osv.asked) == ({"jinja2", "click", "rich"} if bad else {"jinja2"})
 
 
-def test_an_audit_that_reaches_nobody_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dependency_audit_that_reaches_nobody_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     need("pip-audit")
     assert audit.main(["--service", "osv", "--osv-url", "http://127.0.0.1:9/v1/query"]) == 0
     assert "audit: NOT DONE" in capsys.readouterr().out
@@ -143,9 +143,9 @@ def test_tools_that_cannot_be_fetched_are_no_failure_and_other_faults_are(
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
     assert audit.main([]) == 0
     assert sbom.main() == 0
-    told = capsys.readouterr().out
-    assert "audit: NOT DONE" in told
-    assert "sbom: NOT DONE" in told
+    out = capsys.readouterr().out
+    assert "audit: NOT DONE" in out
+    assert "sbom: NOT DONE" in out
     with pytest.raises(RuntimeError, match="ended with"):
         tools.run(["sh", "-c", "echo no such option >&2; exit 2"])
     with pytest.raises(RuntimeError, match="ended with"):

@@ -1,4 +1,5 @@
-"""``make audit``: are there known advisories about the installed packages? Exit code 1 if there are, unless accepted.
+"""The dependency audit, ``make audit``: are there known advisories about the installed packages? Exit code 1 if there
+are, unless accepted.
 
 If no service with advisories answers, it says so and exits with 0. A mirror of the index without advisories would look
 like good news, so each service must first find a package that is known to be bad.
@@ -74,7 +75,7 @@ def judge(
     findings: Sequence[Finding], accepted: Sequence[Accepted], today: datetime.date
 ) -> tuple[list[str], list[str]]:
     """Lines to print, and lines of advisories that must be acted on."""
-    told, wrong = [], []
+    notes, wrong = [], []
     for finding in findings:
         entry = next((one for one in accepted if one.id in finding.ids and one.package == finding.package), None)
         if entry is None:
@@ -82,14 +83,14 @@ def judge(
         elif entry.until <= today:
             wrong.append(f"{finding}. It was accepted until {entry.until}: decide again.")
         else:
-            told.append(f"{finding}. Accepted until {entry.until}: {entry.reason}")
+            notes.append(f"{finding}. Accepted until {entry.until}: {entry.reason}")
     found = {(name, finding.package) for finding in findings for name in finding.ids}
-    told += [
+    notes += [
         f"{entry.package}: {entry.id} is not found any more. Take it out of .ci/supply_chain/accepted.toml."
         for entry in accepted
         if (entry.id, entry.package) not in found
     ]
-    return told, wrong
+    return notes, wrong
 
 
 def query(service: str, osv_url: str | None, *what: str) -> tuple[list[Finding], list[str]]:
@@ -132,10 +133,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NoAnswerError as reason:
         print(f"audit: NOT DONE, no advisories can be had here: {reason}.")
         return 0
-    told, wrong = judge(findings, accepted, today)
+    notes, wrong = judge(findings, accepted, today)
     if unknown:
-        told.append(f"{service} does not know {', '.join(unknown)}")
-    for line in told:
+        notes.append(f"{service} does not know {', '.join(unknown)}")
+    for line in notes:
         print(f"audit: {line}")
     for line in wrong:
         print(f"audit: FOUND {line}")

@@ -159,10 +159,10 @@ def _improve(lattice: _Lattice, values: Values, hit: list[Values]) -> tuple[Valu
 def _solve_level(lattice: _Lattice, previous: _Level, first: bool) -> _Level:
     """V_k from V_{k-1} by policy iteration, and what rounding may have hidden.
 
-    Let r be what one more improvement would still add, and A_v V the part of vertex v that stays in level k. Where
-    ``r <= c (V - A_v V)`` for every v, the bound ``(1 + c) V`` absorbs it: a relative error, which is what a delta of
-    1e-12 needs. Elsewhere a constant r / q does, since each step is a hit with probability at least q. Both satisfy
-    ``W >= max over v of (W under v)``, so W bounds the true values from above.
+    Let gain be what one more improvement would still add, and A_v V the part of vertex v that stays in level k. Where
+    ``gain <= b (V - A_v V)`` for every v, the bound ``(1 + b) V`` absorbs it: a relative error, which is what a delta
+    of 1e-12 needs. Elsewhere a constant gain / q does, since each step is a hit with probability at least q. Both
+    satisfy ``F >= max over v of (F under v)``, so F bounds the true values from above.
     """
     previous_up, previous_down = _shift_up(previous.values), _shift_down(previous.values)
     hit = [lattice.up * h1 * previous_up + lattice.down * h0 * previous_down for h0, h1 in lattice.vertices]

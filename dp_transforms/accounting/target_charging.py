@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betainc, gammaln, xlogy
 
-from dp_transforms import noise_distribution
+from dp_transforms import discrete_laplace_law
 from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.charging_game import GameAccountant, check_target
 from dp_transforms.accounting.composition import (
@@ -96,7 +96,7 @@ TARGET_CHARGING_ACCOUNTANTS: dict[str, Callable[[float, float, int], Accountant]
 def not_prior_probability(epsilon_per_query: float) -> float:
     """q of the target "everything but one outcome" ([CL23] Lemma 2.3): reports with counts are charged by it."""
     check_epsilon_per_query(epsilon_per_query)
-    return noise_distribution.not_prior_probability(epsilon_per_query)
+    return discrete_laplace_law.not_prior_probability(epsilon_per_query)
 
 
 def between_probability(epsilon_per_query: float, zone_width: int) -> float:

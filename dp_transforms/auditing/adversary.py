@@ -136,16 +136,16 @@ def _moves(kernel: Kernel, step: float, adds_target: bool) -> tuple[list[dict[in
     longest = max(1, math.ceil(max(finite) / step - _SLACK))
     moves = []
     for action in range(len(kernel.entries[states[0]])):
-        cells: dict[int, list[tuple[float, int, int]]] = {}
+        entries_of_shift: dict[int, list[tuple[float, int, int]]] = {}
         for hits in states:
             for entry in kernel.entries[hits][action]:
                 probability = entry.with_target if adds_target else entry.without_target
                 loss = sign * entry.log_ratio
                 if probability > 0 and loss > -math.inf:
                     shift = longest if loss == math.inf else math.floor(loss / step + _SLACK)
-                    cells.setdefault(shift, []).append((probability, index[hits], index[entry.hits_after]))
+                    entries_of_shift.setdefault(shift, []).append((probability, index[hits], index[entry.hits_after]))
         by_shift = {}
-        for shift, entries in cells.items():
+        for shift, entries in entries_of_shift.items():
             probabilities, before, after = zip(*entries, strict=True)
             by_shift[shift] = csr_matrix((probabilities, (before, after)), shape=(len(states), len(states)))
         moves.append(by_shift)

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.noise_distribution import UNIFORM_BITS, capped_sum_tail_integer
+from dp_transforms.discrete_laplace_law import UNIFORM_BITS, capped_sum_tail_integer
 
 ONE = 1 << UNIFORM_BITS
 

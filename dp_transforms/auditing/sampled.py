@@ -40,8 +40,8 @@ Counts = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
-class SamplePlan:
-    """What is to be sampled, fixed beforehand. stream: of the direction in which the user is removed.
+class SamplingDesign:
+    """What the runs sample, fixed before they begin. stream: of the direction in which the user is removed.
 
     event_loss: the event S is a privacy loss of at least this at the end. p, q: its exact probabilities in the world
     without the user and in the one with it. expected_epsilon: the bound to expect from these.
@@ -100,7 +100,7 @@ class SampledAudit:
     samples what the exact law says, the smallest of several times their number. violations: as in `ExactAudit`.
     """
 
-    plan: SamplePlan
+    design: SamplingDesign
     p_seen: int
     q_seen: int
     epsilon: float
@@ -109,7 +109,7 @@ class SampledAudit:
     violations: tuple[str, ...]
 
 
-def plan_sampling(mechanism: Mechanism, claim: Claim, runs: int, rounds: int) -> SamplePlan:
+def design_sampling(mechanism: Mechanism, claim: Claim, runs: int, rounds: int) -> SamplingDesign:
     """The stream and the event for which `runs` runs can be expected to show the largest epsilon."""
     rounds = min(rounds, mechanism.horizon)  # more windows than those of the plan would show more than the plan does
     unlimited = dataclasses.replace(mechanism, horizon=rounds)
@@ -119,11 +119,11 @@ def plan_sampling(mechanism: Mechanism, claim: Claim, runs: int, rounds: int) ->
         largest = reference.epsilon(1 / runs, False)
         switches = [largest * part / (_SWITCHES - 1) for part in range(_SWITCHES)]
         streams = [worst_stream(unlimited, epsilon, rounds, False) for epsilon in switches]
-    plans = [plan for stream in streams for plan in _events(stream, law_of(unlimited, stream), runs, claim.delta)]
-    return max(plans, key=lambda plan: plan.expected_epsilon)
+    designs = [design for stream in streams for design in _events(stream, law_of(unlimited, stream), runs, claim.delta)]
+    return max(designs, key=lambda design: design.expected_epsilon)
 
 
-def _events(stream: AttackStream, law: StreamLaw, runs: int, delta: float) -> Iterator[SamplePlan]:
+def _events(stream: AttackStream, law: StreamLaw, runs: int, delta: float) -> Iterator[SamplingDesign]:
     losses = -law.log_ratio.reshape(-1)
     order = np.argsort(-losses, kind="stable")
     p, q = np.cumsum(law.without_user.reshape(-1)[order]), np.cumsum(law.with_user.reshape(-1)[order])
@@ -135,8 +135,8 @@ def _events(stream: AttackStream, law: StreamLaw, runs: int, delta: float) -> It
             break
         if seen >= 5:
             bound = epsilon_lower_bound(seen, math.ceil(runs * q[at]), runs, delta, CONFIDENCE)
-            yield SamplePlan(stream, law, runs, float(ordered[at]) * (1 - 1e-9), float(p[at]), float(q[at]), bound)
-    yield SamplePlan(stream, law, runs, -math.inf, 1.0, 1.0, 0.0)  # a certain event shows nothing
+            yield SamplingDesign(stream, law, runs, float(ordered[at]) * (1 - 1e-9), float(p[at]), float(q[at]), bound)
+    yield SamplingDesign(stream, law, runs, -math.inf, 1.0, 1.0, 0.0)  # a certain event shows nothing
 
 
 def settings_for_sampling(settings: MonitorSettings, stream: AttackStream) -> MonitorSettings:
@@ -146,16 +146,21 @@ def settings_for_sampling(settings: MonitorSettings, stream: AttackStream) -> Mo
 
 
 def chunks_of(
-    settings: MonitorSettings, query_law: QueryLaw, plan: SamplePlan, secret: bytes, *, copies: int = _COPIES_AT_ONCE
+    settings: MonitorSettings,
+    query_law: QueryLaw,
+    design: SamplingDesign,
+    secret: bytes,
+    *,
+    copies: int = _COPIES_AT_ONCE,
 ) -> list[Chunk]:
     """Both worlds, cut into parts that can be run in any order and anywhere. secret: fresh, at least 32 bytes."""
-    base = settings_for_sampling(settings, plan.stream)
-    hits = len(plan.law.with_user) - 1
+    base = settings_for_sampling(settings, design.stream)
+    hits = len(design.law.with_user) - 1
     chunks = []
-    for low in range(0, plan.runs, copies):
+    for low in range(0, design.runs, copies):
         for with_user in (False, True):
             run = dataclasses.replace(base, run_id=f"{base.run_id}, copies from {low}, {with_user}")
-            chunks.append(Chunk(run, query_law, plan.stream, hits, min(copies, plan.runs - low), with_user, secret))
+            chunks.append(Chunk(run, query_law, design.stream, hits, min(copies, design.runs - low), with_user, secret))
     return chunks
 
 
@@ -164,7 +169,9 @@ def run_chunk(chunk: Chunk, monitor: type[HeavyHitterMonitor] = HeavyHitterMonit
     settings, stream = chunk.settings, chunk.stream
     keys = settings.stream_keys(chunk.secret)
     running = monitor(settings, keys)
-    copies = _Copies(chunk, ItemTable.of_labels(pa.array([f"copy {n}" for n in range(chunk.copies)]), keys.item_ids)[0])
+    copies = _Copies(
+        chunk, ItemTable.of_labels(pa.array([f"copy {n}" for n in range(chunk.copies)]), keys.hash_items)[0]
+    )
     state = MonitorState()
     for window in range(stream.rounds + 1):
         cells = copies.cells(window)
@@ -244,20 +251,20 @@ class _Copies:
 
 
 def judge(
-    plan: SamplePlan, query_law: QueryLaw, claim: Claim, without_user: Observed, with_user: Observed
+    design: SamplingDesign, query_law: QueryLaw, claim: Claim, without_user: Observed, with_user: Observed
 ) -> SampledAudit:
     """The bound and the test, from what both worlds showed."""
-    in_event = -plan.law.log_ratio >= plan.event_loss
+    in_event = -design.law.log_ratio >= design.event_loss
     p_seen, q_seen = int(without_user.ends[in_event].sum()), int(with_user.ends[in_event].sum())
-    epsilon = epsilon_lower_bound(p_seen, q_seen, plan.runs, claim.delta, CONFIDENCE)
+    epsilon = epsilon_lower_bound(p_seen, q_seen, design.runs, claim.delta, CONFIDENCE)
     p_values = [
-        chi_squared_p_value(without_user.ends, plan.law.without_user),
-        chi_squared_p_value(with_user.ends, plan.law.with_user),
-        binomial_p_value(p_seen, plan.runs, plan.p),
-        binomial_p_value(q_seen, plan.runs, plan.q),
+        chi_squared_p_value(without_user.ends, design.law.without_user),
+        chi_squared_p_value(with_user.ends, design.law.with_user),
+        binomial_p_value(p_seen, design.runs, design.p),
+        binomial_p_value(q_seen, design.runs, design.q),
     ]
     # An excluded user must not count: in both worlds the item is published as if the user were not there.
-    published = math.fsum(result[1] for result in query_law.results(plan.stream.distance) if result.log_ratio > 0)
+    published = math.fsum(result[1] for result in query_law.results(design.stream.distance) if result.log_ratio > 0)
     for observed, is_with_user in ((without_user, False), (with_user, True)):
         if observed.excluded:
             p_values.append(binomial_p_value(observed.excluded_published, observed.excluded, published))
@@ -269,11 +276,11 @@ def judge(
     if epsilon > claim.epsilon:
         violations.append(
             f"the real code attains epsilon {epsilon:.4g} with {100 * CONFIDENCE:g} % confidence in "
-            f"{plan.runs:,} runs of each world; the claim is {claim.epsilon:g}"
+            f"{design.runs:,} runs of each world; the claim is {claim.epsilon:g}"
         )
     if p_value < FALSE_ALARM:
         violations.append(
             f"the real code does not publish what its exact law says (p = {p_value:.2g}; a false alarm has probability "
             f"{FALSE_ALARM:g})"
         )
-    return SampledAudit(plan, p_seen, q_seen, epsilon, CONFIDENCE, p_value, tuple(violations))
+    return SampledAudit(design, p_seen, q_seen, epsilon, CONFIDENCE, p_value, tuple(violations))

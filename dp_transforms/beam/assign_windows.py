@@ -110,7 +110,9 @@ class PackPairsDoFn(KeyedDoFn):
         is_inside = schedule.first_window(batch.time_micros) >= 0
         self._outside.inc(int((~is_inside).sum()))
         if self._domain is not None:
-            is_known = self._domain.contains(self._keys.item_ids(batch.item.dictionary))[batch.item.indices.to_numpy()]
+            is_known = self._domain.contains(self._keys.hash_items(batch.item.dictionary))[
+                batch.item.indices.to_numpy()
+            ]
             self._foreign.inc(int((is_inside & ~is_known).sum()))
             batch = batch.where(is_known)
         pairs = pairs_of_events(

@@ -27,11 +27,11 @@ from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
+from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
 
 encode_elements.register_coders()
 
-_CELLS_BEFORE_COMPACTION = 64
+_BLOBS_BEFORE_COMPACTION = 64
 _PROGRESS = struct.Struct("<qqq")  # next_window, hit_bound, reports
 
 
@@ -82,8 +82,8 @@ class ClosingDoFn(KeyedDoFn):
         if not slabs:  # the budgets of all users are not read for an empty window
             progress.write(_PROGRESS.pack(max(kept_next_window, next_window), hit_bound, reports))
             return
-        cells = list(budgets.read())
-        state = MonitorState(kept_next_window, hit_bound, UserBudgets(cells))
+        blobs = list(budgets.read())
+        state = MonitorState(kept_next_window, hit_bound, UserBudgets(blobs))
         for _, parts in slabs:
             candidates = ItemHolders.merge([ItemHolders.from_bytes(part) for part in parts])
             for window, part in candidates.by_window():
@@ -92,13 +92,13 @@ class ClosingDoFn(KeyedDoFn):
                     reports += 1
                     yield TimestampedValue(report, max_timestamp(self._settings.schedule, window))
                 if not rewrite:
-                    for cell in budget_cells(charges.users, charges.hits):
-                        budgets.add(cell)
-                        cells.append(cell)
-        if rewrite or len(cells) > _CELLS_BEFORE_COMPACTION + 2 * state.budgets.cell_count:
-            cells = list(state.budgets.to_cells())
+                    for blob in budget_blobs(charges.users, charges.hits):
+                        budgets.add(blob)
+                        blobs.append(blob)
+        if rewrite or len(blobs) > _BLOBS_BEFORE_COMPACTION + 2 * state.budgets.blob_count:
+            blobs = list(state.budgets.to_blobs())
             budgets.clear()
-            for cell in cells:
-                budgets.add(cell)
-        self._budget_bytes.set(sum(map(len, cells)))
+            for blob in blobs:
+                budgets.add(blob)
+        self._budget_bytes.set(sum(map(len, blobs)))
         progress.write(_PROGRESS.pack(max(state.next_window, next_window), state.hit_bound, reports))

@@ -50,9 +50,9 @@ class DomainSource:
         """
 
         def load() -> DomainTable:
-            return DomainTable.of_labels(self._checked_domain().labels, keys.item_ids)
+            return DomainTable.of_labels(self._checked_domain().labels, keys.hash_items)
 
-        which_keys = keys.item_ids(_KEY_CHECK).tobytes().hex()
+        which_keys = keys.hash_items(_KEY_CHECK).tobytes().hex()
         return self._shared.acquire(load, tag=which_keys)  # type: ignore[no-any-return]
 
     def _checked_domain(self) -> ItemDomain:

@@ -165,7 +165,9 @@ class PartitionPoller:
     def _pack(self, taken: Taken, progress: PartitionProgress, step: Step) -> None:
         batch, first_open = taken.batch, taken.first_open
         if self._domain is not None and len(batch):
-            is_known = self._domain.contains(self._keys.item_ids(batch.item.dictionary))[batch.item.indices.to_numpy()]
+            is_known = self._domain.contains(self._keys.hash_items(batch.item.dictionary))[
+                batch.item.indices.to_numpy()
+            ]
             is_inside = self._settings.schedule.first_window(batch.time_micros) >= 0
             step.counts["events_outside_domain"] += int((is_inside & ~is_known).sum())
             batch, first_open = batch.where(is_known), first_open[is_known]
@@ -193,6 +195,6 @@ def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:
 
 def _digest_of_run(settings: StreamSettings, keys: StreamKeys, clock: StreamClock, source: str) -> str:
     """Of the key, it holds only the keyed hash of a fixed text."""
-    key_check = keys.user_ids(pa.array(["the noise key of this run"])).tobytes().hex()
+    key_check = keys.hash_users(pa.array(["the noise key of this run"])).tobytes().hex()
     parts = [settings.run_id, settings.stream, settings.plan_fingerprint, dataclasses.asdict(clock), key_check, source]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -1,13 +1,14 @@
 """How far one partition is: its position, its clock, and which windows it has closed.
 
-Everything is decided row by row, so it does not depend on how the records are cut into polls. Record i has a clock
-value c_i (the time when it reached the log, or the time of its event), and C_i is the largest clock value before it.
-The record is too late for a window that ends at e when ``max(c_i, C_i - out_of_order) > e + allowed_lateness``. A
-window is closed as soon as ``C - out_of_order > e + allowed_lateness``: from then on every record is too late for it. A
-record whose time is further ahead of its arrival than ``max_ahead`` is refused and does not move the clock.
+Everything is decided row by row, so it does not depend on how the records are cut into polls. A record has a clock
+value, ``clock`` (the time when it reached the log, or the time of its event); ``latest`` is the largest one before it.
+The record is too late for a window that ends at ``end`` when ``max(clock, latest - out_of_order) > end +
+allowed_lateness``. A window is closed as soon as ``latest - out_of_order > end + allowed_lateness``: from then on every
+record is too late for it. A record whose time is further ahead of its arrival than ``max_ahead`` is refused and does
+not move the clock.
 
-An operator's stop is one moment S of arrivals for the whole run: what arrived by then counts, and what arrived later
-does not, wherever the readers are at that time. From then on the log is read as if it ended after the last record that
+An operator's stop is one moment of arrivals for the whole run: what arrived by then counts, and what arrived later does
+not, wherever the readers are at that time. From then on the log is read as if it ended after the last record that
 counts.
 
 A partition without new records has a clock that does not move: then the wall clock may close its windows. What the wall

@@ -1,8 +1,10 @@
-"""Discrete Laplace noise by exact inversion of 128-bit uniform integers, directly or in two stages.
+"""Draws discrete Laplace noise: exact inversion of 128-bit uniform integers, directly or in two stages.
+
+The law itself, with the tables that are inverted here, is `dp_transforms.discrete_laplace_law`.
 
 Guarantee: adding the value to a count that one user changes by at most 1 is epsilon-DP, up to the total variation that
-`noise_distribution.sampling_total_variation` bounds (below 2^-100 a draw). Unit: one query. Source: docs/guarantee.md,
-sections 1, 5.4 and 6.
+`discrete_laplace_law.sampling_total_variation` bounds (below 2^-100 a draw). Unit: one query. Source:
+docs/guarantee.md, sections 1, 5.4 and 6.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.discrete_laplace_law import UNIFORM_BITS, upper_tail_integers, wide_tail_integers
 from dp_transforms.mechanisms.randomness import Words
-from dp_transforms.noise_distribution import UNIFORM_BITS, upper_tail_integers, wide_tail_integers
 
 _WORD = 1 << 64
 _LOW_HALF = np.uint64(0xFFFF_FFFF)

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.discrete_laplace_law import UNIFORM_BITS
 from dp_transforms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.discrete_laplace import Inversion, multiply_high
 from dp_transforms.mechanisms.randomness import Words
-from dp_transforms.noise_distribution import UNIFORM_BITS
 
 _WHOLE = 1 << UNIFORM_BITS
 _UNITS = 2  # of 2^-128: how far the mass of one integer may be from a log-concave one, by rounding of two tails

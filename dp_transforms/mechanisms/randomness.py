@@ -165,6 +165,8 @@ class StreamKeys:
 
     secret: at least 32 bytes. run_id: fresh for every run that is charged. plan_fingerprint, stream, threshold: the
         noise depends on them too, besides the window, the item and its holders.
+    hash_users, hash_items: keyed hashes of ids, each with a key of its own, as `IdHasher`. The first
+        word alone is a user's hash; both are an item's.
 
     Noise depends on the run id. Identities and choices do not: budgets that carry over need stable ids.
     """
@@ -178,8 +180,8 @@ class StreamKeys:
         self._secret = secret
         self._stream = stream
         self._noise_context = (run_id, plan_fingerprint, stream, threshold)
-        self.user_ids = IdHasher(derive_key(secret, "user ids"))
-        self.item_ids = IdHasher(derive_key(secret, "item ids"))
+        self.hash_users = IdHasher(derive_key(secret, "user ids"))
+        self.hash_items = IdHasher(derive_key(secret, "item ids"))
         self._holders = BlockFunction(derive_key(secret, "holders"))
         self._weighted_holders = BlockFunction(derive_key(secret, "weighted holders"))
 

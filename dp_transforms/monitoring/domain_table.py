@@ -18,8 +18,8 @@ class DomainTable:
         self._high = np.ascontiguousarray(table.hashes[:, 0])
 
     @classmethod
-    def of_labels(cls, labels: pa.StringArray, item_ids: IdHasher) -> DomainTable:
-        return cls(ItemTable.of_labels(labels, item_ids)[0])
+    def of_labels(cls, labels: pa.StringArray, hash_items: IdHasher) -> DomainTable:
+        return cls(ItemTable.of_labels(labels, hash_items)[0])
 
     def __len__(self) -> int:
         return len(self.items)

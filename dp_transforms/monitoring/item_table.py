@@ -38,9 +38,9 @@ class ItemTable:
         return ItemTable(self.hashes[items], self.labels.take(pa.array(items)))
 
     @classmethod
-    def of_labels(cls, labels: pa.StringArray, item_ids: IdHasher) -> tuple[ItemTable, npt.NDArray[np.int64]]:
+    def of_labels(cls, labels: pa.StringArray, hash_items: IdHasher) -> tuple[ItemTable, npt.NDArray[np.int64]]:
         """The table of these labels (duplicates are one item), and the position of each label in it."""
-        return cls._distinct(item_ids(labels), labels)
+        return cls._distinct(hash_items(labels), labels)
 
     @classmethod
     def merge(cls, tables: Sequence[ItemTable]) -> tuple[ItemTable, list[npt.NDArray[np.int64]]]:

@@ -9,20 +9,20 @@ import numpy.typing as npt
 
 from dp_transforms.monitoring.packed_arrays import HASHES, WORDS, check_unpacked, pack_arrays, unpack_arrays
 
-_USERS_PER_CELL = 700_000  # 12 bytes each: a cell stays well under 10 MB
+_USERS_PER_BLOB = 700_000  # 12 bytes each: a blob stays well under 10 MB
 
 
 class UserBudgets:
     """Counters of the users that were ever charged; all others are 0. 12 bytes a user.
 
-    Stored as cells, byte strings under 10 MB. Cells add up: a user may be in several, so the charges of a window can be
+    Stored as blobs, byte strings under 10 MB. Blobs add up: a user may be in several, so the charges of a window can be
     appended without rewriting what is there.
     """
 
-    def __init__(self, cells: Iterable[bytes] = ()) -> None:
+    def __init__(self, blobs: Iterable[bytes] = ()) -> None:
         self._users = np.zeros(0, dtype=np.uint64)  # ascending
         self._hits = np.zeros(0, dtype=np.uint32)
-        arrays = [unpack_arrays(cell, HASHES, WORDS) for cell in cells]
+        arrays = [unpack_arrays(blob, HASHES, WORDS) for blob in blobs]
         check_unpacked(all(len(users) == len(hits) for users, hits in arrays))
         if arrays:
             users, positions = np.unique(np.concatenate([users for users, _ in arrays]), return_inverse=True)
@@ -52,17 +52,17 @@ class UserBudgets:
             self._hits = np.insert(self._hits, positions[~known], hits[~known])
 
     @property
-    def cell_count(self) -> int:
-        """How many cells `to_cells` makes."""
-        return -(-len(self) // _USERS_PER_CELL)
+    def blob_count(self) -> int:
+        """How many blobs `to_blobs` makes."""
+        return -(-len(self) // _USERS_PER_BLOB)
 
-    def to_cells(self) -> list[bytes]:
-        return budget_cells(self._users, self._hits)
+    def to_blobs(self) -> list[bytes]:
+        return budget_blobs(self._users, self._hits)
 
 
-def budget_cells(users: npt.NDArray[np.uint64], hits: npt.NDArray[np.uint32]) -> list[bytes]:
-    """Cells of these charges: byte strings under 10 MB, none for no user."""
+def budget_blobs(users: npt.NDArray[np.uint64], hits: npt.NDArray[np.uint32]) -> list[bytes]:
+    """Blobs of these charges: byte strings under 10 MB, none for no user."""
     return [
-        pack_arrays(users[low : low + _USERS_PER_CELL], hits[low : low + _USERS_PER_CELL])
-        for low in range(0, len(users), _USERS_PER_CELL)
+        pack_arrays(users[low : low + _USERS_PER_BLOB], hits[low : low + _USERS_PER_BLOB])
+        for low in range(0, len(users), _USERS_PER_BLOB)
     ]

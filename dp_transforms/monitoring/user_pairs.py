@@ -126,9 +126,9 @@ def pairs_of_events(
     if not inside.any():
         return
     windows = first_window[inside]
-    users, user_of_code = np.unique(keys.user_ids(batch.user.dictionary)[:, 0], return_inverse=True)
+    users, user_of_code = np.unique(keys.hash_users(batch.user.dictionary)[:, 0], return_inverse=True)
     user_codes = user_of_code[batch.user.indices.to_numpy()[inside]]
-    table, item_of_code = ItemTable.of_labels(batch.item.dictionary, keys.item_ids)
+    table, item_of_code = ItemTable.of_labels(batch.item.dictionary, keys.hash_items)
     items = item_of_code[batch.item.indices.to_numpy()[inside]]
     if schedule.windows_per_event > 1:
         windows = (windows[:, None] + np.arange(schedule.windows_per_event)).reshape(-1)

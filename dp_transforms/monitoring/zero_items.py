@@ -18,12 +18,12 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.discrete_laplace_law import UNIFORM_BITS
 from dp_transforms.mechanisms.discrete_laplace import Inversion
 from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.noise_distribution import UNIFORM_BITS
 
 _ONE = 1 << UNIFORM_BITS
 _WINDOWS_AT_ONCE = 1 << 16
@@ -69,7 +69,7 @@ class ZeroItemDraws:
 
     tail: that probability in units of 2^-128. uniforms: keyed function of pairs (window, number): number 0 decides how
     many positions there are, and 1, 2, ... which. The distance from the exact law is at most
-    ``zero_items_total_variation``, of `noise_distribution`, a window.
+    ``zero_items_total_variation``, of `discrete_laplace_law`, a window.
     """
 
     def __init__(self, domain_size: int, tail: int, uniforms: BlockFunction) -> None:

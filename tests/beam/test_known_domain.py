@@ -128,10 +128,10 @@ def test_windows_of_a_stream_close_with_and_without_events(tmp_path, monkeypatch
         end for end in ends if not any(0 <= (START + end) * MICROS - time <= size * MICROS for *_, time in log)
     }
     assert without_events & set(reports)
-    told = [thing for end in ends for thing in (f"before {end}", *([reports[end]] if end in reports else []))]
+    in_order = [thing for end in ends for thing in (f"before {end}", *([reports[end]] if end in reports else []))]
     found = script.run(key_file(tmp_path), domain=ItemDomain.of_ids(DOMAIN))
     assert [thing for thing in found if isinstance(thing, WindowReport)] == expected.reports
-    assert found == told
+    assert found == in_order
     declared = range(START * MICROS, plan.schedule.end_seconds * MICROS)
     assert counts[EVENTS_OUTSIDE_DOMAIN] == sum(item not in DOMAIN and time in declared for _, item, time in log)
 

@@ -7,8 +7,6 @@ import bz2
 import os
 import pathlib
 import pickle
-import subprocess
-import sys
 
 import apache_beam as beam
 import pytest
@@ -17,6 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.secret import RawSecret
 
 from dp_transforms.beam.load_noise_key import FreshKey, KeyFile, resolve_noise_key
+from tests.helpers.forked import run_python
 
 KEY = bytes(range(100, 140))
 # A dry run: else Beam asks Google over the network about the bucket, for minutes where there is none.
@@ -155,28 +154,22 @@ def test_no_secret_shows_in_repr(tmp_path):
 
 def run_elsewhere(secret):
     """Unpickles a secret in another process and asks for its bytes; returns what that process says."""
-    return subprocess.run(
-        [sys.executable, "-c", "import pickle, sys; print(pickle.load(sys.stdin.buffer).get_bytes().hex())"],
-        input=pickle.dumps(secret),
-        capture_output=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
+    program = "import pickle, sys; print(pickle.loads(bytes.fromhex(sys.stdin.read())).get_bytes().hex())"
+    return run_python("-c", program, input=pickle.dumps(secret).hex(), cwd=ROOT)
 
 
 def test_a_fresh_key_in_another_process_is_a_clear_error():
     secret = FreshKey()
     found = run_elsewhere(secret)
     assert found.returncode != 0
-    assert b"RuntimeError: the noise key was drawn in another process" in found.stderr
-    assert b"noise_key=PATH" in found.stderr
-    assert secret.get_bytes().hex().encode() not in found.stdout + found.stderr
+    assert "RuntimeError: the noise key was drawn in another process" in found.stderr
+    assert "noise_key=PATH" in found.stderr
+    assert secret.get_bytes().hex() not in found.stdout + found.stderr
 
 
 def test_a_key_file_in_another_process_is_the_same_key(tmp_path):
     found = run_elsewhere(KeyFile(write_key(tmp_path / "key")))
-    assert found.stdout.decode().strip() == KEY.hex(), found.stderr.decode()
+    assert found.stdout.strip() == KEY.hex(), found.stderr
 
 
 def test_a_pipe_is_refused_and_never_waited_for(tmp_path):

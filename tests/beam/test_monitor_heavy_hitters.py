@@ -175,20 +175,20 @@ def test_a_firing_that_runs_twice_publishes_one_answer(plan):
 
 
 def test_budgets_are_compacted_and_lose_nothing(plan):
-    """150 windows, each with charges of its own: cells pile up to the limit, are merged, and pile up again."""
+    """150 windows, each with charges of its own: blobs pile up to the limit, are merged, and pile up again."""
     windows = range(150)
     log = [event for window in windows for event in window_log(window, range(5 * window, 5 * window + 30), ("a", "b"))]
     expected = oracle_reports(log, settings_of(plan), SECRET)
     assert len(expected) > 140
     monitor = Monitor(plan).take(*candidates_of(plan, log))
-    found, cells = [], []
+    found, blobs = [], []
     while monitor.state["close"].at is not None:
         found += [report for report, _ in monitor.fire()]
-        cells.append(len(monitor.state["budgets"].content))
+        blobs.append(len(monitor.state["budgets"].content))
         assert max(UserBudgets(monitor.state["budgets"].content)._hits) <= plan.hits_per_user
     assert found == expected
-    assert 60 < max(cells) <= close_windows._CELLS_BEFORE_COMPACTION + 3
-    assert sum(after < before for before, after in itertools.pairwise(cells)) == 2
+    assert 60 < max(blobs) <= close_windows._BLOBS_BEFORE_COMPACTION + 3
+    assert sum(after < before for before, after in itertools.pairwise(blobs)) == 2
 
 
 @pytest.mark.parametrize("do_fn_type", [BoundContributionsDoFn, FindCandidatesDoFn])

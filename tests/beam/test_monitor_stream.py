@@ -75,9 +75,9 @@ def test_both_clocks_leave_out_what_is_late_and_say_so(tmp_path):
         for kind in ("arrival", "event"):
             clock = StreamClock(kind, 20, 0, 10**6, 0.2)
             tip = ("tip", "tip", (missed_end + 21) * MICROS)
-            told = [*arrivals_of(in_time), *arrivals_of(busy), Arrival(tip, tip[2])]
-            told += [Arrival(event, (missed_end + 20) * MICROS + 1) for event in late]
-            ran = Ran(tmp_path, {"stream": (MemoryStream.of([told], 7), plan, {"clock": clock})})
+            arrivals = [*arrivals_of(in_time), *arrivals_of(busy), Arrival(tip, tip[2])]
+            arrivals += [Arrival(event, (missed_end + 20) * MICROS + 1) for event in late]
+            ran = Ran(tmp_path, {"stream": (MemoryStream.of([arrivals], 7), plan, {"clock": clock})})
             assert ran.reports["stream"] == oracle_reports([*in_time, *busy, tip], settings_of(plan), SECRET)
             assert ran.counts["events_late"] == 30
 
@@ -99,8 +99,8 @@ def test_events_from_the_future_and_broken_rows_are_refused_and_told(tmp_path):
     plan = small_plan(6)
     log = [(f"u{user}", "news", (START + 10) * MICROS) for user in range(30)]
     future = [(f"u{user}", "news", (START + 311) * MICROS) for user in range(30)]
-    told = [*arrivals_of(log), Arrival(BROKEN, 0), *(Arrival(event, (START + 10) * MICROS) for event in future)]
-    ran = Ran(tmp_path, {"stream": (MemoryStream.of([told], 8), plan, {})})
+    arrivals = [*arrivals_of(log), Arrival(BROKEN, 0), *(Arrival(event, (START + 10) * MICROS) for event in future)]
+    ran = Ran(tmp_path, {"stream": (MemoryStream.of([arrivals], 8), plan, {})})
     assert ran.reports["stream"] == oracle_reports(log, settings_of(plan), SECRET)
     broken, *refused = ran.rejected["stream"]
     assert (broken.source, list(broken.positions), broken.reason) == ("partition-0", [30], "broken")

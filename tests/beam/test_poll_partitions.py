@@ -231,6 +231,6 @@ def test_a_run_keeps_its_shards(monkeypatch):
 
 def test_what_cannot_be_read_is_told_and_a_second_beginning_changes_nothing():
     loop = Loop(MemoryStream.of([[Arrival(BROKEN, START * MICROS), *events()]], 40)).fire()
-    assert [(told.source, list(told.positions)) for told in loop.intents] == [("partition-0", [0])]
+    assert [(rejected.source, list(rejected.positions)) for rejected in loop.intents] == [("partition-0", [0])]
     loop.do_fn.process(("partition-0", 0), **loop.state)
     assert loop.progress.position == "40"

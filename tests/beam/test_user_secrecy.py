@@ -23,7 +23,7 @@ from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, key_file, sm
 
 USERS = 1000
 MARK = b"PLANTED-"
-TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+OTHER_PROCESS = ("--direct_running_mode=multi_processing", "--direct_num_workers=1")
 
 
 def planted(user):
@@ -95,7 +95,7 @@ def test_planted_users_leave_no_trace(tmp_path, traces):  # noqa: F811
 
 
 def test_planted_users_and_the_key_leave_no_trace_in_other_processes(tmp_path, traces):  # noqa: F811
-    pipeline = local_pipeline(TWO_PROCESSES)
+    pipeline = local_pipeline(OTHER_PROCESS)
     pairs = pipeline | beam.Create([0]) | beam.FlatMap(make_pairs).with_output_types(tuple[str, str])
     found = pairs | ShiftingHeavyHitters(small_plan(hits_per_user=2), noise_key=key_file(tmp_path), run_id=RUN_ID)
     for name, results in found._asdict().items():

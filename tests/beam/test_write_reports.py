@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
-import subprocess
-import sys
 import textwrap
 
 import apache_beam as beam
@@ -24,12 +22,13 @@ from dp_transforms.report_files import (
     ReportHeader,
     read_report_file,
 )
+from tests.helpers.forked import run_python
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0})
 REPEATED = ["--direct_runner_bundle_repeat=1"]
-TWO_PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+OTHER_PROCESS = ["--direct_running_mode=multi_processing", "--direct_num_workers=1"]
 
 
 def report(window, *heavy_hitters, stream="news"):
@@ -105,7 +104,7 @@ def test_reports_become_one_file_in_order(tmp_path, ending, flags):
 
 def test_reports_cross_processes(tmp_path):
     path = tmp_path / "report.avro"
-    write(path, REPORTS, TWO_PROCESSES)
+    write(path, REPORTS, OTHER_PROCESS)
     assert read_all(path) == IN_ORDER
 
 
@@ -214,13 +213,7 @@ def test_a_worker_that_dies_before_the_file_is_complete_leaves_no_output(tmp_pat
         os.fsync = lambda descriptor: os._exit(9)
         list(write_reports._WriteReportsDoFn(sys.argv[1], header).process([b""]))
     """)
-    dead = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "report.avro")],
-        cwd=REPOSITORY,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    dead = run_python("-c", program, tmp_path / "report.avro", cwd=REPOSITORY)
     assert dead.returncode == 9, dead.stderr
     (left,) = os.listdir(tmp_path)  # in a run: within a draft, which is removed as a whole
     assert left.endswith(".tmp")

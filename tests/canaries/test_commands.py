@@ -54,9 +54,9 @@ def test_rows_that_cannot_be_read_are_told_by_place_alone(shell: Shell, canaries
     shell.home.put("3.jsonl", logs.file_of("jsonl", [(None, label, logs.START) for label in canaries.labels[:30]]))
     ran = shell.run_clean(*replay("0.jsonl", "1.jsonl", "2.csv", "3.jsonl", more=("--max-bad-fraction", "0.5")))
     assert ran.code == 0, ran.err
-    told = ran.places["file work/bad.jsonl"].decode().splitlines()
-    assert len(told) >= 41 + 40 + 30 + 30
-    assert all(set(json.loads(line)) == {"file", "position", "reason"} for line in told)
+    lines = ran.places["file work/bad.jsonl"].decode().splitlines()
+    assert len(lines) >= 41 + 40 + 30 + 30
+    assert all(set(json.loads(line)) == {"file", "position", "reason"} for line in lines)
 
 
 def test_ids_that_are_numbers_do_not_show(shell: Shell, canaries: Canaries) -> None:
@@ -141,7 +141,7 @@ def test_a_stream_of_names_shows_no_canary(shell: Shell, canaries: Canaries) -> 
 
 @pytest.mark.parametrize("forms", [("csv", "jsonl"), ("parquet", "avro")])
 def test_a_stream_of_hostile_logs_shows_no_canary(shell: Shell, canaries: Canaries, forms: tuple[str, str]) -> None:
-    """Whether they are rejected or end the run: nothing of them is told."""
+    """Whether they are rejected or end the run: nothing of them is shown."""
     shell.home.put(f"logs/0.{forms[0]}", logs.file_of(forms[0], logs.rows_of(canaries)))
     for number, (name, (ending, data)) in enumerate(logs.hostile_logs(canaries).items()):
         if name.startswith(forms):

@@ -9,7 +9,6 @@ import base64
 import hashlib
 import logging
 import pathlib
-import resource
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ from tests.canaries.tokens import Canaries
 from tests.canaries.traces import Home, Shell, quoting_library, run_apart
 
 REPLAY = ("replay", "log.csv", *BUDGET, "--time-unit", "s", "--output", "report.avro", "--dead-letter", "bad.jsonl")
-PROCESSES_OF_BEAM = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=2")
+PROCESSES_OF_BEAM = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=1")
 read_chunk = read_events.read_log_chunk
 
 
@@ -101,13 +100,18 @@ def test_what_is_left_of_a_run_that_is_killed(home: Home, canaries: Canaries, se
     assert list(found_in(search, ran.places)) == []
 
 
+LITTLE_SPACE = """
+import resource
+from dp_transforms.pipelines.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
+main()
+"""
+
+
 def test_a_full_disk(home: Home, canaries: Canaries, search: Search) -> None:
     home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
 
-    def little_space() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
-
-    ran = run_apart(home, ("-B", "-m", "dp_transforms.pipelines.cli", *REPLAY), preexec=little_space)
+    ran = run_apart(home, ("-c", LITTLE_SPACE, *REPLAY))
     assert ran.code == 1
     assert "File too large" in ran.err
     assert list(found_in(search, ran.places)) == []
@@ -213,7 +217,7 @@ def test_the_words_of_a_library_show_with_verbose_alone(
 
 
 @pytest.mark.parametrize(
-    ("more", "told", "shows"),
+    ("more", "message", "shows"),
     [
         ((), "failed with LookupError at event_files/", False),
         (("--allow-large-log",), "the pipeline failed with LookupError", False),
@@ -227,7 +231,7 @@ def test_processes_of_beam_print_the_words_of_a_library(
     search: Search,
     tmp_path: pathlib.Path,
     more: tuple[str, ...],
-    told: str,
+    message: str,
     shows: bool,
 ) -> None:
     """Past all that the command can do about it. In the one process of other runs nothing is printed."""
@@ -237,7 +241,7 @@ def test_processes_of_beam_print_the_words_of_a_library(
     command = ("-m", "dp_transforms.pipelines.cli", *REPLAY, "--noise-key-file", "noise.key", *more)
     ran = run_apart(home, command, environment=quoting_library(tmp_path))
     assert ran.code == 1
-    assert told in ran.err.splitlines()[-1]
+    assert message in ran.err.splitlines()[-1]
     assert shows or ran.err.count("\n") == 1
     leaks = list(found_in(search, ran.places))
     assert {name for name, _ in leaks} == ({"stderr"} if shows else set())

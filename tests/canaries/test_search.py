@@ -112,13 +112,13 @@ def test_a_number_is_found_as_text_and_as_an_integer_of_any_format() -> None:
 def test_the_hash_of_python_is_found() -> None:
     """Of this process, and of those with PYTHONHASHSEED=0: what is searched runs in one of them."""
     assert SEARCH.kinds_within(f"partition {hash(CANARIES.labels[1])}".encode()) == {"label"}
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", "import sys; print(hash(sys.argv[1]), hash(sys.argv[2]))", "other", CANARIES.users[1]],
         env={**os.environ, "PYTHONHASHSEED": HASH_SEED},
         capture_output=True,
         check=True,
     )
-    other, token = told.stdout.split()
+    other, token = process.stdout.split()
     assert SEARCH.kinds_within(b"partition " + token) == {"user"}
     assert SEARCH.kinds_within(b"partition " + other) == set()
 

@@ -122,7 +122,7 @@ def _varint(number: int) -> bytes:
 
 def _python_hashes(texts: Sequence[str]) -> Iterator[bytes]:
     """`hash` of each text: here, and in a process with PYTHONHASHSEED=0, as all others that are searched."""
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", "import sys\nfor line in sys.stdin: print(hash(line.rstrip('\\n')))"],
         input="\n".join(texts),
         env={**os.environ, "PYTHONHASHSEED": HASH_SEED, "PYTHONUTF8": "1"},
@@ -130,7 +130,7 @@ def _python_hashes(texts: Sequence[str]) -> Iterator[bytes]:
         check=True,
         encoding="utf-8",
     )
-    for number in (*map(int, told.stdout.split()), *map(hash, texts)):
+    for number in (*map(int, process.stdout.split()), *map(hash, texts)):
         yield str(abs(number)).encode()
         yield number.to_bytes(8, "little", signed=True)
         yield f"{number & (2**64 - 1):016x}".encode()

@@ -20,6 +20,7 @@ import pytest
 from dp_transforms.pipelines.cli import main
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import HASH_SEED
+from tests.helpers import forked, shh_process
 from tests.helpers.leak_search import metrics_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -172,11 +173,11 @@ class Recorded:
         recorded = self
 
         def to_runner_api(pipeline: beam.Pipeline, *arguments: Any, **named: Any) -> Any:
-            told = to_proto(pipeline, *arguments, **named)
-            proto = told[0] if isinstance(told, tuple) else told
+            result = to_proto(pipeline, *arguments, **named)
+            proto = result[0] if isinstance(result, tuple) else result
             recorded._add("job graph", proto.SerializeToString())
             recorded._add("options", repr(pipeline.options.get_all_options()).encode())
-            return told
+            return result
 
         def run_and_see(pipeline: beam.Pipeline, *arguments: Any, **named: Any) -> Any:
             recorded.before_run()
@@ -251,25 +252,22 @@ def run_apart(
     command: Sequence[object],
     *,
     watched: bool = True,
-    preexec: Callable[[], None] | None = None,
     during: Callable[[subprocess.Popen[str]], None] = lambda process: None,
     environment: dict[str, str] | None = None,
 ) -> Ran:
     """Runs a command of this Python in a process of its own; ``during`` may do something to it."""
-    words = [sys.executable, *map(str, command)]
-    more = {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": HASH_SEED, **(environment or {})}
+    start = forked.python if environment is None else shh_process.python
+    more = {"PYTHONHASHSEED": HASH_SEED, **(environment or {})}
     with contextlib.ExitStack() as stack:
         if watched:
             stack.enter_context(home.looked_after())
         process = stack.enter_context(
-            subprocess.Popen(
-                words,
+            start(
+                *command,
                 cwd=home.work,
-                env={**os.environ, **home.environment, **more},
+                environment={**home.environment, **more},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                text=True,
-                preexec_fn=preexec,
             )
         )
         during(process)

@@ -48,11 +48,11 @@ def left_behind(folder: pathlib.Path) -> list[list[str]]:
 
 def test_a_worker_is_killed_and_every_window_has_one_answer(tmp_path: pathlib.Path) -> None:
     demo = start(tmp_path)
-    told, _ = demo.communicate(timeout=600)
-    assert demo.returncode == 0, told
-    assert "Killing the Python worker: kill -9" in told
-    assert told.count('"window_start"') == 6
-    assert told.count("\nyes  ") == 4
+    output, _ = demo.communicate(timeout=600)
+    assert demo.returncode == 0, output
+    assert "Killing the Python worker: kill -9" in output
+    assert output.count('"window_start"') == 6
+    assert output.count("\nyes  ") == 4
     assert left_behind(tmp_path) == []
 
 
@@ -64,7 +64,7 @@ def test_ctrl_c_ends_every_process(tmp_path: pathlib.Path) -> None:
             break
     assert any("kafka.Kafka" in " ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
     demo.send_signal(signal.SIGINT)
-    told = demo.stdout.read()
+    output = demo.stdout.read()
     assert demo.wait(timeout=120) == 130
-    assert "Stopped. All processes have ended." in told
+    assert "Stopped. All processes have ended." in output
     assert left_behind(tmp_path) == []

@@ -31,13 +31,13 @@ def _reached(path: pathlib.Path) -> int:
 
 def _assert_one_history(path: pathlib.Path) -> None:
     """Numbers may be written twice after a restart; what the keyed state says about each is always the same."""
-    told: dict[tuple[str, int], set[int]] = {}
+    befores_of: dict[tuple[str, int], set[int]] = {}
     for key, number, before, _ in looping.written(path):
-        told.setdefault((key, number), set()).add(before)
+        befores_of.setdefault((key, number), set()).add(before)
     for key in looping.KEYS:
-        numbers = sorted(number for told_key, number in told if told_key == key)
+        numbers = sorted(number for held_key, number in befores_of if held_key == key)
         assert numbers == list(range(len(numbers)))
-    assert all(befores == {number} for (_, number), befores in told.items())
+    assert all(befores == {number} for (_, number), befores in befores_of.items())
 
 
 def test_killed_worker_killed_task_manager_and_savepoint(tmp_path):

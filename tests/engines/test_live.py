@@ -77,7 +77,7 @@ def _in_time(kafka: Any, topic: str, plan: ReleasePlan) -> tuple[list, int]:
 def test_a_live_stream_with_an_idle_partition(kafka, cluster, key_path, tmp_path, windows):
     """The third partition is empty for ever: the wall clock closes its windows one by one."""
     stop_file = tmp_path / "stop"
-    # The job needs some seconds before it reads, and what comes after the last event is drained.
+    # The job needs some seconds before it reads, and the windows after the last event are closed by a stop.
     plan = _plan(int(time.time()), 600)
     case = StreamCase(plan, 2, (), (), Counter())
     arguments = {"rows": [], "more_partitions": 1, "clock": _CLOCK, "stop_file": str(stop_file)}

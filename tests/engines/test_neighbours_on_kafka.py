@@ -59,7 +59,7 @@ def test_both_topics_give_the_same(kafka: KafkaServer, monkeypatch: pytest.Monke
         (partition,) = topic.partitions()
         for stop in (None, 0, 1):
             for confirm in (True, False):
-                told = Treatment(
+                treatment = Treatment(
                     number,
                     polls=(20, 150, 50_000),
                     confirm=confirm,
@@ -70,5 +70,5 @@ def test_both_topics_give_the_same(kafka: KafkaServer, monkeypatch: pytest.Monke
                 )
                 wall = WallClock(time.time_ns() // 1000)
                 settings = dataclasses.replace(settings_of(PLANS["fixed"]), schedule=schedule)
-                run = Stepped(partition.open, CLOCKS[clock], wall, told, settings=settings)
+                run = Stepped(partition.open, CLOCKS[clock], wall, treatment, settings=settings)
                 assert_same_pairs(run.pairs, frozenset().union(*batches[: None if stop is None else stop + 1]))

@@ -292,10 +292,10 @@ def test_a_topic_that_takes_no_large_report_is_told_with_its_remedy(sink, server
     assert len(encode_record(reports[1], "run-1", "json")) > 1_200_000
     write_all(sink, reports, ended=None)
     eventually(lambda: sink.read("run-1")[1], reports)
-    with pytest.raises(StreamError, match=r"Raise its max\.message\.bytes") as told:
+    with pytest.raises(StreamError, match=r"Raise its max\.message\.bytes") as caught:
         write_all(sink, [large_report(3, 140)], ended=None)
-    assert "\n" not in str(told.value)
-    assert len(str(told.value)) < 300, "it holds nothing of the report"
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300, "it holds nothing of the report"
     writer = sink.open(header())
     writer.write(large_report(3, 140))
     writer._producer.flush(10.0)  # it is refused before the next one is written

@@ -1,8 +1,8 @@
 """``python -m tests.fuzz``: the long campaign, or one case again.
 
-python -m tests.fuzz                             a million mutants over all readers; exit code 1 if any fault is found
+python -m tests.fuzz                             a million mutated inputs over all readers; exit code 1 for any fault
 python -m tests.fuzz --cases 5000 --reader csv   fewer, of one reader
-python -m tests.fuzz --case csv:1:4711           one mutant, in this process, with the whole traceback
+python -m tests.fuzz --case csv:1:4711           one mutated input, in this process, with the whole traceback
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 import traceback
 
 from tests.fuzz.campaign import Result, alike, run
-from tests.fuzz.reader import FaultError, mutant, outcome
+from tests.fuzz.reader import FaultError, mutated_input, outcome
 from tests.fuzz.readers import all_readers, cases_by_reader
 
 _MILLION = 1_000_000
@@ -60,7 +60,10 @@ def _table(result: Result, seconds: float, seed: int) -> str:
     sums = [f"{sum(getattr(one, name) for one in tallies):,}" for name in ("cases", "accepted", "refused", "faults")]
     slowest, memory = max(one.slowest for one in tallies), max(one.memory for one in tallies)
     total = f"| all | {' | '.join(sums)} | {slowest:.2f} s | {memory / 1e6:.0f} MB |"
-    head = ["| reader | mutants | accepted | refused | faults | slowest (CPU) | most memory |", "|---|" + "---:|" * 6]
+    head = [
+        "| reader | mutated inputs | accepted | refused | faults | slowest (CPU) | most memory |",
+        "|---|" + "---:|" * 6,
+    ]
     rows = [*head, *(_row(name, result) for name in result.tallies), total]
     return "\n".join(["", *rows, "", f"Seed {seed}, {seconds / 60:.0f} minutes on one core."])
 
@@ -68,7 +71,7 @@ def _table(result: Result, seconds: float, seed: int) -> str:
 def _again(case: str, write: pathlib.Path | None) -> int:
     name, seed, number = case.split(":")
     reader = all_readers()[name]
-    one = mutant(reader, reader.samples(), int(seed), int(number))
+    one = mutated_input(reader, reader.samples(), int(seed), int(number))
     if write is not None:
         write.write_bytes(one.data)
     print(f"sample {one.sample.name!r}, {len(one.data)} bytes")

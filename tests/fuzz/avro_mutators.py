@@ -99,7 +99,7 @@ def mutate_avro_block(rng: random.Random, data: bytes) -> bytes:
 
 @or_any
 def mutate_avro_counts(rng: random.Random, data: bytes) -> bytes:
-    """A count or a length that lies, a block more or less, another codec than the one told."""
+    """A count or a length that lies, a block more or less, another codec than the one that the header names."""
     parts = AvroParts(data)
     kind = rng.randrange(4)
     index = rng.randrange(len(parts.blocks))

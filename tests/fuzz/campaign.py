@@ -1,4 +1,4 @@
-"""Watches processes that try mutants: notes a crash, a hang or too much memory with the case, and goes on behind it."""
+"""Watches processes that try mutated inputs: notes a crash, a hang or too much memory with the case, and goes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from tests.fuzz.reader import mutant
+from tests.fuzz.reader import mutated_input
 from tests.fuzz.readers import all_readers
 from tests.fuzz.tally import SharedTally, Tally
 from tests.fuzz.worker import MOST_SECONDS, Task
@@ -72,7 +72,7 @@ def run(cases: dict[str, int], seed: int, folder: pathlib.Path) -> Result:
 
 
 class _Watched:
-    """One process that tries mutants, started anew when it dies."""
+    """One process that tries mutated inputs, started anew when it dies."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
@@ -83,7 +83,7 @@ class _Watched:
         self._process: subprocess.Popen[str] | None = None
         # In memory where the system has such a place: nothing of it has to outlive the machine.
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self._mutants = tempfile.TemporaryDirectory(prefix="shh-fuzz-", dir=memory)
+        self._inputs = tempfile.TemporaryDirectory(prefix="shh-fuzz-", dir=memory)
 
     def run(self, task: Task, tally: Tally, found: list[Found]) -> Task:
         """Runs the task, or as much of it as the process lives. Returns what is left of it."""
@@ -102,7 +102,7 @@ class _Watched:
         if now.number < 0:
             raise RuntimeError(f"the process died between two cases: {self._last_words()}")
         reader = all_readers()[task.reader]
-        one = mutant(reader, reader.samples(), task.seed, now.number)
+        one = mutated_input(reader, reader.samples(), task.seed, now.number)
         found.append(Found(task.reader, task.seed, one.number, one.sample.name, *death))
         tally.cases, tally.faults, tally.number = tally.cases + 1, tally.faults + 1, -1
         return dataclasses.replace(task, begin=now.number + 1)
@@ -115,7 +115,7 @@ class _Watched:
 
     def close(self) -> None:
         self.stop()
-        self._mutants.cleanup()
+        self._inputs.cleanup()
 
     def _start(self) -> subprocess.Popen[str]:
         with open(self._folder / "stderr", "w") as stderr:
@@ -126,7 +126,7 @@ class _Watched:
                     "tests.fuzz.worker",
                     str(self._tally_path),
                     str(self._findings),
-                    self._mutants.name,
+                    self._inputs.name,
                 ],
                 cwd=_ROOT,
                 stdin=subprocess.PIPE,
@@ -172,8 +172,8 @@ class _Watched:
 
     def _last_words(self) -> str:
         lines = (self._folder / "stderr").read_text(errors="replace").splitlines()
-        told = [line.strip() for line in lines if not line.startswith("Extension modules")]
-        return " | ".join(told[-12:])[:1000]
+        words = [line.strip() for line in lines if not line.startswith("Extension modules")]
+        return " | ".join(words[-12:])[:1000]
 
 
 def alike(found: Iterable[Found]) -> list[tuple[int, Found]]:

@@ -21,6 +21,7 @@ from typing import Any
 
 from tests.fuzz.memory import Memory
 from tests.fuzz.reader import FaultError, outcome, place_bytes
+from tests.helpers.forked import run_python
 
 _ROOT = pathlib.Path(__file__).parents[2]
 # Only for what waits without CPU: no machine takes so long for what is ended after some seconds of CPU.
@@ -40,11 +41,10 @@ class Read:
 def read_in_child(reader: str, sample: str, path: str, most_seconds: float) -> Read:
     """Reads the file at ``path`` as ``reader`` does, with the context of ``sample``."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        command = [sys.executable, "-m", "tests.fuzz.child", str(most_seconds), reader, sample, path]
+        command = ("-m", "tests.fuzz.child", most_seconds, reader, sample, path)
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": errors}
         try:
-            done = subprocess.run(
-                command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, timeout=_MOST_WAITING_SECONDS
-            )
+            done = run_python(*command, cwd=_ROOT, timeout=_MOST_WAITING_SECONDS, **streams)
         except subprocess.TimeoutExpired:
             return Read("hang", "it waits and takes no CPU", 0, 0)
         out.seek(0)
@@ -81,10 +81,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
     placed = pathlib.Path(path).read_bytes() if reader.place is place_bytes else path
     try:
-        verdict, told = outcome(reader, sample, placed)
+        verdict, result = outcome(reader, sample, placed)
     except FaultError as error:
-        verdict, told = "fault", str(error)
-    words = told if verdict != "accepted" else ""
+        verdict, result = "fault", str(error)
+    words = result if verdict != "accepted" else ""
     seconds = time.process_time() - began
     print(json.dumps(dataclasses.asdict(Read(verdict, words, seconds, memory.grown() / 2**20))))
 

@@ -112,8 +112,8 @@ def sealed(plan: bytes) -> bytes:
     if not isinstance(fields, dict):
         raise ValueError("not an object")
     fields.pop("fingerprint", None)
-    told = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return json.dumps({**fields, "fingerprint": hashlib.sha256(told.encode()).hexdigest()}, indent=2).encode()
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return json.dumps({**fields, "fingerprint": hashlib.sha256(text.encode()).hexdigest()}, indent=2).encode()
 
 
 @or_any

@@ -82,7 +82,7 @@ def _check_block(block: ReadBlock, last_position: float) -> None:
 def read_log(sample: Sample, path: str) -> Any:
     """All of a log, with every check; what was read, to compare."""
     fields: EventFields = sample.context
-    told: list[Any] = []
+    seen: list[Any] = []
     positions: set[int] = set()
     for chunk in find_log_chunks([path], fields):
         last = float("inf") if chunk.events is None else chunk.first_row + chunk.events
@@ -100,8 +100,8 @@ def read_log(sample: Sample, path: str) -> Any:
                 if positions & set(part.positions):
                     raise FaultError("positions", f"{part.reason}: in two blocks")
                 positions.update(part.positions)
-            told += [events_of(block.batch), [(part.reason, tuple(part.positions)) for part in block.rejected]]
-    return told
+            seen += [events_of(block.batch), [(part.reason, tuple(part.positions)) for part in block.rejected]]
+    return seen
 
 
 def count_rows(sample: Sample, path: str) -> Any:
@@ -115,9 +115,9 @@ def read_parquet(sample: Sample, path: str) -> Any:
 
     Which refuses a file for columns beside those that it is asked for; so files that have others are not compared.
     """
-    told = read_log(sample, path)
+    seen = read_log(sample, path)
     if len(pq.read_schema(path)) > len(sample.context.names):
-        return told
+        return seen
     try:
         with pq.ParquetFile(path) as file:
             rows = file.read(columns=list(sample.context.names), use_threads=False).num_rows
@@ -126,7 +126,7 @@ def read_parquet(sample: Sample, path: str) -> Any:
         raise FaultError("lenient", f"pyarrow refuses it with {type(error).__name__}") from None
     if rows != claimed:
         raise FaultError("lenient", f"pyarrow reads {rows} rows of {claimed}")
-    return told
+    return seen
 
 
 _FILE_TIME = 1_506_829_287_000_000_000
@@ -134,7 +134,7 @@ _GOOD = b"".join(log_samples.json_line("good-QZX", "good-QZX", time) + b"\n" for
 
 
 def _place_folder(folder: str, name: str, sample: Sample, data: bytes) -> str:
-    """A folder in which good files come before and behind the mutant."""
+    """A folder in which good files come before and behind the mutated input."""
     path = os.path.join(folder, name)
     os.mkdir(path)
     for file, content in (("a.jsonl", _GOOD), (f"b{sample.ending}", data), ("c.jsonl", _GOOD)):
@@ -148,7 +148,7 @@ def _folder_of(sample: Sample, path: str) -> LogFolder:
 
 
 def _read_folder(sample: Sample, path: str) -> Any:
-    """To the end, and from each position on to the end again: others' rows are there whatever the mutant holds."""
+    """To the end, and from each position on to the end again: others' rows are there whatever the changed one holds."""
     try:
         return _poll_folder(sample, path)
     finally:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 Mutator = Callable[[random.Random, bytes], bytes]
 
-MAX_BYTES = 1 << 16  # of a mutant: small ones are read in milliseconds
+MAX_BYTES = 1 << 16  # of a mutated input: small ones are read in milliseconds
 
 BOUNDARIES = [0, 1, 2, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53]
 BOUNDARIES += [2**62, 2**63 - 1, 2**63, 2**64 - 1]

@@ -1,6 +1,6 @@
-"""What is tried: a reader of the product, valid samples of what it reads, and what must hold for every mutant.
+"""What is tried: a reader of the product, valid samples of what it reads, and what must hold for every mutated input.
 
-A mutant is named by (reader, seed, number) and by nothing else: the same name gives the same bytes.
+A mutated input is named by (reader, seed, number) and by nothing else: the same name gives the same bytes.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class Reader:
 
 
 @dataclasses.dataclass(frozen=True)
-class Mutant:
+class MutatedInput:
     number: int
     sample: Sample
     data: bytes
 
 
-def mutant(reader: Reader, samples: Sequence[Sample], seed: int, number: int) -> Mutant:
+def mutated_input(reader: Reader, samples: Sequence[Sample], seed: int, number: int) -> MutatedInput:
     rng = random.Random(f"{reader.name}:{seed}:{number}")
     sample = rng.choice(samples)
     others = [other.data for other in samples if other.ending == sample.ending]
-    return Mutant(number, sample, mutate(rng, sample.data, others, sample.mutators))
+    return MutatedInput(number, sample, mutate(rng, sample.data, others, sample.mutators))
 
 
 def place_file(folder: str, name: str, sample: Sample, data: bytes) -> str:
@@ -109,9 +109,9 @@ def check_words(text: str, marks: Sequence[str]) -> None:
         raise FaultError("words", f"{len(text)} characters: {text[:200]!r}")
     # Fields are named by the schema, where it is the schema that is mended; they are no cells.
     before, _, rest = text.partition("its fields are: ")
-    told = before + rest.partition(". Name one with")[2]
+    checked = before + rest.partition(". Name one with")[2]
     for mark in marks:
-        if mark in told:
+        if mark in checked:
             raise FaultError("cell", f"the error holds {mark}: {text[:200]!r}")
 
 

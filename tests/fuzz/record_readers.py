@@ -89,12 +89,12 @@ def _read_schema(sample: Sample, data: bytes) -> Any:
     """A schema that is accepted decodes any bytes without harm."""
     fields, record = sample.context
     schema = data.decode("utf-8", "surrogateescape")
-    told = []
+    decoded = []
     for framing in ("none", "single-object"):
         decoder = record_decoder("avro", fields, schema, framing)
         values: list[bytes | None] = [b"", bytes(20), b"\x0cQZX-QZX" * 4, b"\xff" * 30, record]
-        told.append(_check_decoded(decoder, values, []))
-    return told
+        decoded.append(_check_decoded(decoder, values, []))
+    return decoded
 
 
 @functools.cache

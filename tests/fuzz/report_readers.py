@@ -78,13 +78,13 @@ _FORBIDDEN = re.compile("[\0-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 
 def _show(_sample: Sample, path: str) -> Any:
     """``shh show`` with its table, its JSON and its picture: nothing that a terminal or a browser would obey."""
-    told = []
+    outputs = []
     try:
         for words in (["--all", "--chart", f"{path}.svg"], ["--json"]):
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
                 show.command.main(args=[path, *words], standalone_mode=False)
-            told.append(out.getvalue())
+            outputs.append(out.getvalue())
         with open(f"{path}.svg", encoding="utf-8") as file:
             picture = file.read()
     except click.UsageError as error:
@@ -92,18 +92,18 @@ def _show(_sample: Sample, path: str) -> Any:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(f"{path}.svg")
-    for text in (*told, picture):
+    for text in (*outputs, picture):
         if found := _FORBIDDEN.search(text):
             raise FaultError("terminal", f"{found[0]!r} is shown")
-    for line in told[1].splitlines():
+    for line in outputs[1].splitlines():
         json.loads(line)
-    if not told[1].isascii():
+    if not outputs[1].isascii():
         raise FaultError("terminal", "JSON that is not ASCII")
     try:
         xml.etree.ElementTree.fromstring(picture)
     except xml.etree.ElementTree.ParseError as error:
         raise FaultError("picture", f"no XML: {error}") from None
-    return told
+    return outputs
 
 
 # The folder of a stream
@@ -177,7 +177,7 @@ def _plan_samples() -> list[Sample]:
 
 
 def _read_plan(_sample: Sample, path: str) -> Any:
-    """A plan that is accepted is one: it can be told, used and read again."""
+    """A plan that is accepted is one: it can be shown, used and read again."""
     plan = read_plan(path)
     if ReleasePlan.from_json(plan.to_json()) != plan:
         raise FaultError("again", "a plan that is another one when written")

@@ -16,7 +16,7 @@ from dp_transforms.monitoring.counted_messages import holder_messages, pair_mess
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
+from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums, sum_messages
@@ -61,7 +61,7 @@ def _progress_samples() -> list[Sample]:
         poller.step("p", progress, _reader().open(), now, find_stop=lambda stop=stop: stop, is_confirmed=step > 3)
     if not any(b'"intent":{' in state for state in states) or not progress.is_over:
         raise AssertionError("no intent, or no end, among the samples")
-    # The name of an intent is random, and a mutant is to be the same in every process.
+    # The name of an intent is random, and a mutated input is to be the same in every process.
     states = [re.sub(rb'"[0-9a-f]{32}"', b'"%s"' % (b"7e" * 16), state) for state in (*states, progress.to_bytes())]
     return [Sample(f"step {step}", state, "", format_mutators.JSON) for step, state in enumerate(states)]
 
@@ -117,14 +117,14 @@ def _packed_samples() -> list[Sample]:
     holders = ItemHolders.of_pairs(pairs[0])
     samples += [Sample(f"holders {n}", blob, "", (), "holders") for n, blob in enumerate(holder_messages(holders, 400))]
     users, hits = np.arange(20, dtype=np.uint64) * 77, np.ones(20, np.uint32)
-    return [*samples, *(Sample("budgets", cell, "", (), "budgets") for cell in budget_cells(users, hits))]
+    return [*samples, *(Sample("budgets", blob, "", (), "budgets") for blob in budget_blobs(users, hits))]
 
 
 def _read_packed(sample: Sample, data: bytes) -> Any:
     """Unpacked and used, as a DoFn does."""
     if sample.context == "budgets":
         budgets = UserBudgets([data, sample.data])
-        return [budgets.to_cells(), len(budgets)]
+        return [budgets.to_blobs(), len(budgets)]
     if sample.context == "pairs":
         pairs = UserPairs.from_bytes(data)
         _check_table(pairs.table, pairs.items)

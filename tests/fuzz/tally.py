@@ -1,4 +1,4 @@
-"""What a process that tries mutants tells another while it runs, and after a crash: figures in a mapped file."""
+"""What a process that tries mutated inputs tells another while it runs, and after a crash: figures in a mapped file."""
 
 from __future__ import annotations
 

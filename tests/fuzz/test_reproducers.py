@@ -1,4 +1,4 @@
-"""Mutants that were once read wrongly or ended the process: each is refused in one line now.
+"""Mutated inputs that were once read wrongly or ended the process: each is refused in one line now.
 
 A new one: ``python -m tests.fuzz --case READER:SEED:NUMBER --write tests/fuzz/reproducers/READER-SEED-NUMBER``, and a
 line in the table.
@@ -60,7 +60,7 @@ def test_every_reproducer_is_in_the_table() -> None:
 def test_what_was_read_wrongly_once_is_refused(name: str, tmp_path: pathlib.Path) -> None:
     reader = all_readers()[name.rsplit("-", 2)[0]]
     sample = next(sample for sample in reader.samples() if sample.name == _KNOWN[name][0])
-    place = reader.place(str(tmp_path), "mutant", sample, (_FOLDER / name).read_bytes())
+    place = reader.place(str(tmp_path), "input", sample, (_FOLDER / name).read_bytes())
     time.sleep(reader.settle_seconds)
     verdict, words = outcome(reader, sample, place)
     assert verdict == "refused", words

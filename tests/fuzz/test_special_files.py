@@ -79,10 +79,10 @@ def test_in_the_folder_of_a_report_too(kind: str, tmp_path: pathlib.Path) -> Non
         os.unlink(os.path.join(folder, sample.ending))
         _KINDS[kind](os.path.join(folder, sample.ending))
         with _no_waiting():
-            verdict, told = outcome(reader, sample, folder)
+            verdict, result = outcome(reader, sample, folder)
         # What a link leads to nowhere is not there: such a run has not ended.
         is_absent = kind.startswith("link to") and sample.ending == "ended.json"
-        assert verdict == "refused" or is_absent, (sample.name, told)
+        assert verdict == "refused" or is_absent, (sample.name, result)
 
 
 def test_a_stream_passes_over_them_and_reads_the_others(tmp_path: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""The process that tries mutants: it may hang or die, and whoever watches it knows at which one."""
+"""The process that tries mutated inputs: it may hang or die, and whoever watches it knows at which one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from tests.fuzz.memory import Memory
-from tests.fuzz.reader import FaultError, Mutant, Reader, mutant, outcome
+from tests.fuzz.reader import FaultError, MutatedInput, Reader, mutated_input, outcome
 from tests.fuzz.readers import all_readers
 from tests.fuzz.tally import SharedTally, Tally
 
@@ -36,7 +36,7 @@ class Task:
 def run(task: Task, tally_path: str, findings_path: str, folder: str) -> None:
     """Tries all cases of the task; appends what must not be to the findings, a JSON object a line.
 
-    folder: for the mutants; whoever watches removes it.
+    folder: for the mutated inputs; whoever watches removes it.
     """
     faulthandler.enable()
     reader = all_readers()[task.reader]
@@ -47,10 +47,10 @@ def run(task: Task, tally_path: str, findings_path: str, folder: str) -> None:
         _warm_up(reader, samples, own)
         base = Memory()
         for first in range(task.begin, task.end, _BATCH):
-            mutants = [mutant(reader, samples, task.seed, n) for n in range(first, min(first + _BATCH, task.end))]
-            placed = [reader.place(own, f"m{one.number}", one.sample, one.data) for one in mutants]
+            inputs = [mutated_input(reader, samples, task.seed, n) for n in range(first, min(first + _BATCH, task.end))]
+            placed = [reader.place(own, f"m{one.number}", one.sample, one.data) for one in inputs]
             time.sleep(reader.settle_seconds)
-            for one, place in zip(mutants, placed, strict=True):
+            for one, place in zip(inputs, placed, strict=True):
                 _try(reader, one, place, tally, shared, base, findings)
                 if isinstance(place, str):
                     with contextlib.suppress(OSError):
@@ -69,16 +69,16 @@ def _warm_up(reader: Reader, samples: Any, folder: str) -> None:
 
 
 def _try(
-    reader: Reader, one: Mutant, place: Any, tally: Tally, shared: SharedTally, base: Memory, findings: Any
+    reader: Reader, one: MutatedInput, place: Any, tally: Tally, shared: SharedTally, base: Memory, findings: Any
 ) -> None:
     tally.number, tally.began = one.number, time.process_time()
     shared.write(tally)
     fault = None
     try:
-        verdict, told = outcome(reader, one.sample, place)
+        verdict, result = outcome(reader, one.sample, place)
         if one.number % _READ_TWICE_EVERY == 0 and (not isinstance(place, str) or os.path.isfile(place)):
             again = outcome(reader, one.sample, place)
-            if again != (verdict, told):
+            if again != (verdict, result):
                 raise FaultError("again", f"{verdict}, and at the second reading {again[0]} or something else")
         tally.accepted += verdict == "accepted"
         tally.refused += verdict == "refused"
@@ -101,7 +101,7 @@ def _try(
     shared.write(tally)
 
 
-def finding(reader: str, one: Mutant, kind: str, what: str) -> str:
+def finding(reader: str, one: MutatedInput, kind: str, what: str) -> str:
     return json.dumps({"reader": reader, "number": one.number, "sample": one.sample.name, "kind": kind, "what": what})
 
 

@@ -219,10 +219,12 @@ class Script:
         self._stream.advance_watermark_to_infinity()
         collected = Collected()
         pipeline = local_pipeline(["--streaming"], "BundleBasedDirectRunner")
-        told = pipeline | "Script" >> self._stream
-        marks = told | "Marks" >> beam.Filter(lambda pair: pair[0] == Script.MARK)
+        elements = pipeline | "Script" >> self._stream
+        marks = elements | "Marks" >> beam.Filter(lambda pair: pair[0] == Script.MARK)
         _ = marks | "Names" >> beam.Map(lambda pair: pair[1]) | "See marks" >> collected.sink()
-        events = told | "Events" >> beam.Filter(lambda pair: pair[0] != Script.MARK).with_output_types(tuple[str, str])
+        events = elements | "Events" >> beam.Filter(lambda pair: pair[0] != Script.MARK).with_output_types(
+            tuple[str, str]
+        )
         reports = (
             events | "Monitor" >> ShiftingHeavyHitters(self._plan, noise_key=key, run_id=RUN_ID, **arguments)
         ).reports

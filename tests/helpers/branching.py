@@ -12,6 +12,7 @@ its many runs that take it, with noise drawn by the product: the same mechanism,
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -261,6 +262,7 @@ def _number(value: Any) -> Any:
     return int(value) if isinstance(value, Noisy) else value
 
 
+@functools.lru_cache(1 << 16)  # most paths share most of their ranges
 def _between(epsilon: float, low: int, high: int) -> float:
     """``Pr[low <= Z <= high]``, with all digits."""
     a = math.exp(-epsilon)

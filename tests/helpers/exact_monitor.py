@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.accounting.target_charging import between_probability, not_prior_probability
+from dp_transforms.discrete_laplace_law import upper_tail_integers
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.item_holders import ItemHolders
@@ -24,7 +26,6 @@ from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
 from dp_transforms.monitoring.window_report import WindowReport, release_order
-from dp_transforms.noise_distribution import upper_tail_integers
 from dp_transforms.window_schedule import WindowSchedule
 
 ONE = 1 << 128
@@ -133,7 +134,7 @@ def cells_of(window: int, holders_by_item: Sequence[Sequence[int]]) -> ItemHolde
 
 def copy_state(state: MonitorState) -> MonitorState:
     """As Beam keeps it between windows: through the cells of its bytes."""
-    return MonitorState(state.next_window, state.hit_bound, UserBudgets(state.budgets.to_cells()))
+    return MonitorState(state.next_window, state.hit_bound, UserBudgets(state.budgets.to_blobs()))
 
 
 def state_with_hits(hits: dict[int, int], next_window: int = 0) -> MonitorState:
@@ -219,23 +220,25 @@ class WindowProbe:
             pieces.append([*pieces_of(self._tails, threshold - len(holders), cap - least_active)])
             seen.update(holders)
         found: dict[Transcript, Outcome] = {}
+        stored: dict[Transcript, list[bytes]] = {}  # the budgets of each outcome
+        known: dict[tuple[int, ...], ItemHolders] = {}  # candidates by the pass bits, on which alone they depend
         for combination in itertools.product(*pieces):
-            weight = 1
-            for piece in combination:
-                weight *= piece.weight
+            weight = math.prod(piece.weight for piece in combination)
             for end in (0, 1):
-                self._keys.passes = dict(zip(numbers, (piece.pass_uniform for piece in combination), strict=True))
+                passes = tuple(piece.pass_uniform for piece in combination)
+                self._keys.passes = dict(zip(numbers, passes, strict=True))
                 self._keys.noise = dict(zip(numbers, (piece.noise_uniforms[end] for piece in combination), strict=True))
                 after = copy_state(state)
-                candidates = find_candidates(cells, self._settings, self._keys)  # type: ignore[arg-type]
-                report, _ = self._monitor.close_window(window, candidates, after)
-                transcript = transcript_of(report, cap)
+                if passes not in known:
+                    known[passes] = find_candidates(cells, self._settings, self._keys)  # type: ignore[arg-type]
+                report, _ = self._monitor.close_window(window, known[passes], after)
+                transcript, budgets = transcript_of(report, cap), after.budgets.to_blobs()
                 if end == 0:
                     first_end = transcript
                     outcome = found.setdefault(transcript, Outcome(0, after))
                     outcome.weight += weight
                 assert transcript == first_end, "one noise value, two results"
-                assert after.budgets.to_cells() == outcome.state.budgets.to_cells(), "one transcript, two charges"
+                assert budgets == stored.setdefault(transcript, budgets), "one transcript, two charges"
         assert sum(outcome.weight for outcome in found.values()) == (ONE * ONE) ** len(pieces)
         return found
 

@@ -108,7 +108,7 @@ def _transcripts(
         keys.empty = [part[end] for part in drawn]
         cells = dict(totals)
         if domain:
-            table = DomainTable.of_labels(pa.array(domain, pa.string()), keys.item_ids)
+            table = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items)
             for _, empty in EmptyItems(table, settings, keys).of_run(1):  # type: ignore[arg-type]
                 cells = {(window, domain[0]): 0 for window in empty.windows.tolist()} | cells
         sums = _copies(cells, labels, len(chosen))

@@ -63,8 +63,8 @@ def replay_weights(log: Iterable[Event], settings: NamingSettings, keys: StreamK
 def look_place(user: str, pair: tuple[int, str], keys: StreamKeys) -> int:
     """Where a pair (window, item) of a user stands in the keyed order by which pairs are dropped."""
     window, item = pair
-    hashes = np.array([hash_all(keys.item_ids, {item})[item]], dtype=np.uint64)
-    users = np.array([hash_all(keys.user_ids, {user})[user][0]], dtype=np.uint64)
+    hashes = np.array([hash_all(keys.hash_items, {item})[item]], dtype=np.uint64)
+    users = np.array([hash_all(keys.hash_users, {user})[user][0]], dtype=np.uint64)
     return integer_of(keys.look_order()(users, np.array([window]), hashes)[0])
 
 
@@ -74,8 +74,8 @@ def oracle_names(
     """What is named in all windows, if users add these weights; by window, then label."""
     assert settings.domain_size == len(set(domain))
     everybody = {user for of_cell in weights.values() for user in of_cell}
-    user_hash = hash_all(keys.user_ids, everybody)
-    item_hash = hash_all(keys.item_ids, {item for _, item in weights} | set(domain))
+    user_hash = hash_all(keys.hash_users, everybody)
+    item_hash = hash_all(keys.hash_items, {item for _, item in weights} | set(domain))
     tails = settings.noise.upper_tail_integers()
 
     def tail(margin: int) -> int:

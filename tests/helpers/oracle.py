@@ -84,9 +84,9 @@ def oracle_transcript(
         for window in range(settings.schedule.horizon):
             items_of.setdefault(window, {})
     noise = (_CappedSum if settings.release == "kms21" else _SingleNoise)(settings, keys)
-    user_hash = hash_all(keys.user_ids, {user for users in items_of.values() for user in users})
+    user_hash = hash_all(keys.hash_users, {user for users in items_of.values() for user in users})
     held_items = {i for users in items_of.values() for held in users.values() for i in held}
-    item_hash = hash_all(keys.item_ids, held_items | set(domain))
+    item_hash = hash_all(keys.hash_items, held_items | set(domain))
     short = {user: words[0] for user, words in user_hash.items()}
     wide = {user: integer_of(keys.widen_users(np.array([short[user]], dtype=np.uint64))[0]) for user in short}
 

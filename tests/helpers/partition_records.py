@@ -55,7 +55,7 @@ def pairs_of_taken(taken, schedule):
     """(row, window) of all pairs that the poll makes: row by the name of its user."""
     keys = settings_of(small_plan()).stream_keys(SECRET)
     names = dict(
-        zip(keys.item_ids(taken.batch.item.dictionary)[:, 0], taken.batch.item.dictionary.to_pylist(), strict=True)
+        zip(keys.hash_items(taken.batch.item.dictionary)[:, 0], taken.batch.item.dictionary.to_pylist(), strict=True)
     )
     found = set()
     for window, _, pairs in pairs_of_events(

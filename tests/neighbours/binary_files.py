@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pathlib
 import zlib
@@ -48,6 +49,7 @@ def hostile_cells(kind: str) -> dict[str, list[Cells]]:
     }
 
 
+@functools.cache
 def large_cells() -> dict[str, list[Cells]]:
     me = ADDED_USER.encode()
     return {

@@ -181,11 +181,21 @@ def planted(*cases: Planted) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("plant", "test", "case"), cases, ids=ids)
 
 
+class _Planted:
+    now = False
+
+
+def is_planted() -> bool:
+    """Whether there is one in the code just now."""
+    return _Planted.now
+
+
 def assert_found(
     patch: pytest.MonkeyPatch, plant: Plant, test: Callable[..., None], arguments: tuple[Any, ...]
 ) -> None:
     """The test fails with the fault in the code. It passes without it, or it would be red itself."""
     plant(patch)
+    patch.setattr(_Planted, "now", True)
     patch.setattr("dp_transforms.event_streams.partition_poller.MAX_SECONDS", 0.005)
     with pytest.raises(AssertionError):
         test(*arguments)

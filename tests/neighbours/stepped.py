@@ -70,7 +70,7 @@ class Stepped:
     ) -> None:
         self._settings = settings or settings_of(PLANS["fixed"])
         self._keys = self._settings.stream_keys(SECRET)
-        hashes = self._keys.user_ids(pa.array(users, pa.string()))
+        hashes = self._keys.hash_users(pa.array(users, pa.string()))
         self._names = dict(zip(hashes[:, 0].tolist(), users, strict=True))
         self._open_reader, self._clock, self._wall, self._treatment = open_reader, clock, wall, treatment
         self._choice = random.Random(treatment.seed)

@@ -144,12 +144,12 @@ class Case:
         expected = self._expected(files)
         for number, folder in enumerate(self.folders):
             asked = None if files is None else 0
-            told = Treatment(
+            drawn = Treatment(
                 3 * self._seed + number, last_arrival=last_arrival, asked=asked, jump_seconds=900, **treatment
             )
             (partition,) = LogFolder(str(folder), EventFields(), 0.1).partitions()
             wall = WallClock(time.time_ns() // 1000)
-            run = Stepped(partition.open, self._clock, wall, told, settings=self._settings, users=USERS)
+            run = Stepped(partition.open, self._clock, wall, drawn, settings=self._settings, users=USERS)
             assert_same_pairs(run.pairs, expected)
 
     def _expected(self, files: int | None) -> frozenset[Pair]:

@@ -59,8 +59,8 @@ class Case:
         self.without = others(self._clock, spell, seed, count, odd() if clock != "event" else ())
         # Where events set the clock, none of the added ones may be ahead of it: those that can be read have this time.
         added_time = (START + 90 + HISTORY_SECONDS) * MICROS if clock == "event" else 0
-        told = (number for number, record in enumerate(self.without) if record.micros >= added_time)
-        self.mixed = with_added(self.without, added, seed, where=where, first=next(told))
+        later = (number for number, record in enumerate(self.without) if record.micros >= added_time)
+        self.mixed = with_added(self.without, added, seed, where=where, first=next(later))
 
     def check(self, last_arrival: int | None = None, **treatment: Any) -> None:
         """Both runs give the monitor the pairs of others that must count by each record alone, and no other."""
@@ -73,8 +73,8 @@ class Case:
             (self.without, range(len(self.without)), 1),
             (self.without, kept, 2),  # compacted: the added offsets are missing
         ):
-            told = Treatment(3 * self._seed + seed, last_arrival=last_arrival, asked=asked, **treatment)
-            self.run = self._run(log, offsets, told)
+            drawn = Treatment(3 * self._seed + seed, last_arrival=last_arrival, asked=asked, **treatment)
+            self.run = self._run(log, offsets, drawn)
             self.deaths += self.run.deaths
             odd.append(frozenset(pair for pair in self.run.pairs if pair[1] in ODD_USERS))
             assert_same_pairs(self.run.pairs - odd[-1], expected)

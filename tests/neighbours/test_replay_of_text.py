@@ -130,8 +130,8 @@ def test_times_as_numbers(tmp_path: pathlib.Path, name: str, unit: str) -> None:
     def line(user: str, item: str, time: object) -> bytes:
         if name == "csv":
             return f"{user},{item},{'' if time is None else time}".encode()
-        told = "null" if time is None else "true" if time is True else f'"{time}"' if isinstance(time, str) else time
-        return f'{{"user": "{user}", "item": "{item}", "timestamp": {told}}}'.encode()
+        literal = "null" if time is None else "true" if time is True else f'"{time}"' if isinstance(time, str) else time
+        return f'{{"user": "{user}", "item": "{item}", "timestamp": {literal}}}'.encode()
 
     assert quote in line("u", "i", "1").decode()
     others = [line(f"u{number % 9}", f"time {number}", time) for number, time in enumerate([*moments, *odd])]

@@ -7,8 +7,6 @@ import json
 import os
 import pathlib
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +15,7 @@ from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.pipelines.demo import demo
 from dp_transforms.report_streams import ReportFolder
+from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
 from tests.pipelines.command_paths import (
     BUDGET,
@@ -256,14 +255,8 @@ def opened_for_writing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, li
             (folder / "report.avro").unlink()
         lines.append((name, str(folder), words))
     result = tmp_path_factory.mktemp("result") / "opened.json"
-    done = subprocess.run(
-        [sys.executable, "-c", WATCHED, str(result)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        input=json.dumps(lines),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = run_python("-c", WATCHED, result, environment=environment, input=json.dumps(lines))
     assert done.returncode == 0, done.stderr
     found: dict[str, list[str]] = json.loads(result.read_text())
     return found

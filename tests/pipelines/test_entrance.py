@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 
 from dp_transforms.pipelines import show, stream_engine
-from tests.helpers import shh_here, shh_process
+from tests.helpers import forked, shh_here, shh_process
 from tests.helpers.replay_logs import BUDGET
 
-ROOT = shh_process.ROOT
 STREAM = [
     *("stream", "--folder", ".", "--output", "reports", "--engine", "in-process", "--clock", "event"),
     *BUDGET,
@@ -66,12 +63,13 @@ def test_what_is_refused_is_1_and_one_line(folder: pathlib.Path, words: list[str
 
 
 @pytest.mark.parametrize("words", [["--help"], ["plan", *BUDGET], ["plan"], ["show", "taken"]])
-def test_in_this_process_a_command_says_and_does_what_it_does_in_one_of_its_own(
+def test_in_this_process_and_in_a_forked_one_a_command_says_and_does_what_it_does_in_one_of_its_own(
     folder: pathlib.Path, words: list[str]
 ) -> None:
     """What most tests of commands rely on."""
-    here, process = (run.shh(*words, cwd=folder) for run in (shh_here, shh_process))
+    here, fork, process = (run.shh(*words, cwd=folder) for run in (shh_here, forked, shh_process))
     assert (here.returncode, here.stdout, here.stderr) == (process.returncode, process.stdout, process.stderr)
+    assert (fork.returncode, fork.stdout, fork.stderr) == (process.returncode, process.stdout, process.stderr)
     assert here.stdout + here.stderr
 
 
@@ -99,15 +97,7 @@ def test_a_standard_output_that_is_full_is_named(folder: pathlib.Path, words: li
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
     with open("/dev/full", "w") as full:
-        ended = subprocess.run(
-            [sys.executable, "-m", "dp_transforms.pipelines.cli", *words],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        ended = forked.run_python("-m", "dp_transforms.pipelines.cli", *words, cwd=folder, stdout=full)
     assert ended.returncode == 1
     assert ended.stderr == "shh: cannot write to standard output: No space left on device.\n"
 

@@ -53,12 +53,12 @@ def test_no_budget_ends_in_a_traceback(release: str) -> None:
 
 @pytest.mark.parametrize("accountant", ["game", "exact_tail", "closed_form"])
 def test_a_tiny_epsilon_is_told_as_a_small_one_is(accountant: str) -> None:
-    told = set()
+    messages = set()
     for epsilon in ("1e-10", "1e-16", "1e-300", "5e-324"):
         result = run_plan(*HOURLY, "--delta", "1e-9", "--epsilon", epsilon, "--accountant", accountant)
         assert isinstance(result.exception, UserError), repr(result.exception)
-        told.add(str(result.exception).replace(f"--epsilon = {float(epsilon):g} with", "--epsilon = E with"))
-    (words,) = told
+        messages.add(str(result.exception).replace(f"--epsilon = {float(epsilon):g} with", "--epsilon = E with"))
+    (words,) = messages
     assert words == (
         "--epsilon = E with --hits-per-user = 3 needs noise of scale over 10000. Raise epsilon or delta, or lower"
         " --hits-per-user."
@@ -108,11 +108,11 @@ def test_no_window_ends_in_a_traceback(words: list[str]) -> None:
 def test_a_large_delta_is_told_in_words(tmp_path: pathlib.Path, delta: str, share: str) -> None:
     output = str(tmp_path / "plan.json")
     mechanism = "A mechanism with this delta may publish everything about"
-    told = f"shh: warning: delta = {float(delta):g} is large. {mechanism} {share}"
-    assert told in run_plan(*HOURLY, "--epsilon", "2", "--delta", delta, "--output", output).stderr
-    assert told in run_plan("--epsilon-per-query", "0.1", "--delta", delta).stderr
+    warning = f"shh: warning: delta = {float(delta):g} is large. {mechanism} {share}"
+    assert warning in run_plan(*HOURLY, "--epsilon", "2", "--delta", delta, "--output", output).stderr
+    assert warning in run_plan("--epsilon-per-query", "0.1", "--delta", delta).stderr
     result = CliRunner().invoke(audit.command, ["--plan", output, "--runs", "0", "--rounds", "1"])
-    assert told in result.stderr
+    assert warning in result.stderr
 
 
 def test_a_usual_delta_is_not_spoken_of(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,11 +128,11 @@ def test_a_usual_delta_is_not_spoken_of(tmp_path: pathlib.Path, capsys: pytest.C
 def refusal(path: pathlib.Path) -> str:
     with pytest.raises(UserError) as caught:
         read_plan(str(path))
-    told = str(caught.value)
-    assert told.startswith(f"--plan {path}")
-    assert told.isprintable()
-    assert len(told) < 1000
-    return told
+    message = str(caught.value)
+    assert message.startswith(f"--plan {path}")
+    assert message.isprintable()
+    assert len(message) < 1000
+    return message
 
 
 def outcome(path: pathlib.Path) -> tuple[ReleasePlan | None, str]:
@@ -158,9 +158,9 @@ def test_a_plan_with_flipped_bits_is_refused_or_the_same(tmp_path: pathlib.Path)
         for _ in range(generator.choice([1, 1, 2, 20])):
             damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
         path.write_bytes(damaged)
-        read, told = outcome(path)
+        read, message = outcome(path)
         assert read in (None, PLAN)  # a blank became another one, or a digit beyond the last
-        assert told.isprintable()
+        assert message.isprintable()
         refused += read is None
     assert refused > 1500
 
@@ -178,8 +178,8 @@ def test_a_field_of_another_type_is_refused_even_with_the_right_fingerprint(tmp_
             changes = {name: value}
         text = changed_plan(PLAN, **changes) if name != "fingerprint" else json.dumps({**fields, **changes})
         path.write_text(text)
-        read, told = outcome(path)
-        assert told.isprintable()
+        read, message = outcome(path)
+        assert message.isprintable()
         assert read in (None, PLAN) or name in ("epsilon", "delta", "max_users", "threshold", "start_seconds"), value
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import shutil
 import subprocess
-import sys
 from typing import Any, NamedTuple
 
 import pytest
 
 from dp_transforms.beam.read_events import ReadProgress
+from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
 from tests.pipelines.command_paths import BUDGET, lines_that_write, make_inputs, run
 
-ROOT = pathlib.Path(__file__).parents[2]
 # Runs command lines, each in a folder, while a file can grow to 100 bytes and no further: to a writer that is as a full
 # disk, and needs no disk of its own.
 FULL = """
@@ -60,14 +58,7 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
 
 
 def run_program(program: str, *words: str, **options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program, *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
+    return run_python("-c", program, *words, environment={"PYTHONDONTWRITEBYTECODE": "1"}, **options)
 
 
 def names_below(folder: pathlib.Path) -> set[str]:

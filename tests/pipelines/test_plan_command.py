@@ -25,7 +25,7 @@ from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, plan_from_options
 from dp_transforms.pipelines.plan_words import in_a_sentence
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import calibrated_plan
-from tests.helpers.shh_process import shh
+from tests.helpers.forked import shh
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
 BUDGET = ["--epsilon", "2", "--delta", "1e-9"]

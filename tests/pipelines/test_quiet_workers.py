@@ -19,9 +19,9 @@ def _prints_as_before() -> Iterator[None]:
         vars(module).pop("print", None)
 
 
-def _fails_when(told: threading.Event) -> threading.Thread:
+def _fails_when(may_fail: threading.Event) -> threading.Thread:
     def fail() -> None:
-        told.wait()
+        may_fail.wait()
         raise RuntimeError("a cell of the log")
 
     thread = threading.Thread(target=fail, daemon=True)

@@ -25,7 +25,7 @@ from benchmarks.real_logs import (
     recall,
     share_held,
 )
-from tests.helpers.shh_process import shh
+from tests.helpers.forked import shh
 
 
 def replay(log: RealLog, folder: pathlib.Path, *more: str) -> Found:

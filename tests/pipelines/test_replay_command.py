@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.monitoring.window_report import HeavyHitter
+from tests.helpers import forked
 from tests.helpers.replay_logs import BUDGET, FEW, MANY, START, iso, log_rows, write_log, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
-from tests.helpers.shh_process import shh as shh_process
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ def test_beam_options_pass_through(parquet_log: pathlib.Path, tmp_path: pathlib.
         assert "Beam has no option" in error_line(shh(*words, "--", typo, cwd=tmp_path))
     refused = shh(*words, *workers, cwd=tmp_path)
     assert "--noise-key-file" in error_line(refused)
-    result = shh_process(*words, "--noise-key-file", key, *workers, cwd=tmp_path)
+    result = forked.shh(*words, "--noise-key-file", key, *workers, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert items_by_window(read_report(tmp_path / "report.jsonl")[1]) == EXPECTED
 
@@ -293,7 +293,7 @@ def test_planted_users_appear_nowhere(tmp_path: pathlib.Path, monkeypatch: pytes
     lines += [f'{{"user": "planted-{n}" "item"' for n in range(5)]
     (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
     words = ["replay", "log.jsonl", *BUDGET, "--output", "report.jsonl", "--dead-letter", "bad.jsonl"]
-    result = shh_process(*words, cwd=tmp_path, TMPDIR=str(scratch))
+    result = forked.shh(*words, cwd=tmp_path, TMPDIR=str(scratch))
     assert result.returncode == 0, result.stderr
     assert "news" in (tmp_path / "report.jsonl").read_text()
     assert "10 unreadable" in result.stderr

@@ -6,7 +6,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 
 import psutil
@@ -14,9 +13,9 @@ import pytest
 
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
+from tests.helpers.forked import python, run_python
 from tests.helpers.replay_logs import BUDGET, write_log
 from tests.helpers.shh_here import shh
-from tests.helpers.shh_process import ROOT
 from tests.helpers.small_runs import key_file
 
 
@@ -26,13 +25,7 @@ def test_a_replay_that_is_stopped_leaves_nothing(tmp_path: pathlib.Path, stop: s
     assert made.returncode == 0, made.stderr
     budget = ["--start", "2026-01-01", "--end", "2026-01-05", *BUDGET[4:]]
     words = ["replay", "log.parquet", *budget, "--output", "report.avro", "--dead-letter", "bad.jsonl"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", STOPPING.format(words=words, stop=int(stop))],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = python("-c", STOPPING.format(words=words, stop=int(stop)), cwd=tmp_path, stderr=subprocess.PIPE)
     _, stderr_text = process.communicate(timeout=120)
     assert process.returncode == code
     assert "Traceback" not in stderr_text
@@ -62,15 +55,7 @@ def test_a_standard_output_that_is_full_gives_one_line(tmp_path: pathlib.Path) -
     write_log(tmp_path / "log.parquet")
     assert shh("replay", "log.parquet", *BUDGET, "--output", "report.avro", cwd=tmp_path).returncode == 0
     with open("/dev/full", "w") as full:
-        result = subprocess.run(
-            [sys.executable, "-m", "dp_transforms.pipelines.cli", "show", "report.avro"],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        result = run_python("-m", "dp_transforms.pipelines.cli", "show", "report.avro", cwd=tmp_path, stdout=full)
     assert result.returncode == 1
     assert result.stderr == "shh: cannot write to standard output: No space left on device.\n"
 
@@ -82,7 +67,7 @@ def worker_says(kind: str, message: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (ValueError("secret [while running 'ReadEvents']"), "failed with an error"),
         (
@@ -99,10 +84,10 @@ def worker_says(kind: str, message: str) -> str:
         (ValueError("the noise key file k is too short"), "the noise key file k is too short"),
     ],
 )
-def test_what_workers_say_is_told_without_their_words(error: Exception, told: str) -> None:
+def test_what_workers_say_is_told_without_their_words(error: Exception, message: str) -> None:
     with pytest.raises(UserError) as caught, errors_in_one_line("nothing was published"):
         raise error
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -111,12 +96,8 @@ def test_what_workers_say_is_told_without_their_words(error: Exception, told: st
 def test_workers_in_processes_of_their_own_end_with_the_replay(tmp_path: pathlib.Path) -> None:
     assert shh("simulate", "--events", 1_000_000, "--output", "log.parquet", cwd=tmp_path).returncode == 0
     words = ["replay", "log.parquet", *BUDGET, "--noise-key-file", key_file(tmp_path), "--output", "report.avro"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dp_transforms.pipelines.cli", *words, "--", "--direct_running_mode=multi_processing"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.DEVNULL,
-    )
+    words += ["--", "--direct_running_mode=multi_processing"]
+    process = python("-m", "dp_transforms.pipelines.cli", *words, cwd=tmp_path, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not (workers := psutil.Process(process.pid).children(recursive=True)):
         assert time.monotonic() < deadline

@@ -185,7 +185,7 @@ def test_stream_from_a_folder(
 def test_damage_and_wrong_quotes_publish_nothing(
     folder: pathlib.Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    """What cannot be read row by row is told, and the rest of it is not rejected in silence."""
+    """What cannot be read row by row is named in an error, and the rest of it is not rejected in silence."""
     text = "".join([CSV_HEADER, *OTHERS_CSV])
     over_lines = ["--csv-line-ends-in-cells"]
     for name, content, options, words in (

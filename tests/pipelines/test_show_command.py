@@ -19,6 +19,7 @@ from dp_transforms.pipelines import cli
 from dp_transforms.pipelines.report_table import escape_text, label_text, legend, windows_table
 from dp_transforms.report_files import ReportHeader, decode_report, write_report_file
 from dp_transforms.report_streams import ReportFolder
+from tests.helpers.forked import python
 from tests.helpers.shh_process import shh
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
@@ -435,11 +436,11 @@ def test_show_starts_without_beam(tmp_path):
 def test_a_pipe_that_closes_early_is_not_an_error(tmp_path, options):
     path = tmp_path / "report.jsonl"
     write_report_file(path, HEADER, many(3000))
-    command = [sys.executable, "-m", "dp_transforms.pipelines.cli", "show", str(path), "--all", *options]
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+    command = ["-m", "dp_transforms.pipelines.cli", "show", path, "--all", *options]
+    with python(*command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         running.stdout.readline()
         running.stdout.close()
-        assert running.stderr.read() == b""
+        assert running.stderr.read() == ""
 
 
 def refused(show, *arguments, **options):

@@ -1,4 +1,4 @@
-"""An output that cannot be read for a while ends no run, and one that never comes back is told, with what goes on."""
+"""An output that cannot be read for a while ends no run, and one that never comes back is named, with what goes on."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class Sink:
 
 
 class Status:
-    """Keeps what it is told."""
+    """Keeps the lines that a person would see."""
 
     windows_shown = 0
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.lines: list[str] = []
         self.shown: list[WindowReport] = []
 
     def tell(self, text: str) -> None:
-        self.told.append(text)
+        self.lines.append(text)
 
     def show_reports(self, reports: list[WindowReport]) -> None:
         self.shown = list(reports)
@@ -78,8 +78,8 @@ def test_an_outage_is_told_once_and_what_comes_after_it_is_shown() -> None:
     watched = watch_of(sink, status, 59.0)
     assert [watched.check("never said") for _ in range(8)] == [*[None] * 7, END]
     assert status.shown == REPORTS
-    assert len(status.told) == 2, "once for each outage, each with a patience of its own"
-    assert "trying again for 120 s: the topic 'r' cannot be used (_TRANSPORT)" in status.told[0]
+    assert len(status.lines) == 2, "once for each outage, each with a patience of its own"
+    assert "trying again for 120 s: the topic 'r' cannot be used (_TRANSPORT)" in status.lines[0]
 
 
 def test_the_end_counts_when_no_report_is_missing_any_more() -> None:
@@ -93,7 +93,7 @@ def test_an_outage_that_lasts_is_an_error_that_says_what_goes_on() -> None:
     assert [watched.check("The job runs."), watched.check("The job runs.")] == [None, None]
     with pytest.raises(UserError, match=r"for 120 s: the topic 'r' .*Check the brokers\. The job runs\.$"):
         watched.check("The job runs.")
-    assert len(status.told) == 1
+    assert len(status.lines) == 1
 
 
 def test_one_read_that_takes_longer_than_the_patience_is_not_the_last() -> None:
@@ -149,8 +149,8 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def request_of(sink: Sink, engine: EngineChoice, stop_file: str | None = None) -> Any:
     clock = StreamClock(out_of_order_seconds=10, idle_timeout_seconds=60)
-    told = {"run_id": "run-1", "stream": "events", "stop_file": stop_file, "clock": clock}
-    return types.SimpleNamespace(sink=sink, engine=engine, **told)
+    fields = {"run_id": "run-1", "stream": "events", "stop_file": stop_file, "clock": clock}
+    return types.SimpleNamespace(sink=sink, engine=engine, **fields)
 
 
 def watch(sink: Sink, job: Job, status: Status, engine: EngineChoice, stop_file: str | None = None) -> None:
@@ -163,7 +163,7 @@ def test_a_command_tolerates_an_outage_of_the_output() -> None:
     watch(sink, job, status, EngineChoice("prism"))
     assert job.is_cancelled
     assert status.shown == REPORTS
-    assert status.told[-1] == "The declared range is over (4 windows); nothing more is answered."
+    assert status.lines[-1] == "The declared range is over (4 windows); nothing more is answered."
 
 
 def test_a_command_that_gives_up_says_where_a_remote_job_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_a_command_that_gives_up_says_where_a_remote_job_still_runs(monkeypatch:
 
 
 def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path: pathlib.Path) -> None:
-    """What is told can be relied on at once: not before signals are caught."""
+    """What the first line says can be relied on at once: not before signals are caught."""
     sink = Sink(([], None), ([], None), (REPORTS, END))
     stop_file = tmp_path / "folder that a cleaner removed" / "stop"
 
@@ -194,9 +194,9 @@ def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path: path
 
     status = Impatient()
     watch(sink, Job(sink, 99), status, EngineChoice("prism"), str(stop_file))
-    assert [words.split(":")[0] for words in status.told] == ["Ctrl-C drains it", "Draining", "A stop was asked for"]
+    assert [words.split(":")[0] for words in status.lines] == ["Ctrl-C drains it", "Draining", "A stop was asked for"]
     assert re.match(
-        r"Draining: what arrives by \d\d:\d\d:\d\d UTC counts; all windows .*in about 7[01] s", status.told[1]
+        r"Draining: what arrives by \d\d:\d\d:\d\d UTC counts; all windows .*in about 7[01] s", status.lines[1]
     )
     assert not stop_file.exists()
 
@@ -217,7 +217,7 @@ def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(
         with pytest.raises(SystemExit):
             watch(sink, Job(sink, 99), status, engine, str(stop_file))
         assert stop_file.exists() == stays
-        assert (f"leave {stop_file} there" in status.told[-1]) == stays
+        assert (f"leave {stop_file} there" in status.lines[-1]) == stays
     came = stop_file.stat().st_ctime_ns
     again = EngineChoice("flink", checkpoint_dir="/c", resume_from="/c/chk-1")
     for answers, error in ((([], None), StreamError("broken")), ((REPORTS, END), None)):
@@ -225,7 +225,7 @@ def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(
         assert stop_file.stat().st_ctime_ns == came
         with contextlib.nullcontext() if error is None else pytest.raises(UserError, match="broken"):
             watch(sink, Job(sink, 2, error), status, again, str(stop_file))
-        assert status.told[1].startswith("Draining: what arrives by ")
+        assert status.lines[1].startswith("Draining: what arrives by ")
     assert not stop_file.exists()
 
 

@@ -9,8 +9,8 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import types
+from collections.abc import Callable
 
 import apache_beam as beam
 import pytest
@@ -33,12 +33,12 @@ from dp_transforms.pipelines.stream_job import job_name
 from dp_transforms.pipelines.stream_pubsub import user_and_item
 from dp_transforms.report_files import read_report_file
 from dp_transforms.run_settings import settings_of_plan
+from tests.helpers import forked, shh_process
 from tests.helpers.beam_pipelines import plain
 from tests.helpers.names_plans import names_plan_of
 from tests.helpers.naming_oracle import oracle_names, reports_of
 from tests.helpers.pace_oracle import stream_weights
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 START = 1_577_836_800  # 2020-01-01T00:00:00Z
 HOURS = 6
 PLAN = [
@@ -113,7 +113,7 @@ PUBSUB = ["--pubsub-subscription", SUBSCRIPTION, "--output-topic", "r", "--outpu
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "messages"),
     [
         ([*OUT, *KEY], ["one input", "--kafka", "--folder", "--pubsub-subscription"]),
         ([*FOLDER, *KAFKA, *OUT, *KEY], ["one input"]),
@@ -161,14 +161,14 @@ PUBSUB = ["--pubsub-subscription", SUBSCRIPTION, "--output-topic", "r", "--outpu
     ],
 )
 def test_what_is_wrong_is_told_before_anything_starts(
-    folder: pathlib.Path, words: list[str], told: list[str], capsys: pytest.CaptureFixture[str]
+    folder: pathlib.Path, words: list[str], messages: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(folder.iterdir())
     code, out, err = run([*words, *PLAN], capsys)
     assert code == 1
     assert out == ""
     assert err.count("\n") == 1, err
-    for part in told:
+    for part in messages:
         assert part in err
     assert sorted(folder.iterdir()) == before
 
@@ -261,10 +261,10 @@ def test_a_folder_gives_the_reports_of_a_replay(
     ]
     assert "The declared range is over (6 windows); nothing more is answered." in err
     # The same place again, with the name of this run or with another.
-    for more, told in ((["--run-id", "run-1"], "which has ended"), ([], "which has ended")):
+    for more, message in ((["--run-id", "run-1"], "which has ended"), ([], "which has ended")):
         code, _, err = run(["--folder", "logs", "--time-unit", "s", *PLAN, *KEY, *OUT, *more], capsys)
         assert code == 1
-        assert told in err
+        assert message in err
 
 
 @pytest.mark.parametrize("engine", ["in-process", "job-service"])
@@ -293,19 +293,14 @@ def test_a_plan_of_names_gives_the_names_of_the_oracle(
     ]
 
 
+Start = Callable[..., subprocess.Popen[str]]
 ENDLESS = ["--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", *PLAN[6:]]
 
 
-def started(folder: pathlib.Path, *words: str) -> subprocess.Popen[str]:
-    """A run whose range is not over when all is read, once it says that it can be stopped."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dp_transforms.pipelines.cli", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def started(folder: pathlib.Path, *words: str, start: Start = forked.python) -> subprocess.Popen[str]:
+    """A run whose range is not over when all is read, once it says that it drains at a stop."""
+    command = ("-m", "dp_transforms.pipelines.cli", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words)
+    process = start(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stderr is not None
     while "Ctrl-C" not in (line := process.stderr.readline()):
         assert line, process.wait()
@@ -328,7 +323,8 @@ def test_a_signal_drains_the_run(folder: pathlib.Path) -> None:
 
 
 def test_a_second_signal_stops_at_once(folder: pathlib.Path) -> None:
-    with started(folder, "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h") as process:
+    words = ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1h"]
+    with started(folder, *words, start=shh_process.python) as process:  # whose parent is this process
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)  # it has stopped: both signals are there when it goes on
         process.send_signal(signal.SIGINT)
@@ -336,7 +332,7 @@ def test_a_second_signal_stops_at_once(folder: pathlib.Path) -> None:
         process.send_signal(signal.SIGCONT)
         _, err = process.communicate(timeout=_PATIENCE_SECONDS)
     assert process.returncode in (130, 143), err
-    assert "Stopped at once" in err
+    assert "Ended at once" in err
     assert "Traceback" not in err
     assert not (folder / "reports.stop").exists()
 
@@ -359,7 +355,7 @@ def pubsub_words() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("beam_words", "told"),
+    ("beam_words", "messages"),
     [
         ([], ["--project", "--region", "--temp_location"]),
         (CLOUD[:-1], ["--sdk_container_image"]),
@@ -367,11 +363,11 @@ def pubsub_words() -> list[str]:
     ],
 )
 def test_what_dataflow_misses_is_named(
-    beam_words: list[str], told: list[str], folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    beam_words: list[str], messages: list[str], folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = run([*pubsub_words(), *beam_words], capsys)
     assert code == 1
-    for part in told:
+    for part in messages:
         assert part in err.splitlines()[-1]
 
 

@@ -19,6 +19,7 @@ from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.stream_engine import started_engine
 from dp_transforms.pipelines.stream_ports import check_ports, check_worker_pool
 from dp_transforms.runners.prism import ON_LOOPBACK_MARK
+from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
 
@@ -120,15 +121,7 @@ def test_the_mark_of_prism_is_the_one_that_make_leaves() -> None:
 
 def test_a_port_that_opens_later_ends_the_run(folder: pathlib.Path) -> None:
     words = ["--output", "reports", "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h"]
-    result = subprocess.run(
-        [sys.executable, "-c", OPENS_LATE, *STREAM, *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE_SECONDS,
-        check=False,
-    )
+    result = run_python("-c", OPENS_LATE, *STREAM, *words, cwd=folder, timeout=_PATIENCE_SECONDS)
     assert result.returncode == 1
     assert "--engine in-process listens beyond this machine" in result.stderr.splitlines()[-1]
     assert "Ctrl-C drains it" in result.stderr  # it had begun

@@ -16,7 +16,7 @@ from dp_transforms.pipelines.stream_topic import check_topic
 from tests.helpers.small_runs import key_file
 
 
-def told(
+def lines_of_check(
     monkeypatch: pytest.MonkeyPatch,
     append_times: bool | None,
     *,
@@ -44,25 +44,25 @@ def test_the_command_believes_producers_only_where_it_was_told_to(
 
 
 def test_the_brokers_clock_needs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(monkeypatch, True, is_compacted=False) == []
-    assert told(monkeypatch, False, kind="event", only=False) == []
+    assert lines_of_check(monkeypatch, True, is_compacted=False) == []
+    assert lines_of_check(monkeypatch, False, kind="event", only=False) == []
 
 
 def test_the_producers_clock_is_refused_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="give --producer-times") as raised:
-        told(monkeypatch, False)
+        lines_of_check(monkeypatch, False)
     assert "--entity-name clicks --add-config message.timestamp.type=LogAppendTime" in str(raised.value)
     for append_times in (False, True, None):
-        (line,) = told(monkeypatch, append_times, only=False)
+        (line,) = lines_of_check(monkeypatch, append_times, only=False)
         assert line.startswith("--producer-times: ")
 
 
 def test_who_is_not_told_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    (line,) = told(monkeypatch, None)
+    (line,) = lines_of_check(monkeypatch, None)
     assert "Records with a producer's time are rejected" in line
 
 
 @pytest.mark.parametrize("kind", ["arrival", "event"])
 def test_a_compacted_topic_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     with pytest.raises(UserError, match=r"compacted \(cleanup.policy\)"):
-        told(monkeypatch, True, kind=kind, is_compacted=True)
+        lines_of_check(monkeypatch, True, kind=kind, is_compacted=True)

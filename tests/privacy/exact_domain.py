@@ -134,21 +134,24 @@ class DomainProbe(WindowProbe):
                 numbers.append(item)
         held = sum(bool(holders) for holders in holders_by_item)
         scale = share * Fraction((ONE * ONE) ** held, (ONE * ONE) ** len(pieces))
+        known: dict[tuple[int, ...], ItemHolders] = {}  # candidates by the pass bits, on which alone they depend here
         for combination in itertools.product(*pieces):
             weight = scale * math.prod(piece.weight for piece in combination)
             for end in (0, 1):
-                self._keys.passes = dict(zip(numbers, (piece.pass_uniform for piece in combination), strict=True))
+                passes = tuple(piece.pass_uniform for piece in combination)
+                self._keys.passes = dict(zip(numbers, passes, strict=True))
                 self._keys.noise = dict(zip(numbers, (piece.noise_uniforms[end] for piece in combination), strict=True))
                 after = copy_state(state)
-                candidates = find_candidates(merged, self._settings, self._keys)  # type: ignore[arg-type]
-                report, _ = self._monitor.close_window(window, candidates, after)
+                if passes not in known:
+                    known[passes] = find_candidates(merged, self._settings, self._keys)  # type: ignore[arg-type]
+                report, _ = self._monitor.close_window(window, known[passes], after)
                 transcript = transcript_of(report, cap)
                 if end == 0:
                     first_end = transcript
                     outcome = found.setdefault(transcript, Outcome(0, after))
                     outcome.weight += weight  # type: ignore[assignment]
                 assert transcript == first_end, "one noise value, two results"
-                assert after.budgets.to_cells() == outcome.state.budgets.to_cells(), "one transcript, two charges"
+                assert after.budgets.to_blobs() == outcome.state.budgets.to_blobs(), "one transcript, two charges"
 
     def _pieces_given_pass(self, cap: int) -> list:
         """Of a drawn item that nobody holds: its noise values, given that it reaches the threshold."""

@@ -79,7 +79,7 @@ def test_the_order_within_a_window_is_that_of_the_keyed_hash(key_byte: int) -> N
     settings = settings_for("counts", 8.0, 1, THRESHOLD, max_items=3)  # noise 0 except for 1 draw in 1,500
     keys = StreamKeys(bytes([key_byte]) * 32, run_id="r", plan_fingerprint="p", stream="s", threshold=THRESHOLD)
     labels = ["apple", "pear", "quince"]
-    hashes = keys.item_ids(pa.array(labels))
+    hashes = keys.hash_items(pa.array(labels))
     first = min(range(3), key=lambda item: int(hashes[item, 0]) << 64 | int(hashes[item, 1]))
     published = set()
     for order in itertools.permutations(range(3)):

@@ -163,8 +163,8 @@ SUBSETS = [*itertools.combinations(range(ITEMS), KEPT)]
 
 def _pairs(keys: StreamKeys, windows: int) -> UserPairs:
     """Every user holds the same ITEMS items in every window."""
-    table, _ = ItemTable.of_labels(pa.array([f"item {item}" for item in range(ITEMS)]), keys.item_ids)
-    users = np.unique(keys.user_ids(pa.array([f"user {user}" for user in range(USERS)]))[:, 0])
+    table, _ = ItemTable.of_labels(pa.array([f"item {item}" for item in range(ITEMS)]), keys.hash_items)
+    users = np.unique(keys.hash_users(pa.array([f"user {user}" for user in range(USERS)]))[:, 0])
     rows = windows * ITEMS
     return UserPairs(
         users,
@@ -211,15 +211,15 @@ def test_identities_and_choices_do_not_depend_on_the_run() -> None:
     one = stream_keys()
     other = stream_keys(run_id="run 2", plan="plan 2", threshold=7)
     labels = pa.array([f"id {number}" for number in range(1_000)])
-    assert np.array_equal(one.user_ids(labels), other.user_ids(labels))
-    assert np.array_equal(one.item_ids(labels), other.item_ids(labels))
+    assert np.array_equal(one.hash_users(labels), other.hash_users(labels))
+    assert np.array_equal(one.hash_items(labels), other.hash_items(labels))
     assert np.array_equal(one.widen_users(_users()[0]), other.widen_users(_users()[0]))
     assert np.array_equal(_chosen_subsets(one), _chosen_subsets(other))
 
     foreign = stream_keys(secret=SECRET[::-1])
-    for hasher, again in ((one.user_ids, foreign.user_ids), (one.item_ids, foreign.item_ids)):
+    for hasher, again in ((one.hash_users, foreign.hash_users), (one.hash_items, foreign.hash_items)):
         assert not np.any(hasher(labels) == again(labels))
-    assert not np.any(one.user_ids(labels) == one.item_ids(labels)), "users and items have their own keys"
+    assert not np.any(one.hash_users(labels) == one.hash_items(labels)), "users and items have their own keys"
     agreeing = int((_chosen_subsets(one) == _chosen_subsets(foreign)).sum())
     assert not too_many(agreeing, 2 * USERS, 1 / len(SUBSETS))
     assert math.comb(ITEMS, KEPT) == len(SUBSETS)

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
+from dp_transforms.discrete_laplace_law import capped_sum_upper_tail
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.zero_items import ZeroItemDraws, binomial_integers, draw_zero_items
-from dp_transforms.noise_distribution import capped_sum_upper_tail
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.sampling_checks import FALSE_ALARM, SECRET, chi_squared_rejects, laplace_tail, too_many
 
@@ -225,7 +225,7 @@ def false_reports(release: str, **changes: object) -> list[tuple[str | None, int
     """Zone and noisy count of everything that is published of a log without events."""
     settings = settings_of(release, **changes)  # type: ignore[arg-type]
     keys = settings.stream_keys(SECRET)
-    domain = DomainTable.of_labels(pa.array([f"item {n}" for n in range(ITEMS)]), keys.item_ids)
+    domain = DomainTable.of_labels(pa.array([f"item {n}" for n in range(ITEMS)]), keys.hash_items)
     monitor, state, found = HeavyHitterMonitor(settings, keys), MonitorState(), []
     for window, _, cells in draw_zero_items(domain, settings, keys, windows_per_slab=1, shards=1):
         report, charges = monitor.close_window(window, cells, state)

@@ -13,6 +13,7 @@ from scipy.optimize import brentq
 
 from dp_transforms.accounting import composition
 from dp_transforms.accounting.composition import (
+    OptimalComposition,
     advanced_composition_epsilon,
     optimal_composition_delta,
     optimal_composition_epsilon,
@@ -28,7 +29,7 @@ from dp_transforms.accounting.target_charging import (
     exact_tail_epsilon,
     not_prior_probability,
 )
-from dp_transforms.noise_distribution import probability, upper_tail
+from dp_transforms.discrete_laplace_law import probability, upper_tail
 
 
 @pytest.mark.parametrize(("epsilon_per_query", "calls"), [(0.5, 1), (0.1, 29), (0.25, 35), (1.0, 7), (0.1, 400)])
@@ -57,6 +58,13 @@ def test_optimal_composition_is_exact_where_it_can_be_counted() -> None:
     assert optimal_composition_delta(math.log(3), 5, math.log(2)) == pytest.approx(float(total), rel=1e-9)
     assert optimal_composition_delta(math.log(3), 5, 5 * math.log(3) * 1.001) == 0.0
     assert optimal_composition_delta(0.3, 0, 0.0) == 0.0
+
+
+def test_one_call_composes_to_itself() -> None:
+    one = OptimalComposition(epsilon_per_query=1.0, calls=1)
+    assert one.delta(0.5) == pytest.approx((math.e - math.exp(0.5)) / (1 + math.e), rel=1e-9)
+    with pytest.raises(ValueError, match="calls"):
+        OptimalComposition(epsilon_per_query=1.0, calls=0)
 
 
 def test_optimal_is_below_advanced_composition() -> None:

@@ -44,7 +44,7 @@ from dp_transforms.accounting.target_charging import (
     exact_tail_delta,
     static_adversary_delta,
 )
-from dp_transforms.noise_distribution import upper_tail
+from dp_transforms.discrete_laplace_law import upper_tail
 from dp_transforms.window_schedule import WindowSchedule
 
 CUTS = 2000

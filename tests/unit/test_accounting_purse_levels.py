@@ -52,9 +52,11 @@ def test_levels_cost_what_the_definition_says(shape: float, scale: int, order: f
             boundaries = [offset + j * spacing for j in range(-9, 10)]
             worlds = []
             for moved in (weight, 0):
-                cells = [(low - moved, high - moved) for low, high in itertools.pairwise(boundaries)]
-                ends = [purse_oracle.tail(shape, scale, edge) for edge in (1 - cells[0][0], cells[-1][1])]
-                worlds.append([ends[0], *(purse_oracle.between(shape, scale, *cell) for cell in cells), ends[1]])
+                intervals = [(low - moved, high - moved) for low, high in itertools.pairwise(boundaries)]
+                ends = [purse_oracle.tail(shape, scale, edge) for edge in (1 - intervals[0][0], intervals[-1][1])]
+                worlds.append(
+                    [ends[0], *(purse_oracle.between(shape, scale, *interval) for interval in intervals), ends[1]]
+                )
             largest = max(largest, purse_oracle.excess(*worlds, order), purse_oracle.excess(*worlds[::-1], order))
         exact = float(mpmath.log1p(largest) / (order - 1))
         assert exact <= found <= exact * (1 + 1e-5)

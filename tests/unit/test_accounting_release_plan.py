@@ -18,7 +18,7 @@ from dp_transforms.accounting.charging_game import charging_game_delta, charging
 from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
 from dp_transforms.accounting.release_modes import RELEASE_MODES
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.noise_distribution import upper_tail
+from dp_transforms.discrete_laplace_law import upper_tail
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import COUNTS, DOMAIN, IN_DOMAIN, KMS21, LABELS, START, calibrated_plan
 from tests.helpers.plan_files import changed_plan

@@ -11,7 +11,7 @@ import pytest
 from dp_transforms.auditing.adversary import Kernel, KernelEntry, best_adversary, kernel_of_law
 from dp_transforms.auditing.attack_streams import AttackStream, Steps, StreamLaw, largest_argument, law_of_stream
 from dp_transforms.auditing.query_law import CappedSumLaw, QueryLaw, Result, ThresholdLaw
-from dp_transforms.noise_distribution import probability
+from dp_transforms.discrete_laplace_law import probability
 
 EPSILON = 0.7
 

@@ -20,7 +20,7 @@ from dp_transforms.auditing.claim import Claim, Mechanism
 from dp_transforms.auditing.exact import ExactAudit, audit_exactly
 from dp_transforms.auditing.query_law import ThresholdLaw
 from dp_transforms.auditing.worst_streams import default_rounds, law_of, lone_delta, rounds_until_excluded, worst_stream
-from dp_transforms.noise_distribution import probability
+from dp_transforms.discrete_laplace_law import probability
 from dp_transforms.window_schedule import WindowSchedule
 
 

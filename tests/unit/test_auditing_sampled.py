@@ -20,10 +20,10 @@ from dp_transforms.auditing.sampled import (
     VALUE_REACH,
     Observed,
     SampledAudit,
-    SamplePlan,
+    SamplingDesign,
     chunks_of,
+    design_sampling,
     judge,
-    plan_sampling,
     run_chunk,
     settings_for_sampling,
 )
@@ -50,9 +50,9 @@ def _law(settings: MonitorSettings) -> QueryLaw:
     return ThresholdLaw(settings.epsilon_per_query, settings.zone_width)
 
 
-def _sampling(settings: MonitorSettings, runs: int = RUNS) -> SamplePlan:
+def _sampling(settings: MonitorSettings, runs: int = RUNS) -> SamplingDesign:
     mechanism = Mechanism(_law(settings), settings.threshold, settings.hits_per_user, 10**6, 1)
-    return plan_sampling(mechanism, CLAIM, runs, default_rounds(mechanism))
+    return design_sampling(mechanism, CLAIM, runs, default_rounds(mechanism))
 
 
 def _audit(
@@ -89,7 +89,7 @@ def test_the_real_code_agrees_with_its_law(release: str) -> None:
     audit = _audit(settings)
     assert audit.violations == ()
     assert audit.p_value > 0.001  # whatever the key, in all but one of a thousand
-    sampling = audit.plan
+    sampling = audit.design
     assert 0 <= audit.epsilon <= sampling.law.epsilon(0.0, False)
     if release != "kms21":
         assert 0.5 * sampling.expected_epsilon < audit.epsilon < 2 * sampling.expected_epsilon
@@ -250,6 +250,6 @@ def test_no_more_windows_are_run_than_the_plan_has() -> None:
     """Else the bound would be above what the plan can give away: here, in one window, the epsilon of one count."""
     settings = _settings("labels")
     mechanism = Mechanism(_law(settings), settings.threshold, settings.hits_per_user, 1, 1)
-    sampling = plan_sampling(mechanism, CLAIM, RUNS, 80)
+    sampling = design_sampling(mechanism, CLAIM, RUNS, 80)
     assert sampling.stream.rounds == 1
     assert sampling.expected_epsilon <= settings.epsilon_per_query

@@ -30,7 +30,7 @@ def run_core(log, chosen, *, windows_per_slab=1, shards=1, batch_size=1000, orde
     order = order or random.Random(0)
     by_users: dict = {}
     by_items: dict = {}
-    known = DomainTable.of_labels(pa.array(domain, pa.string()), keys.item_ids) if domain else None
+    known = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items) if domain else None
     if known is not None:
         for slab, shard, cells in draw_zero_items(
             known, chosen, keys, windows_per_slab=windows_per_slab, shards=shards
@@ -38,7 +38,7 @@ def run_core(log, chosen, *, windows_per_slab=1, shards=1, batch_size=1000, orde
             by_items.setdefault((slab, shard), []).append(cells.to_bytes())
     for batch in batches_of(log, batch_size):
         if known is not None:
-            batch = batch.where(known.contains(keys.item_ids(batch.item.dictionary))[batch.item.indices.to_numpy()])
+            batch = batch.where(known.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()])
         for slab, shard, pairs in pairs_of_events(
             batch, chosen.schedule, keys, windows_per_slab=windows_per_slab, shards=shards
         ):
@@ -61,7 +61,7 @@ def run_core(log, chosen, *, windows_per_slab=1, shards=1, batch_size=1000, orde
         candidates = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in shuffled(pending[slab], order)])
         for window, part in candidates.by_window():
             report, _ = monitor.close_window(window, candidates.select_range(part), state)
-            state.budgets = UserBudgets(state.budgets.to_cells())
+            state.budgets = UserBudgets(state.budgets.to_blobs())
             reports += [report] if report is not None else []
     return reports
 

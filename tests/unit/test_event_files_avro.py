@@ -355,7 +355,7 @@ def test_changed_bytes_give_other_events_or_an_error_without_cells(tmp_path: pat
             (_nullable("string"), _nullable("string"), _nullable(MICROS)),
         )
     )
-    good, told = path.read_bytes(), 0
+    good, refused = path.read_bytes(), 0
     rng = np.random.default_rng(5)
     for _ in range(300):
         data = bytearray(good)
@@ -364,10 +364,10 @@ def test_changed_bytes_give_other_events_or_an_error_without_cells(tmp_path: pat
         path.write_bytes(data)
         error = _error_of(str(path))
         if error is not None:
-            told += 1
+            refused += 1
             assert SECRET not in str(error)
             assert str(error).isprintable()
-    assert told > 60
+    assert refused > 60
 
 
 def _error_of(path: str) -> EventFileError | None:

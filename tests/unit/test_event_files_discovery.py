@@ -146,9 +146,9 @@ def test_what_may_be_cells_is_never_listed_as_fields(tmp_path: pathlib.Path) -> 
     (tmp_path / "log.jsonl").write_text(f'{{"{SECRET}": "news"}}\n')
     for name in ("log.csv", "log.jsonl"):
         try:
-            told = hint_of_log(find_log_chunks([str(tmp_path / name)], EventFields()), EventFields()) or ""
+            words = hint_of_log(find_log_chunks([str(tmp_path / name)], EventFields()), EventFields()) or ""
         except EventFileError as error:
-            told = str(error)
-        assert "--user-field" in told
-        assert SECRET not in told
-        assert "story" not in told
+            words = str(error)
+        assert "--user-field" in words
+        assert SECRET not in words
+        assert "story" not in words

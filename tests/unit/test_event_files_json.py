@@ -323,10 +323,10 @@ _HOSTILE = [
 def test_each_line_is_what_it_is_alone(block: bytes, hostile: bytes, at: int, unit: str | None) -> None:
     fields = EventFields(time_unit=unit)
     lines = block.split(b"\n")
+    read = {line: _events(line_blocks.LineBlock(line, 7), fields) for line in {*lines, hostile}}
+    assert all(events.keys() <= {7} for events in read.values())
     for others in (lines, [*lines[:at], hostile, *lines[at:]]):
-        alone: dict[int, tuple[str, str, int]] = {}
-        for number, line in enumerate(others, 1):
-            alone.update(_events(line_blocks.LineBlock(line, number), fields))
+        alone = {number: read[line][7] for number, line in enumerate(others, 1) if read[line]}
         assert _events(line_blocks.LineBlock(b"\n".join(others)), fields) == alone
 
 

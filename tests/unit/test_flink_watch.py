@@ -121,18 +121,20 @@ def test_the_job_that_runs_under_the_name_is_asked(flink: FlinkRest) -> None:
 def test_who_waits_long_for_a_checkpoint_is_told_so(flink: FlinkRest, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = FlinkWatch(flink, "mine", 10)
 
-    def told(now: float, completed: int) -> str | None:
+    def warning(now: float, completed: int) -> str | None:
         monkeypatch.setitem(CHECKPOINTS, "completed", completed)
         return watch.stuck(now)
 
-    assert [told(now, 0) for now in (1000.0, 1100.0, 1159.9)] == [None] * 3
-    words = told(1160.0, 0) or ""
+    assert [warning(now, 0) for now in (1000.0, 1100.0, 1159.9)] == [None] * 3
+    words = warning(1160.0, 0) or ""
     assert "no checkpoint for 160 s; its job is RUNNING" in words
     assert f"http://{flink.address}/#/job/job-1" in words
-    assert told(1170.0, 0) is None, "once in so many seconds"
-    assert told(1320.0, 0) is not None
-    assert [told(1480.0, 1), told(1639.0, 1), told(1640.0, 2), told(1799.0, 2)] == [None] * 4, "checkpoints complete"
-    assert told(1800.0, 2) is not None
+    assert warning(1170.0, 0) is None, "once in so many seconds"
+    assert warning(1320.0, 0) is not None
+    assert [warning(1480.0, 1), warning(1639.0, 1), warning(1640.0, 2), warning(1799.0, 2)] == [None] * 4, (
+        "checkpoints complete"
+    )
+    assert warning(1800.0, 2) is not None
 
 
 def test_without_an_answer_nobody_is_warned(flink: FlinkRest) -> None:

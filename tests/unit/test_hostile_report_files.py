@@ -391,9 +391,9 @@ def test_the_size_of_a_report_is_never_told_too_small():
         HeavyHitter(label, None, None, (1 << 63) - 1, (1 << 63) - 1),
     ):
         one = LABELS._replace(heavy_hitters=[heavy_hitter] * 100, stream=label, epsilon_spent=1.2345678901234567e-300)
-        told = records._RECORD_FRAME_BYTES + records.json_bytes(label)
-        told += 100 * (records._HEAVY_HITTER_FRAME_BYTES + records.json_bytes(heavy_hitter.item))
-        assert len(encode_report(one).encode()) <= told
+        bound = records._RECORD_FRAME_BYTES + records.json_bytes(label)
+        bound += 100 * (records._HEAVY_HITTER_FRAME_BYTES + records.json_bytes(heavy_hitter.item))
+        assert len(encode_report(one).encode()) <= bound
 
 
 def test_values_of_json_are_counted_outside_of_texts_alone(monkeypatch):

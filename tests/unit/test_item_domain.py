@@ -126,9 +126,9 @@ def test_labels_in_the_order_of_their_bytes_are_a_domain() -> None:
 
 def test_a_table_knows_its_items() -> None:
     domain = ItemDomain.of_ids([f"item {number}" for number in range(0, 5000, 2)])
-    table = DomainTable.of_labels(domain.labels, keys().item_ids)
+    table = DomainTable.of_labels(domain.labels, keys().hash_items)
     asked = pa.array([f"item {number}" for number in range(5000)])
-    assert table.contains(keys().item_ids(asked)).tolist() == [number % 2 == 0 for number in range(5000)]
+    assert table.contains(keys().hash_items(asked)).tolist() == [number % 2 == 0 for number in range(5000)]
     assert len(table) == 2500
     assert table.contains(np.zeros((0, 2), dtype=np.uint64)).tolist() == []
 
@@ -165,8 +165,8 @@ def test_each_key_has_a_table_of_its_own() -> None:
     source = DomainSource(domain, plan_of(domain))
     for byte in (1, 2, 1, 3):  # the first one again, after another
         run = keys(secret=bytes([byte]) * 32)
-        assert source.table(run).contains(run.item_ids(domain.labels)).all()
-    assert not source.table(keys()).contains(run.item_ids(domain.labels)).any()
+        assert source.table(run).contains(run.hash_items(domain.labels)).all()
+    assert not source.table(keys()).contains(run.hash_items(domain.labels)).any()
 
 
 def test_the_size_that_a_plan_states_is_compared_too(tmp_path: pathlib.Path) -> None:

@@ -255,8 +255,8 @@ def test_what_retention_has_deleted_is_never_passed_over(monkeypatch: pytest.Mon
     broker.low, broker.shown, broker.given = 5, 9, 9
     beginning = reader_of(broker, monkeypatch).poll(None, max_records=2, max_seconds=0.2)
     assert offsets_of(beginning)[0] == 5, "the first that is still there"
-    for offset, told in ((4, "no longer has the offset 4"), (10, "ends before the offset 10")):
-        with pytest.raises(StreamError, match=told):
+    for offset, message in ((4, "no longer has the offset 4"), (10, "ends before the offset 10")):
+        with pytest.raises(StreamError, match=message):
             reader_of(broker, monkeypatch).poll(position(offset), max_records=2, max_seconds=0.2)
     for offset, records in ((5, [5, 6]), (9, [])):
         broker.close()

@@ -61,12 +61,12 @@ def test_a_file_of_settings_that_cannot_be_used_is_told_without_its_values(
     path = tmp_path / "client.properties"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(StreamError) as told:
+    with pytest.raises(StreamError) as caught:
         read_client_config_file(str(path))
-    assert str(path) in str(told.value)
-    assert said in str(told.value)
-    assert "hunter2" not in str(told.value)
-    assert len(str(told.value)) < 400
+    assert str(path) in str(caught.value)
+    assert said in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert len(str(caught.value)) < 400
 
 
 def test_a_file_of_settings_as_long_as_it_may_be_is_read(tmp_path: pathlib.Path) -> None:

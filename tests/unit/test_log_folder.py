@@ -111,12 +111,14 @@ def test_a_file_comes_behind_only_where_the_clock_was_set_back(tmp_path: pathlib
     reader = open_reader(tmp_path)
     polled = poll(reader)
     # What the position would be if the clock had been an hour ahead when the file came.
-    told = json.loads(polled.position)
-    told["ctime_ns"] += 3_600 * 10**9
-    position = poll_once(reader, json.dumps(told)).position
+    fields = json.loads(polled.position)
+    fields["ctime_ns"] += 3_600 * 10**9
+    position = poll_once(reader, json.dumps(fields)).position
     drop(tmp_path, "behind.jsonl", [SECRET, "x"])
     polled = poll_once(reader, position)
-    assert [(part.source, part.reason) for part in polled.rejected] == [(str(tmp_path / "behind.jsonl"), CAME_BEHIND)]
+    (rejected,) = polled.rejected
+    assert (rejected.source, rejected.reason) == (str(tmp_path / "behind.jsonl"), CAME_BEHIND)
+    assert list(rejected.positions) == [1]
     # A reader that was opened at this position takes all before it as read; nothing is rejected twice.
     for again in (reader, open_reader(tmp_path)):
         assert poll_once(again, polled.position).records == 0

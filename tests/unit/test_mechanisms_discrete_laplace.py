@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms import noise_distribution
+from dp_transforms import discrete_laplace_law
 from dp_transforms.mechanisms.discrete_laplace import DiscreteLaplace, discrete_laplace, multiply_high
 
 ONE = 1 << 128
@@ -46,7 +46,7 @@ class OracleTable:
     """Thresholds of all values from the list of tails, as Python integers."""
 
     def __init__(self, epsilon: float) -> None:
-        tails = noise_distribution.upper_tail_integers(epsilon)
+        tails = discrete_laplace_law.upper_tail_integers(epsilon)
         self.reach = len(tails)
         self.ascending = [*reversed(tails), *(ONE - tail for tail in tails)]
 
@@ -66,7 +66,7 @@ class OracleTable:
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_thresholds_are_the_floors_of_the_exact_tails(epsilon: float) -> None:
-    tails = noise_distribution.upper_tail_integers(epsilon)
+    tails = discrete_laplace_law.upper_tail_integers(epsilon)
     size = len(tails)
     some = (
         range(1, size + 1)
@@ -97,18 +97,20 @@ def test_the_sampler_uses_this_table(epsilon: float) -> None:
 
 def test_floats_of_the_distribution_agree_with_the_table() -> None:
     for epsilon in (0.01, 0.3, 2.0):
-        tails = noise_distribution.upper_tail_integers(epsilon)
+        tails = discrete_laplace_law.upper_tail_integers(epsilon)
         for margin in (1, 2, 7, 20):
-            assert noise_distribution.upper_tail(epsilon, margin) == pytest.approx(tails[margin - 1] / ONE, rel=1e-11)
-            assert noise_distribution.upper_tail(epsilon, margin) >= tails[margin - 1] / ONE, "rounded up"
-            assert noise_distribution.upper_tail(epsilon, 1 - margin) == pytest.approx(1 - tails[margin - 1] / ONE)
+            assert discrete_laplace_law.upper_tail(epsilon, margin) == pytest.approx(tails[margin - 1] / ONE, rel=1e-11)
+            assert discrete_laplace_law.upper_tail(epsilon, margin) >= tails[margin - 1] / ONE, "rounded up"
+            assert discrete_laplace_law.upper_tail(epsilon, 1 - margin) == pytest.approx(1 - tails[margin - 1] / ONE)
             mass = (tails[margin - 1] - tails[margin]) / ONE
-            assert noise_distribution.probability(epsilon, margin) == pytest.approx(mass, rel=1e-11)
-            assert noise_distribution.probability(epsilon, -margin) == noise_distribution.probability(epsilon, margin)
-        assert noise_distribution.upper_tail(epsilon, -(10**6)) == 1.0
+            assert discrete_laplace_law.probability(epsilon, margin) == pytest.approx(mass, rel=1e-11)
+            assert discrete_laplace_law.probability(epsilon, -margin) == discrete_laplace_law.probability(
+                epsilon, margin
+            )
+        assert discrete_laplace_law.upper_tail(epsilon, -(10**6)) == 1.0
         # Every threshold is off by at most one unit, in each of the two stages; the bound counts all of them.
-        assert noise_distribution.sampling_total_variation(epsilon) >= 2 * (2 * len(tails) + 1) / ONE
-        assert noise_distribution.sampling_total_variation(epsilon) < 2.0**-100
+        assert discrete_laplace_law.sampling_total_variation(epsilon) >= 2 * (2 * len(tails) + 1) / ONE
+        assert discrete_laplace_law.sampling_total_variation(epsilon) < 2.0**-100
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf, 33.0, 1e-5])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dp_transforms.discrete_laplace_law import ROUNDING, not_prior_probability
 from dp_transforms.mechanisms.papers.conditional_release import ConditionalRelease
 from dp_transforms.mechanisms.papers.halting import Halted
 from dp_transforms.mechanisms.papers.marginals import Marginals
@@ -28,7 +29,6 @@ from dp_transforms.mechanisms.papers.small_database import SmallDatabase, _check
 from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
 from dp_transforms.mechanisms.papers.synthetic_data import LARGEST_UNIVERSE, MultiplicativeWeights, check_queries
 from dp_transforms.mechanisms.papers.target_charging import HitLimit, MultiTargetCharging, Price, TargetCharging
-from dp_transforms.noise_distribution import ROUNDING, not_prior_probability
 
 
 class Given:

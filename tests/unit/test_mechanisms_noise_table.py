@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dp_transforms.discrete_laplace_law import upper_tail_integers
 from dp_transforms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.discrete_laplace import DiscreteLaplace
 from dp_transforms.mechanisms.noise_table import NoiseTable, noise_table
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.noise_distribution import upper_tail_integers
 
 ONE = 1 << 128
 FALSE_ALARM = 1e-6  # of each statistical test below

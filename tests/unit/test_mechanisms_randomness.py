@@ -187,8 +187,8 @@ def test_keys_of_a_stream() -> None:
             "noise": integers(one.noise_uniforms(3).of_pairs(block, block)),
             "order": integers(one.contribution_order(3)(block)),
             "holders": integers(one.widen_users(block[:, 1])),
-            "user": integers(one.user_ids(pa.array(["a"]))),
-            "item": integers(one.item_ids(pa.array(["a"]))),
+            "user": integers(one.hash_users(pa.array(["a"]))),
+            "item": integers(one.hash_items(pa.array(["a"]))),
         }
 
     base = functions(keys())

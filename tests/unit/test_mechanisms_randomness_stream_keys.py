@@ -52,8 +52,8 @@ def text_blocks(text: bytes) -> tuple[int, ...]:
 
 PAIR = (FIRST, SECOND)
 CASES: dict[str, tuple[Callable[[StreamKeys], Words], tuple[str | int, ...], tuple[int, ...]]] = {
-    "user ids": (lambda keys: keys.user_ids(pa.array(["ünï"])), ("user ids",), text_blocks("ünï".encode())),
-    "item ids": (lambda keys: keys.item_ids(pa.array(["x" * 30])), ("item ids",), text_blocks(b"x" * 30)),
+    "user ids": (lambda keys: keys.hash_users(pa.array(["ünï"])), ("user ids",), text_blocks("ünï".encode())),
+    "item ids": (lambda keys: keys.hash_items(pa.array(["x" * 30])), ("item ids",), text_blocks(b"x" * 30)),
     "holders": (lambda keys: keys.widen_users(np.array([USER], dtype=np.uint64)), ("holders",), (USER << 64,)),
     "contributions": (
         lambda keys: keys.contribution_order(9)(rows(FIRST)),

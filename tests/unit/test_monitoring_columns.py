@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -16,10 +17,10 @@ from dp_transforms.monitoring import user_pairs
 from dp_transforms.monitoring.contributions import bound_contributions
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.packed_arrays import pack_arrays, unpack_arrays
+from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
+from dp_transforms.monitoring.packed_arrays import HASHES, NARROW, WHOLE, pack_arrays, unpack_arrays
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.window_schedule import MOST_WINDOWS, WindowSchedule
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
 MICROS = 1_000_000
@@ -48,11 +49,11 @@ events_strategy = st.lists(st.tuples(users, items, times), max_size=60)
 
 
 def user_hash(user: str) -> int:
-    return int(KEYS.user_ids(pa.array([user]))[0, 0])
+    return int(KEYS.hash_users(pa.array([user]))[0, 0])
 
 
 def item_hash(item: str) -> int:
-    high, low = KEYS.item_ids(pa.array([item]))[0]
+    high, low = KEYS.hash_items(pa.array([item]))[0]
     return (int(high) << 64) | int(low)
 
 
@@ -114,7 +115,7 @@ def all_pairs(events: Sequence[Event], schedule: WindowSchedule) -> UserPairs:
     groups = pairs_by_group(events, schedule, windows_per_slab=1000)
     assert [*groups] == [(0, 0)] or not groups
     return groups.get((0, 0)) or UserPairs.from_sorted_codes(
-        np.zeros(0, np.uint64), *(np.zeros(0, np.int64),) * 3, ItemTable.of_labels(pa.array(["x"]), KEYS.item_ids)[0]
+        np.zeros(0, np.uint64), *(np.zeros(0, np.int64),) * 3, ItemTable.of_labels(pa.array(["x"]), KEYS.hash_items)[0]
     )
 
 
@@ -158,6 +159,15 @@ def test_events_with_the_same_ids_of_other_dictionaries_are_one() -> None:
 def test_no_events_inside_the_range_give_nothing() -> None:
     assert pairs_by_group([], FIXED) == {}
     assert pairs_by_group([("u", "i", time) for time in EDGES[:5]], FIXED) == {}
+
+
+@pytest.mark.parametrize("first", [(), (-1,), (MOST_WINDOWS,), (0, 0)])
+def test_packed_pairs_have_one_first_window_within_the_horizon(first: tuple[int, ...]) -> None:
+    pairs = all_pairs([("u", "i", EDGES[0])], FIXED)
+    arrays = unpack_arrays(pairs.to_bytes(), HASHES, NARROW, WHOLE, NARROW, NARROW, *TABLE_KINDS)
+    UserPairs.from_bytes(pack_arrays(*arrays))
+    with pytest.raises(ValueError, match="damaged"):
+        UserPairs.from_bytes(pack_arrays(*arrays[:2], np.array(first, dtype=np.int64), *arrays[3:]))
 
 
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 5), st.randoms(use_true_random=False))
@@ -355,7 +365,7 @@ def test_tables_keep_labels_through_bytes_and_choices(hashes: set[tuple[int, int
 
 def test_table_of_labels_finds_duplicates() -> None:
     labels = pa.array(["b", "a", "b", "", "c", "a"])
-    table, positions = ItemTable.of_labels(labels, KEYS.item_ids)
+    table, positions = ItemTable.of_labels(labels, KEYS.hash_items)
     assert_is_table(table)
     assert len(table) == 4
     assert [table.labels[int(position)].as_py() for position in positions] == labels.to_pylist()

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.discrete_laplace_law import upper_tail_integers
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
@@ -21,7 +22,6 @@ from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, release_order
-from dp_transforms.noise_distribution import upper_tail_integers
 from dp_transforms.window_schedule import WindowSchedule
 
 ONE = 1 << 128
@@ -56,7 +56,7 @@ Log = dict[int, dict[str, set[int]]]  # window -> item -> users
 
 def cells_of(log: Log, keys: StreamKeys) -> ItemHolders:
     labels = sorted({item for held in log.values() for item in held})
-    table, positions = ItemTable.of_labels(pa.array(labels, pa.string()), keys.item_ids)
+    table, positions = ItemTable.of_labels(pa.array(labels, pa.string()), keys.hash_items)
     at = {label: int(position) for label, position in zip(labels, positions, strict=True)}
     rows = sorted((window, at[item], user) for window, held in log.items() for item in held for user in held[item])
     groups = [(cell, [user for *_, user in part]) for cell, part in itertools.groupby(rows, key=lambda row: row[:2])]
@@ -121,7 +121,7 @@ class _Unpruned:
         paid: dict[int, int] = {}
         found: dict[int, list[HeavyHitter]] = {}
         for window in sorted(log):
-            hashed = {item: self._keys.item_ids(pa.array([item])) for item in log[window]}
+            hashed = {item: self._keys.hash_items(pa.array([item])) for item in log[window]}
             for item in sorted(hashed, key=lambda name: hashed[name].tolist()):
                 holders = log[window][item]
                 active = {user for user in holders if paid.get(user, 0) < chosen.hits_per_user}
@@ -205,14 +205,14 @@ def test_windows_close_once_and_in_order() -> None:
     for window in (0, 1, 5):
         assert _close(window, state)[0] is not None
         assert state.next_window == window + 1
-    before = state.budgets.to_cells()
+    before = state.budgets.to_blobs()
     for window in (5, 4, 0, -1):
         with pytest.raises(
             ValueError, match=rf"window {window} cannot be closed: the open windows are 6 \.\. {SCHEDULE.horizon - 1}"
         ):
             _close(window, state)
     assert state.next_window == 6
-    assert state.budgets.to_cells() == before, "a refused window costs nothing"
+    assert state.budgets.to_blobs() == before, "a refused window costs nothing"
 
 
 def test_windows_beyond_the_horizon_are_refused() -> None:

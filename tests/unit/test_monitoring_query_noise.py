@@ -43,8 +43,8 @@ def cells() -> ItemHolders:
     """60 items in window 2, held by 0 to 9 of 40 users; beside them a window that is not asked about."""
     source = np.random.default_rng(4)
     keys = monitor_settings().stream_keys(SECRET)
-    users = np.sort(keys.user_ids(pa.array([f"u{number}" for number in range(40)]))[:, 0])
-    table, positions = ItemTable.of_labels(pa.array(ITEMS, pa.string()), keys.item_ids)
+    users = np.sort(keys.hash_users(pa.array([f"u{number}" for number in range(40)]))[:, 0])
+    table, positions = ItemTable.of_labels(pa.array(ITEMS, pa.string()), keys.hash_items)
     groups = [np.sort(source.choice(users, size=number % 10, replace=False)) for number in range(60)]
     return ItemHolders(
         np.repeat(np.array([2, 5]), [50, 10]),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
+from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
 
 users = st.sampled_from([0, 1, 2, 3, 5, 8, 2**63, 2**64 - 2, 2**64 - 1])
 charges_strategy = st.lists(st.dictionaries(users, st.integers(1, 5), max_size=6), max_size=8)
@@ -47,48 +47,48 @@ def test_charges_add_up(charges: list[dict[int, int]]) -> None:
     for index, charge in enumerate(charges):
         budgets.charge(*arrays(charge))
         assert_paid(budgets, total(charges[: index + 1]))
-    again = UserBudgets(budgets.to_cells())
+    again = UserBudgets(budgets.to_blobs())
     assert_paid(again, total(charges))
-    assert again.to_cells() == budgets.to_cells()
+    assert again.to_blobs() == budgets.to_blobs()
     again.charge(*arrays({3: 2}))
     assert_paid(again, total([*charges, {3: 2}]))
 
 
 @given(charges_strategy)
 @settings(deadline=None)
-def test_cells_of_single_windows_add_up(charges: list[dict[int, int]]) -> None:
+def test_blobs_of_single_windows_add_up(charges: list[dict[int, int]]) -> None:
     """The charges of a window can be appended without rewriting what is there, in any order."""
-    cells = [cell for charge in charges for cell in budget_cells(*arrays(charge))]
-    assert len(cells) == sum(bool(charge) for charge in charges)
-    assert_paid(UserBudgets(cells), total(charges))
-    assert UserBudgets(reversed(cells)).to_cells() == UserBudgets(cells).to_cells()
+    blobs = [blob for charge in charges for blob in budget_blobs(*arrays(charge))]
+    assert len(blobs) == sum(bool(charge) for charge in charges)
+    assert_paid(UserBudgets(blobs), total(charges))
+    assert UserBudgets(reversed(blobs)).to_blobs() == UserBudgets(blobs).to_blobs()
 
 
 def test_nobody_costs_nothing() -> None:
-    assert UserBudgets().to_cells() == []
-    assert UserBudgets().cell_count == 0
+    assert UserBudgets().to_blobs() == []
+    assert UserBudgets().blob_count == 0
     assert len(UserBudgets([])) == 0
     assert_paid(UserBudgets(), {})
 
 
-def test_two_million_users_in_small_cells() -> None:
-    """At most 16 bytes a user, in cells under 10 MB."""
+def test_two_million_users_in_small_blobs() -> None:
+    """At most 16 bytes a user, in blobs under 10 MB."""
     count = 2_000_000
     everybody = np.arange(count, dtype=np.uint64) * np.uint64(9_223_372_036_854) + np.uint64(1)
     hits = (np.arange(count) % 7 + 1).astype(np.uint32)
     budgets = UserBudgets()
     budgets.charge(everybody, hits)
-    cells = budgets.to_cells()
-    assert budgets.cell_count == len(cells)
-    assert max(map(len, cells)) < 10_000_000
-    assert sum(map(len, cells)) <= 16 * count
+    blobs = budgets.to_blobs()
+    assert budgets.blob_count == len(blobs)
+    assert max(map(len, blobs)) < 10_000_000
+    assert sum(map(len, blobs)) <= 16 * count
     assert budgets._users.nbytes + budgets._hits.nbytes <= 16 * count
-    again = UserBudgets(cells)
+    again = UserBudgets(blobs)
     assert len(again) == count
     assert np.array_equal(again.hits(everybody), hits)
     assert not again.hits(everybody + np.uint64(1)).any()
 
 
-def test_cells_cannot_be_anything_else() -> None:
+def test_blobs_cannot_be_anything_else() -> None:
     with pytest.raises(ValueError, match="not packed arrays"):
         UserBudgets([b"something else"])

@@ -26,12 +26,12 @@ part_strategy = st.dictionaries(places, st.sets(st.integers(0, 9), max_size=4), 
 
 
 def hash_of(item: str) -> tuple[int, ...]:
-    return tuple(KEYS.item_ids(pa.array([item]))[0].tolist())
+    return tuple(KEYS.hash_items(pa.array([item]))[0].tolist())
 
 
 def cells_of(part: dict[tuple[int, str], set[int]]) -> ItemHolders:
     labels = sorted({item for _, item in part})
-    table, positions = ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.item_ids)
+    table, positions = ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
     at = dict(zip(labels, positions.tolist(), strict=True))
     ordered = sorted(part, key=lambda place: (place[0], at[place[1]]))
     return ItemHolders(

@@ -24,7 +24,7 @@ def test_items_that_nobody_holds_are_the_same_window_by_window(release: str, thr
     """Else a restarted stream would publish others than it did. At 200 there are none, in 2^-100 of all keys."""
     chosen = monitor_settings(release, threshold=threshold, domain=ITEMS)
     keys = chosen.stream_keys(SECRET)
-    domain = DomainTable.of_labels(pa.array(ITEMS, pa.string()), keys.item_ids)
+    domain = DomainTable.of_labels(pa.array(ITEMS, pa.string()), keys.hash_items)
     wanted: dict[tuple[int, int], list] = {}
     for slab, shard, cells in draw_zero_items(domain, chosen, keys, windows_per_slab=2, shards=SHARDS):
         for (window, item), holders in cells_by_label(cells):

@@ -44,13 +44,13 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
     horizon = chosen.schedule.horizon
     by_users: dict = {}
     by_items: dict = {shard: [] for shard in range(shards)}
-    table = DomainTable.of_labels(pa.array(domain, pa.string()), keys.item_ids) if domain else None
+    table = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items) if domain else None
     if table is not None:
         for shard, cells in EmptyItems(table, chosen, keys).of_run(shards):
             by_items[shard] += sum_messages(cells, most_bytes)
     for batch in batches_of(log, batch_size):
         if table is not None:
-            batch = batch.where(table.contains(keys.item_ids(batch.item.dictionary))[batch.item.indices.to_numpy()])
+            batch = batch.where(table.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()])
         for _, shard, pairs in pairs_of_events(batch, chosen.schedule, keys, windows_per_slab=horizon, shards=shards):
             by_users.setdefault(shard, []).append(pairs.to_bytes())
     for blobs in shuffled(by_users.values(), order):

@@ -25,7 +25,7 @@ CELLS = st.dictionaries(
 
 
 def table_of(labels):
-    return ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.item_ids)
+    return ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
 
 
 def sums_of(cells):

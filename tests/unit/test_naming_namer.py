@@ -19,7 +19,7 @@ from tests.helpers.small_runs import SECRET
 
 def sums_of(cells, keys):
     """``[(window, label, sum)]`` as columns, each cell with a digest of its own."""
-    table, code = ItemTable.of_labels(pa.array([label for _, label, _ in cells], pa.string()), keys.item_ids)
+    table, code = ItemTable.of_labels(pa.array([label for _, label, _ in cells], pa.string()), keys.hash_items)
     windows, totals = (np.array([cell[column] for cell in cells], dtype=np.int64) for column in (0, 2))
     order = np.lexsort((code, windows))
     digests = np.stack([np.arange(len(cells)), totals], axis=1).astype(np.uint64)

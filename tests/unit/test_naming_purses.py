@@ -78,7 +78,7 @@ def weights_of(log, chosen, source=None):
 
 def hashes_of(users, keys):
     log = [(user, "item", START * MICROS) for user in users]
-    hashed = keys.user_ids(batch_of(log).user.dictionary)[:, 0].tolist()
+    hashed = keys.hash_users(batch_of(log).user.dictionary)[:, 0].tolist()
     return dict(zip(users, hashed, strict=True))
 
 

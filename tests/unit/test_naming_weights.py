@@ -27,7 +27,7 @@ def pairs_of(held, keys=KEYS):
         nothing = np.zeros(0, dtype=np.int64)
         return UserPairs(nothing.astype(np.uint64), np.zeros(1, dtype=np.int64), nothing, nothing, ItemTable.none())
     rows = sorted((user, window, item) for user, of_user in held.items() for window, item in of_user)
-    table, code = ItemTable.of_labels(pa.array([item for *_, item in rows], pa.string()), keys.item_ids)
+    table, code = ItemTable.of_labels(pa.array([item for *_, item in rows], pa.string()), keys.hash_items)
     users, windows = (np.array([row[column] for row in rows], dtype=np.int64) for column in (0, 1))
     parts = [
         UserPairs(users[[at]].astype(np.uint64), np.array([0, 1]), windows[[at]], code[[at]], table)

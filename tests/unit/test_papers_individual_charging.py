@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from dp_transforms.discrete_laplace_law import probability
 from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
 from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitorEvolving
-from dp_transforms.noise_distribution import probability
 from tests.helpers.threshold_monitors import SMALL, key, top_probability
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def test_accuracy_of_individual_charging_is_the_smallest_alpha(
 
     assert errs(units) <= beta / queries * (1 + 1e-9)
     assert errs(units - 1) > beta / queries
-    for wrong in ((0, 0.1), (1, 0.0), (1, math.nan), (True, 0.1)):
+    for wrong in ((0, 0.1), (2**60 + 1, 0.1), (1, 0.0), (1, math.nan), (True, 0.1)):
         with pytest.raises(ValueError, match=r"(queries|beta) must"):
             stream.accuracy(*wrong)
 

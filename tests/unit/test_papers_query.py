@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.discrete_laplace_law import MAX_EPSILON
 from dp_transforms.mechanisms.papers.boundary_wrapper import FiniteMechanism
 from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.mechanisms.papers.marginals import Marginals
@@ -27,7 +28,6 @@ from dp_transforms.mechanisms.papers.query import (
     units_up,
 )
 from dp_transforms.mechanisms.papers.synthetic_data import check_histogram
-from dp_transforms.noise_distribution import MAX_EPSILON
 
 NAN, INFINITE = math.nan, math.inf
 grids = st.one_of(st.integers(1, 20), st.sampled_from([1000, 1024, 999_983, LARGEST_GRID]))

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
+from dp_transforms.discrete_laplace_law import capped_sum_upper_tail
 from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
 from dp_transforms.mechanisms.release_rule import Release
-from dp_transforms.noise_distribution import capped_sum_upper_tail
 from tests.helpers.branching import exact_law, hockey_stick, sampled_law
 from tests.helpers.threshold_monitors import SMALL, key, top_probability
 

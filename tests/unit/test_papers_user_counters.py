@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.user_counters import UserCounters, check_whole
-from dp_transforms.monitoring.user_budgets import UserBudgets, budget_cells
+from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
 
 STEPS = 100_000  # of each machine below, at least
 _RULES, _STEPS_IN_A_RULE = 20, 250
@@ -123,7 +123,7 @@ class CountersMachine(_Counted):
 
 
 class BudgetsMachine(_Counted):
-    """`UserBudgets` against a dict: charged in place, or by cells that are added up later, in any order."""
+    """`UserBudgets` against a dict: charged in place, or by blobs that are added up later, in any order."""
 
     @initialize()
     def begin(self) -> None:
@@ -144,14 +144,14 @@ class BudgetsMachine(_Counted):
             self.budgets.charge(*self.charges(generator))
 
     @rule(seed=st.integers(0, 2**32), whole=st.booleans())
-    def charge_by_cells(self, seed: int, whole: bool) -> None:
-        cells = self.budgets.to_cells()
+    def charge_by_blobs(self, seed: int, whole: bool) -> None:
+        blobs = self.budgets.to_blobs()
         for generator in self.batch(seed):
-            cells += budget_cells(*self.charges(generator))
-        random.Random(seed).shuffle(cells)
-        self.budgets = UserBudgets(cells)
+            blobs += budget_blobs(*self.charges(generator))
+        random.Random(seed).shuffle(blobs)
+        self.budgets = UserBudgets(blobs)
         if whole:
-            self.budgets = UserBudgets(self.budgets.to_cells())
+            self.budgets = UserBudgets(self.budgets.to_blobs())
 
     @invariant()
     def is_as_the_dict_says(self) -> None:

@@ -35,7 +35,7 @@ CLOCKS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class Shown:
     """A record, and the moment from which the log shows it, in microseconds."""
 
     arrival: Arrival
@@ -46,7 +46,7 @@ class Told:
         return self.arrival.event == BROKEN or self.arrival.event[0] == "x'"
 
 
-def partition_of(source: random.Random, kind: str, number: int) -> list[Told]:
+def partition_of(source: random.Random, kind: str, number: int) -> list[Shown]:
     """Others have a user for each record. Arrivals step back by at most OUT_OF_ORDER, and the times of events that the
     clock believes by at most OUT_OF_ORDER + LATENESS; each record shows within SHOWN of its arrival."""
     bases = sorted(START + source.uniform(-30, 330) for _ in range(source.randrange(1, 40)))
@@ -54,7 +54,7 @@ def partition_of(source: random.Random, kind: str, number: int) -> list[Told]:
     at = source.randrange(len(bases))  # many earlier rows of x'
     burst = source.choice((0, 0, 30))
     bases[at:at], is_of_x[at:at] = [bases[at]] * burst, [True] * burst
-    told, shown = [], 0.0
+    records, shown = [], 0.0
     for row, base in enumerate(bases):
         shown = max(shown, base + source.uniform(-OUT_OF_ORDER, SHOWN - OUT_OF_ORDER))
         arrival = base - source.uniform(0, OUT_OF_ORDER)
@@ -68,14 +68,14 @@ def partition_of(source: random.Random, kind: str, number: int) -> list[Told]:
         event = (f"u{number}.{row}", "item", round(time * MICROS))
         if is_of_x[row]:
             event = source.choice((("x'", f"item {row % 3}", event[2]), BROKEN))
-        told.append(Told(Arrival(event, round(arrival * MICROS)), round(shown * MICROS)))
-    return told
+        records.append(Shown(Arrival(event, round(arrival * MICROS)), round(shown * MICROS)))
+    return records
 
 
-def counted_by_rule(told: list[Told], kind: str, stop_micros: int | None) -> set[tuple[int, int]]:
+def counted_by_rule(records: list[Shown], kind: str, stop_micros: int | None) -> set[tuple[int, int]]:
     """(window, user) of others, each record judged alone: written from docs/guarantee.md, not from the product."""
     schedule, found = PLAN.schedule, set()
-    for (user, _, time), arrival in (one.arrival for one in told if not one.is_of_x):
+    for (user, _, time), arrival in (one.arrival for one in records if not one.is_of_x):
         if stop_micros is not None and arrival > stop_micros:
             continue
         if time > arrival + AHEAD * MICROS or not START * MICROS <= time < schedule.end_seconds * MICROS:
@@ -94,17 +94,17 @@ class Wall:
 class GrowingReader:
     """Shows what is there by the wall clock. Its hint of the end may be wrong, and time passes while it answers."""
 
-    def __init__(self, told: list[Told], wall: Wall, source: random.Random, most: int) -> None:
-        self._told, self._wall, self._source, self._most = told, wall, source, most
+    def __init__(self, records: list[Shown], wall: Wall, source: random.Random, most: int) -> None:
+        self._records, self._wall, self._source, self._most = records, wall, source, most
         self._position, self._asked = 0, None
 
     def _shown(self) -> int:
-        return sum(one.shown_at <= self._wall.now for one in self._told)
+        return sum(one.shown_at <= self._wall.now for one in self._records)
 
     def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
         if int(position or 0) != self._position:
             self._asked = None
-        arrivals = tuple(one.arrival for one in self._told[: self._shown()])
+        arrivals = tuple(one.arrival for one in self._records[: self._shown()])
         self._wall.now += self._source.choice((0, 0, MICROS // 5))
         polled = (
             MemoryPartition("p", arrivals, self._source.randrange(1, self._most + 1))
@@ -140,7 +140,7 @@ def pairs_of(steps: list[Step]) -> set[tuple[int, int]]:
 
 
 def hash_of(user: str) -> int:
-    return int(KEYS.user_ids(pa.array([user]))[0, 0])
+    return int(KEYS.hash_users(pa.array([user]))[0, 0])
 
 
 X = hash_of("x'")
@@ -150,9 +150,9 @@ class Partition:
     """One partition and its reader, in a process that may die. hasty: a kind of intents that does not wait."""
 
     def __init__(
-        self, told: list[Told], kind: str, confirm: bool, wall: Wall, source: random.Random, hasty: str = ""
+        self, records: list[Shown], kind: str, confirm: bool, wall: Wall, source: random.Random, hasty: str = ""
     ) -> None:
-        self._told, self._wall, self._source, self._confirm, self._hasty = told, wall, source, confirm, hasty
+        self._records, self._wall, self._source, self._confirm, self._hasty = records, wall, source, confirm, hasty
         self._poller = PartitionPoller(HELD, KEYS, CLOCKS[kind], SHARDS, domain=None, confirm=confirm)
         self._most, self._stores = source.choice((1, 3, 10, 1000)), source.choice((0.3, 0.05))
         self._durable: list[Step] = []
@@ -163,7 +163,7 @@ class Partition:
 
     def _begin(self) -> None:
         self.progress, self._steps, self._since = self._poller.restore(self._stored), [], self._wall.now
-        self._reader = GrowingReader(self._told, self._wall, self._source, self._most)
+        self._reader = GrowingReader(self._records, self._wall, self._source, self._most)
 
     def step(self, find_stop: Callable[[], int | None]) -> None:
         intent = self.progress.intent
@@ -200,12 +200,12 @@ class Partition:
 
 
 def counted_by_run(
-    partitions: list[list[Told]], kind: str, confirm: bool, asked_micros: int | None, seed: int
+    partitions: list[list[Shown]], kind: str, confirm: bool, asked_micros: int | None, seed: int
 ) -> list[set[tuple[int, int]]]:
     """What counts of others in each partition, in a run whose moments and sizes the seed chooses."""
     source, wall = random.Random(seed), Wall()
     stop_micros = None if asked_micros is None else CLOCKS[kind].stop_micros(asked_micros)
-    run = [Partition(told, kind, confirm, wall, source) for told in partitions]
+    run = [Partition(part, kind, confirm, wall, source) for part in partitions]
     for _ in range(3_000):
         going = [partition for partition in run if not partition.progress.is_over]
         if not going:
@@ -217,10 +217,10 @@ def counted_by_run(
     raise AssertionError("the run did not end")
 
 
-def moment_to_stop(source: random.Random, log: list[list[Told]], clock: StreamClock) -> int:
+def moment_to_stop(source: random.Random, log: list[list[Shown]], clock: StreamClock) -> int:
     """Any moment; or one when a record is just there; or such that the last that counts is a record's own."""
     any_moment = source.randrange((START - 40) * MICROS, (START + 340) * MICROS)
-    of_others = [one for told in log for one in told if not one.is_of_x]
+    of_others = [one for part in log for one in part if not one.is_of_x]
     if not of_others:
         return any_moment
     record, margin = source.choice(of_others), clock.stop_micros(0)
@@ -228,14 +228,14 @@ def moment_to_stop(source: random.Random, log: list[list[Told]], clock: StreamCl
     return source.choice((any_moment, record.shown_at + source.randrange(2 * MICROS), own))
 
 
-def case_of(seed: int, kind: str, is_stopped: bool) -> tuple[list[list[Told]], int | None, list[set[tuple[int, int]]]]:
+def case_of(seed: int, kind: str, is_stopped: bool) -> tuple[list[list[Shown]], int | None, list[set[tuple[int, int]]]]:
     """A log of two partitions, when a stop is asked for, and what of others must count."""
     source = random.Random(seed)
     log = [partition_of(source, kind, number) for number in range(2)]
     # Nothing but a stop ends a run by the clock of events here.
     asked = moment_to_stop(source, log, CLOCKS[kind]) if is_stopped or kind == "event" else None
     stop = None if asked is None else CLOCKS[kind].stop_micros(asked)
-    return log, asked, [counted_by_rule(told, kind, stop) for told in log]
+    return log, asked, [counted_by_rule(part, kind, stop) for part in log]
 
 
 @settings(max_examples=120, deadline=None)
@@ -244,7 +244,7 @@ def test_what_counts_of_others_is_the_same_with_and_without_one_user(
     seed: int, kind: str, confirm: bool, is_stopped: bool
 ) -> None:
     log, asked, expected = case_of(seed, kind, is_stopped)
-    without = [[one for one in told if not one.is_of_x] for told in log]
+    without = [[one for one in part if not one.is_of_x] for part in log]
     assert counted_by_run(log, kind, confirm, asked, seed) == expected
     assert counted_by_run(without, kind, confirm, asked, seed + 1) == expected
 
@@ -263,12 +263,12 @@ def is_contradicted(seed: int, kind: str, hasty: str = "") -> bool:
     source, wall = random.Random(seed), Wall()
     log = [partition_of(source, kind, number) for number in range(2)]
     late_from = source.randrange(30)
-    for told in log:
-        for at, one in enumerate(told):
+    for part in log:
+        for at, one in enumerate(part):
             late = 60 * MICROS * (at > late_from)
             stamp = one.arrival.micros - source.randrange(100 * MICROS)
-            told[at] = Told(Arrival(one.arrival.event, stamp), one.shown_at + late)
-    run = [Partition(told, kind, True, wall, source, hasty) for told in log]
+            part[at] = Shown(Arrival(one.arrival.event, stamp), one.shown_at + late)
+    run = [Partition(part, kind, True, wall, source, hasty) for part in log]
     begin, stop = (START + source.randrange(300)) * MICROS, None
     for _ in range(3_000):
         going = [partition for partition in run if not partition.progress.is_over]
@@ -301,14 +301,14 @@ def poller_of(kind: str, *, confirm: bool = False) -> PartitionPoller:
 def test_records_that_come_for_ever_do_not_put_off_the_end(kind: str) -> None:
     """Ten come with every poll, and nobody ever sees the end of this log."""
     wall, source, stop = Wall(), random.Random(1), (START + 30) * MICROS
-    told = [
-        Told(Arrival((f"u{n}", "item", at), at), at) for n in range(2000) for at in [(START * 10 + n) * MICROS // 10]
+    records = [
+        Shown(Arrival((f"u{n}", "item", at), at), at) for n in range(2000) for at in [(START * 10 + n) * MICROS // 10]
     ]
-    reader = GrowingReader(told, wall, source, 10)
+    reader = GrowingReader(records, wall, source, 10)
     poller = poller_of(kind)
     progress, after = poller.start(), 0
     while not progress.is_over:
-        wall.now = max(wall.now, told[int(progress.position or 0)].shown_at) + MICROS
+        wall.now = max(wall.now, records[int(progress.position or 0)].shown_at) + MICROS
         assert wall.now < (START + 100) * MICROS
         after += poller.step("p", progress, reader, wall.now, find_stop=lambda: stop).counts["events_after_stop"]
     assert wall.now >= stop + SHOWN * MICROS

@@ -89,6 +89,12 @@ def test_what_is_refused_again_and_again_holds_no_window_open(event: tuple[str, 
     assert arrivals[number].micros <= at(size * horizon + 7 + 3 + 8)
 
 
+def test_events_outside_the_declared_range_are_counted() -> None:
+    arrivals = (Arrival(("u", "item", at(-5)), at(1)), Arrival(("v", "item", at(1)), at(1)))
+    step = poller().step("p", poller().start(), MemoryPartition("p", arrivals, 100).open(), at(1))
+    assert (step.counts["events_read"], step.counts["events_outside_range"]) == (2, 1)
+
+
 @pytest.mark.parametrize("kind", ["arrival", "event"])
 def test_what_has_no_clock_value_leaves_a_partition_idle(kind: str) -> None:
     """A record every 8 seconds, refused: with a producer's stamp that no clock believes, or by the clock of events."""
@@ -193,7 +199,7 @@ def test_items_outside_the_domain_do_not_shift_who_is_late() -> None:
     """x' holds an item of no domain, in time. Behind it come events of others, some in time and some late."""
     held = settings_of(PLAN)
     keys = held.stream_keys(SECRET)
-    domain = DomainTable.of_labels(pa.array(["known"]), keys.item_ids)
+    domain = DomainTable.of_labels(pa.array(["known"]), keys.hash_items)
     end = PLAN.schedule.window_end_micros(0)
     late = end + 7 * MICROS + 1
     others = [Arrival((f"u{n}", "known", at(1)), late if n % 3 else at(2)) for n in range(9)]
@@ -207,7 +213,7 @@ def test_items_outside_the_domain_do_not_shift_who_is_late() -> None:
         users = {int(user) for _, message in step.messages for user in UserPairs.from_bytes(message.blob).users}
         sent.append(users)
         assert step.counts["events_outside_domain"] == len(log) - len(others)
-    in_time = keys.user_ids(pa.array([f"u{n}" for n in range(0, 9, 3)]))[:, 0].tolist()
+    in_time = keys.hash_users(pa.array([f"u{n}" for n in range(0, 9, 3)]))[:, 0].tolist()
     assert sent == [set(in_time)] * 3
 
 

@@ -182,17 +182,17 @@ def test_the_end_of_the_clock_closes_all_that_is_left():
 def test_what_arrived_after_the_stop_counts_nowhere_and_makes_nobody_late(kind):
     """(time, arrival): the third and the fifth arrived later than 1020, and would close all windows."""
     clock = StreamClock(kind, 27, 3, 1000)
-    told = [(1001, 1001), (None, 1018), (1059, 1500), (None, 1600), (1058, 1020.000001), (1002, 1020), (1003, 1019)]
-    counted = {row for row, (time, arrival) in enumerate(told) if time is not None and arrival <= 1020}
-    for cut in range(len(told) + 1):
+    rows = [(1001, 1001), (None, 1018), (1059, 1500), (None, 1600), (1058, 1020.000001), (1002, 1020), (1003, 1019)]
+    counted = {row for row, (time, arrival) in enumerate(rows) if time is not None and arrival <= 1020}
+    for cut in range(len(rows) + 1):
         progress = PartitionProgress(SLIDING, clock, SHARDS)
         progress.intend_stop(at(1020))
         assert progress.stop_micros is None, "it acts when it is confirmed"
         progress.act()
         found, after = set(), 0
-        for low, high in ((0, cut), (cut, len(told))):
+        for low, high in ((0, cut), (cut, len(rows))):
             progress = PartitionProgress.from_bytes(progress.to_bytes(), SLIDING, clock, SHARDS)
-            taken = progress.take(polled(told[low:high]), 0)
+            taken = progress.take(polled(rows[low:high]), 0)
             found |= {(low + row, window) for row, window in pairs_of_taken(taken, SLIDING)}
             after += taken.after_stop
         assert {row for row, _ in found} == counted

@@ -63,10 +63,10 @@ def test_steps_that_are_lost_and_done_again_change_nothing(seed):
     plan = small_plan(12, sliding=3)
     start = plan.schedule.start_seconds
     source = random.Random(seed)
-    told = [(source.randrange(300), source.randrange(30)) for _ in range(900)]
+    draws = [(source.randrange(300), source.randrange(30)) for _ in range(900)]
     arrivals = [
         Arrival(event(source.randrange(40), start + at_second), at(start + at_second + late))
-        for at_second, late in told
+        for at_second, late in draws
     ]
     arrivals.sort(key=lambda arrival: arrival.micros)
 
@@ -119,8 +119,10 @@ def test_what_is_sent_does_not_tell_whether_a_drain_or_an_event_after_the_end_cl
         progress, reader = poller.start(), MemoryPartition("p", tuple(log), 100).open()
         steps = [poller.step("p", progress, reader, now)]
         assert progress.is_over == (len(log) > len(arrivals)), "the event after the end leaves nothing to drain"
-        for told in (False, True, False, True):
-            steps.append(poller.step("p", progress, reader, now, find_stop=lambda now=now: now, is_confirmed=told))
+        for is_confirmed in (False, True, False, True):
+            steps.append(
+                poller.step("p", progress, reader, now, find_stop=lambda now=now: now, is_confirmed=is_confirmed)
+            )
             now += CLOCK.shown_within_micros
         assert progress.is_over
         sent.append([message for step in steps for message in step.messages])

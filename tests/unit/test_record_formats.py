@@ -35,8 +35,8 @@ def _decode(decoder: RecordDecoder, values: Sequence[bytes | None]) -> Outcome:
     rejected = {part.reason: sorted(position - FIRST + 1 for position in part.positions) for part in decoded.rejected}
     assert len(rejected) == len(decoded.rejected)
     assert all(part.source == "topic:0" and SECRET not in part.reason for part in decoded.rejected)
-    told = (decoded.rows + 1).tolist() + [position for part in rejected.values() for position in part]
-    assert sorted(told) == list(range(1, len(values) + 1))
+    places = (decoded.rows + 1).tolist() + [position for part in rejected.values() for position in part]
+    assert sorted(places) == list(range(1, len(values) + 1))
     assert np.all(np.diff(decoded.rows) > 0)
     batch = decoded.batch
     events = zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
@@ -211,9 +211,9 @@ def test_avro_values_of_all_types(types: tuple[Any, Any, Any]) -> None:
                 rows.append((samples[user], samples[item], moment))
     rows = rows * 9 + rows[:1]
     values = [_avro(schema, *row) for row in rows]
-    told = [(user.decode() if isinstance(user, bytes) else user, item, time) for user, item, time in rows]
+    decoded = [(user.decode() if isinstance(user, bytes) else user, item, time) for user, item, time in rows]
     unit = None if types[2] == "string" else "us"
-    assert _decode(record_decoder("avro", EventFields(), json.dumps(schema)), values) == expected(told, unit)
+    assert _decode(record_decoder("avro", EventFields(), json.dumps(schema)), values) == expected(decoded, unit)
 
 
 @settings(max_examples=60, deadline=None)

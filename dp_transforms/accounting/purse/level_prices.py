@@ -1,8 +1,9 @@
 """The price of a look whose level is published: how many boundaries T, T + d, T + 2d, ... the noisy count passes.
 
 Guarantee: for every integer count, with and without the user's weight, either way, the Renyi divergence of the level is
-at most `level_price` (docs/purse.md, section 5). Rounded up. It is the price for boundaries at all ``T + j d``, j in Z,
-of which the published ones are a part, and so a bound for every number of levels; it has the period d in the count.
+at most `level_price` (docs/purse.md, section 5). Rounded up. It is the price for boundaries at all ``T + j d``, j any
+whole number, of which the published ones are a part, and so a bound for every number of levels; it has the period d in
+the count.
 
 A spacing of five standard deviations or more costs next to nothing: few integers are near two boundaries.
 """
@@ -28,7 +29,7 @@ from dp_transforms.checks import check_whole
 from dp_transforms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 
 LEAST_SPACING = 2  # standard deviations: closer boundaries have their price too, but nobody wants to pay it
-_CELL_ERRORS = 10.0  # times that of a tail: a cell is a difference of two that are at least 1/5 apart
+_INTERVAL_ERRORS = 10.0  # times that of a tail: an interval is a difference of two that are at least 1/5 apart
 _SMALLEST_DECAY = math.log(2)
 
 Floats = npt.NDArray[np.float64]
@@ -44,7 +45,7 @@ def level_price(noise: ExponentialPower, order: float, weight: int, spacing: int
     check_order(order)
     check_whole("weight", weight, 1)
     check_spacing(noise, weight, spacing)
-    # What this adds up grows with the cells, so a coarse look for their number is enough.
+    # What this adds up grows with the intervals, so a coarse look for their number is enough.
     found = coarse_excess(noise, order, weight)
     if found == math.inf:
         return math.inf
@@ -70,7 +71,7 @@ def _reach(noise: ExponentialPower, order: float, weight: int, spacing: int, fou
 def _decay(noise: ExponentialPower, order: float, weight: int, spacing: int, reach: int) -> float:
     """For m >= reach ``ln(P (P/Q)^lam)`` falls by at least this much from one boundary to the next.
 
-    Its slope is ``lam h(t) - order h(t - weight) <= -h(t - weight) (order - lam R)`` with R the largest ratio of
+    Its slope is ``lam H(t) - order H(t - weight) <= -H(t - weight) (order - lam R)`` with R the largest ratio of
     hazards from here on.
     """
     lowest, _ = noise.hazard_bounds(reach - weight)
@@ -79,24 +80,24 @@ def _decay(noise: ExponentialPower, order: float, weight: int, spacing: int, rea
 
 
 def _largest_excess(noise: ExponentialPower, order: float, weight: int, spacing: int, reach: int) -> float:
-    """A bound on ``sum P_o^order Q_o^-lam - 1`` over cells ``m + j spacing <= value < m + (j + 1) spacing``, all m.
+    """A bound on ``sum P_o^order Q_o^-lam - 1`` over intervals ``m + j spacing <= value < m + (j + 1) spacing``, all m.
 
-    Cells below the smallest boundary used have ``P <= Q``, and their part of the sum is negative. Those above the
+    Intervals below the smallest boundary used have ``P <= Q``, and their part of the sum is negative. Those above the
     largest, with tails P and Q there, have together at most ``P (P/Q)^lam (1 - r)^-lam`` times 1 + 1/2 + 1/4 + ...,
     r the ratio of the next tail to this one.
     """
-    cells = math.ceil(reach / spacing) + 1  # on each side of 0
-    tails = log_tails(noise, (cells + 1) * spacing + weight)
-    log_cells, masses = _cells(noise, spacing, len(tails) // 2)
+    intervals = math.ceil(reach / spacing) + 1  # on each side of 0
+    tails = log_tails(noise, (intervals + 1) * spacing + weight)
+    log_masses, masses = _intervals(noise, spacing, len(tails) // 2)
     middle = len(tails) // 2
     total = np.zeros(spacing)
-    for row in range(-cells, cells - 1):
+    for row in range(-intervals, intervals - 1):
         here = slice(middle + row * spacing, middle + (row + 1) * spacing)
         there = slice(here.start - weight, here.stop - weight)
         total += outcome_excess(
-            log_cells[there], log_cells[here], order, errors=_CELL_ERRORS, probability=masses[there]
+            log_masses[there], log_masses[here], order, errors=_INTERVAL_ERRORS, probability=masses[there]
         )
-    last = slice(middle + (cells - 1) * spacing, middle + cells * spacing)
+    last = slice(middle + (intervals - 1) * spacing, middle + intervals * spacing)
     last_p, last_q = tails[last.start - weight : last.stop - weight], tails[last]
     error = 4 * order * LOG_TAIL_ERROR * np.maximum(1.0, -last_q)
     next_share = tails[last.start + spacing : last.stop + spacing] - last_q  # logarithm of r
@@ -106,7 +107,7 @@ def _largest_excess(noise: ExponentialPower, order: float, weight: int, spacing:
 
 
 @functools.lru_cache(maxsize=1)
-def _cells(noise: ExponentialPower, spacing: int, size: int) -> tuple[Floats, Floats]:
+def _intervals(noise: ExponentialPower, spacing: int, size: int) -> tuple[Floats, Floats]:
     """The masses ``Pr[m <= Z < m + spacing]`` for m = -size .. size - spacing, as logarithms and as they are.
 
     Small relative errors in both tails: ``Pr[lower <= Z < upper] = Pr[Z >= 1 - upper] - Pr[Z >= 1 - lower]``, the form

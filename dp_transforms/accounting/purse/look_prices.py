@@ -126,7 +126,7 @@ def outcome_excess(
 def beyond_reach(noise: ExponentialPower, order: float, weight: int, reach: int) -> float:
     """A bound on the excess for all m above `reach` or below ``weight + 1 - reach``, whatever the hit price.
 
-    docs/purse.md, section 2: from where ``h(t) <= order / lam * h(t - weight)`` on, ``P (P/Q)^lam`` falls; at the other
+    docs/purse.md, section 2: from where ``H(t) <= order / lam * H(t - weight)`` on, ``P (P/Q)^lam`` falls; at the other
     side 1 - Q rises. Infinite before that.
     """
     lam = order - 1

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.checks import check_range, check_whole, is_number
+from dp_transforms.discrete_laplace_law import UNIFORM_BITS
 from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
 from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES, BlockFunction, Words, derive_key
-from dp_transforms.noise_distribution import UNIFORM_BITS
 
 _FIRST_DRAWS, _MOST_DRAWS = 8, 256  # made at once for one epsilon: twice as many each time
 _EPSILONS_WAITING = 16
@@ -47,7 +47,7 @@ class SecretNoise:
     """Draws from AES-256 in counter mode, with a key that nobody else has.
 
     Guarantee: no draw is handed out twice, also not to several threads; every draw is exact up to a total variation
-    below 2^-90 (`noise_distribution.sampling_total_variation`).
+    below 2^-90 (`discrete_laplace_law.sampling_total_variation`).
 
     key: None, the right choice, takes a fresh one from the operating system. A key of your own, at least 32 bytes, is
     for tests and for repeating a computation on the same data. Anybody who knows it, say from a script, can subtract

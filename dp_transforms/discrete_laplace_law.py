@@ -1,4 +1,7 @@
-"""The discrete Laplace distribution: what accounting and mechanisms share.
+"""The law of discrete Laplace noise: its probabilities, tails and tables, which accounting and mechanisms share.
+
+Nothing is drawn here: `mechanisms.discrete_laplace` draws from this law. Sums of two such noises, and what else is
+computed from the law alone, are here too.
 
 ``Pr[Z = z] = (1 - a)/(1 + a) * a^|z|`` with ``a = exp(-epsilon)``, over the integers. Adding Z to a count that one user
 changes by at most 1 is epsilon-DP. For an integer m >= 1, ``Pr[Z >= m] = a^m / (1 + a)``. Counts are integers, so

@@ -28,12 +28,12 @@ def test_every_reader_is_in_a_group() -> None:
 
 
 @pytest.mark.parametrize("group", _GROUPS)
-def test_mutants_are_read_or_refused(group: str, tmp_path: pathlib.Path) -> None:
+def test_mutated_inputs_are_read_or_refused(group: str, tmp_path: pathlib.Path) -> None:
     cases = {name: count for name, count in cases_by_reader(_CASES).items() if name in _GROUPS[group]}
     result = run(cases, _SEED, tmp_path)
     assert {name: tally.cases for name, tally in result.tallies.items()} == cases
-    told = [f"{times} times, first --case {one.case} ({one.sample}): {one.what}" for times, one in alike(result.found)]
-    assert not told, "\n".join(told)
+    lines = [f"{times} times, first --case {one.case} ({one.sample}): {one.what}" for times, one in alike(result.found)]
+    assert not lines, "\n".join(lines)
     for name, tally in result.tallies.items():
         assert tally.accepted + tally.refused == tally.cases, name
         assert tally.accepted, f"{name}: nothing was accepted, so what is accepted was not checked"

@@ -1,4 +1,8 @@
-"""Beam's local runner, named explicitly: ``DirectRunner`` would choose an engine by itself, and try to download one."""
+"""Runs a pipeline on this machine, in this process, by Beam's FnApiRunner; and says whether a runner is a local one.
+
+Whoever types ``DirectRunner``, ``direct`` or nothing gets the FnApiRunner: Beam's own DirectRunner would choose an
+engine by itself, and try to download one.
+"""
 
 from __future__ import annotations
 
