@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import gc
 import os
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+WHOLE = ("engines", "fuzz")  # suites whose long tests have targets of their own
 
 settings.register_profile("shh", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shh")
@@ -26,8 +29,21 @@ def pytest_sessionstart() -> None:
                 function.cache_clear()
 
 
+@pytest.hookimpl(tryfirst=True)  # before what is long is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that wait for seconds come first, beside others that work: at the end they would wait alone."""
+    """Of a test with three cases or more `make test` runs every third case, and `make test-long` the others.
+
+    Tests that wait for seconds come first, beside others that work: at the end they would wait alone.
+    """
+    cases: collections.defaultdict[str, list[pytest.Item]] = collections.defaultdict(list)
+    for item in items:
+        test, has_cases, _ = item.nodeid.partition("[")
+        if has_cases and item.path.parent.name not in WHOLE:
+            cases[test].append(item)
+    for found in cases.values():
+        for number, item in enumerate(found):
+            if len(found) >= 3 and number % 3:
+                item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
 
 

@@ -7,6 +7,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 TESTS = """
 import os, pathlib, pytest
 
@@ -21,6 +23,7 @@ def test_alone(number):
 """
 
 
+@pytest.mark.long
 def test_the_tests_of_a_group_share_a_process(tmp_path: pathlib.Path) -> None:
     """pytest-xdist 3.8 says nothing where it cannot do it, as with pytest 9.2."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

@@ -65,6 +65,7 @@ def test_a_tiny_epsilon_is_told_as_a_small_one_is(accountant: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_no_whole_number_ends_in_a_traceback() -> None:
     options = ("--threshold", "--hits-per-user", "--max-items-per-user", "--max-users", "--max-items")
     numbers = ("0", "-1", str(2**31), str(2**62), str(2**62 + 1), str(2**63), str(2**64), "1" + "0" * 400)

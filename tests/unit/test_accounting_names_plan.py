@@ -191,6 +191,7 @@ def test_a_large_epsilon_pays_for_no_weight_that_passes_two_boundaries_at_once()
     assert ReleasePlan.from_json(plan.to_json()) == plan
 
 
+@pytest.mark.long
 def test_a_small_epsilon_has_a_finer_grid() -> None:
     plan = small_plan(epsilon=0.05, delta=1e-6, most_looks=3000)
     assert plan.scale > small_plan().scale

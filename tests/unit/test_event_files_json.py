@@ -260,6 +260,7 @@ def _seen(lines: line_blocks.LineBlock, read: Any, kept: Any) -> list[tuple[Any,
     return list(zip(numbers.tolist(), *cells, strict=True))
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(block=_blocks(), unit=st.sampled_from([None, "s", "us"]))
 @example(block=b'{"user":1}{"user":2}\n\n{"user":3,\n"item":4}', unit=None)

@@ -15,7 +15,7 @@ from dp_transforms.monitoring.query_noise import SingleNoise, digests_of_groups
 from dp_transforms.monitoring.user_budgets import UserBudgets
 from dp_transforms.monitoring.window_queries import WindowQueries
 from tests.helpers.core_runs import monitor_settings
-from tests.helpers.oracle import _integer, _SingleNoise
+from tests.helpers.oracle import _SingleNoise, integer_of
 from tests.helpers.small_runs import SECRET
 
 ONE = 1 << 128
@@ -73,7 +73,7 @@ def test_the_first_stage_asks_every_cell_for_its_own_window_item_and_holders() -
 
 
 def widened(keys: Any, users: list[int]) -> list[int]:
-    return [_integer(row) for row in keys.widen_users(np.array(users, dtype=np.uint64))]
+    return [integer_of(row) for row in keys.widen_users(np.array(users, dtype=np.uint64))]
 
 
 @pytest.mark.parametrize("domain", [(), tuple(ITEMS)])
@@ -140,5 +140,5 @@ def test_a_charge_goes_to_each_active_holder_once_and_no_further() -> None:
 def test_digests_are_sums_and_an_empty_group_has_none() -> None:
     members = np.array([[1, 5], [2**64 - 1, 2**64 - 1], [7, 7]], dtype=np.uint64)
     found = digests_of_groups(members, np.array([0, 0, 2, 2, 3, 3]))
-    assert [_integer(row) for row in found] == [0, ((1 << 64) + 5 + ONE - 1) % ONE, 0, (7 << 64) + 7, 0]
+    assert [integer_of(row) for row in found] == [0, ((1 << 64) + 5 + ONE - 1) % ONE, 0, (7 << 64) + 7, 0]
     assert digests_of_groups(members[:0], np.array([0, 0])).tolist() == [[0, 0]]

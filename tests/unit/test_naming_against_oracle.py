@@ -153,7 +153,9 @@ def busy_log(seed, windows, users=25, items=6, events=600):
 @pytest.mark.parametrize("forget_after", [0, 1, 5, 40])
 @pytest.mark.parametrize("seed", range(4))
 def test_columns_equal_the_oracle_on_busy_logs(seed, forget_after):
-    chosen = naming_settings(40, most_looks=12, forget_after=forget_after, run_id=f"run {seed}")
+    chosen = naming_settings(
+        40, most_looks=12, threshold=60, known_threshold=20, forget_after=forget_after, run_id=f"run {seed}"
+    )
     log = busy_log(seed, 40)
     found = run_replay(log, chosen, shards=3, batch_size=70, cuts=range(seed, 40, 7))
     assert published(found, chosen) == expected(log, chosen)
@@ -163,7 +165,9 @@ def test_busy_logs_exercise_what_they_are_for():
     """Without known items that nobody holds, forgotten ones and dropped pairs the equalities above would say little."""
     named, again = [], 0
     for seed in range(4):
-        chosen = naming_settings(40, most_looks=12, forget_after=1 + seed, run_id=f"run {seed}")
+        chosen = naming_settings(
+            40, most_looks=12, threshold=60, known_threshold=20, forget_after=1 + seed, run_id=f"run {seed}"
+        )
         log = busy_log(seed, 40)
         of_run = oracle_of(log, chosen)
         named += of_run

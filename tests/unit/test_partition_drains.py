@@ -238,6 +238,7 @@ def case_of(seed: int, kind: str, is_stopped: bool) -> tuple[list[list[Shown]], 
     return log, asked, [counted_by_rule(part, kind, stop) for part in log]
 
 
+@pytest.mark.long
 @settings(max_examples=120, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["arrival", "event"]), st.booleans(), st.booleans())
 def test_what_counts_of_others_is_the_same_with_and_without_one_user(
