@@ -45,7 +45,7 @@ demo-stream: $(INSTALLED) flink kafka
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/engines
 
-# What `make test` leaves out: cases of tests/canaries, neighbours and privacy, and signals at 42 moments instead of 7.
+# What `make test` leaves out: two of three cases of each test with three or more, and what is marked long.
 test-long: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m long --ignore=tests/engines --ignore=tests/fuzz
 

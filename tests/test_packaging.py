@@ -38,6 +38,7 @@ def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
     # Builds the sdist, and the wheel from the sdist, with the build backend that is installed: no network.
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", cwd=checkout)

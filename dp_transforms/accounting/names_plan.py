@@ -265,7 +265,10 @@ class NamesPlan(ReleasePlan):
 
     @property
     def expected_false_reports(self) -> float:
-        """How many items that nobody holds the run names on average; rounded up. 0 in an open domain."""
+        """How many items of a known domain that nobody holds the run names on average; rounded up.
+
+        0 in an open domain, where noise names a known item that nobody holds with `known_error` in each window.
+        """
         return self.domain_size * self.schedule.horizon * self.known_error
 
     def smallest_detectable(self, probability: float = 0.95) -> int:

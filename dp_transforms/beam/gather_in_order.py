@@ -106,10 +106,9 @@ class WaitingWindows:
             for part in self._near.read() if self._in_near else ():
                 kept.setdefault(part[0], []).append(part)
             before = len(taken)
-            while window in kept and len(kept[window]) >= kept[window][0][1]:
-                parts = kept.pop(window)
+            while window in kept and len(parts := _without_repeats(kept[window])) >= parts[0][1]:
                 taken.append(parts[: parts[0][1]])
-                self.dropped += len(parts) - len(taken[-1])
+                self.dropped += len(kept.pop(window)) - len(taken[-1])
                 window += 1
             if len(taken) > before:
                 self._near.clear()
@@ -128,3 +127,8 @@ class WaitingWindows:
         self._in_far = 0
         for part in parts:
             self.add(part)
+
+
+def _without_repeats(parts: list[Part]) -> list[Part]:
+    """A part that came twice counts once; different parts of a window have different content."""
+    return [part for number, part in enumerate(parts) if part not in parts[:number]]

@@ -93,9 +93,11 @@ class NameCountedDoFn(KeyedDoFn):
         if not turn.windows:
             return
         first, end = turn.windows[0][0], turn.windows[-1][0] + 1
-        before = KnownItems.from_cells(known.read())
+        is_open = not self._settings.domain_size  # in a known domain all items are known, and none is noted
+        before = KnownItems.from_cells(known.read()) if is_open else KnownItems.none()
         named = self._namer.name_windows(self._sums(shard, turn), before, first, end)
-        self._store(before, before.after(named, end, self._settings.forget_after), known)
+        if is_open:
+            self._store(before, before.after(named, end, self._settings.forget_after), known)
         next_window.write(end)
         by_window = dict(named.by_slab(1))
         for window in range(first, end):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dp_transforms.monitoring.equal_rows import group_slices
 from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
 from dp_transforms.monitoring.packed_arrays import WHOLE, check_unpacked, pack_arrays, unpack_arrays
-from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
+from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport, release_order
 from dp_transforms.naming.naming_settings import NamingSettings
 
 
@@ -80,7 +80,7 @@ class NamedItems:
                     stream=settings.stream,
                     window_start=settings.schedule.window_start_micros(window),
                     window_end=settings.schedule.window_end_micros(window),
-                    heavy_hitters=sorted(heavy_hitters, key=_by_size),
+                    heavy_hitters=sorted(heavy_hitters, key=release_order),
                     epsilon_total=settings.epsilon_total,
                     delta=settings.delta,
                     epsilon_spent=settings.epsilon_total,
@@ -98,8 +98,3 @@ class NamedItems:
         check_unpacked(len(windows) == len(items) == len(levels) == len(users))
         check_unpacked(not len(items) or bool(items.min() >= 0 and items.max() < len(table)))
         return cls(windows, items, levels, users, table)
-
-
-def _by_size(heavy_hitter: HeavyHitter) -> tuple[int, str]:
-    """Sort key: the largest first, then by label. A function of released values only."""
-    return -(heavy_hitter.at_least_users or 0), heavy_hitter.item

@@ -48,14 +48,15 @@ class Pace:
         before. first_windows: where it paid its first look; this one if it has paid none. All int64[u].
 
         A purse is spread over the looks of this window and those that are expected later: in each window as many as in
-        those so far, this one included, counted over at least a day. A user gets the largest weight that costs no more
-        than its share, and at least the smallest one of the list.
+        those so far, this one included, counted over at least a day; in the last window none. A user gets the largest
+        weight that costs no more than its share, and at least the smallest one of the list.
         """
         windows_left = self._horizon - 1 - window
         windows_so_far = np.maximum(window - first_windows + 1, self._windows_of_a_day)
         # More looks than a purse can pay for change nothing, and would not fit into 63 bits.
         looks_so_far = np.minimum(looks_before + looks, MOST_LOOKS)
-        expected = np.maximum(LEAST_EXPECTED, looks_so_far * windows_left // windows_so_far)
+        least = LEAST_EXPECTED if windows_left else 0
+        expected = np.maximum(least, looks_so_far * windows_left // windows_so_far)
         # If there are more looks than units, the share is 0, however many more.
         shares = left // (np.minimum(expected, left) + looks)
         which = np.maximum(np.searchsorted(self._units, shares, side="right") - 1, 0)

@@ -110,7 +110,7 @@ class Purses:
         """Pays for the looks of a window. ``pairs`` must contain all pairs of its users in it.
 
         Returns the weight of each pair, 0 for one that cannot be paid: int64[len(pairs)]. Raises ValueError for pairs
-        of other windows, and for a window before one that these users have paid.
+        of other windows, and for a window before the first one that one of these users has paid.
         """
         if (pairs.windows != window).any():
             raise ValueError(f"all pairs must lie in window {window}.")
@@ -148,7 +148,7 @@ class Purses:
         return self._stored[0].to_cells()
 
     def is_scattered(self, entries_when_rewritten: int) -> bool:
-        """Whether it is time to rewrite all cells. This costs a bounded share of what was appended since then.
+        """Whether it is time to rewrite all cells. This costs no more than a bounded share of what is read.
 
         entries_when_rewritten: how many entries there were after the last time.
         """

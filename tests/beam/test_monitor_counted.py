@@ -8,7 +8,7 @@ import pytest
 
 from dp_transforms.beam.count_for_operator import LATE_BATCHES
 from dp_transforms.beam.gather_counted import GatherCountedDoFn
-from dp_transforms.beam.gather_in_order import parts_of_window
+from dp_transforms.beam.gather_in_order import WaitingWindows, parts_of_window
 from dp_transforms.beam.monitor_counted import CountedMonitorDoFn
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.contributions import bound_contributions
@@ -81,6 +81,18 @@ def test_a_window_that_waits_twice_is_closed_once(monkeypatch):
     outputs = [output for window in (2, 2, 1, 3, 0) for output in monitor.close((window, 1, []))]
     assert [output.value for output in outputs] == [RunEnded("events", 4)]
     assert (monitor.waiting, counts[LATE_BATCHES]) == ([], 1)
+
+
+def test_a_part_that_comes_twice_takes_the_place_of_no_other():
+    near, far = Bag(), Bag()
+    queue = WaitingWindows(near, far, None)
+    first, second = (0, 2, [b"A"]), (0, 2, [b"B"])
+    for part in (first, first):
+        queue.add(part)
+        assert queue.take_from(0) == []
+    queue.add(second)
+    assert queue.take_from(0) == [[first, second]]
+    assert (queue.dropped, len(queue)) == (1, 0)
 
 
 class CountingBag(Bag):

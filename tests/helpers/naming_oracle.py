@@ -143,7 +143,7 @@ def reports_of(named: Iterable[Named], settings: NamingSettings) -> list[WindowR
         by_window.setdefault(entry.window, []).append(entry)
     found = []
     for window, entries in sorted(by_window.items()):
-        entries.sort(key=lambda entry: (-entry.at_least_users, entry.item))
+        entries.sort(key=lambda entry: (-entry.level, -entry.at_least_users, entry.item))
         end = schedule.start_seconds + (window + 1) * schedule.slide_seconds
         found.append(
             WindowReport(

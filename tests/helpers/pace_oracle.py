@@ -1,9 +1,9 @@
 """An oracle of the weights of a stream: dicts, loops and plain integers, written from the design and not the product.
 
 Design, section 6: a user's weight is the largest whose price is at most what is left in its purse, divided by the looks
-of this window and those expected later: at least 10, and else the looks so far, times the windows left, by the windows
-since the user was first seen, which are at least those of a day. All divisions round down. It is at least the smallest
-weight; what cannot be paid is dropped by keyed hash.
+of this window and those expected later: at least 10 (in the last window none), and else the looks so far, times the
+windows left, by the windows since the user was first seen, which are at least those of a day. All divisions round down.
+It is at least the smallest weight; what cannot be paid is dropped by keyed hash.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Wallet:
         windows_left = schedule.horizon - 1 - window
         a_day = next(windows for windows in itertools.count(1) if windows * schedule.slide_seconds >= DAY_SECONDS)
         seen_for = max(a_day, window - self.first_window + 1)
-        expected = max(10, (self.paid_looks + looks) * windows_left // seen_for)
+        expected = max(10 if windows_left else 0, (self.paid_looks + looks) * windows_left // seen_for)
         share = self.left // (expected + looks)
         listed = list(zip(settings.weights, settings.units, strict=True))
         weight, units = next(((w, u) for w, u in reversed(listed) if u <= share), listed[0])

@@ -43,6 +43,7 @@ def assert_told(result: Result) -> None:
         assert str(result.exception).isprintable()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("release", ["labels", "counts", "kms21"])
 def test_no_budget_ends_in_a_traceback(release: str) -> None:
     for epsilon, delta in [*((e, "1e-9") for e in EXTREMES), *(("2", d) for d in EXTREMES), ("5e-324", "5e-324")]:

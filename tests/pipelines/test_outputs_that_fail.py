@@ -97,6 +97,7 @@ def on_a_full_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Refuse
     }
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("full disk")
 @pytest.mark.parametrize(
     ("name", "words", "output"),

@@ -171,6 +171,7 @@ def test_of_more_looks_than_a_purse_pays_for_a_random_choice_counts() -> None:
         assert (scipy.stats.binom.pmf(holders, number, 0.2) @ found >= 0.95) == is_found
 
 
+@pytest.mark.long
 def test_activity_that_is_declared_decides_the_noise() -> None:
     shapes = [names_plan(usual_looks=usual).shape for usual in ((1, 2), (300, 3000))]
     assert shapes[0] < shapes[1]

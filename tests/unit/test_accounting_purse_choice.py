@@ -53,11 +53,13 @@ def test_no_other_shape_finds_more(usual: tuple[int, int]) -> None:
         assert best <= users(chosen(usual_looks=usual, shapes=(shape,))) * 1.03
 
 
+@pytest.mark.long
 def test_the_scale_grows_with_the_root_of_the_looks() -> None:
     """So that the smallest weight is not rounded down to little or nothing."""
     assert chosen(usual_looks=(1, 10), most_looks=40_000, shapes=(3.0,)).prices.noise.scale == 20_000
 
 
+@pytest.mark.long
 def test_hits_pay_on_long_streams() -> None:
     """10,000 looks and 10 hits: the reference has 361 users (shape 2.5) or 369 (shape 2); looks alone some 1,000."""
     activity = {"usual_looks": (10_000, 10_000), "most_looks": 10_000}

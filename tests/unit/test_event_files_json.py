@@ -317,6 +317,7 @@ _HOSTILE = [
 ]
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     block=_blocks(), hostile=st.sampled_from(_HOSTILE), at=st.integers(0, 9), unit=st.sampled_from([None, "s", "us"])

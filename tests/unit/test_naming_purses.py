@@ -216,6 +216,16 @@ def test_an_empty_purse_pays_for_nothing_and_a_nearly_empty_one_for_what_it_can(
     assert found == expected_weights(log, chosen)
 
 
+def test_in_the_last_window_nothing_is_kept_for_later():
+    chosen = settings_for(3, DAY, most_looks=8)
+    log = [event("u", "i", 2, chosen), event("v", "i", 1, chosen), event("v", "j", 2, chosen)]
+    found, _ = weights_of(log, chosen)
+    users = hashes_of(["u", "v"], chosen.stream_keys(SECRET))
+    assert found[2, "i", users["u"]] == chosen.weights[-1]
+    assert found[1, "i", users["v"]] < found[2, "j", users["v"]] <= chosen.weights[-1]
+    assert found == expected_weights(log, chosen)
+
+
 def test_a_window_with_more_looks_than_a_purse_pays_for_keeps_some_chosen_by_key():
     chosen = settings_for(1, DAY, most_looks=8)
     log = [event("u", f"i{number}", 0, chosen) for number in range(100)]

@@ -285,6 +285,7 @@ def is_contradicted(seed: int, kind: str, hasty: str = "") -> bool:
     raise AssertionError("the run did not end")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["arrival", "event"])
 def test_no_window_has_two_contents_whatever_the_log_shows_and_when(kind: str) -> None:
     assert not any(is_contradicted(seed, kind) for seed in range(60))

@@ -25,10 +25,11 @@ from dp_transforms.accounting.purse.look_prices import (
     log_tails,
     outcome_excess,
 )
-from dp_transforms.checks import check_whole
+from dp_transforms.checks import check_whole, shown
 from dp_transforms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 
 LEAST_SPACING = 2  # standard deviations: closer boundaries have their price too, but nobody wants to pay it
+MOST_SPACING = 1000  # standard deviations: beyond, a price takes long and is the same
 _INTERVAL_ERRORS = 10.0  # times that of a tail: an interval is a difference of two that are at least 1/5 apart
 _SMALLEST_DECAY = math.log(2)
 
@@ -56,6 +57,10 @@ def level_price(noise: ExponentialPower, order: float, weight: int, spacing: int
 def check_spacing(noise: ExponentialPower, weight: int, spacing: int) -> None:
     least = max(weight, math.ceil(LEAST_SPACING * noise.standard_deviation))
     check_whole("spacing", spacing, least)
+    if spacing > max(least, MOST_SPACING * noise.standard_deviation):
+        raise ValueError(
+            f"spacing must be at most {MOST_SPACING} standard deviations of the noise, got {shown(spacing)}."
+        )
 
 
 def _reach(noise: ExponentialPower, order: float, weight: int, spacing: int, found: float) -> int:
