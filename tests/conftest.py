@@ -31,19 +31,17 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before what is long is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test with three cases or more `make test` runs every third case, and `make test-long` the others.
+    """Of the cases of a test `make test` runs the first of each three, and `make test-long` the others.
 
     Tests that wait for seconds come first, beside others that work: at the end they would wait alone.
     """
-    cases: collections.defaultdict[str, list[pytest.Item]] = collections.defaultdict(list)
+    cases: collections.Counter[str] = collections.Counter()
     for item in items:
         test, has_cases, _ = item.nodeid.partition("[")
         if has_cases and item.path.parent.name not in WHOLE:
-            cases[test].append(item)
-    for found in cases.values():
-        for number, item in enumerate(found):
-            if len(found) >= 3 and number % 3:
+            if cases[test] % 3:
                 item.add_marker(pytest.mark.long)
+            cases[test] += 1
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
 
 

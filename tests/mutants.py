@@ -35,6 +35,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORK = ROOT / "mutants"
 SURVIVORS = ROOT / "tests" / "surviving_mutants.json"
 FOLDERS = ("accounting", "event_streams", "mechanisms", "monitoring", "report_streams")
+_ALL = ("-m", "long or not long")  # as in pyproject.toml: also the cases that `make test` leaves out
 _SMALL = "dp_transforms.mechanisms.between_thresholds.*"  # run first: with it mutmut writes down all mutants there are
 _TOO_LONG = {-24, 24, 36, 152, 255}
 _DIED = {-6, -9, -11}
@@ -198,7 +199,7 @@ def run_with_tests(scopes: list[str], sample: int | None, seed: int, tests: list
 
 
 def _run_tests(name: str, tests: list[str]) -> int:
-    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--rootdir=.", *tests]
+    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--rootdir=.", *_ALL, *tests]
     environment = {**os.environ, "MUTANT_UNDER_TEST": name, "PYTHONPATH": str(WORK)}
     done = subprocess.run(words, cwd=WORK, env=environment, capture_output=True, check=False)
     if done.returncode not in (0, 1):
