@@ -160,6 +160,7 @@ def test_the_runner_does_repeat_the_bundles():
     assert found.values[0] != found.values[1]
 
 
+@pytest.mark.long
 def test_workers_in_other_processes_share_the_files_of_the_key_and_the_domain(tmp_path):
     plan = small_plan(sliding=3, release="labels", threshold=2, domain=DOMAIN, hits_per_user=2)
     items = tmp_path / "items.txt"

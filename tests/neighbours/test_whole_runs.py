@@ -82,6 +82,7 @@ def write_all(folder: pathlib.Path, logs: dict[str, Log], *, with_added: bool) -
     return {name: [str(folder / name.replace(" ", "-"))] for name in logs}
 
 
+@pytest.mark.long
 def test_a_real_pipeline_gives_the_monitor_the_same(tmp_path: pathlib.Path) -> None:
     events = crowd(3, 900)
     logs = logs_of(events)
