@@ -30,7 +30,7 @@ from dp_transforms.exponential_power import ExponentialPower
 SHAPES = (1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
 SHARES_OPEN = (0.02, 0.1, 0.3, 0.5, 0.75)  # of delta
 SHARES_HITS = (0.0, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85)  # of a purse, for the declared hits together
-DEFAULT_USUAL_LOOKS = (1, 100)
+DEFAULT_USUAL_LOOKS = (1, 1000)
 DEFAULT_MOST_LOOKS = 3000
 SMALLEST_KNOWN_ERROR = 1e-30
 _ORDERS = np.geomspace(0.15, 2.5, 12)  # times 2 ln(1/delta) / epsilon, at which half of epsilon goes into conversion
@@ -159,7 +159,7 @@ def _scale(shape: float, order: float, budget: float, most_looks: int) -> int:
 def check_usual_looks(usual_looks: object, most_looks: int) -> tuple[int, int]:
     """The pair, the smaller one first. Raises ValueError."""
     if not isinstance(usual_looks, tuple) or len(usual_looks) != 2:
-        raise ValueError(f"usual_looks must be a pair such as (1, 100), got {shown(usual_looks)}.")
+        raise ValueError(f"usual_looks must be a pair such as (1, 1000), got {shown(usual_looks)}.")
     first, last = sorted(check_whole("each of usual_looks", looks, 1, most_looks) for looks in usual_looks)
     return first, last
 
