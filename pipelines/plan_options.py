@@ -56,7 +56,7 @@ _OPTIONS = {
         "--release",
         type=click.Choice(RELEASES),
         help="names: names and sizes of heavy items, paid for by each user's number of pairs (window, item); finds "
-        "most where users are not active for ever. labels: names of heavy items, free of charge far above the threshold. "
+        "most where users are not active for ever. labels: names of heavy items, free far above the threshold. "
         "counts: noisy counts, each one charged. kms21: names, each one charged, by the algorithm of the original "
         f"paper; its proof needs thousands of times more noise. Default: {DEFAULT_RELEASE}.",
     ),
