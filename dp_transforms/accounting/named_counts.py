@@ -1,7 +1,7 @@
 """What counts of named items cost: Gaussian noise, paid for out of the purse of looks.
 
 Guarantee: a user who adds 1 to a sum with this noise changes the law of the result by a Renyi divergence of at most
-what `count_units` of a purse stand for, either way, whatever the others add. The noise is ``round(X)`` with X of density
+what `count_units` of a purse stand for, either way, whatever others add. The noise is ``round(X)`` with X of density
 ``exp(-(x / scale)^2)``. So the published integer is a function of the sum plus X, and costs at most what a Gaussian of
 variance ``scale^2 / 2`` costs ([Mironov 2017], Proposition 7): ``order / scale^2``.
 
