@@ -18,6 +18,14 @@ import functools
 from typing import ClassVar
 
 from dp_transforms.accounting.calibration import DEFAULT_FALSE_REPORTS, delta_left, hash_delta, sampling_delta
+from dp_transforms.accounting.named_counts import (
+    MOST_COUNTS_PER_USER,
+    SHARE_OF_COUNTS,
+    CountPrice,
+    count_noise,
+    count_units,
+    price_counts,
+)
 from dp_transforms.accounting.plan_checks import (
     as_float,
     check_budget,
@@ -74,6 +82,9 @@ class NamesPlan(ReleasePlan):
     hits_from: users with fewer looks are better off on the looks list. In a stream a user joins the other with its
         look of this number.
     hit_weights, hit_look_units: the hits list, as weights and units are the looks list; empty without hits.
+    counts_for: so many of the largest named items of a window are published with a count; 0 for none. Replays alone.
+    counts_per_user: at most so many counted pairs of a user count; count_units: what each costs of a purse;
+        count_scale: the Gaussian noise of a count has a standard deviation of this over sqrt(2). 0 without counts.
     spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing. With hits there
         are two levels.
     threshold: noisy sums of at least this name an item that is not known.
@@ -103,6 +114,10 @@ class NamesPlan(ReleasePlan):
     hits_from: int
     hit_weights: tuple[int, ...]
     hit_look_units: tuple[int, ...]
+    counts_for: int
+    counts_per_user: int
+    count_units: int
+    count_scale: int
     spacing: int
     threshold: int
     known_threshold: int
@@ -118,7 +133,7 @@ class NamesPlan(ReleasePlan):
     delta_hash: float
 
     CHOICES: ClassVar[frozenset[str]] = frozenset(
-        ["usual_looks", "most_looks", "known_items", "forget_after", "known_error", "size_error"]
+        ["usual_looks", "most_looks", "known_items", "forget_after", "known_error", "size_error", "counts_for"]
     )
     FLOATS: ClassVar[tuple[str, ...]] = (
         "epsilon",
@@ -151,7 +166,11 @@ class NamesPlan(ReleasePlan):
         shares = {name: getattr(self, name) for name in DELTA_SHARES}
         check_delta_split(self.delta, shares, is_known_domain=bool(self.domain_size))
         check_share("delta_hash", self.delta_hash, _hash_share(self.max_users, self.max_items))
-        needed = _sampling_share(self.epsilon, self.noise, self.most_looks, self.schedule.horizon, self.domain_size)
+        self._check_counts()
+        variation = self.most_looks * self.noise.sampling_total_variation
+        if self.counts_for:
+            variation += self.counts_per_user * count_noise(self.count_scale).sampling_total_variation
+        needed = sampling_delta(self.epsilon, variation, self.schedule.horizon, self.domain_size)
         check_share("delta_sampling", self.delta_sampling, needed)
         if self.prices.most_looks != self.most_looks:
             raise ValueError(f"most_looks must be {self.prices.most_looks} at these units, got {self.most_looks}.")
@@ -172,6 +191,24 @@ class NamesPlan(ReleasePlan):
         check_whole("hits_from", self.hits_from, 1, self.most_looks)
         if self.hit_weights[-1:] > self.weights[-1:]:
             raise ValueError(f"each of hit_weights must be at most {self.weights[-1]}, the largest of weights.")
+
+    def _check_counts(self) -> None:
+        check_whole("counts_for", self.counts_for, 0)
+        names = ("counts_per_user", "count_units", "count_scale")
+        if not self.counts_for:
+            for name in names:
+                if getattr(self, name) != 0:
+                    raise ValueError(f"{name} must be 0 where counts_for is 0.")
+            return
+        if self.hits_per_user:
+            raise ValueError("counts_for must be 0 where hits_per_user is not. Use one of the two.")
+        for name in names:
+            check_whole(name, getattr(self, name), 1)
+        needed = count_units(self.order, self.budget, self.count_scale)
+        if self.count_units < needed:
+            raise ValueError(f"count_units must be at least {needed} at this count_scale, got {self.count_units}.")
+        if self.counts_per_user * self.count_units > SHARE_OF_COUNTS * PURSE_UNITS:
+            raise ValueError(f"counts must cost at most {SHARE_OF_COUNTS:.0%} of a purse. Calibrate the plan again.")
 
     def _check_thresholds(self) -> None:
         horizon = self.schedule.horizon
@@ -206,6 +243,7 @@ class NamesPlan(ReleasePlan):
         forget_after: int | None = None,
         known_error: float | None = None,
         size_error: float = DEFAULT_SIZE_ERROR,
+        counts_for: int = 0,
     ) -> NamesPlan:
         """The plan that finds most for users with `usual_looks`. Names as in `ReleasePlan.calibrate`."""
         horizon, is_known_domain = budget.schedule.horizon, budget.domain is not None
@@ -223,9 +261,11 @@ class NamesPlan(ReleasePlan):
             usual_looks = (DEFAULT_USUAL_LOOKS[0], min(DEFAULT_USUAL_LOOKS[1], most_looks))
         usual_looks = check_usual_looks(usual_looks, most_looks)
         hash_share = _hash_share(budget.max_users, budget.max_items)
+        check_whole("counts_for", counts_for, 0)
+        counts_per_user = min(MOST_COUNTS_PER_USER, usual_looks[1], counts_for * horizon)
         # With the widest noise; still far below 1e-20.
-        widest = ExponentialPower(1.0, MAX_SCALE)
-        sampling_share = _sampling_share(budget.epsilon, widest, most_looks, horizon, budget.domain_size)
+        variation = (most_looks + counts_per_user) * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
+        sampling_share = sampling_delta(budget.epsilon, variation, horizon, budget.domain_size)
         choice = choose_purse(
             budget.epsilon,
             delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
@@ -236,6 +276,9 @@ class NamesPlan(ReleasePlan):
         )
         noise = choice.prices.noise
         known_threshold = min(choice.threshold, noise.smallest_margin(known_error))
+        counts = CountPrice(0, 0)
+        if counts_for:
+            counts = price_counts(choice.prices.order, choice.prices.budget, counts_per_user)
         return cls(
             epsilon=budget.epsilon,
             delta=budget.delta,
@@ -254,6 +297,10 @@ class NamesPlan(ReleasePlan):
             hits_from=0,
             hit_weights=(),
             hit_look_units=(),
+            counts_for=counts_for,
+            counts_per_user=counts_per_user,
+            count_units=counts.units,
+            count_scale=counts.scale,
             spacing=choice.prices.spacing,
             threshold=choice.threshold,
             known_threshold=known_threshold if forget_after else choice.threshold,
@@ -325,14 +372,18 @@ class NamesPlan(ReleasePlan):
         """`found_from` for a new item whose holders have the fewest of the usual looks."""
         return self.found_from(self.usual_looks[0], probability)
 
-    def found_from(self, looks: int, probability: float = 0.95, *, known: bool = False) -> int:
+    def found_from(
+        self, looks: int, probability: float = 0.95, *, known: bool = False, without_counts: bool = False
+    ) -> int:
         """From how many users on an item is named in a window with this probability, if each has so many looks.
 
         looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
-        pace and are a little different. known: the item was named lately. probability: at least 1/2.
+        pace and are a little different. known: the item was named lately. probability: at least 1/2. without_counts:
+        if users did not pay for counts.
         """
         threshold = self.known_threshold if known else self.threshold
-        return max(1, found_from(self.prices, threshold, looks, probability))
+        reserved = 0 if without_counts else min(looks, self.counts_per_user) * self.count_units
+        return max(1, found_from(self.prices, threshold, looks, probability, reserved=reserved))
 
 
 def _as_tuple(name: str, value: object) -> tuple[int, ...]:
@@ -370,8 +421,3 @@ def _forget_after(given: int | None, horizon: int, *, is_known_domain: bool, kno
 def _hash_share(max_users: int, max_items: int) -> float:
     """All items of the run have different hashes, and no other user has that of x' (docs/purse.md, section 7)."""
     return hash_delta(max_items, max_users, max_items)
-
-
-def _sampling_share(epsilon: float, noise: ExponentialPower, most_looks: int, horizon: int, domain_size: int) -> float:
-    """One draw a look, in one or in two stages (docs/purse.md, section 3), and those of the items that nobody holds."""
-    return sampling_delta(epsilon, most_looks * noise.sampling_total_variation, horizon, domain_size)
