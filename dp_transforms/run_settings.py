@@ -65,4 +65,8 @@ def _naming_settings(plan: NamesPlan, stream: str, run_id: str) -> NamingSetting
         forget_after=plan.forget_after,
         spacing=plan.spacing,
         likely_noise=plan.likely_noise,
+        counts_for=plan.counts_for,
+        counts_per_user=plan.counts_per_user,
+        count_units=plan.count_units,
+        count_scale=plan.count_scale,
     )

@@ -104,6 +104,13 @@ _OPTIONS = {
         default=None,
         help="With names: do not follow items that were named; each window is judged alike.",
     ),
+    "counts_for": click.option(
+        "--counts-for",
+        type=int,
+        metavar="N",
+        help="With names, for a replay: publish a noisy count of users for the N largest named items of each window. "
+        "It is paid for out of the same purse, so fewer items are named. Default: 0.",
+    ),
     "domain_file": click.option(
         "--domain-file",
         metavar="FILE",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Console
 from rich.table import Table
 
@@ -107,7 +109,24 @@ def _names_lines(plan: NamesPlan) -> list[tuple[str, str]]:
         ),
         ("threshold", f"{plan.threshold / largest:.1f} users with one pair"),
         ("known items", known),
+        *_counts_lines(plan),
         ("sizes", f"in steps of {plan.spacing / largest:.1f}; each is too large with {plan.size_error:.2g} at most"),
+    ]
+
+
+def _counts_lines(plan: NamesPlan) -> list[tuple[str, str]]:
+    if not plan.counts_for:
+        return []
+    looks = plan.usual_looks[1]
+    with_counts, without = plan.found_from(looks, FOUND), plan.found_from(looks, FOUND, without_counts=True)
+    return [
+        (
+            "counts",
+            f"of the {plan.counts_for:,} largest items of a window, noise of standard deviation"
+            f" {plan.count_scale / math.sqrt(2):.1f}; each user counts for at most {plan.counts_per_user:,} of them in"
+            f" the run. They take from the names: found from {with_counts:,} instead of {without:,} users with"
+            f" {looks:,} pairs",
+        )
     ]
 
 

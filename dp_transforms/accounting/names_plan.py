@@ -18,6 +18,14 @@ import functools
 from typing import ClassVar
 
 from dp_transforms.accounting.calibration import DEFAULT_FALSE_REPORTS, delta_left, hash_delta, sampling_delta
+from dp_transforms.accounting.named_counts import (
+    MOST_COUNTS_PER_USER,
+    SHARE_OF_COUNTS,
+    CountPrice,
+    count_noise,
+    count_units,
+    price_counts,
+)
 from dp_transforms.accounting.plan_checks import (
     as_float,
     check_budget,
@@ -68,7 +76,19 @@ class NamesPlan(ReleasePlan):
     shape, scale: the noise of one sum, an `ExponentialPower`.
     order, budget: the Renyi order, and the divergence of this order that a full purse stands for.
     weights, units: what a user may add to an item, rising, and what a look with each costs of a purse of `purse` units.
-    spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing.
+        The looks list: its users pay nothing for hits.
+    hits_per_user: with J > 0, a name at level 1 is a *hit*, a larger sum is level 2, and there is a second list, of users
+        who pay less for looks and besides for up to J hits; these are taken out of their purses beforehand, and after
+        them they no longer count. 0: looks alone.
+    hit_units: what each of these hits costs; 0 without hits, as the next one is.
+    hits_from: users with fewer looks are better off on the looks list. In a stream a user joins the other with its
+        look of this number.
+    hit_weights, hit_look_units: the hits list, as weights and units are the looks list; empty without hits.
+    counts_for: so many of the largest named items of a window are published with a count; 0 for none. Replays alone.
+    counts_per_user: at most so many counted pairs of a user count; count_units: what each costs of a purse;
+        count_scale: the Gaussian noise of a count has a standard deviation of this over sqrt(2). 0 without counts.
+    spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing. With hits there
+        are two levels.
     threshold: noisy sums of at least this name an item that is not known.
     known_threshold: the same for a known item: one that was named in one of the last `forget_after` windows, and in a
         known domain every one. Equal to threshold where items are not followed.
@@ -91,6 +111,15 @@ class NamesPlan(ReleasePlan):
     budget: float
     weights: tuple[int, ...]
     units: tuple[int, ...]
+    hits_per_user: int
+    hit_units: int
+    hits_from: int
+    hit_weights: tuple[int, ...]
+    hit_look_units: tuple[int, ...]
+    counts_for: int
+    counts_per_user: int
+    count_units: int
+    count_scale: int
     spacing: int
     threshold: int
     known_threshold: int
@@ -106,7 +135,7 @@ class NamesPlan(ReleasePlan):
     delta_hash: float
 
     CHOICES: ClassVar[frozenset[str]] = frozenset(
-        ["usual_looks", "most_looks", "known_items", "forget_after", "known_error", "size_error"]
+        ["usual_looks", "most_looks", "known_items", "forget_after", "known_error", "size_error", "counts_for"]
     )
     FLOATS: ClassVar[tuple[str, ...]] = (
         "epsilon",
@@ -121,7 +150,7 @@ class NamesPlan(ReleasePlan):
     def __post_init__(self) -> None:
         for name in self.FLOATS:
             object.__setattr__(self, name, as_float(name, getattr(self, name)))
-        for name in ("usual_looks", "weights", "units"):
+        for name in ("usual_looks", "weights", "units", "hit_weights", "hit_look_units"):
             object.__setattr__(self, name, _as_tuple(name, getattr(self, name)))
         check_budget(self.epsilon, self.delta, self.schedule)
         if self.release != "names":
@@ -134,16 +163,54 @@ class NamesPlan(ReleasePlan):
         check_range("size_error", self.size_error, SMALLEST_KNOWN_ERROR, 0.5)
         check_declared_ids(self.max_users, self.max_items)
         check_domain(self.domain_size, self.domain_fingerprint, self.max_items)
+        self._check_hits()
         self._check_thresholds()
         shares = {name: getattr(self, name) for name in DELTA_SHARES}
         check_delta_split(self.delta, shares, is_known_domain=bool(self.domain_size))
         check_share("delta_hash", self.delta_hash, _hash_share(self.max_users, self.max_items))
-        needed = _sampling_share(self.epsilon, self.noise, self.most_looks, self.schedule.horizon, self.domain_size)
+        self._check_counts()
+        variation = self.most_looks * self.noise.sampling_total_variation
+        if self.counts_for:
+            variation += self.counts_per_user * count_noise(self.count_scale).sampling_total_variation
+        needed = sampling_delta(self.epsilon, variation, self.schedule.horizon, self.domain_size)
         check_share("delta_sampling", self.delta_sampling, needed)
         if self.prices.most_looks != self.most_looks:
             raise ValueError(f"most_looks must be {self.prices.most_looks} at these units, got {self.most_looks}.")
-        # The price list was checked when it was built; this checks the rest: budget and threshold.
+        if self.hit_prices is not None:
+            raise ValueError("hits_per_user must be 0: hits have no safe threshold yet.")
+        # The price lists were checked when they were built; this checks the rest: budget and threshold.
         PurseChoice(self.epsilon, self.delta_looks, self.delta_open, self.prices, self.threshold)
+
+    def _check_hits(self) -> None:
+        check_whole("hits_per_user", self.hits_per_user, 0, self.most_looks)
+        if not self.hits_per_user:
+            without = {"hit_units": 0, "hits_from": 0, "hit_weights": (), "hit_look_units": ()}
+            for name, empty in without.items():
+                if getattr(self, name) != empty:
+                    raise ValueError(f"{name} must be {empty} where hits_per_user is 0.")
+            return
+        check_whole("hit_units", self.hit_units, 1)
+        check_whole("hits_from", self.hits_from, 1, self.most_looks)
+        if self.hit_weights[-1:] > self.weights[-1:]:
+            raise ValueError(f"each of hit_weights must be at most {self.weights[-1]}, the largest of weights.")
+
+    def _check_counts(self) -> None:
+        check_whole("counts_for", self.counts_for, 0)
+        names = ("counts_per_user", "count_units", "count_scale")
+        if not self.counts_for:
+            for name in names:
+                if getattr(self, name) != 0:
+                    raise ValueError(f"{name} must be 0 where counts_for is 0.")
+            return
+        if self.hits_per_user:
+            raise ValueError("counts_for must be 0 where hits_per_user is not. Use one of the two.")
+        for name in names:
+            check_whole(name, getattr(self, name), 1)
+        needed = count_units(self.order, self.budget, self.count_scale)
+        if self.count_units < needed:
+            raise ValueError(f"count_units must be at least {needed} at this count_scale, got {self.count_units}.")
+        if self.counts_per_user * self.count_units > SHARE_OF_COUNTS * PURSE_UNITS:
+            raise ValueError(f"counts must cost at most {SHARE_OF_COUNTS:.0%} of a purse. Calibrate the plan again.")
 
     def _check_thresholds(self) -> None:
         horizon = self.schedule.horizon
@@ -178,6 +245,7 @@ class NamesPlan(ReleasePlan):
         forget_after: int | None = None,
         known_error: float | None = None,
         size_error: float = DEFAULT_SIZE_ERROR,
+        counts_for: int = 0,
     ) -> NamesPlan:
         """The plan that finds most for users with `usual_looks`. Names as in `ReleasePlan.calibrate`."""
         horizon, is_known_domain = budget.schedule.horizon, budget.domain is not None
@@ -195,9 +263,11 @@ class NamesPlan(ReleasePlan):
             usual_looks = (DEFAULT_USUAL_LOOKS[0], min(DEFAULT_USUAL_LOOKS[1], most_looks))
         usual_looks = check_usual_looks(usual_looks, most_looks)
         hash_share = _hash_share(budget.max_users, budget.max_items)
+        check_whole("counts_for", counts_for, 0)
+        counts_per_user = min(MOST_COUNTS_PER_USER, usual_looks[1], counts_for * horizon)
         # With the widest noise; still far below 1e-20.
-        widest = ExponentialPower(1.0, MAX_SCALE)
-        sampling_share = _sampling_share(budget.epsilon, widest, most_looks, horizon, budget.domain_size)
+        variation = (most_looks + counts_per_user) * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
+        sampling_share = sampling_delta(budget.epsilon, variation, horizon, budget.domain_size)
         choice = choose_purse(
             budget.epsilon,
             delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
@@ -208,6 +278,9 @@ class NamesPlan(ReleasePlan):
         )
         noise = choice.prices.noise
         known_threshold = min(choice.threshold, noise.smallest_margin(known_error))
+        counts = CountPrice(0, 0)
+        if counts_for:
+            counts = price_counts(choice.prices.order, choice.prices.budget, counts_per_user)
         return cls(
             epsilon=budget.epsilon,
             delta=budget.delta,
@@ -221,6 +294,15 @@ class NamesPlan(ReleasePlan):
             budget=choice.prices.budget,
             weights=choice.prices.weights,
             units=choice.prices.units,
+            hits_per_user=0,
+            hit_units=0,
+            hits_from=0,
+            hit_weights=(),
+            hit_look_units=(),
+            counts_for=counts_for,
+            counts_per_user=counts_per_user,
+            count_units=counts.units,
+            count_scale=counts.scale,
             spacing=choice.prices.spacing,
             threshold=choice.threshold,
             known_threshold=known_threshold if forget_after else choice.threshold,
@@ -243,8 +325,23 @@ class NamesPlan(ReleasePlan):
 
     @functools.cached_property
     def prices(self) -> PriceList:
-        """Weights and units, with every price computed again when this is first read."""
+        """The looks list, with every price computed again when this is first read."""
         return PriceList(self.noise, self.order, self.budget, self.weights, self.units, spacing=self.spacing)
+
+    @functools.cached_property
+    def hit_prices(self) -> PriceList | None:
+        """The hits list, in the same way; None without hits."""
+        if not self.hits_per_user:
+            return None
+        return PriceList(
+            self.noise,
+            self.order,
+            self.budget,
+            self.hit_weights,
+            self.hit_look_units,
+            hit_units=self.hit_units,
+            spacing=self.spacing,
+        )
 
     @property
     def purse(self) -> int:
@@ -277,14 +374,18 @@ class NamesPlan(ReleasePlan):
         """`found_from` for a new item whose holders have the fewest of the usual looks."""
         return self.found_from(self.usual_looks[0], probability)
 
-    def found_from(self, looks: int, probability: float = 0.95, *, known: bool = False) -> int:
+    def found_from(
+        self, looks: int, probability: float = 0.95, *, known: bool = False, without_counts: bool = False
+    ) -> int:
         """From how many users on an item is named in a window with this probability, if each has so many looks.
 
         looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
-        pace and are a little different. known: the item was named lately. probability: at least 1/2.
+        pace and are a little different. known: the item was named lately. probability: at least 1/2. without_counts:
+        if users did not pay for counts.
         """
         threshold = self.known_threshold if known else self.threshold
-        return max(1, found_from(self.prices, threshold, looks, probability))
+        reserved = 0 if without_counts else min(looks, self.counts_per_user) * self.count_units
+        return max(1, found_from(self.prices, threshold, looks, probability, reserved=reserved))
 
 
 def _as_tuple(name: str, value: object) -> tuple[int, ...]:
@@ -322,8 +423,3 @@ def _forget_after(given: int | None, horizon: int, *, is_known_domain: bool, kno
 def _hash_share(max_users: int, max_items: int) -> float:
     """All items of the run have different hashes, and no other user has that of x' (docs/purse.md, section 7)."""
     return hash_delta(max_items, max_users, max_items)
-
-
-def _sampling_share(epsilon: float, noise: ExponentialPower, most_looks: int, horizon: int, domain_size: int) -> float:
-    """One draw a look, in one or in two stages (docs/purse.md, section 3), and those of the items that nobody holds."""
-    return sampling_delta(epsilon, most_looks * noise.sampling_total_variation, horizon, domain_size)

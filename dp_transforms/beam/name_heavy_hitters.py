@@ -8,9 +8,11 @@ from __future__ import annotations
 import apache_beam as beam
 
 from dp_transforms.beam.assign_windows import AssignWindows, Sharding
+from dp_transforms.beam.count_holders import CountHolders
 from dp_transforms.beam.draw_empty_items import DrawEmptyItems
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.name_items import NameItems
+from dp_transforms.beam.release_named import HOLDERS, NAMED, ReleaseNamed
 from dp_transforms.beam.weigh_users import WeighUsers
 from dp_transforms.naming.naming_settings import NamingSettings
 
@@ -40,14 +42,19 @@ class NameHeavyHitters(beam.PTransform):
 
     def expand(self, batches: beam.PCollection) -> beam.PCollection:
         settings, noise_key = self._settings, self._noise_key
-        sums = (
+        users = (
             batches
             | "AssignWindows" >> AssignWindows(settings, noise_key, self._whole_run, True, self._domain)
-            | "WeighUsers" >> WeighUsers(settings, noise_key, self._whole_run)
+            | "GroupByUserShard" >> beam.GroupByKey()
         )
+        sums = users | "WeighUsers" >> WeighUsers(settings, noise_key, self._whole_run)
         if self._domain is not None:
             empty_items = batches.pipeline | "DrawEmptyItems" >> DrawEmptyItems(
                 settings, noise_key, self._whole_run, self._domain
             )
             sums = (sums, empty_items) | "WithEmptyItems" >> beam.Flatten()
-        return sums | "NameItems" >> NameItems(settings, noise_key, self._by_window)
+        named = sums | "NameItems" >> NameItems(settings, noise_key, self._by_window)
+        parts = {NAMED: named}
+        if settings.counts_for:
+            parts[HOLDERS] = users | "CountHolders" >> CountHolders(settings, noise_key, self._by_window, named)
+        return parts | "ReleaseNamed" >> ReleaseNamed(settings, noise_key)

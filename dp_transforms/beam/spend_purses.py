@@ -38,6 +38,11 @@ class SpendPurses(beam.PTransform):
 
     def __init__(self, settings: NamingSettings, noise_key: beam.Secret, shards: int, senders: int) -> None:
         super().__init__()
+        if settings.counts_for:
+            raise ValueError(
+                "counts_for cannot be used with a stream: counts are paid for when all names of the run are known. Make"
+                " the plan without it."
+            )
         self._do_fn = SpendPursesDoFn(settings, noise_key, shards)
         self._senders = senders
 

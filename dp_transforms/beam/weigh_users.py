@@ -17,7 +17,7 @@ from dp_transforms.naming.replay_weights import weigh_replay
 
 
 class WeighUsers(beam.PTransform):
-    """``((0, shard of users), packed UserPairs)`` -> ``((0, shard of items), packed ItemSums)``; bounded input only.
+    """``((0, shard of users), all packed UserPairs)`` -> ``((0, shard of items), packed ItemSums)``.
 
     sharding: one slab of all windows, since a weight depends on all pairs of a user.
     """
@@ -26,12 +26,8 @@ class WeighUsers(beam.PTransform):
         super().__init__()
         self._do_fn = WeighUsersDoFn(settings, noise_key, sharding)
 
-    def expand(self, packed: beam.PCollection) -> beam.PCollection:
-        return (
-            packed
-            | "GroupByUserShard" >> beam.GroupByKey()
-            | "SpendPurses" >> beam.ParDo(self._do_fn).with_output_types(tuple[tuple[int, int], bytes])
-        )
+    def expand(self, groups: beam.PCollection) -> beam.PCollection:
+        return groups | "SpendPurses" >> beam.ParDo(self._do_fn).with_output_types(tuple[tuple[int, int], bytes])
 
 
 class WeighUsersDoFn(KeyedDoFn):

@@ -213,6 +213,10 @@ class StreamKeys:
         """Draws of release mode `names`: one a window and item, for its holders with their weights."""
         return LookUniforms(derive_key(self._secret, "looks", *self._noise_context))
 
+    def count_uniforms(self) -> LookUniforms:
+        """Draws of the counts beside `names`: one a window and counted item, for its holders."""
+        return LookUniforms(derive_key(self._secret, "counts", *self._noise_context))
+
     def look_order(self) -> LookOrder:
         """Orders the pairs of a user whose purse cannot pay for all of them."""
         return LookOrder(derive_key(self._secret, "look order", self._stream))

@@ -28,6 +28,9 @@ class NamingSettings(StreamSettings):
     forget_after: an item is known for so many windows after it was last named; 0 where known items are not followed.
         In a known domain all items are known for ever.
     spacing: distance of the boundaries of levels.
+    counts_for: so many of the largest named items of a window are counted; 0 for none. counts_per_user, count_units,
+        count_scale: at most so many counted pairs of a user count, what each costs of the purse, and the scale of the
+        Gaussian noise of a count; 0 without counts.
     likely_noise: the noise of one sum reaches more than this with a probability of at most `NamesPlan.size_error`.
 
     Raises ValueError for numbers that do not fit together. Whether they are private, `NamesPlan` checks.
@@ -41,6 +44,10 @@ class NamingSettings(StreamSettings):
     forget_after: int
     spacing: int
     likely_noise: int
+    counts_for: int = 0
+    counts_per_user: int = 0
+    count_units: int = 0
+    count_scale: int = 0
 
     def __post_init__(self) -> None:
         if not self.weights or len(self.weights) != len(self.units):
@@ -53,6 +60,15 @@ class NamingSettings(StreamSettings):
         check_whole("known_threshold", self.known_threshold, 1, self.threshold)
         check_whole("forget_after", self.forget_after, 0)
         check_whole("spacing", self.spacing, 1)
+        check_whole("counts_for", self.counts_for, 0)
+        for name in ("counts_per_user", "count_units", "count_scale"):
+            check_whole(name, getattr(self, name), 1 if self.counts_for else 0)
+        if self.counts_per_user * self.count_units + self.units[0] > self.purse:
+            raise ValueError("counts_per_user * count_units must leave enough of the purse for a look.")
+
+    def paid_for_counts(self, looks: Whole) -> Whole:
+        """What users with so many pairs in the run pay for counts, whatever is named. looks, result: int64[n]."""
+        return np.minimum(looks, self.counts_per_user) * self.count_units
 
     @property
     def most_looks(self) -> int:

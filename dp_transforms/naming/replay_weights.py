@@ -18,12 +18,14 @@ from dp_transforms.naming.naming_settings import NamingSettings
 def weigh_replay(pairs: UserPairs, settings: NamingSettings, keys: StreamKeys) -> ItemSums:
     """What these users add to their items. ``pairs`` must contain all pairs of its users in the whole run.
 
-    A user with n pairs has in each the largest weight of which a full purse pays n. Of more than `most_looks` pairs so
-    many count, chosen by keyed hash.
+    A user with n pairs has in each the largest weight of which a full purse, less what counts may cost it, pays n. Of
+    more pairs than it pays for (`most_looks` without counts) so many count, chosen by keyed hash.
     """
     if not len(pairs):
         return ItemSums.none()
-    looks = np.minimum(np.diff(pairs.splits), settings.most_looks)
-    weights = settings.weights_for(settings.purse // looks)[pairs.user_codes()]
+    in_run = np.diff(pairs.splits)
+    purses = settings.purse - settings.paid_for_counts(in_run)
+    looks = np.minimum(in_run, purses // settings.units[0])
+    weights = settings.weights_for(purses // looks)[pairs.user_codes()]
     kept = keep_by_hash(pairs, looks, keys)
     return ItemSums.of_weights(pairs, np.where(kept, weights, 0), keys)

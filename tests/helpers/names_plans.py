@@ -6,6 +6,7 @@ import functools
 import math
 
 from dp_transforms.accounting.calibration import hash_delta, sampling_delta
+from dp_transforms.accounting.named_counts import CountPrice, price_counts
 from dp_transforms.accounting.names_plan import LEVEL_SPACING, NamesPlan
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.order_budget import order_budget
@@ -48,13 +49,16 @@ def names_plan_of(
     delta: float = 0.1,
     order: float = 1.6,
     most_ids: int = 1000,
+    counts_for: int = 0,
+    counts_per_user: int = 3,
 ) -> NamesPlan:
     """epsilon 10 and delta 0.1 protect nobody, but little noise is needed. A smaller delta needs a higher order."""
     known = ItemDomain.of_ids(domain) if domain else None
     delta_open = 0.0 if known else delta / 2
     delta_hash = hash_delta(most_ids, most_ids, most_ids)
+    draws = most_looks + (counts_per_user if counts_for else 0)
     sampling = sampling_delta(
-        epsilon, most_looks * _NOISE.sampling_total_variation, schedule.horizon, known.size if known else 0
+        epsilon, draws * _NOISE.sampling_total_variation, schedule.horizon, known.size if known else 0
     )
     delta_looks = (delta - delta_open - delta_hash - sampling) * (1 - 1e-9)
     prices = make_price_list(
@@ -64,6 +68,7 @@ def names_plan_of(
         most_looks,
         spacing=math.ceil(LEVEL_SPACING * _NOISE.standard_deviation),
     )
+    counts = price_counts(order, prices.budget, counts_per_user) if counts_for else CountPrice(0, 0)
     known_threshold = _NOISE.smallest_margin(known_error)
     threshold = known_threshold if known else max(known_threshold, smallest_open_threshold(prices, delta_open))
     return NamesPlan(
@@ -79,6 +84,15 @@ def names_plan_of(
         budget=prices.budget,
         weights=prices.weights,
         units=prices.units,
+        hits_per_user=0,
+        hit_units=0,
+        hits_from=0,
+        hit_weights=(),
+        hit_look_units=(),
+        counts_for=counts_for,
+        counts_per_user=counts_per_user if counts_for else 0,
+        count_units=counts.units,
+        count_scale=counts.scale,
         spacing=prices.spacing,
         threshold=threshold,
         known_threshold=known_threshold if forget_after or known else threshold,

@@ -32,8 +32,13 @@ def naming_settings(
     stream: str = "events",
     run_id: str = "run-1",
     domain: Collection[str] = (),
+    counts_for: int = 0,
+    counts_per_user: int = 3,
 ) -> NamingSettings:
-    """Windows of 10 seconds from `START` on; with noise alone an item passes the known threshold now and then."""
+    """Windows of 10 seconds from `START` on; with noise alone an item passes the known threshold now and then.
+
+    counts_for: so many items a window are counted, with little noise; users pay a tenth of a purse for each.
+    """
     prices = short_price_list(most_looks, scale)
     return NamingSettings(
         stream=stream,
@@ -52,4 +57,8 @@ def naming_settings(
         forget_after=forget_after,
         spacing=spacing,
         likely_noise=likely_noise,
+        counts_for=counts_for,
+        counts_per_user=counts_per_user if counts_for else 0,
+        count_units=PURSE_UNITS // 10 if counts_for else 0,
+        count_scale=3 if counts_for else 0,
     )

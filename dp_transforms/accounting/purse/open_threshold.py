@@ -37,21 +37,25 @@ def smallest_open_threshold(prices: PriceList, delta_open: float) -> int:
     return int(np.max(np.array(prices.weights) + margins))
 
 
-def found_from(prices: PriceList, threshold: int, looks: int, probability: float = 0.95, *, hits: int = 0) -> int:
+def found_from(
+    prices: PriceList, threshold: int, looks: int, probability: float = 0.95, *, hits: int = 0, reserved: int = 0
+) -> int:
     """From how many users on an item is found in a window with this probability, if each has so many looks in the run.
 
     Of more looks than a purse pays for, a random choice counts. probability: at least 1/2. hits: so many of these looks
-    are hits that each user pays for; ValueError where no purse lasts for them.
+    are hits that each user pays for; ValueError where no purse lasts for them. reserved: units that each user needs for
+    other things.
     """
     check_range("probability", probability, 0.5, 1 - 1e-12)
-    weight = prices.replay_weight(looks, hits)
+    weight = prices.replay_weight(looks, hits, reserved=reserved)
     if not weight:
         raise ValueError(f"hits = {hits} leave nothing for {looks} looks. Use fewer, or a smaller price of a hit.")
-    if looks > prices.most_looks:
+    most_looks = (PURSE_UNITS - reserved) // prices.units[0]
+    if looks > most_looks:
 
         def found(users: npt.NDArray[np.int64]) -> Floats:
             return np.exp(prices.noise.log_upper_tail(threshold - users * weight))
 
-        return fewest_users(found, prices.most_looks / looks, probability)
+        return fewest_users(found, most_looks / looks, probability)
     # Pr[Z >= T - N w] >= probability where Pr[Z >= 1 - (T - N w)] <= 1 - probability.
     return math.ceil((threshold + prices.noise.smallest_margin(1 - probability) - 1) / weight)

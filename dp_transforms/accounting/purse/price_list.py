@@ -86,13 +86,14 @@ class PriceList:
             raise ValueError("weights must be 0 or weights of the price list.")
         return np.concatenate([[0], units])[index]
 
-    def replay_weight(self, looks: int, hits: int = 0) -> int:
+    def replay_weight(self, looks: int, hits: int = 0, *, reserved: int = 0) -> int:
         """The weight of a user with so many looks in the whole run, of which at most `most_looks` count.
 
-        hits: for how many hits its purse is to last as well; 0 where none does.
+        hits: for how many hits its purse is to last as well; 0 where none does. reserved: units that pay for other
+        things than looks and hits.
         """
         hits = min(check_whole("looks", looks, 1), check_whole("hits", hits, 0))
-        left = PURSE_UNITS - hits * self.hit_units
+        left = PURSE_UNITS - hits * self.hit_units - check_whole("reserved", reserved, 0)
         amount = left // min(looks, max(1, left // self.units[0]))
         return int(self.weights_for(np.array([amount]))[0])
 
