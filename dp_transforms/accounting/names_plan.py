@@ -35,17 +35,17 @@ from dp_transforms.accounting.plan_checks import (
     check_false_reports,
     check_share,
 )
-from dp_transforms.accounting.purse.open_threshold import found_from
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList
+from dp_transforms.accounting.purse.open_threshold import found_from, smallest_open_threshold
+from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, hits_from, make_price_list
 from dp_transforms.accounting.purse.purse_choice import (
     DEFAULT_MOST_LOOKS,
     DEFAULT_USUAL_LOOKS,
-    LARGEST_SCALE,
     SMALLEST_KNOWN_ERROR,
     PurseChoice,
     check_usual_looks,
     choose_purse,
 )
+from dp_transforms.accounting.purse.purse_search import LARGEST_SCALE
 from dp_transforms.accounting.release_plan import Budget, ReleasePlan
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
 from dp_transforms.exponential_power import MAX_SCALE, ExponentialPower
@@ -57,6 +57,7 @@ DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
 DEFAULT_KNOWN_ERROR = 1e-5
 DEFAULT_SIZE_ERROR = 0.01
 LEVEL_SPACING = 5.5  # standard deviations: a level then costs next to nothing more than a name
+HITS_TO_TRY = (3, 10, 30)  # where a plan chooses, besides looks alone
 MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
 DELTA_SHARES = ("delta_looks", "delta_open", "delta_sampling", "delta_hash")
 _MOST_WEIGHTS = 1_000
@@ -77,9 +78,9 @@ class NamesPlan(ReleasePlan):
     order, budget: the Renyi order, and the divergence of this order that a full purse stands for.
     weights, units: what a user may add to an item, rising, and what a look with each costs of a purse of `purse` units.
         The looks list: its users pay nothing for hits.
-    hits_per_user: with J > 0, a name at level 1 is a *hit*, a larger sum is level 2, and there is a second list, of users
-        who pay less for looks and besides for up to J hits; these are taken out of their purses beforehand, and after
-        them they no longer count. 0: looks alone.
+    hits_per_user: with J > 0, a name at level 1 is a *hit*, a larger sum is level 2, and there is a second list for
+        users who pay less for looks, and besides for up to J hits; these are taken out of their purses beforehand, and
+        after them they no longer count. 0: looks alone.
     hit_units: what each of these hits costs; 0 without hits, as the next one is.
     hits_from: users with fewer looks are better off on the looks list. In a stream a user joins the other with its
         look of this number.
@@ -135,7 +136,16 @@ class NamesPlan(ReleasePlan):
     delta_hash: float
 
     CHOICES: ClassVar[frozenset[str]] = frozenset(
-        ["usual_looks", "most_looks", "known_items", "forget_after", "known_error", "size_error", "counts_for"]
+        [
+            "usual_looks",
+            "most_looks",
+            "hits_per_user",
+            "known_items",
+            "forget_after",
+            "known_error",
+            "size_error",
+            "counts_for",
+        ]
     )
     FLOATS: ClassVar[tuple[str, ...]] = (
         "epsilon",
@@ -177,9 +187,15 @@ class NamesPlan(ReleasePlan):
         if self.prices.most_looks != self.most_looks:
             raise ValueError(f"most_looks must be {self.prices.most_looks} at these units, got {self.most_looks}.")
         if self.hit_prices is not None:
-            raise ValueError("hits_per_user must be 0: hits have no safe threshold yet.")
+            least = hits_from(self.prices, self.hit_prices)
+            if self.hits_from != least:
+                raise ValueError(f"hits_from must be {least} for these price lists, got {self.hits_from}.")
+            if self.hit_prices.most_looks != self.most_looks:
+                raise ValueError(f"most_looks must be {self.hit_prices.most_looks} at these hit_look_units.")
         # The price lists were checked when they were built; this checks the rest: budget and threshold.
-        PurseChoice(self.epsilon, self.delta_looks, self.delta_open, self.prices, self.threshold)
+        PurseChoice(
+            self.epsilon, self.delta_looks, self.delta_open, self.prices, self.threshold, hit_prices=self.hit_prices
+        )
 
     def _check_hits(self) -> None:
         check_whole("hits_per_user", self.hits_per_user, 0, self.most_looks)
@@ -241,6 +257,7 @@ class NamesPlan(ReleasePlan):
         *,
         usual_looks: tuple[int, int] | None = None,
         most_looks: int | None = None,
+        hits_per_user: int | None = None,
         known_items: bool = True,
         forget_after: int | None = None,
         known_error: float | None = None,
@@ -263,7 +280,10 @@ class NamesPlan(ReleasePlan):
             usual_looks = (DEFAULT_USUAL_LOOKS[0], min(DEFAULT_USUAL_LOOKS[1], most_looks))
         usual_looks = check_usual_looks(usual_looks, most_looks)
         hash_share = _hash_share(budget.max_users, budget.max_items)
-        check_whole("counts_for", counts_for, 0)
+        if check_whole("counts_for", counts_for, 0):
+            if hits_per_user:
+                raise ValueError("counts_for cannot be used with hits_per_user above 0. Leave one out.")
+            hits_per_user = 0
         counts_per_user = min(MOST_COUNTS_PER_USER, usual_looks[1], counts_for * horizon)
         # With the widest noise; still far below 1e-20.
         variation = (most_looks + counts_per_user) * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
@@ -273,14 +293,16 @@ class NamesPlan(ReleasePlan):
             delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
             usual_looks=usual_looks,
             most_looks=most_looks,
+            hits=_hits_to_try(hits_per_user, most_looks),
             level_spacing=LEVEL_SPACING,
             known_error=known_error if is_known_domain else None,
         )
-        noise = choice.prices.noise
-        known_threshold = min(choice.threshold, noise.smallest_margin(known_error))
         counts = CountPrice(0, 0)
         if counts_for:
             counts = price_counts(choice.prices.order, choice.prices.budget, counts_per_user)
+            choice = _with_counts(choice, counts_per_user, counts)
+        noise, listed = choice.prices.noise, choice.hit_prices
+        known_threshold = min(choice.threshold, noise.smallest_margin(known_error))
         return cls(
             epsilon=budget.epsilon,
             delta=budget.delta,
@@ -294,11 +316,11 @@ class NamesPlan(ReleasePlan):
             budget=choice.prices.budget,
             weights=choice.prices.weights,
             units=choice.prices.units,
-            hits_per_user=0,
-            hit_units=0,
-            hits_from=0,
-            hit_weights=(),
-            hit_look_units=(),
+            hits_per_user=0 if listed is None else listed.hits,
+            hit_units=0 if listed is None else listed.hit_units,
+            hits_from=0 if listed is None else hits_from(choice.prices, listed),
+            hit_weights=() if listed is None else listed.weights,
+            hit_look_units=() if listed is None else listed.units,
             counts_for=counts_for,
             counts_per_user=counts_per_user,
             count_units=counts.units,
@@ -340,6 +362,7 @@ class NamesPlan(ReleasePlan):
             self.hit_weights,
             self.hit_look_units,
             hit_units=self.hit_units,
+            hits=self.hits_per_user,
             spacing=self.spacing,
         )
 
@@ -381,17 +404,26 @@ class NamesPlan(ReleasePlan):
 
         looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
         pace and are a little different. known: the item was named lately. probability: at least 1/2. without_counts:
-        if users did not pay for counts.
+        if users did not pay for counts. With hits: while none of the users is excluded.
         """
         threshold = self.known_threshold if known else self.threshold
         reserved = 0 if without_counts else min(looks, self.counts_per_user) * self.count_units
-        return max(1, found_from(self.prices, threshold, looks, probability, reserved=reserved))
+        return max(
+            1,
+            found_from(self.prices, threshold, looks, probability, hit_prices=self.hit_prices, reserved=reserved),
+        )
 
 
 def _as_tuple(name: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, (list, tuple)) or len(value) > _MOST_WEIGHTS:
         raise ValueError(f"{name} must be at most {_MOST_WEIGHTS:,} whole numbers, got {shown(value)}.")
     return tuple(value)
+
+
+def _hits_to_try(given: int | None, most_looks: int) -> tuple[int, ...]:
+    if given is not None:
+        return (check_whole("hits_per_user", given, 0, most_looks),)
+    return (0, *(hits for hits in HITS_TO_TRY if hits <= most_looks))
 
 
 def _check_most_looks(most_looks: int) -> None:
@@ -418,6 +450,22 @@ def _forget_after(given: int | None, horizon: int, *, is_known_domain: bool, kno
             raise ValueError("forget_after cannot be used with known_items=False. Leave one out.")
         return 0
     return min(DEFAULT_FORGET_AFTER, horizon) if given is None else check_whole("forget_after", given, 1, horizon)
+
+
+def _with_counts(choice: PurseChoice, counts_per_user: int, counts: CountPrice) -> PurseChoice:
+    """The same noise, order and split, with weights for purses from which counts are paid."""
+    old = choice.prices
+    prices = make_price_list(
+        old.noise,
+        old.order,
+        old.budget,
+        old.most_looks,
+        counts=counts_per_user,
+        count_units=counts.units,
+        spacing=old.spacing,
+    )
+    threshold = smallest_open_threshold(prices, choice.delta_open) if choice.delta_open else choice.threshold
+    return dataclasses.replace(choice, prices=prices, threshold=threshold)
 
 
 def _hash_share(max_users: int, max_items: int) -> float:
