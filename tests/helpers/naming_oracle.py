@@ -59,6 +59,7 @@ def replay_weights(log: Iterable[Event], settings: NamingSettings, keys: StreamK
     return found
 
 
+@functools.lru_cache(maxsize=100_000)
 def look_place(user: str, pair: tuple[int, str], keys: StreamKeys) -> int:
     """Where a pair (window, item) of a user stands in the keyed order by which pairs are dropped."""
     window, item = pair
@@ -68,9 +69,17 @@ def look_place(user: str, pair: tuple[int, str], keys: StreamKeys) -> int:
 
 
 def oracle_names(
-    weights: Weights, settings: NamingSettings, keys: StreamKeys, domain: Collection[str] = ()
+    weights: Weights,
+    settings: NamingSettings,
+    keys: StreamKeys,
+    domain: Collection[str] = (),
+    *,
+    forgotten_at: int | None = None,
 ) -> list[Named]:
-    """What is named in all windows, if users add these weights; by window, then label."""
+    """What is named in all windows, if users add these weights; by window, then label.
+
+    forgotten_at: a fault, a window before which all known items are forgotten.
+    """
     assert settings.domain_size == len(set(domain))
     everybody = {user for of_cell in weights.values() for user in of_cell}
     user_hash = hash_all(keys.hash_users, everybody)
@@ -108,6 +117,8 @@ def oracle_names(
     last_named: dict[str, int] = {}
     found: list[Named] = []
     for window in range(settings.schedule.horizon):
+        if window == forgotten_at:
+            last_named.clear()
         known = {item for item, last in last_named.items() if window - last <= settings.forget_after} | set(domain)
         drawn = zero_items(window, domain, item_hash, tail(settings.known_threshold), keys) if domain else set()
         of_window = {item for at, item in weights if at == window}
