@@ -10,6 +10,7 @@ from benchmarks.report import Figure
 
 _NAMES = (
     "speed",
+    "finding",
     "utility",
     "accounting",
     "noise_comparison",
