@@ -11,6 +11,7 @@ from benchmarks.report import Figure
 _NAMES = (
     "speed",
     "finding",
+    "dp_sqlp",
     "utility",
     "accounting",
     "noise_comparison",

@@ -6,9 +6,11 @@ import datetime
 import json
 import secrets
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.finding_logs import LogPairs
@@ -24,6 +26,7 @@ from dp_transforms.naming.known_items import KnownItems
 from dp_transforms.naming.purses import Purses
 from dp_transforms.run_settings import settings_of_plan
 
+Whole = npt.NDArray[np.int64]
 _COMMAND = "dp_transforms.pipelines.cli"
 
 
@@ -52,26 +55,71 @@ def replay_weights(log: LogPairs, plan: NamesPlan) -> np.ndarray:
 
 def stream_order(log: LogPairs, plan: NamesPlan) -> FoundPairs:
     """Window by window through the purses that a stream keeps, and the namer; one shard."""
-    settings = settings_of_plan(plan, stream="events", run_id="bench")
-    keys = settings.stream_keys(secrets.token_bytes(32))
-    table, position = ItemTable.of_labels(pa.array(log.labels), keys.hash_items)
-    hashes = keys.hash_users(pa.array([str(user) for user in range(len(log.looks))]))[:, 0]
-    users, code_of_user = np.sort(hashes), np.argsort(np.argsort(hashes))
-    codes, items = code_of_user[log.users], position[log.items]
-    order = np.lexsort((items, codes, log.windows))
-    bounds = np.searchsorted(log.windows[order], np.arange(log.horizon + 1))
-    purses = Purses(settings, keys)
-    parts, weights = [], np.zeros(len(log))
+    rows_by_window = np.argsort(log.windows, kind="stable")  # within a window by user, then item
+    bounds = np.searchsorted(log.windows[rows_by_window], np.arange(log.horizon + 1))
+    weights = np.zeros(len(log), dtype=np.int64)
+    stream = OrderedStream(plan, log.labels, len(log.looks))
     for window in range(log.horizon):
-        rows = order[bounds[window] : bounds[window + 1]]
-        if len(rows):
-            pairs = UserPairs.from_sorted_codes(users, codes[rows], log.windows[rows], items[rows], table)
-            weights[rows] = purses.spend(pairs, window)
-            parts.append(ItemSums.of_weights(pairs, weights[rows].astype(np.int64), keys))
-    named = ItemNamer(settings, keys).name_windows(ItemSums.merge(parts), KnownItems.none(), 0, log.horizon)
-    code_of_name = np.array([log.code_of_label[label] for label in named.table.labels.to_pylist()], dtype=np.int64)
-    reported, of_nobody = found_cells(log, named.windows, code_of_name[named.items])
+        rows = rows_by_window[bounds[window] : bounds[window + 1]]
+        weights[rows] = stream.add_window(window, log.users[rows], log.items[rows])
+    windows, items = stream.finish()
+    reported, of_nobody = found_cells(log, windows, items)
     return FoundPairs(reported, of_nobody, log.sums(weights), plan.threshold)
+
+
+class OrderedStream:
+    """The core of a stream of names, fed window by window: purses, then sums, then the namer with known items.
+
+    labels: of all items. users: how many there are; users and items of a window are codes.
+    """
+
+    def __init__(self, plan: NamesPlan, labels: Sequence[str], users: int, windows_at_once: int = 64) -> None:
+        self._settings = settings_of_plan(plan, stream="events", run_id="bench")
+        self._keys = self._settings.stream_keys(secrets.token_bytes(32))
+        self._table, self._position = ItemTable.of_labels(pa.array(labels), self._keys.hash_items)
+        self._item_of_label = {label: item for item, label in enumerate(labels)}
+        hashes = self._keys.hash_users(pa.array(np.arange(users)).cast(pa.string()))[:, 0]
+        order = np.argsort(hashes)
+        self._hashes, self._code = hashes[order], np.empty(users, dtype=np.int64)
+        self._code[order] = np.arange(users)
+        self._purses = Purses(self._settings, self._keys)
+        self._namer = ItemNamer(self._settings, self._keys)
+        self._known = KnownItems.none()
+        self._windows_at_once = windows_at_once
+        self._first = self._next = 0
+        self._sums: list[ItemSums] = []
+        self._named: list[tuple[Whole, Whole]] = []
+
+    def add_window(self, window: int, users: Whole, items: Whole) -> Whole:
+        """All pairs of a window, distinct. Returns their weights."""
+        if window - self._first >= self._windows_at_once:
+            self._name(window)
+        self._next = window + 1
+        if not len(users):
+            return np.zeros(0, dtype=np.int64)
+        codes, positions = self._code[users], self._position[items]
+        order = np.argsort(codes * len(self._table) + positions)
+        pairs = UserPairs.from_sorted_codes(
+            self._hashes, codes[order], np.full(len(order), window), positions[order], self._table
+        )
+        in_order = self._purses.spend(pairs, window)
+        self._sums.append(ItemSums.of_weights(pairs, in_order, self._keys))
+        weights = np.empty(len(order), dtype=np.int64)
+        weights[order] = in_order
+        return weights
+
+    def finish(self) -> tuple[Whole, Whole]:
+        """Windows and items of all that was named."""
+        self._name(self._settings.schedule.horizon)
+        windows, items = (np.concatenate(column) for column in zip(*self._named, strict=True))
+        return windows, items
+
+    def _name(self, end: int) -> None:
+        named = self._namer.name_windows(ItemSums.merge(self._sums), self._known, self._first, end)
+        self._known = self._known.after(named, end, self._settings.forget_after)
+        items = np.array([self._item_of_label[label] for label in named.table.labels.to_pylist()], dtype=np.int64)
+        self._named.append((named.windows, items[named.items]))
+        self._sums, self._first = [], end
 
 
 def _read_report(log: LogPairs, report: Path) -> tuple[np.ndarray, np.ndarray]:
