@@ -177,7 +177,9 @@ def _figures(log: str, rows: list[Row]) -> Iterator[Figure]:
             yield Figure(name, row["recall_100"], "%", (">=", recall))
     names = next(row["pairs"] for row in rows if row["method"] == "names, replay")
     peer = max((row for row in rows if row["method"] not in _OURS), key=lambda row: row["pairs"])
-    yield Figure(f"{log}: names, replay / best peer", names / peer["pairs"], "", (">=", _NOT_BELOW_PEERS), peer["method"])
+    yield Figure(
+        f"{log}: names, replay / best peer", names / peer["pairs"], "", (">=", _NOT_BELOW_PEERS), peer["method"]
+    )
 
 
 def _show(log: LogPairs, rows: list[Row]) -> None:

@@ -19,7 +19,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs
-from benchmarks.peers_set_union import gaussian_delta, gaussian_sigma
+from benchmarks.peers_set_union import gaussian_sigma
 
 Floats = npt.NDArray[np.float64]
 
