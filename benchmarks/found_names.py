@@ -46,7 +46,7 @@ def replay(log: LogPairs, plan: ReleasePlan) -> FoundPairs:
 
 
 def replay_weights(log: LogPairs, plan: NamesPlan) -> np.ndarray:
-    """The largest weight of which a purse pays for all pairs of the user, by definition; their mean beyond most_looks."""
+    """The largest weight of which a purse pays for all pairs of the user, or the mean beyond most_looks."""
     looks = np.minimum(log.looks, plan.most_looks)
     affordable = np.searchsorted(plan.units, plan.purse // looks, side="right") - 1
     weights = np.array(plan.weights)[affordable] * (looks / log.looks)

@@ -1,6 +1,7 @@
 """Peers that count users under a cap, in numpy: Gaussian histograms with exact analysis, Laplace, partition selection.
 
-[WKZK22] Wilkins, Kifer, Zhang, Karrer. Exact privacy analysis of the Gaussian sparse histogram mechanism. arXiv 2202.01100.
+[WKZK22] Wilkins, Kifer, Zhang, Karrer. Exact privacy analysis of the Gaussian sparse histogram mechanism. arXiv
+2202.01100.
 [LR24] Lebeda, Retschmeier. The correlated Gaussian sparse histogram mechanism. arXiv 2412.10357.
 [DVGM22] Desfontaines, Voss, Gipson, Mandayam. Differentially private partition selection. PoPETs 2022.
 
@@ -66,8 +67,8 @@ def correlated_gain(cap: int, cells: int) -> float:
 
     With covariance ``sigma^2 (I + c 11')`` over k counts, a user who adds 1 to j of them has
     ``v' Sigma^-1 v = (j - c j^2 / (1 + c k)) / sigma^2``, which is at least ``(j - j^2 / k) / sigma^2`` however large c
-    is. So sigma falls by no more than ``sqrt(1 - cap / k)``. Their gain of up to 2 needs users who may hold almost every
-    count that is above 0 (cap near k).
+    is. So sigma falls by no more than ``sqrt(1 - cap / k)``. Their gain of up to 2 needs users who may hold almost
+    every count that is above 0 (cap near k).
     """
     return math.sqrt(max(0.0, 1 - cap / cells))
 
@@ -80,9 +81,10 @@ def laplace_threshold(epsilon: float, delta: float, cap: int) -> float:
 
 
 def keep_probabilities(epsilon: float, delta: float, cap: int, most: int) -> Floats:
-    """That a partition of k = 0 .. most users is kept, by the best rule there is ([DVGM22], Theorem 1): float64[most + 1].
+    """That a partition of k = 0 .. most users is kept, by the best rule there is: float64[most + 1].
 
-    pi(k) = min(e^eps pi(k-1) + delta, 1 - e^-eps (1 - pi(k-1) - delta), 1), with epsilon / cap and 1 - (1 - delta)^(1/cap).
+    pi(k) = min(e^eps pi(k-1) + delta, 1 - e^-eps (1 - pi(k-1) - delta), 1), with epsilon / cap and
+    1 - (1 - delta)^(1/cap) ([DVGM22], Theorem 1).
     """
     epsilon, delta = epsilon / cap, -math.expm1(math.log1p(-delta) / cap)
     up, down = math.exp(epsilon), math.exp(-epsilon)

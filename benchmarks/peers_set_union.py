@@ -1,6 +1,7 @@
 """Peers that weigh users by how much they hold, in numpy: [GGK20] and the same with our rule of known items.
 
-[GGK20] Gopi, Gulhane, Kulkarni, Shen, Shokouhi, Yekhanin. Differentially private set union. ICML 2020, arXiv 2002.09745.
+[GGK20] Gopi, Gulhane, Kulkarni, Shen, Shokouhi, Yekhanin. Differentially private set union. ICML 2020, arXiv
+2002.09745.
 
 An item of theirs is a pair (window, item) here, and the whole run is one release. Noise is Gaussian with half of delta
 (analytic calibration, Balle and Wang 2018); the threshold has the other half: Theorem 5.1. The noise here is not
@@ -23,7 +24,7 @@ _HALVINGS = 200
 
 
 def gaussian_sigma(epsilon: float, delta: float) -> float:
-    """The least noise for a sensitivity of 1: ``Phi(1/(2s) - epsilon s) - e^epsilon Phi(-1/(2s) - epsilon s) <= delta``."""
+    """The least noise for a sensitivity of 1: `gaussian_delta` is at most delta."""
     low, high = 1e-3, 1e6
     for _ in range(_HALVINGS):
         middle = math.sqrt(low * high)
@@ -32,7 +33,8 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
 
 
 def gaussian_delta(epsilon: float, shift: float) -> float:
-    """Of a Gaussian of deviation 1 that is moved by `shift` > 0 (Balle and Wang 2018, Theorem 8)."""
+    """Of a Gaussian of deviation 1 that is moved by `shift` > 0 (Balle and Wang 2018, Theorem 8):
+    ``Phi(shift/2 - epsilon/shift) - e^epsilon Phi(-shift/2 - epsilon/shift)``."""
     near, far = shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift
     return float(ndtr(near)) - math.exp(epsilon + float(log_ndtr(far)))
 
@@ -72,7 +74,7 @@ def weighted_gaussian_known(
     known_error: float,
     forget_after: int,
 ) -> FoundPairs:
-    """The same, window by window: what was named in the last `forget_after` windows has the noise's quantile as threshold.
+    """The same, window by window: what was named lately has a quantile of the noise as its threshold.
 
     Known items are drawn for in every window, held or not. Privacy: a known item's threshold is a public number, and
     the Gaussian noise pays for it as for all others (docs/purse.md, section 4).
