@@ -60,7 +60,7 @@ def command(
     """Show what a budget buys: from how many users on an item is found, beside other methods. Reads no data.
 
     \b
-    shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2017-10-01 --end 2017-10-17 --release names
+    shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2017-10-01 --end 2017-10-17
     shh plan --compare a.json b.json
     shh plan --epsilon-per-query 0.1 --hits-per-user 5 --delta 1e-8 --release counts
     """
@@ -80,9 +80,7 @@ def command(
         plan = plan_from_options(**options)
         comparison = Comparison(plan)
         found = comparison.found_from(LOOKS)
-        choices = []
-        if isinstance(plan, ChargingPlan):
-            choices = alternatives(plan, any_release=options["release"] is None)
+        choices = alternatives(plan) if isinstance(plan, ChargingPlan) else []
         drawn = None if chart is None else comparison.found_from(chart_looks(most_looks_of(plan)))
     if output is not None:
         write_output(output, plan.to_json() + "\n")

@@ -29,9 +29,10 @@ def in_a_sentence(plan: ReleasePlan) -> str:
 
 
 def _usual(plan: NamesPlan) -> tuple[int, int]:
-    """Two of the usual numbers of looks: the middle one, by powers, and the largest."""
+    """Two of the usual numbers of looks: the middle one, by powers, as a round number, and the largest."""
     first, last = plan.usual_looks
-    return round(math.sqrt(first * last)), last
+    middle = round(math.sqrt(first * last))
+    return min(max(round(middle, 1 - len(str(middle))), first), last), last
 
 
 def _items(number: int) -> str:
