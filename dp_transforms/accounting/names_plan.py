@@ -187,11 +187,11 @@ class NamesPlan(ReleasePlan):
         if self.prices.most_looks != self.most_looks:
             raise ValueError(f"most_looks must be {self.prices.most_looks} at these units, got {self.most_looks}.")
         if self.hit_prices is not None:
+            if self.hit_prices.most_looks != self.most_looks:
+                raise ValueError(f"most_looks must be {self.hit_prices.most_looks} at these hit_look_units.")
             least = hits_from(self.prices, self.hit_prices)
             if self.hits_from != least:
                 raise ValueError(f"hits_from must be {least} for these price lists, got {self.hits_from}.")
-            if self.hit_prices.most_looks != self.most_looks:
-                raise ValueError(f"most_looks must be {self.hit_prices.most_looks} at these hit_look_units.")
         # The price lists were checked when they were built; this checks the rest: budget and threshold.
         PurseChoice(
             self.epsilon, self.delta_looks, self.delta_open, self.prices, self.threshold, hit_prices=self.hit_prices
