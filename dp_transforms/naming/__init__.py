@@ -6,7 +6,6 @@ item_sums         what the users of each item add to it in each window
 replay_weights    the weights of a replay, from all pairs of each user
 pace, purses      the weights of a stream, from each user's own pace, and what it has left
 named_items       what was named, and what is published of it; named_messages: on its way there
-known_items       what was named lately
 look_draws        the keyed noise of sums
 followed_items    known items, followed down to their lower threshold
 item_namer        the thresholds: from sums to named items
