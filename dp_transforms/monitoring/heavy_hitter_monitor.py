@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.hit_settings import HitSettings
+from dp_transforms.monitoring.hit_settings import HitSettings, are_followed
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.user_budgets import UserBudgets
@@ -81,7 +81,7 @@ class HeavyHitterMonitor:
         charges = queries.charges()
         state.budgets.charge(charges.users, charges.hits)
         state.hit_bound += self._settings.most_hits(charged_results)
-        if self._settings.forget_after:
+        if are_followed(self._settings):
             named = candidates.select(np.array(heavy_cells, dtype=np.int64))
             state.known = state.known.after(named, window + 1, self._settings.forget_after)
         if not heavy_hitters:

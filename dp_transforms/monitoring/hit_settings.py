@@ -57,3 +57,8 @@ class HitSettings(Protocol):
     def epsilon_spent(self, hit_bound: int) -> float:
         """The running estimate, if no user can have paid more hits than this."""
         ...
+
+
+def are_followed(settings: HitSettings) -> bool:
+    """Whether items become known by being named; in a known domain all of them are."""
+    return settings.forget_after > 0 and not settings.domain_size

@@ -64,6 +64,12 @@ class ItemHolders:
         return keys.widen_users(self.holders) if self.terms is None else keys.widen_holders(self.holders, self.terms)
 
     @classmethod
+    def none(cls) -> ItemHolders:
+        """No cells."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return cls.without_holders(nothing, nothing, ItemTable.none())
+
+    @classmethod
     def without_holders(
         cls, windows: npt.NDArray[np.int64], items: npt.NDArray[np.int64], table: ItemTable
     ) -> ItemHolders:

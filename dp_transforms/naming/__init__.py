@@ -8,6 +8,8 @@ pace, purses      the weights of a stream, from each user's own pace, and what i
 named_items       what was named, and what is published of it; named_messages: on its way there
 look_draws        the keyed noise of sums
 followed_items    known items, followed down to their lower threshold
+look_noise        the same in two stages, where users pay for hits too
+look_candidates   names with hits: what the sequential monitor has to look at
 item_namer        the thresholds: from sums to named items
 empty_items       items of a known domain that are named although nobody adds to them
 """
