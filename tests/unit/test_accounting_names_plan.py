@@ -316,10 +316,8 @@ def test_a_longer_schedule_needs_no_other_plan() -> None:
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        (
-            {"hits_per_user": 3},
-            "hits_per_user cannot be used with release 'names': it belongs to labels, c",
-        ),
+        ({"hits_per_user": -1}, r"hits_per_user must be a whole number in 0 \.\. 3000, got -1"),
+        ({"hits_per_user": 3001}, r"hits_per_user must be a whole number in 0 \.\. 3000"),
         ({"max_items_per_user": 3}, "max_items_per_user cannot be used with release 'names'"),
         ({"threshold": 500}, "threshold cannot be used with release 'names'"),
         ({"accountant": "game"}, "accountant cannot be used with release 'names'"),
