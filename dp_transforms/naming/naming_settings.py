@@ -74,7 +74,7 @@ class NamingSettings(StreamSettings):
         check_whole("hit_units", self.hit_units, 1)
         check_whole("hits_from", self.hits_from, 1)
         check_whole("hits_per_user", self.hits_per_user, 1, (self.purse - self.hit_look_units[0]) // self.hit_units)
-        if self.purse // self.hit_look_units[0] > self.most_looks:
+        if (self.purse - self.units_of_all_hits) // self.hit_look_units[0] > self.most_looks:
             raise ValueError(f"a purse must pay for at most {self.most_looks} looks on each list.")
 
     @property

@@ -12,16 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.mechanisms.release_rule import HitOrAbove
 from dp_transforms.monitoring.counted_messages import holder_messages
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.user_budgets import UserBudgets
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.monitoring.zero_items import draw_zero_items
 from dp_transforms.naming.look_candidates import LookCandidates
-from dp_transforms.naming.purses import Purses
+from dp_transforms.naming.purses import PurseEntries, Purses
 from dp_transforms.naming.replay_weights import weigh_replay_with_hits
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.hits_oracle import oracle_hits, replay_holders, stream_holders
@@ -166,17 +168,17 @@ def busy_log(seed, windows, users=25, items=6, events=600):
     return log
 
 
-def busy_settings(seed, forget_after=3, spacing=60, **changes):
+def busy_settings(seed, forget_after=3):
     looks_alone = naming_settings(
         40,
         most_looks=12,
         threshold=60,
         known_threshold=20,
         forget_after=forget_after,
-        spacing=spacing,
+        spacing=120,
         run_id=f"run {seed}",
     )
-    return with_hits(looks_alone, 2, cheaper=0.3, **changes)
+    return with_hits(looks_alone, 1 + seed % 2, cheaper=0.3)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -208,10 +210,180 @@ def test_busy_logs_exercise_what_they_are_for(stream):
         idle += found.idle
         excluded += sum(hits == chosen.hits_per_user for hits in found.hits.values())
     assert min(lists[True], lists[False]) > 100
-    assert kept_out > 50 < excluded
+    assert kept_out > 100 < excluded
     assert idle > 0
     assert sum(entry.nobody for entry in named) > 10
     assert all(entry.was_known for entry in named if entry.nobody)
     assert sum(entry.was_known and not entry.nobody for entry in named) > 50
     assert Counter(entry.level for entry in named).keys() == {1, 2}
     assert len({entry.at_least_users for entry in named}) > 2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What users pay
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_takes_the_list_with_the_larger_weight_and_never_overdraws():
+    chosen = with_hits(naming_settings(WINDOWS, most_looks=40), 3, cheaper=0.2)
+    pairs = np.arange(1, 100)
+    looks, weights, pays_hits = choose_replay(pairs, chosen)
+    units = (
+        dict(zip(chosen.weights, chosen.units, strict=True)),
+        dict(zip(chosen.hit_weights, chosen.hit_look_units, strict=True)),
+    )
+    for number, count, weight, on_hits_list in zip(pairs, looks, weights, pays_hits, strict=True):
+        assert count == min(number, chosen.most_looks)
+        left = chosen.purse - on_hits_list * chosen.hits_per_user * chosen.hit_units
+        assert count * units[on_hits_list][weight] <= left
+        best = [
+            max((w for w, cost in listed.items() if count * cost <= purse), default=0)
+            for listed, purse in zip(units, (chosen.purse, chosen.purse - 3 * chosen.hit_units), strict=True)
+        ]
+        assert (weight, on_hits_list) == (max(best), best[1] > best[0])
+    assert not pays_hits[0] and pays_hits[-1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_looks_and_hits_of_a_stream_never_cost_more_than_a_purse(seed):
+    """Random users and windows; also with purses that are stored and read again, in any order and twice."""
+    source = np.random.default_rng(seed)
+    chosen = with_hits(naming_settings(60, most_looks=30, run_id=f"r{seed}"), 2, cheaper=0.2, hits_from=7)
+    keys, order = chosen.stream_keys(SECRET), random.Random(seed)
+    table = ItemTable.of_labels(pa.array([f"i{number}" for number in range(40)], pa.string()), keys.hash_items)[0]
+    units = (
+        dict(zip(chosen.weights, chosen.units, strict=True)),
+        dict(zip(chosen.hit_weights, chosen.hit_look_units, strict=True)),
+    )
+    spent, joined, store = Counter(), {}, Purses(chosen, keys)
+    for window in range(60):
+        users = np.flatnonzero(source.random(50) < np.linspace(0.01, 1, 50)).astype(np.uint64)
+        sizes = source.integers(1, 6, len(users))
+        items = np.concatenate([np.sort(source.choice(40, size, replace=False)) for size in sizes] or [users])
+        splits = np.concatenate([[0], np.cumsum(sizes)])
+        pairs = UserPairs(users, splits, np.full(len(items), window), items.astype(np.int64), table)
+        terms = store.spend_on_lists(pairs, window)
+        for user, weight, pays in zip(
+            users[pairs.user_codes()].tolist(), weights_of(terms).tolist(), pays_hits_of(terms).tolist(), strict=True
+        ):
+            assert not (user in joined and weight and not pays), "once on the hits list, always there"
+            if pays and user not in joined:
+                joined[user] = window
+                spent[user] += chosen.hits_per_user * chosen.hit_units
+            spent[user] += units[pays][weight] if weight else 0
+        if window % 7 == 0:
+            cells = store.rewritten_cells() * 2
+            store = Purses(chosen, keys, shuffled(cells, order))
+    assert 0.9 * chosen.purse < max(spent.values()) <= chosen.purse
+    assert 5 < len(joined) < 50
+    left = {
+        user: (left, on_list)
+        for cell in store.rewritten_cells()
+        for entries in [PurseEntries.from_cell(cell)]
+        for user, left, on_list in zip(entries.users, entries.left, entries.pays_hits, strict=True)
+    }
+    assert left == {user: (chosen.purse - spent[user], user in joined) for user in spent if spent[user]}
+
+
+def test_purses_of_a_run_with_hits_are_not_those_of_a_run_without():
+    looks_alone = naming_settings(WINDOWS)
+    chosen = with_hits(looks_alone)
+    keys = chosen.stream_keys(SECRET)
+    log = [("u", "a", START * MICROS)]
+    pairs = pairs_by_shard(log, chosen, keys, 1, 10, (), 1)[0, 0]
+    for one, other in ((looks_alone, chosen), (chosen, looks_alone)):
+        purses = Purses(one, keys)
+        purses.spend(pairs, 0)
+        with pytest.raises(ValueError, match="damaged"):
+            Purses(other, keys, purses.changed_cells())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Columns
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def held_cells(chosen):
+    keys = chosen.stream_keys(SECRET)
+    pairs = pairs_by_shard(busy_log(1, 40, events=120), chosen, keys, 1, 1000, (), 40)[0, 0]
+    weights = 1 + np.arange(len(pairs)) % 70_000 * 60_000
+    return ItemHolders.of_terms(pairs, terms_of(weights, np.arange(len(pairs)) % 3 == 0))
+
+
+def test_holders_with_weights_survive_packing_cutting_and_merging():
+    cells = held_cells(busy_settings(0))
+    expected = rows_of(cells)
+    assert rows_of(ItemHolders.from_bytes(cells.to_bytes())) == expected
+    for most_bytes in (1, 500):
+        parts = [ItemHolders.from_bytes(blob) for blob in holder_messages(cells, most_bytes)]
+        assert len(parts) > 3
+        assert rows_of(ItemHolders.merge(shuffled(parts, random.Random(1)))) == expected
+    by_shard = [part for _, part in cells.shard_by_item(3)]
+    assert rows_of(ItemHolders.merge(by_shard)) == expected
+    assert rows_of(ItemHolders.merge([part for _, part in cells.by_slab(7)])) == expected
+    assert cells.sums.tolist() == [sum(term // 2 for _, term in row[2]) for row in rows_of(cells)]
+
+
+def rows_of(cells):
+    """(window, label, {(holder, term)}) of each cell."""
+    labels = cells.table.labels.to_pylist()
+    holders = [
+        frozenset(zip(cells.holders[low:high].tolist(), cells.terms[low:high].tolist(), strict=True))
+        for low, high in itertools.pairwise(cells.splits)
+    ]
+    return list(zip(cells.windows.tolist(), (labels[item] for item in cells.items), holders, strict=True))
+
+
+def test_holders_without_a_weight_are_refused():
+    cells = held_cells(busy_settings(0))
+    for terms in (cells.terms[:-1], np.where(np.arange(len(cells.terms)) == 3, 1, cells.terms)):
+        with pytest.raises(ValueError, match="damaged"):
+            ItemHolders.from_bytes(dataclasses.replace(cells, terms=terms).to_bytes())
+    with pytest.raises(ValueError, match="holders without"):
+        ItemHolders.merge([cells, dataclasses.replace(cells, terms=None)])
+
+
+def test_cells_of_other_windows_and_cells_without_holders_are_refused():
+    chosen = busy_settings(0)
+    finder, cells = LookCandidates(chosen, chosen.stream_keys(SECRET)), held_cells(chosen)
+    with pytest.raises(ValueError, match="not windows of the run"):
+        finder.find(cells, KnownItems.none(), 0, 41)
+    with pytest.raises(ValueError, match="must be of the windows"):
+        finder.find(cells, KnownItems.none(), 0, 5)
+    empty = ItemHolders.without_holders(cells.windows, cells.items, cells.table)
+    with pytest.raises(ValueError, match="known domain"):
+        finder.find(empty, KnownItems.none(), 0, 40)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hits_per_user": 0}, "cannot be given where hits_per_user is 0"),
+        ({"hits_per_user": 10**6}, "hits_per_user"),
+        ({"hit_units": 0}, "hit_units"),
+        ({"hits_from": 0}, "hits_from"),
+        ({"hit_weights": ()}, "one length"),
+        ({"hit_weights": (1,)}, "one length"),
+        ({"hit_look_units": (1, 2, 3)}, "one length"),
+        ({"weights": (1, 2, 3, 4, 5)}, "the last of hit_weights"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(with_hits(naming_settings(WINDOWS)), **changes)
+
+
+def test_a_list_that_pays_for_too_many_looks_is_refused():
+    chosen = with_hits(naming_settings(WINDOWS))
+    with pytest.raises(ValueError, match="at most 5 looks"):
+        dataclasses.replace(chosen, hit_look_units=(chosen.units[0] // 2, *chosen.hit_look_units[1:]))
+
+
+def test_a_look_has_two_levels_and_the_first_one_is_a_hit():
+    rule = HitOrAbove(threshold=90, spacing=25, likely_noise=40, largest_weight=7)
+    assert rule(89) is None
+    for noisy in (90, 114):
+        assert rule(noisy) == (None, None, True, 1, 8)  # 50 / 7, rounded up
+    for noisy in (115, 10_000):
+        assert rule(noisy) == (None, None, False, 2, 11)
+    assert HitOrAbove(30, 25, 40, 7)(30).at_least_users == 0
