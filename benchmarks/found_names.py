@@ -19,10 +19,10 @@ from benchmarks.processes import run_measured
 from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.known_items import KnownItems
 from dp_transforms.naming.purses import Purses
 from dp_transforms.run_settings import settings_of_plan
 

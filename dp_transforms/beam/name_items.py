@@ -8,9 +8,9 @@ import apache_beam as beam
 
 from dp_transforms.beam.assign_windows import Sharding
 from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.known_items import KnownItems
 from dp_transforms.naming.naming_settings import NamingSettings
 
 

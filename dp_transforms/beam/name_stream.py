@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import apache_beam as beam
 
+from dp_transforms.beam.find_looks import FindLooksCounted
+from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.beam.monitor_counted import MonitorCounted
 from dp_transforms.beam.name_counted import NameCounted
 from dp_transforms.beam.release_counted import ReleaseCounted
 from dp_transforms.beam.spend_purses import SpendPurses
@@ -24,13 +27,20 @@ def name_stream(
 ) -> beam.pvalue.DoOutputsTuple:
     """``((window, shard of users), message)`` -> `WindowReport`, and `RunEnded` tagged `ENDED`.
 
-    Users pay for looks, each at its own pace (docs/purse.md, section 8).
+    Users pay for looks, each at its own pace (docs/purse.md, section 8); and for hits, where the plan says so.
 
     senders: how many senders each shard of users has in each window of the schedule.
     """
+    spent = messages | "SpendPurses" >> SpendPurses(settings, noise_key, shards, senders)
+    if settings.hits_per_user:
+        return (
+            spent
+            | "FindLooks" >> FindLooksCounted(settings, noise_key, shards, domain)
+            | "GatherWindows" >> GatherCounted(shards)
+            | "MonitorHeavyHitters" >> MonitorCounted(settings, noise_key)
+        )
     return (
-        messages
-        | "SpendPurses" >> SpendPurses(settings, noise_key, shards, senders)
+        spent
         | "NameItems" >> NameCounted(settings, noise_key, shards, domain)
         | "ReleaseWindows" >> ReleaseCounted(settings, shards)
     )

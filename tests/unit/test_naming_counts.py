@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.known_items import KnownItems
 from dp_transforms.naming.named_counts import count_holders, counted_rows, draw_counts
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.replay_weights import weigh_replay
