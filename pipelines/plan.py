@@ -19,7 +19,7 @@ from dp_transforms.pipelines.plan_comparison import LOOKS, Comparison, FoundFrom
 from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, flag, plan_from_options, plan_options
 from dp_transforms.pipelines.plan_side_by_side import show_side_by_side
 from dp_transforms.pipelines.plan_tables import print_plan
-from dp_transforms.pipelines.plan_words import in_a_sentence
+from dp_transforms.pipelines.plan_words import in_a_sentence, why
 
 
 @click.command("plan")
@@ -111,6 +111,7 @@ def _check_alone(epsilon_per_query: float | None, output: pathlib.Path | None, o
 def _as_json(plan: ReleasePlan, found: FoundFrom, choices: list[ChargingPlan]) -> dict[str, Any]:
     return {
         "summary": in_a_sentence(plan),
+        **({"why": reason} if (reason := why(plan, found)) else {}),
         "found_from": as_json(found),
         "plans": [as_record(choice, plan) for choice in choices if isinstance(plan, ChargingPlan)],
         "chosen": json.loads(plan.to_json()),

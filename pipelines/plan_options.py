@@ -63,8 +63,10 @@ _OPTIONS = {
     "hits_per_user": click.option(
         "--hits-per-user",
         type=int,
-        help="Number of charged results after which a user no longer counts. "
-        f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}.",
+        help="Number of charged results after which a user no longer counts. With names, a user with many pairs pays "
+        "less for each of them, and besides for up to so many hits; 0 for pairs alone. "
+        f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}; in names "
+        "what finds most, which is 0 where many of a user's items are near the threshold.",
     ),
     "max_items_per_user": click.option(
         "--max-items-per-user",
