@@ -68,7 +68,16 @@ class NamesPlan(ReleasePlan):
     shape, scale: the noise of one sum, an `ExponentialPower`.
     order, budget: the Renyi order, and the divergence of this order that a full purse stands for.
     weights, units: what a user may add to an item, rising, and what a look with each costs of a purse of `purse` units.
-    spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing.
+        The looks list: its users pay nothing for hits.
+    hits_per_user: with J > 0, a name at level 1 is a *hit*, a larger sum is level 2, and there is a second list, of users
+        who pay less for looks and besides for up to J hits; these are taken out of their purses beforehand, and after
+        them they no longer count. 0: looks alone.
+    hit_units: what each of these hits costs; 0 without hits, as the next one is.
+    hits_from: users with fewer looks are better off on the looks list. In a stream a user joins the other with its
+        look of this number.
+    hit_weights, hit_look_units: the hits list, as weights and units are the looks list; empty without hits.
+    spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing. With hits there
+        are two levels.
     threshold: noisy sums of at least this name an item that is not known.
     known_threshold: the same for a known item: one that was named in one of the last `forget_after` windows, and in a
         known domain every one. Equal to threshold where items are not followed.
@@ -91,6 +100,11 @@ class NamesPlan(ReleasePlan):
     budget: float
     weights: tuple[int, ...]
     units: tuple[int, ...]
+    hits_per_user: int
+    hit_units: int
+    hits_from: int
+    hit_weights: tuple[int, ...]
+    hit_look_units: tuple[int, ...]
     spacing: int
     threshold: int
     known_threshold: int
@@ -121,7 +135,7 @@ class NamesPlan(ReleasePlan):
     def __post_init__(self) -> None:
         for name in self.FLOATS:
             object.__setattr__(self, name, as_float(name, getattr(self, name)))
-        for name in ("usual_looks", "weights", "units"):
+        for name in ("usual_looks", "weights", "units", "hit_weights", "hit_look_units"):
             object.__setattr__(self, name, _as_tuple(name, getattr(self, name)))
         check_budget(self.epsilon, self.delta, self.schedule)
         if self.release != "names":
@@ -134,6 +148,7 @@ class NamesPlan(ReleasePlan):
         check_range("size_error", self.size_error, SMALLEST_KNOWN_ERROR, 0.5)
         check_declared_ids(self.max_users, self.max_items)
         check_domain(self.domain_size, self.domain_fingerprint, self.max_items)
+        self._check_hits()
         self._check_thresholds()
         shares = {name: getattr(self, name) for name in DELTA_SHARES}
         check_delta_split(self.delta, shares, is_known_domain=bool(self.domain_size))
@@ -142,8 +157,23 @@ class NamesPlan(ReleasePlan):
         check_share("delta_sampling", self.delta_sampling, needed)
         if self.prices.most_looks != self.most_looks:
             raise ValueError(f"most_looks must be {self.prices.most_looks} at these units, got {self.most_looks}.")
-        # The price list was checked when it was built; this checks the rest: budget and threshold.
+        if self.hit_prices is not None:
+            raise ValueError("hits_per_user must be 0: hits have no safe threshold yet.")
+        # The price lists were checked when they were built; this checks the rest: budget and threshold.
         PurseChoice(self.epsilon, self.delta_looks, self.delta_open, self.prices, self.threshold)
+
+    def _check_hits(self) -> None:
+        check_whole("hits_per_user", self.hits_per_user, 0, self.most_looks)
+        if not self.hits_per_user:
+            without = {"hit_units": 0, "hits_from": 0, "hit_weights": (), "hit_look_units": ()}
+            for name, empty in without.items():
+                if getattr(self, name) != empty:
+                    raise ValueError(f"{name} must be {empty} where hits_per_user is 0.")
+            return
+        check_whole("hit_units", self.hit_units, 1)
+        check_whole("hits_from", self.hits_from, 1, self.most_looks)
+        if self.hit_weights[-1:] > self.weights[-1:]:
+            raise ValueError(f"each of hit_weights must be at most {self.weights[-1]}, the largest of weights.")
 
     def _check_thresholds(self) -> None:
         horizon = self.schedule.horizon
@@ -221,6 +251,11 @@ class NamesPlan(ReleasePlan):
             budget=choice.prices.budget,
             weights=choice.prices.weights,
             units=choice.prices.units,
+            hits_per_user=0,
+            hit_units=0,
+            hits_from=0,
+            hit_weights=(),
+            hit_look_units=(),
             spacing=choice.prices.spacing,
             threshold=choice.threshold,
             known_threshold=known_threshold if forget_after else choice.threshold,
@@ -243,8 +278,23 @@ class NamesPlan(ReleasePlan):
 
     @functools.cached_property
     def prices(self) -> PriceList:
-        """Weights and units, with every price computed again when this is first read."""
+        """The looks list, with every price computed again when this is first read."""
         return PriceList(self.noise, self.order, self.budget, self.weights, self.units, spacing=self.spacing)
+
+    @functools.cached_property
+    def hit_prices(self) -> PriceList | None:
+        """The hits list, in the same way; None without hits."""
+        if not self.hits_per_user:
+            return None
+        return PriceList(
+            self.noise,
+            self.order,
+            self.budget,
+            self.hit_weights,
+            self.hit_look_units,
+            hit_units=self.hit_units,
+            spacing=self.spacing,
+        )
 
     @property
     def purse(self) -> int:

@@ -278,7 +278,13 @@ def _less(values: tuple[int, ...], at: int) -> list[int]:
         (lambda p: {"release": "name"}, "release must be one of labels, counts, kms21, names"),
         (lambda p: {"epsilon": math.nan}, "NaN or an infinity"),
         (lambda p: {"shape": "2.5"}, "shape must be a number"),
-        (lambda p: {"hits_per_user": 3}, "missing or unknown fields: hits_per_user"),
+        (lambda p: {"counts_per_user": 3}, "missing or unknown fields: counts_per_user"),
+        (lambda p: {"hits_per_user": -1}, "hits_per_user must be a whole number in 0"),
+        (lambda p: {"hit_units": 1}, "hit_units must be 0 where hits_per_user is 0"),
+        (lambda p: {"hits_from": 1}, "hits_from must be 0 where hits_per_user is 0"),
+        (lambda p: {"hit_weights": [1]}, r"hit_weights must be \(\) where hits_per_user is 0"),
+        (lambda p: {"hit_look_units": [1]}, r"hit_look_units must be \(\) where hits_per_user is 0"),
+        (lambda p: {"hits_per_user": 1}, "hit_units must be a whole number >= 1"),
     ],
 )
 def test_a_tampered_plan_is_refused(change: Any, said: str) -> None:
