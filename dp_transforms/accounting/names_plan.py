@@ -17,6 +17,7 @@ import dataclasses
 import functools
 from typing import ClassVar
 
+from dp_transforms.accounting.activity import activity_delta, guarantee_with_activity
 from dp_transforms.accounting.calibration import DEFAULT_FALSE_REPORTS, delta_left, hash_delta, sampling_delta
 from dp_transforms.accounting.plan_checks import (
     as_float,
@@ -69,9 +70,9 @@ class NamesPlan(ReleasePlan):
     order, budget: the Renyi order, and the divergence of this order that a full purse stands for.
     weights, units: what a user may add to an item, rising, and what a look with each costs of a purse of `purse` units.
         The looks list: its users pay nothing for hits.
-    hits_per_user: with J > 0, a name at level 1 is a *hit*, a larger sum is level 2, and there is a second list, of users
-        who pay less for looks and besides for up to J hits; these are taken out of their purses beforehand, and after
-        them they no longer count. 0: looks alone.
+    hits_per_user: with J > 0, a name at level 1 is a *hit*, a larger sum is level 2, and there is a second list, of
+        users who pay less for looks and besides for up to J hits; these are taken out of their purses beforehand, and
+        after them they no longer count. 0: looks alone.
     hit_units: what each of these hits costs; 0 without hits, as the next one is.
     hits_from: users with fewer looks are better off on the looks list. In a stream a user joins the other with its
         look of this number.
@@ -85,6 +86,8 @@ class NamesPlan(ReleasePlan):
     size_error: the probability with which the size that is stated for a look is larger than the number of users.
     domain_size, domain_fingerprint: of a known domain, the public list of all items; 0 and "" in an open domain.
     max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured.
+    activity_epsilon: what a noisy histogram of the same users' activity took beforehand, in addition to epsilon; 0 for
+        none. Histogram and run together are (epsilon + activity_epsilon, delta)-DP (`accounting.activity`).
     delta_looks, delta_open, delta_sampling, delta_hash: how delta was split.
     """
 
@@ -114,13 +117,14 @@ class NamesPlan(ReleasePlan):
     domain_fingerprint: str
     max_users: int
     max_items: int
+    activity_epsilon: float
     delta_looks: float
     delta_open: float
     delta_sampling: float
     delta_hash: float
 
     CHOICES: ClassVar[frozenset[str]] = frozenset(
-        ["usual_looks", "most_looks", "known_items", "forget_after", "known_error", "size_error"]
+        ["usual_looks", "most_looks", "known_items", "forget_after", "known_error", "size_error", "activity_epsilon"]
     )
     FLOATS: ClassVar[tuple[str, ...]] = (
         "epsilon",
@@ -129,6 +133,7 @@ class NamesPlan(ReleasePlan):
         "order",
         "budget",
         "size_error",
+        "activity_epsilon",
         *DELTA_SHARES,
     )
 
@@ -154,6 +159,7 @@ class NamesPlan(ReleasePlan):
         check_delta_split(self.delta, shares, is_known_domain=bool(self.domain_size))
         check_share("delta_hash", self.delta_hash, _hash_share(self.max_users, self.max_items))
         needed = _sampling_share(self.epsilon, self.noise, self.most_looks, self.schedule.horizon, self.domain_size)
+        needed += activity_delta(self.epsilon, self.activity_epsilon, self.max_users)
         check_share("delta_sampling", self.delta_sampling, needed)
         if self.prices.most_looks != self.most_looks:
             raise ValueError(f"most_looks must be {self.prices.most_looks} at these units, got {self.most_looks}.")
@@ -208,6 +214,7 @@ class NamesPlan(ReleasePlan):
         forget_after: int | None = None,
         known_error: float | None = None,
         size_error: float = DEFAULT_SIZE_ERROR,
+        activity_epsilon: float = 0.0,
     ) -> NamesPlan:
         """The plan that finds most for users with `usual_looks`. Names as in `ReleasePlan.calibrate`."""
         horizon, is_known_domain = budget.schedule.horizon, budget.domain is not None
@@ -228,6 +235,8 @@ class NamesPlan(ReleasePlan):
         # With the widest noise; still far below 1e-20.
         widest = ExponentialPower(1.0, MAX_SCALE)
         sampling_share = _sampling_share(budget.epsilon, widest, most_looks, horizon, budget.domain_size)
+        activity_epsilon = as_float("activity_epsilon", activity_epsilon)
+        sampling_share += activity_delta(budget.epsilon, activity_epsilon, budget.max_users)
         choice = choose_purse(
             budget.epsilon,
             delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
@@ -265,11 +274,17 @@ class NamesPlan(ReleasePlan):
             domain_fingerprint=budget.domain_fingerprint,
             max_users=budget.max_users,
             max_items=budget.max_items,
+            activity_epsilon=activity_epsilon,
             delta_looks=choice.delta_looks,
             delta_open=choice.delta_open,
             delta_sampling=sampling_share,
             delta_hash=hash_share,
         )
+
+    @property
+    def guarantee(self) -> str:
+        """As in `ReleasePlan`; and what the plan and the run promise together, if the plan is from the same users."""
+        return super().guarantee + guarantee_with_activity(self.epsilon, self.delta, self.activity_epsilon)
 
     @functools.cached_property
     def noise(self) -> ExponentialPower:

@@ -126,6 +126,7 @@ class ReleasePlan(abc.ABC):
         forget_after: int | None = None,
         known_error: float | None = None,
         size_error: float | None = None,
+        activity_epsilon: float | None = None,
     ) -> _Plan:
         """The plan that finds most for this budget: a `ChargingPlan`, or a `NamesPlan` for release ``names``.
 
@@ -148,7 +149,8 @@ class ReleasePlan(abc.ABC):
         threshold, by default True. forget_after: until they were not named for so many windows, 168 by default.
         known_error: the probability with which noise alone names a known item in a window, 1e-5 by default; in a known
         domain as small as 0.05 false names in the whole run need. size_error: the probability with which a size that is
-        stated is too large, 0.01 by default.
+        stated is too large, 0.01 by default. activity_epsilon: what a noisy histogram of the same users' activity took
+        beforehand, which the usual looks are from (`shh plan --from-log`); in addition to epsilon, 0 by default.
 
         Raises ValueError for an argument of another release mode, and if the budget is too small for any noise that can
         be sampled.
@@ -168,6 +170,7 @@ class ReleasePlan(abc.ABC):
             "forget_after": forget_after,
             "known_error": known_error,
             "size_error": size_error,
+            "activity_epsilon": activity_epsilon,
         }
         choices = {name: value for name, value in arguments.items() if value is not None}
         for name in choices:
