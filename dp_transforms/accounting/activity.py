@@ -3,11 +3,8 @@
 A histogram counts users by their number of pairs (window, item) in a run. Of *other* users it costs nothing here, and
 protects nobody there. Of the same users it is drawn with noise, and the run gets what is left of epsilon:
 
-**Claim.** Let H be a histogram, one user in one bucket, with discrete Laplace noise of epsilon_h, and let R be a run
-that is (epsilon_r, delta)-DP for each value of H. Then (H, R) is (epsilon_h + epsilon_r, delta)-DP. *Proof.* Let S be a
-set of pairs (h, r), and S_h its slice. ``Pr[(H, R) in S]`` under P is ``sum_h P(h) P(S_h | h)``, at most ``sum_h P(h)
-(e^epsilon_r Q(S_h | h) + delta)``, at most ``sum_h e^epsilon_h Q(h) e^epsilon_r Q(S_h | h) + delta``. The same with P
-and Q exchanged. (Basic composition, adaptive: Dwork, Kenthapadi, McSherry, Mironov, Naor 2006.)
+Let H be that histogram, with discrete Laplace noise of epsilon_h, and let R be a run that is (epsilon_r, delta)-DP for
+each value of H. Then (H, R) is (epsilon_h + epsilon_r, delta)-DP (docs/guarantee.md, section 9.7).
 
 Noise that is sampled, and users who are told apart by 128-bit hashes, change either world by at most the distance of
 `activity_delta`, which the plan pays from its delta_sampling.
