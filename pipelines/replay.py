@@ -157,7 +157,7 @@ def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bo
 def _print_report(request: ReplayRequest) -> None:
     console = Console(highlight=False)
     console.print(request.plan.guarantee, markup=False)
-    _, reports = read_report_file(request.output)
+    header, reports = read_report_file(request.output)
     latest = sorted(reports, key=lambda report: report.window_start)
     shown = latest[-_LATEST_WINDOWS:]
     if not shown:
@@ -167,7 +167,7 @@ def _print_report(request: ReplayRequest) -> None:
     else:
         ascii_only = is_ascii_only(console)
         console.print(windows_table(shown, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only))
-        console.print(legend(shown, ascii_only=ascii_only), markup=False)
+        console.print(legend(shown, plan=header.plan, ascii_only=ascii_only), markup=False)
     windows = "1 window" if len(latest) == 1 else f"{len(latest):,} windows"
     console.print(
         f"{windows} with heavy items: {request.output}; see all with: shh show {request.output}",
