@@ -79,14 +79,19 @@ _FIELD_OPTIONS = (
         "else one row can swallow others. A quote that is not closed then ends the run. Without this option each line "
         "is one row, and a line with an open quote is rejected alone.",
     ),
-    click.option(
-        "--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, in place of the budget options."
-    ),
+)
+_PLAN_OPTION = click.option(
+    "--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, in place of the budget options."
 )
 
 
 def field_options(function: _F) -> _F:
     """Adds the names of the fields of an event, how they are read, and --plan."""
+    return log_field_options(_PLAN_OPTION(function))
+
+
+def log_field_options(function: _F) -> _F:
+    """Adds the names of the fields of an event, and how they are read."""
     for option in reversed(_FIELD_OPTIONS):
         function = option(function)
     return function

@@ -1,4 +1,4 @@
-"""``shh plan``: what a budget buys, before any data are read."""
+"""``shh plan``: what a budget buys, before the data of the run are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from dp_transforms.pipelines.plan_accountants import show_accountants
 from dp_transforms.pipelines.plan_chart import chart_looks, chart_svg, most_looks_of
 from dp_transforms.pipelines.plan_choices import alternatives, as_record
 from dp_transforms.pipelines.plan_comparison import LOOKS, Comparison, FoundFrom, as_json
-from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, flag, plan_from_options, plan_options
+from dp_transforms.pipelines.plan_from_log import Activity, from_log_options, plan_with_activity, refuse_from_log
+from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, flag, plan_options
 from dp_transforms.pipelines.plan_side_by_side import show_side_by_side
 from dp_transforms.pipelines.plan_tables import print_plan
 from dp_transforms.pipelines.plan_words import in_a_sentence, why
@@ -24,6 +25,7 @@ from dp_transforms.pipelines.plan_words import in_a_sentence, why
 
 @click.command("plan")
 @plan_options
+@from_log_options
 @click.option(
     "--epsilon-per-query",
     type=float,
@@ -57,18 +59,23 @@ def command(
     as_json_text: bool,
     **options: Any,
 ) -> None:
-    """Show what a budget buys: from how many users on an item is found, beside other methods. Reads no data.
+    """Show what a budget buys: from how many users on an item is found, beside other methods.
+
+    Reads no data but the log of --from-log.
 
     \b
     shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2017-10-01 --end 2017-10-17
+    shh plan ... --from-log 2017-09.parquet --from-log-users other --from-log-start 2017-09-01
     shh plan --compare a.json b.json
     shh plan --epsilon-per-query 0.1 --hits-per-user 5 --delta 1e-8 --release counts
     """
     if compare is not None:
         _check_alone(epsilon_per_query, output, options)
+        refuse_from_log(options)
         show_side_by_side(compare, chart, as_record=as_json_text)
         return
     if epsilon_per_query is not None:
+        refuse_from_log(options)
         show_accountants(epsilon_per_query, {"--output": output, "--chart": chart}, as_json_text, options)
         return
     if output is not None and output == chart:
@@ -77,7 +84,7 @@ def command(
         if path is not None:
             check_output(path, option)
     with Console(stderr=True).status("calibrating"):
-        plan = plan_from_options(**options)
+        plan, activity = plan_with_activity(options)
         comparison = Comparison(plan)
         found = comparison.found_from(LOOKS)
         choices = alternatives(plan) if isinstance(plan, ChargingPlan) else []
@@ -92,9 +99,11 @@ def command(
             ),
         )
     if as_json_text:
-        click.echo(json.dumps(_as_json(plan, found, choices), indent=2))
+        click.echo(json.dumps(_as_json(plan, found, choices, activity), indent=2))
         return
     print_plan(plan, found, choices)
+    if activity is not None:
+        click.echo(activity.in_a_sentence)
     if output is not None:
         click.echo(f"Plan written to {output}.")
     if chart is not None:
@@ -108,12 +117,15 @@ def _check_alone(epsilon_per_query: float | None, output: pathlib.Path | None, o
         raise click.UsageError(f"--compare cannot be used with {', '.join(used)}. Leave one out.")
 
 
-def _as_json(plan: ReleasePlan, found: FoundFrom, choices: list[ChargingPlan]) -> dict[str, Any]:
+def _as_json(
+    plan: ReleasePlan, found: FoundFrom, choices: list[ChargingPlan], activity: Activity | None
+) -> dict[str, Any]:
     return {
         "summary": in_a_sentence(plan),
         **({"why": reason} if (reason := why(plan, found)) else {}),
         "found_from": as_json(found),
         "plans": [as_record(choice, plan) for choice in choices if isinstance(plan, ChargingPlan)],
+        "activity": None if activity is None else activity.as_record(),
         "chosen": json.loads(plan.to_json()),
         "fingerprint": plan.fingerprint,
         "guarantee": plan.guarantee,

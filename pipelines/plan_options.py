@@ -166,7 +166,9 @@ def schedule_from_options(options: dict[str, Any]) -> WindowSchedule:
 
 
 def plan_from_options(**options: Any) -> ReleasePlan:
-    """The calibrated plan; options: the parameters of `plan_options`, others are ignored.
+    """The calibrated plan; options: the parameters of `plan_options`, and ``activity_epsilon`` of ``--from-log``.
+
+    Others are ignored.
 
     Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
     """
@@ -178,6 +180,8 @@ def plan_from_options(**options: Any) -> ReleasePlan:
         for name in PLAN_OPTIONS
         if options.get(name) is not None and name not in ("window", "slide", "start", "end", "domain_file")
     }
+    if options.get("activity_epsilon") is not None:
+        given["activity_epsilon"] = options["activity_epsilon"]
     if given.pop("no_known_items", None):
         given["known_items"] = False
     domain = read_domain_file(options.get("domain_file"))
@@ -274,6 +278,7 @@ def option_error(error: ValueError) -> UserError:
     """The message with the flags of the command line in the place of parameter names."""
     message = re.sub(r"\b(window|slide|start|end)_seconds\b", r"--\1", str(error))
     message = message.replace("known_items=False", "--no-known-items")
+    message = re.sub(r"\bactivity_epsilon\b", "--from-log-share times --epsilon", message)
     names = "|".join(sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True))
     message = re.sub(rf"\b({names})\b", lambda match: flag(match[1]), message)
     # Names that are also plain words are flags if they are the first word, before "must" or "=".

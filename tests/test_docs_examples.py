@@ -13,15 +13,19 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from dp_transforms import ReleasePlan, WindowSchedule
+from dp_transforms.accounting.names_plan import NamesPlan
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-ROW = re.compile(r" 2026-01-0[12] \d\d:00   1h       ([●○]story-\d{5}(~\d+)? *)+ +[0-9.]+")
+NAMED = r"((story-\d{5}|page-\d{3})≥\d+ *)"
+ROW = re.compile(rf" 2026-01-0[12] \d\d:00   1h       {NAMED}+(and \d+)? *(more)? +2")
+MORE = re.compile(rf" {{29}}({NAMED}*(and \d+)? *(more)?|more)")
 HEAD = re.compile(r" start \(UTC\)        length   heavy items +ε spent")
 RULE = re.compile(r" ─+")
-NOISY = (ROW, HEAD, RULE)
+NOISY = (ROW, MORE, HEAD, RULE)
 
 
 def examples(text: str) -> list[tuple[str, list[str]]]:
@@ -76,7 +80,8 @@ def run(command: str, folder: pathlib.Path) -> list[str]:
 
 @pytest.mark.waits
 def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
-    """False alarms: an item with 1,312 users is missed, or a report is empty, with a probability below 1e-9."""
+    """False alarms: an item with 1,312 users is missed or has another size, or a report is empty, with a probability
+    below 1e-9."""
     shown = examples((ROOT / "docs" / "tutorial.md").read_text())
     assert [re.sub(r"^shh (\w+).*", r"\1", command) for command, _ in shown if command.startswith("shh ")] == [
         *("simulate", "plan", "replay", "show", "stream", "show")
@@ -87,17 +92,31 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
         if "--item" in command:
             (above,) = [json.loads(line) for line in printed if "2026-01-01T15:00:00Z" in line.split("window_end")[0]]
             (found,) = above["heavy_hitters"]
-            assert (found["item"], found["zone"], found["noisy_count"]) == ("story-01573", "above", None)
+            assert (found["item"], found["zone"], found["noisy_count"]) == ("story-01573", None, None)
+            assert abs(found["level"] - 19) <= 2, "two levels are eleven standard deviations of the noise"
+            assert 400 < found["at_least_users"] < 1312
     text = (ROOT / "docs" / "tutorial.md").read_text()
     plan = ReleasePlan.from_json((tmp_path / "plan.json").read_text())
-    assert f"threshold*, {plan.threshold}." in text
-    assert f"From {plan.threshold} to {plan.threshold + plan.zone_width - 1} is the charged *zone*" in text
-    assert f"An item with {plan.smallest_detectable()} users in an hour is found with a probability of 95 %" in text
+    assert isinstance(plan, NamesPlan)
+    of_one = plan.weights[-1]
+    assert f"reach {plan.threshold / of_one:.1f} users with one pair" in text
+    assert f"a lower threshold, {plan.known_threshold / of_one:.1f}." in text
+    of_ten = plan.weights[np.searchsorted(plan.units, plan.purse // 10, side="right") - 1]
+    assert f"100 users with 10 pairs each count for as much as {100 * of_ten / of_one:.0f} users with one" in text
+    assert f"An item with {plan.found_from(10)} users who\nhave 10 pairs each in the two days is found with a" in text
 
 
 def test_the_table_of_budgets_is_what_plans_say() -> None:
     text = (ROOT / "docs" / "choose_a_budget.md").read_text()
     rows = re.findall(r"^\| ([0-9.]+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
+    of_names = re.findall(r"^\| ([0-9.]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
+    assert len(of_names) == 4
+    for epsilon, *found in of_names[:1] + of_names[2:3]:
+        plan = ReleasePlan.calibrate(
+            epsilon=float(epsilon), delta=1e-9, schedule=WindowSchedule.fixed("2026-01-01", "2026-02-01", 3600)
+        )
+        assert isinstance(plan, NamesPlan)
+        assert [plan.found_from(pairs) for pairs in (1, 10, 100, 1000)] == [int(users) for users in found]
     assert len(rows) == 4
     schedules = (
         WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600),

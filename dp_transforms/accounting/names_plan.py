@@ -17,6 +17,7 @@ import dataclasses
 import functools
 from typing import ClassVar
 
+from dp_transforms.accounting.activity import activity_delta, guarantee_with_activity
 from dp_transforms.accounting.calibration import DEFAULT_FALSE_REPORTS, delta_left, hash_delta, sampling_delta
 from dp_transforms.accounting.named_counts import (
     MOST_COUNTS_PER_USER,
@@ -97,6 +98,8 @@ class NamesPlan(ReleasePlan):
     size_error: the probability with which the size that is stated for a look is larger than the number of users.
     domain_size, domain_fingerprint: of a known domain, the public list of all items; 0 and "" in an open domain.
     max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured.
+    activity_epsilon: what a noisy histogram of the same users' activity took beforehand, in addition to epsilon; 0 for
+        none. Histogram and run together are (epsilon + activity_epsilon, delta)-DP (`accounting.activity`).
     delta_looks, delta_open, delta_sampling, delta_hash: how delta was split.
     """
 
@@ -130,6 +133,7 @@ class NamesPlan(ReleasePlan):
     domain_fingerprint: str
     max_users: int
     max_items: int
+    activity_epsilon: float
     delta_looks: float
     delta_open: float
     delta_sampling: float
@@ -145,6 +149,7 @@ class NamesPlan(ReleasePlan):
             "known_error",
             "size_error",
             "counts_for",
+            "activity_epsilon",
         ]
     )
     FLOATS: ClassVar[tuple[str, ...]] = (
@@ -154,6 +159,7 @@ class NamesPlan(ReleasePlan):
         "order",
         "budget",
         "size_error",
+        "activity_epsilon",
         *DELTA_SHARES,
     )
 
@@ -183,6 +189,7 @@ class NamesPlan(ReleasePlan):
         if self.counts_for:
             variation += self.counts_per_user * count_noise(self.count_scale).sampling_total_variation
         needed = sampling_delta(self.epsilon, variation, self.schedule.horizon, self.domain_size)
+        needed += activity_delta(self.epsilon, self.activity_epsilon, self.max_users)
         check_share("delta_sampling", self.delta_sampling, needed)
         if self.prices.most_looks != self.most_looks:
             raise ValueError(f"most_looks must be {self.prices.most_looks} at these units, got {self.most_looks}.")
@@ -263,6 +270,7 @@ class NamesPlan(ReleasePlan):
         known_error: float | None = None,
         size_error: float = DEFAULT_SIZE_ERROR,
         counts_for: int = 0,
+        activity_epsilon: float = 0.0,
     ) -> NamesPlan:
         """The plan that finds most for users with `usual_looks`. Names as in `ReleasePlan.calibrate`."""
         horizon, is_known_domain = budget.schedule.horizon, budget.domain is not None
@@ -288,6 +296,8 @@ class NamesPlan(ReleasePlan):
         # With the widest noise; still far below 1e-20.
         variation = (most_looks + counts_per_user) * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
         sampling_share = sampling_delta(budget.epsilon, variation, horizon, budget.domain_size)
+        activity_epsilon = as_float("activity_epsilon", activity_epsilon)
+        sampling_share += activity_delta(budget.epsilon, activity_epsilon, budget.max_users)
         choice = choose_purse(
             budget.epsilon,
             delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
@@ -334,11 +344,17 @@ class NamesPlan(ReleasePlan):
             domain_fingerprint=budget.domain_fingerprint,
             max_users=budget.max_users,
             max_items=budget.max_items,
+            activity_epsilon=activity_epsilon,
             delta_looks=choice.delta_looks,
             delta_open=choice.delta_open,
             delta_sampling=sampling_share,
             delta_hash=hash_share,
         )
+
+    @property
+    def guarantee(self) -> str:
+        """As in `ReleasePlan`; and what the plan and the run promise together, if the plan is from the same users."""
+        return super().guarantee + guarantee_with_activity(self.epsilon, self.delta, self.activity_epsilon)
 
     @functools.cached_property
     def noise(self) -> ExponentialPower:

@@ -107,6 +107,7 @@ def names_plan_of(
         domain_fingerprint=known.fingerprint if known else "",
         max_users=most_ids,
         max_items=most_ids,
+        activity_epsilon=0.0,
         delta_looks=delta_looks,
         delta_open=delta_open,
         delta_sampling=sampling,
