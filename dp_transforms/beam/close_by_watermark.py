@@ -14,7 +14,8 @@ import numpy as np
 from apache_beam.coders import BytesCoder
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
-from apache_beam.transforms.window import GlobalWindows, TimestampedValue
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counter
@@ -27,6 +28,8 @@ _Packed = tuple[int, bytes]  # window and pairs; `_START` begins a shard and has
 
 class CloseByWatermark(beam.PTransform):
     """``((window, shard), packed pairs)`` -> ``((window, shard), message)``, with counted messages of one sender.
+
+    All in the GlobalWindow. The timestamp of an element is at most that of its first event.
 
     Every shard of every window of the schedule is announced, in order, also one without events: known items are looked
     at in every window, and what is announced must not show who was there.
@@ -43,11 +46,7 @@ class CloseByWatermark(beam.PTransform):
             | "Once" >> beam.Impulse()
             | "StartShards" >> beam.FlatMap(_starts, self._shards).with_output_types(tuple[int, _Packed])
         )
-        by_shard = (
-            packed
-            | "InGlobalWindow" >> beam.WindowInto(GlobalWindows())
-            | "ByShard" >> beam.Map(_by_shard).with_output_types(tuple[int, _Packed])
-        )
+        by_shard = packed | "ByShard" >> beam.Map(_by_shard).with_output_types(tuple[int, _Packed])
         return (
             (starts, by_shard)
             | "WithStarts" >> beam.Flatten()
@@ -60,8 +59,7 @@ class CloseByWatermarkDoFn(beam.DoFn):
     the end of their window. What comes after that is dropped and counted.
 
     One event-time timer announces a window and is set again for the next one, whether anybody is there or not: so no
-    user can decide whether late events of others count. The elements have the last instants of their windows as
-    timestamps.
+    user can decide whether late events of others count.
     """
 
     PROGRESS = ReadModifyWriteStateSpec("progress_v1", BytesCoder())
@@ -80,7 +78,7 @@ class CloseByWatermarkDoFn(beam.DoFn):
         shard, (window, blob) = element
         next_window, sent = _read(progress)
         if (window, blob) == _START:
-            close.set(max_timestamp(self._schedule, next_window))
+            close.set(self._closing_time(next_window))
         elif window < next_window:
             self._late.inc()
         else:
@@ -102,8 +100,16 @@ class CloseByWatermarkDoFn(beam.DoFn):
         announcement = (window, shard), Message(sent.pop(window, 0) + 1, b"")
         _write(progress, window + 1, sent)
         if window + 1 < self._schedule.horizon:
-            close.set(max_timestamp(self._schedule, window + 1))
+            close.set(self._closing_time(window + 1))
         yield TimestampedValue(announcement, max_timestamp(self._schedule, window))
+
+    def _closing_time(self, window: int) -> Timestamp:
+        """The last millisecond of a window: engines hold the watermark back by it, so that no report is late.
+
+        It is above the timestamps of all elements with earlier events. On Prism a timer may go before an element that
+        has its time.
+        """
+        return Timestamp(micros=max_timestamp(self._schedule, window).micros // 1000 * 1000)
 
 
 def _starts(once: bytes, shards: int) -> Iterator[tuple[int, _Packed]]:

@@ -133,7 +133,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         sharding = Sharding.choose(self._plan.schedule, is_bounded=False, shards=self._shards)
         messages = (
             batches
-            | "AssignWindows" >> AssignWindows(settings, noise_key, sharding, False, self._domain)
+            | "AssignWindows" >> AssignWindows(settings, noise_key, sharding, True, self._domain)  # not to Beam windows
             | "CloseByWatermark" >> CloseByWatermark(self._plan.schedule, sharding.shards)
         )
         reports = name_stream(messages, settings, noise_key, sharding.shards, 1, self._domain).reports
