@@ -28,25 +28,28 @@ from dp_transforms.accounting.plan_checks import (
     check_share,
 )
 from dp_transforms.accounting.purse.open_threshold import found_from
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList
+from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, hits_from
 from dp_transforms.accounting.purse.purse_choice import (
     DEFAULT_MOST_LOOKS,
     DEFAULT_USUAL_LOOKS,
-    LARGEST_SCALE,
     SMALLEST_KNOWN_ERROR,
     PurseChoice,
     check_usual_looks,
     choose_purse,
 )
+from dp_transforms.accounting.purse.purse_search import LARGEST_SCALE
 from dp_transforms.accounting.release_plan import Budget, ReleasePlan
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
 from dp_transforms.exponential_power import MAX_SCALE, ExponentialPower
 from dp_transforms.window_schedule import WindowSchedule
 
 DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
-DEFAULT_KNOWN_ERROR = 1e-6
+# An item that nobody holds any more is followed for 168 windows after its last name, and noise names it 168 * 1e-5 =
+# 0.0017 times, on average. So if items are named in two windows or more, fewer than one in a thousand reports is noise.
+DEFAULT_KNOWN_ERROR = 1e-5
 DEFAULT_SIZE_ERROR = 0.01
 LEVEL_SPACING = 5.5  # standard deviations: a level then costs next to nothing more than a name
+HITS_TO_TRY = (3, 10, 30)  # where a plan chooses, besides looks alone
 MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
 DELTA_SHARES = ("delta_looks", "delta_open", "delta_sampling", "delta_hash")
 _MOST_WEIGHTS = 1_000
@@ -66,7 +69,16 @@ class NamesPlan(ReleasePlan):
     shape, scale: the noise of one sum, an `ExponentialPower`.
     order, budget: the Renyi order, and the divergence of this order that a full purse stands for.
     weights, units: what a user may add to an item, rising, and what a look with each costs of a purse of `purse` units.
-    spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing.
+        The looks list: its users pay nothing for hits.
+    hits_per_user: with J > 0, a name at level 1 is a *hit*, a larger sum is level 2, and there is a second list for
+        users who pay less for looks, and besides for up to J hits; these are taken out of their purses beforehand, and
+        after them they no longer count. 0: looks alone.
+    hit_units: what each of these hits costs; 0 without hits, as the next one is.
+    hits_from: users with fewer looks are better off on the looks list. In a stream a user joins the other with its
+        look of this number.
+    hit_weights, hit_look_units: the hits list, as weights and units are the looks list; empty without hits.
+    spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing. With hits there
+        are two levels.
     threshold: noisy sums of at least this name an item that is not known.
     known_threshold: the same for a known item: one that was named in one of the last `forget_after` windows, and in a
         known domain every one. Equal to threshold where items are not followed.
@@ -89,6 +101,11 @@ class NamesPlan(ReleasePlan):
     budget: float
     weights: tuple[int, ...]
     units: tuple[int, ...]
+    hits_per_user: int
+    hit_units: int
+    hits_from: int
+    hit_weights: tuple[int, ...]
+    hit_look_units: tuple[int, ...]
     spacing: int
     threshold: int
     known_threshold: int
@@ -104,7 +121,7 @@ class NamesPlan(ReleasePlan):
     delta_hash: float
 
     CHOICES: ClassVar[frozenset[str]] = frozenset(
-        ["usual_looks", "most_looks", "known_items", "forget_after", "known_error", "size_error"]
+        ["usual_looks", "most_looks", "hits_per_user", "known_items", "forget_after", "known_error", "size_error"]
     )
     FLOATS: ClassVar[tuple[str, ...]] = (
         "epsilon",
@@ -119,7 +136,7 @@ class NamesPlan(ReleasePlan):
     def __post_init__(self) -> None:
         for name in self.FLOATS:
             object.__setattr__(self, name, as_float(name, getattr(self, name)))
-        for name in ("usual_looks", "weights", "units"):
+        for name in ("usual_looks", "weights", "units", "hit_weights", "hit_look_units"):
             object.__setattr__(self, name, _as_tuple(name, getattr(self, name)))
         check_budget(self.epsilon, self.delta, self.schedule)
         if self.release != "names":
@@ -132,6 +149,7 @@ class NamesPlan(ReleasePlan):
         check_range("size_error", self.size_error, SMALLEST_KNOWN_ERROR, 0.5)
         check_declared_ids(self.max_users, self.max_items)
         check_domain(self.domain_size, self.domain_fingerprint, self.max_items)
+        self._check_hits()
         self._check_thresholds()
         shares = {name: getattr(self, name) for name in DELTA_SHARES}
         check_delta_split(self.delta, shares, is_known_domain=bool(self.domain_size))
@@ -140,8 +158,29 @@ class NamesPlan(ReleasePlan):
         check_share("delta_sampling", self.delta_sampling, needed)
         if self.prices.most_looks != self.most_looks:
             raise ValueError(f"most_looks must be {self.prices.most_looks} at these units, got {self.most_looks}.")
-        # The price list was checked when it was built; this checks the rest: budget and threshold.
-        PurseChoice(self.epsilon, self.delta_looks, self.delta_open, self.prices, self.threshold)
+        if self.hit_prices is not None:
+            if self.hit_prices.most_looks != self.most_looks:
+                raise ValueError(f"most_looks must be {self.hit_prices.most_looks} at these hit_look_units.")
+            least = hits_from(self.prices, self.hit_prices)
+            if self.hits_from != least:
+                raise ValueError(f"hits_from must be {least} for these price lists, got {self.hits_from}.")
+        # The price lists were checked when they were built; this checks the rest: budget and threshold.
+        PurseChoice(
+            self.epsilon, self.delta_looks, self.delta_open, self.prices, self.threshold, hit_prices=self.hit_prices
+        )
+
+    def _check_hits(self) -> None:
+        check_whole("hits_per_user", self.hits_per_user, 0, self.most_looks)
+        if not self.hits_per_user:
+            without = {"hit_units": 0, "hits_from": 0, "hit_weights": (), "hit_look_units": ()}
+            for name, empty in without.items():
+                if getattr(self, name) != empty:
+                    raise ValueError(f"{name} must be {empty} where hits_per_user is 0.")
+            return
+        check_whole("hit_units", self.hit_units, 1)
+        check_whole("hits_from", self.hits_from, 1, self.most_looks)
+        if self.hit_weights[-1:] > self.weights[-1:]:
+            raise ValueError(f"each of hit_weights must be at most {self.weights[-1]}, the largest of weights.")
 
     def _check_thresholds(self) -> None:
         horizon = self.schedule.horizon
@@ -172,6 +211,7 @@ class NamesPlan(ReleasePlan):
         *,
         usual_looks: tuple[int, int] | None = None,
         most_looks: int | None = None,
+        hits_per_user: int | None = None,
         known_items: bool = True,
         forget_after: int | None = None,
         known_error: float | None = None,
@@ -201,10 +241,11 @@ class NamesPlan(ReleasePlan):
             delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
             usual_looks=usual_looks,
             most_looks=most_looks,
+            hits=_hits_to_try(hits_per_user, most_looks),
             level_spacing=LEVEL_SPACING,
             known_error=known_error if is_known_domain else None,
         )
-        noise = choice.prices.noise
+        noise, listed = choice.prices.noise, choice.hit_prices
         known_threshold = min(choice.threshold, noise.smallest_margin(known_error))
         return cls(
             epsilon=budget.epsilon,
@@ -219,6 +260,11 @@ class NamesPlan(ReleasePlan):
             budget=choice.prices.budget,
             weights=choice.prices.weights,
             units=choice.prices.units,
+            hits_per_user=0 if listed is None else listed.hits,
+            hit_units=0 if listed is None else listed.hit_units,
+            hits_from=0 if listed is None else hits_from(choice.prices, listed),
+            hit_weights=() if listed is None else listed.weights,
+            hit_look_units=() if listed is None else listed.units,
             spacing=choice.prices.spacing,
             threshold=choice.threshold,
             known_threshold=known_threshold if forget_after else choice.threshold,
@@ -241,8 +287,24 @@ class NamesPlan(ReleasePlan):
 
     @functools.cached_property
     def prices(self) -> PriceList:
-        """Weights and units, with every price computed again when this is first read."""
+        """The looks list, with every price computed again when this is first read."""
         return PriceList(self.noise, self.order, self.budget, self.weights, self.units, spacing=self.spacing)
+
+    @functools.cached_property
+    def hit_prices(self) -> PriceList | None:
+        """The hits list, in the same way; None without hits."""
+        if not self.hits_per_user:
+            return None
+        return PriceList(
+            self.noise,
+            self.order,
+            self.budget,
+            self.hit_weights,
+            self.hit_look_units,
+            hit_units=self.hit_units,
+            hits=self.hits_per_user,
+            spacing=self.spacing,
+        )
 
     @property
     def purse(self) -> int:
@@ -279,16 +341,23 @@ class NamesPlan(ReleasePlan):
         """From how many users on an item is named in a window with this probability, if each has so many looks.
 
         looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
-        pace and are a little different. known: the item was named lately. probability: at least 1/2.
+        pace and are a little different. known: the item was named lately. probability: at least 1/2. With hits: while
+        none of the users is excluded.
         """
         threshold = self.known_threshold if known else self.threshold
-        return max(1, found_from(self.prices, threshold, looks, probability))
+        return max(1, found_from(self.prices, threshold, looks, probability, hit_prices=self.hit_prices))
 
 
 def _as_tuple(name: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, (list, tuple)) or len(value) > _MOST_WEIGHTS:
         raise ValueError(f"{name} must be at most {_MOST_WEIGHTS:,} whole numbers, got {shown(value)}.")
     return tuple(value)
+
+
+def _hits_to_try(given: int | None, most_looks: int) -> tuple[int, ...]:
+    if given is not None:
+        return (check_whole("hits_per_user", given, 0, most_looks),)
+    return (0, *(hits for hits in HITS_TO_TRY if hits <= most_looks))
 
 
 def _check_most_looks(most_looks: int) -> None:
