@@ -65,4 +65,9 @@ def _naming_settings(plan: NamesPlan, stream: str, run_id: str) -> NamingSetting
         forget_after=plan.forget_after,
         spacing=plan.spacing,
         likely_noise=plan.likely_noise,
+        hits_per_user=plan.hits_per_user,
+        hit_units=plan.hit_units,
+        hit_weights=plan.hit_weights,
+        hit_look_units=plan.hit_look_units,
+        hits_from=plan.hits_from,
     )

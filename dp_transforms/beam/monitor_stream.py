@@ -12,6 +12,7 @@ from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.assign_windows import Sharding
 from dp_transforms.beam.bound_contributions import BoundContributionsCounted
 from dp_transforms.beam.find_candidates import FindCandidatesCounted
+from dp_transforms.beam.find_looks import FindLooksCounted
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.load_domain import domain_of_plan
 from dp_transforms.beam.load_noise_key import resolve_noise_key
@@ -148,10 +149,17 @@ class MonitorStream(beam.PTransform):
     def _name(
         self, messages: beam.PCollection, settings: NamingSettings, noise_key: beam.Secret, senders: int
     ) -> beam.pvalue.DoOutputsTuple:
-        """Release mode `names`: users pay for looks, each at its own pace."""
+        """Release mode `names`: users pay for looks, each at its own pace; and for hits, where the plan says so."""
+        spent = messages | "SpendPurses" >> SpendPurses(settings, noise_key, self._shards, senders)
+        if settings.hits_per_user:
+            return (
+                spent
+                | "FindLooks" >> FindLooksCounted(settings, noise_key, self._shards, self._domain)
+                | "GatherWindows" >> GatherCounted(self._shards)
+                | "MonitorHeavyHitters" >> MonitorCounted(settings, noise_key)
+            )
         return (
-            messages
-            | "SpendPurses" >> SpendPurses(settings, noise_key, self._shards, senders)
+            spent
             | "NameItems" >> NameCounted(settings, noise_key, self._shards, self._domain)
             | "ReleaseWindows" >> ReleaseCounted(settings, self._shards)
         )

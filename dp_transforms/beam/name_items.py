@@ -10,10 +10,10 @@ from apache_beam.transforms.window import TimestampedValue
 from dp_transforms.beam import encode_elements
 from dp_transforms.beam.assign_windows import Sharding, max_timestamp
 from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.known_items import KnownItems
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.naming_settings import NamingSettings
 
