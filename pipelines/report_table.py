@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dp_transforms.checks import is_whole
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.window_schedule import format_utc
 
@@ -149,8 +148,10 @@ def _size_text(entry: HeavyHitter, ascii_only: bool) -> str:
 def _noise_of_counts(plan: Mapping[str, Any]) -> str:
     """The noise of counts beside names. Any JSON may stand in the plan of a file from elsewhere."""
     scale, most = plan.get("count_scale"), plan.get("counts_per_user")
-    if not all(is_whole(value) and 0 < value < 1 << 53 for value in (scale, most)):
-        return ""
+    for value in (scale, most):
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 53:
+            return ""
+    assert scale is not None
     deviation = scale / math.sqrt(2)
     return f" of standard deviation {deviation:.3g}; each user counts for at most {most:,} of them in the run"
 

@@ -115,7 +115,9 @@ class WindowQueries:
         rows, splits = self._candidates.rows_of(cells)
         holders = self._user_of_row[rows]
         is_active = ~self._pays_hits[rows] | (self._hits[holders] < self._settings.hits_per_user)
-        weights = is_active if self._weights is None else self._weights[rows] * is_active
+        weights = is_active.astype(np.int64)
+        if self._weights is not None:
+            weights *= self._weights[rows]
         active_sums = sums_of_groups(weights, splits)
         digests = digests_of_groups(self._members[rows] * is_active[:, None], splits)
         hashes = self._candidates.table.hashes[self._candidates.items[cells]]

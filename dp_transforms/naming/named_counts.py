@@ -80,4 +80,5 @@ def draw_counts(counted: NamedItems, holders: ItemSums, settings: NamingSettings
     counts[is_held], digests[is_held] = holders.sums[at[is_held]], holders.digests[at[is_held]]
     uniforms = keys.count_uniforms()(counted.windows, counted.table.hashes.take(counted.items, axis=0), digests)
     noise = noise_table(ExponentialPower(COUNT_SHAPE, settings.count_scale)).sample(uniforms)
-    return np.maximum(0, counts + noise)
+    noisy: Whole = np.maximum(0, counts + noise)
+    return noisy

@@ -79,7 +79,7 @@ class NamesExactAudit:
 
     @property
     def worst_delta(self) -> float:
-        return max(each.delta for each in (*self.few, *self.static))
+        return max([*(each.delta for each in self.few), *(each.delta for each in self.static)])
 
 
 def audit_names_exactly(
@@ -101,7 +101,6 @@ def audit_names_exactly(
     static = [_static(law, mechanism, looks, claim.epsilon) for looks in _numbers(min(tried, _MOST_STATIC))]
     on_step("items of one user alone")
     lone_delta, lone_looks = _lone(law, mechanism)
-    together = max(*(each.delta for each in (*few, *static)), _together(law, mechanism, claim.epsilon))
     audit = NamesExactAudit(
         worst_price=worst_price,
         prices=len(mechanism.weights) * len(mechanism.spacings),
@@ -111,9 +110,10 @@ def audit_names_exactly(
         static=tuple(static),
         lone_delta=lone_delta,
         lone_looks=lone_looks,
-        together_delta=together,
+        together_delta=_together(law, mechanism, claim.epsilon),
         violations=(),
     )
+    audit = dataclasses.replace(audit, together_delta=max(audit.together_delta, audit.worst_delta))
     return dataclasses.replace(audit, violations=tuple(_violations(audit, claim)))
 
 

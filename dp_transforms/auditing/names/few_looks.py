@@ -80,11 +80,11 @@ class _Adversary:
 
     def _gain(self, place: int, margins: Whole, log_ratios: Values) -> Values:
         """Of a last look: ``E_P (1 - e^epsilon r)_+`` after it. margins: [n]. log_ratios: [k]. Returns [n, k]."""
-        total = 0.0
+        total = np.zeros((len(margins), len(log_ratios)))
         for log_p, log_q in self._bits(place, margins):
             lost = self._epsilon + log_ratios + (log_q - log_p)[:, None]
-            total = total + np.exp(log_p)[:, None] * -np.expm1(np.minimum(0.0, lost))
-        return np.asarray(total)
+            total += np.exp(log_p)[:, None] * -np.expm1(np.minimum(0.0, lost))
+        return total
 
     def _value(self, looks: int, rest: int) -> Values:
         """About what is still to be had, by likelihood ratio Q/P so far: float64[ratios]."""
@@ -100,12 +100,12 @@ class _Adversary:
         if looks == 1:
             return self._gain(place, margins, log_ratios)
         after = self._value(looks - 1, rest - self._mechanism.units[place])
-        total = 0.0
+        total = np.zeros((len(margins), len(log_ratios)))
         for log_p, log_q in self._bits(place, margins):
             moved = log_ratios + (log_q - log_p)[:, None]
             value = np.interp(moved.reshape(-1), self._log_ratios, after).reshape(moved.shape)
-            total = total + np.exp(log_p)[:, None] * value
-        return np.asarray(total)
+            total += np.exp(log_p)[:, None] * value
+        return total
 
     def _payable(self, looks: int, rest: int) -> list[int]:
         """Places in the list: any of the largest weights, and last the largest one that is payable."""

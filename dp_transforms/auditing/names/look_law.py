@@ -49,7 +49,8 @@ class LookLaw:
         never = 2 * self._law.reach
         last = self._law.reach - weight  # both worlds have it, and 1 - last, in reach
         bounds = [np.full_like(margins, -never), *(margins + distance for distance in self.distances)]
-        with_user, without = [], []
+        with_user: list[Values] = []
+        without: list[Values] = []
         for low, high in zip(bounds, [*bounds[1:], np.full_like(margins, never)], strict=True):
             is_possible = (low <= last) & (high >= 1 - last)
             start, end = np.where(low < 1 - last, -never, low), np.where(high > last, never, high)

@@ -66,9 +66,9 @@ def reach_of_prices(shape: float, order: float, weight: int, scale: int) -> int:
     """
     beyond = 0.0
     if shape > 1:
-        share = (1 - 1 / order) ** (1 / (shape - 1))
+        share = math.pow(1 - 1 / order, 1 / (shape - 1))
         beyond = weight / scale / (1 - share)
-    return math.ceil(scale * max(36.0 ** (1 / shape) + 1, 1.3 * beyond + 1)) + weight
+    return math.ceil(scale * max(math.pow(36, 1 / shape) + 1, 1.3 * beyond + 1)) + weight
 
 
 @functools.lru_cache(maxsize=2)

@@ -146,7 +146,7 @@ def expected_levels(
 
 def _masses(scene: Scene, law: NoiseLaw, margin: int, is_drawn: bool) -> Values:
     if not is_drawn:
-        return np.eye(1, _LEVELS)[0]
+        return np.eye(1, _LEVELS, dtype=np.float64).reshape(-1)
     bounds = margin + scene.spacing * np.arange(_LEVELS - 1)
     tails = np.exp(law.log_tail(bounds))
     return np.asarray(-np.diff([1.0, *tails, 0.0]))
