@@ -6,7 +6,7 @@ which differ in one user with all of its events, and every set R of reports,
 
 Public names, loaded when first used:
 
-- `ReleasePlan`: a budget (epsilon, delta) turned into noise, threshold and hits. Start here.
+- `ReleasePlan`: a budget (epsilon, delta) turned into noise, thresholds and prices. Start here.
 - `WindowSchedule`: the declared windows of a run. `ItemDomain`: its items, where they are known and public.
 - `ShiftingHeavyHitters`: the Beam transform, events in, `WindowReport` out.
 - `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when

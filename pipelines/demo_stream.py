@@ -116,7 +116,7 @@ def _run(
             "--out-of-order",
             "1s",
         ],
-        ["--epsilon", "2", "--delta", "1e-9", "--noise-key-file", str(_FOLDER / "noise.key")],
+        ["--epsilon", "2", "--delta", "1e-9", "--release", "labels", "--noise-key-file", str(_FOLDER / "noise.key")],
         ["--engine", "flink", "--flink-master", cluster.address, "--worker-pool", pool.address],
         ["--checkpoint-dir", str(_FOLDER / "checkpoints"), "--checkpoint-interval", "2s"],
     )

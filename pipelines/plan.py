@@ -19,7 +19,7 @@ from dp_transforms.pipelines.plan_comparison import LOOKS, Comparison, FoundFrom
 from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, flag, plan_from_options, plan_options
 from dp_transforms.pipelines.plan_side_by_side import show_side_by_side
 from dp_transforms.pipelines.plan_tables import print_plan
-from dp_transforms.pipelines.plan_words import in_a_sentence
+from dp_transforms.pipelines.plan_words import in_a_sentence, why
 
 
 @click.command("plan")
@@ -60,7 +60,7 @@ def command(
     """Show what a budget buys: from how many users on an item is found, beside other methods. Reads no data.
 
     \b
-    shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2017-10-01 --end 2017-10-17 --release names
+    shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2017-10-01 --end 2017-10-17
     shh plan --compare a.json b.json
     shh plan --epsilon-per-query 0.1 --hits-per-user 5 --delta 1e-8 --release counts
     """
@@ -80,9 +80,7 @@ def command(
         plan = plan_from_options(**options)
         comparison = Comparison(plan)
         found = comparison.found_from(LOOKS)
-        choices = []
-        if isinstance(plan, ChargingPlan):
-            choices = alternatives(plan, any_release=options["release"] is None)
+        choices = alternatives(plan) if isinstance(plan, ChargingPlan) else []
         drawn = None if chart is None else comparison.found_from(chart_looks(most_looks_of(plan)))
     if output is not None:
         write_output(output, plan.to_json() + "\n")
@@ -113,6 +111,7 @@ def _check_alone(epsilon_per_query: float | None, output: pathlib.Path | None, o
 def _as_json(plan: ReleasePlan, found: FoundFrom, choices: list[ChargingPlan]) -> dict[str, Any]:
     return {
         "summary": in_a_sentence(plan),
+        **({"why": reason} if (reason := why(plan, found)) else {}),
         "found_from": as_json(found),
         "plans": [as_record(choice, plan) for choice in choices if isinstance(plan, ChargingPlan)],
         "chosen": json.loads(plan.to_json()),

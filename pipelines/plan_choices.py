@@ -1,4 +1,4 @@
-"""A plan that charges hits among its alternatives: with other hits, items per user, and release mode."""
+"""A plan that charges hits among its alternatives: with other hits and items per user."""
 
 from __future__ import annotations
 
@@ -7,46 +7,40 @@ from typing import Any
 from rich.table import Table
 
 from dp_transforms.accounting.charging_plan import ChargingPlan
-from dp_transforms.pipelines.plan_accountants import CHARGED_BY_TARGET
 from dp_transforms.pipelines.plan_comparison import FOUND
 
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
 
 
-def alternatives(chosen: ChargingPlan, *, any_release: bool) -> list[ChargingPlan]:
-    """The chosen plan among others: with other hits, items per user and, with any_release, release mode.
+def alternatives(chosen: ChargingPlan) -> list[ChargingPlan]:
+    """The chosen plan among others of its release mode: with other hits and items per user.
 
     The others have the default threshold. Plans that the budget cannot pay for are left out.
     """
     plans = []
-    for release in CHARGED_BY_TARGET if any_release else (chosen.release,):
-        for hits in sorted({*_HITS, chosen.hits_per_user}):
-            for max_items_per_user in sorted({*_MAX_ITEMS_PER_USER, chosen.max_items_per_user}):
-                if (release, hits, max_items_per_user) == (
-                    chosen.release,
-                    chosen.hits_per_user,
-                    chosen.max_items_per_user,
-                ):
-                    plans.append(chosen)
-                    continue
-                try:
-                    plans.append(
-                        ChargingPlan.calibrate(
-                            epsilon=chosen.epsilon,
-                            delta=chosen.delta,
-                            schedule=chosen.schedule,
-                            hits_per_user=hits,
-                            max_items_per_user=max_items_per_user,
-                            release=release,
-                            domain=chosen.domain,
-                            max_users=chosen.max_users,
-                            max_items=chosen.max_items,
-                            accountant=chosen.accountant,
-                        )
+    for hits in sorted({*_HITS, chosen.hits_per_user}):
+        for max_items_per_user in sorted({*_MAX_ITEMS_PER_USER, chosen.max_items_per_user}):
+            if (hits, max_items_per_user) == (chosen.hits_per_user, chosen.max_items_per_user):
+                plans.append(chosen)
+                continue
+            try:
+                plans.append(
+                    ChargingPlan.calibrate(
+                        epsilon=chosen.epsilon,
+                        delta=chosen.delta,
+                        schedule=chosen.schedule,
+                        hits_per_user=hits,
+                        max_items_per_user=max_items_per_user,
+                        release=chosen.release,
+                        domain=chosen.domain,
+                        max_users=chosen.max_users,
+                        max_items=chosen.max_items,
+                        accountant=chosen.accountant,
                     )
-                except ValueError:
-                    continue
+                )
+            except ValueError:
+                continue
     return plans
 
 
@@ -66,7 +60,7 @@ def as_record(plan: ChargingPlan, chosen: ChargingPlan) -> dict[str, Any]:
 
 
 def choices_table(chosen: ChargingPlan, plans: list[ChargingPlan]) -> Table:
-    table = Table(title="labels and counts with other choices" if len({plan.release for plan in plans}) > 1 else None)
+    table = Table()
     table.add_column("")
     table.add_column("release")
     for title in ("hits\nper user", "items per user\nand window", "noise\nscale", "threshold", "found with\n95 %"):

@@ -55,16 +55,18 @@ _OPTIONS = {
     "release": click.option(
         "--release",
         type=click.Choice(RELEASES),
-        help="labels: names of heavy items, free of charge far above the threshold. "
+        help="names: names and sizes of heavy items, paid for by each user's number of pairs (window, item); finds "
+        "most where users are not active for ever. labels: names of heavy items, free far above the threshold. "
         "counts: noisy counts, each one charged. kms21: names, each one charged, by the algorithm of the original "
-        "paper; its proof needs thousands of times more noise. names: names and sizes of heavy items, paid for by each "
-        "user's number of pairs (window, item); finds most where users are not active for ever. Default: labels.",
+        f"paper; its proof needs thousands of times more noise. Default: {DEFAULT_RELEASE}.",
     ),
     "hits_per_user": click.option(
         "--hits-per-user",
         type=int,
-        help="Number of charged results after which a user no longer counts. "
-        f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}.",
+        help="Number of charged results after which a user no longer counts. With names, a user with many pairs pays "
+        "less for each of them, and besides for up to so many hits; 0 for pairs alone. "
+        f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}; in names "
+        "what finds most, which is 0 where many of a user's items are near the threshold.",
     ),
     "max_items_per_user": click.option(
         "--max-items-per-user",
@@ -83,7 +85,7 @@ _OPTIONS = {
         nargs=2,
         metavar="LOW HIGH",
         help="With names: most users have between so many pairs (window, item) in the whole run. Expect it, never "
-        f"count it in the log. Default: {DEFAULT_USUAL_LOOKS[0]} {DEFAULT_USUAL_LOOKS[1]}.",
+        f"count it in the log. Default: {DEFAULT_USUAL_LOOKS[0]} {DEFAULT_USUAL_LOOKS[1]}, at most --most-looks.",
     ),
     "most_looks": click.option(
         "--most-looks",

@@ -105,7 +105,10 @@ def test_the_table_of_budgets_is_what_plans_say() -> None:
         WindowSchedule.fixed("2026-01-01", "2027-01-01", 86_400),
     )
     for epsilon, *found in rows:
-        plans = [ReleasePlan.calibrate(epsilon=float(epsilon), delta=1e-9, schedule=one) for one in schedules]
+        plans = [
+            ReleasePlan.calibrate(epsilon=float(epsilon), delta=1e-9, schedule=one, release="labels")
+            for one in schedules
+        ]
         assert [plan.smallest_detectable() for plan in plans] == [int(users) for users in found]
 
 

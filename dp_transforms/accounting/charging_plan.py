@@ -80,6 +80,7 @@ class ChargingPlan(ReleasePlan):
     delta_sampling: float
     delta_hash: float
 
+    DEFAULT_RELEASE: ClassVar[str] = "labels"
     CHOICES: ClassVar[frozenset[str]] = frozenset(["hits_per_user", "max_items_per_user", "threshold", "accountant"])
     FLOATS: ClassVar[tuple[str, ...]] = (
         "epsilon",

@@ -21,7 +21,8 @@ from dp_transforms.accounting.plan_json import PlanForm, fingerprint_of, read_fi
 from dp_transforms.checks import shown
 from dp_transforms.window_schedule import WindowSchedule
 
-DEFAULT_RELEASE = "labels"
+DEFAULT_RELEASE = "names"
+_RELEASE_IF_NONE_IS_STORED = "labels"  # whatever the default is: a stored plan does not change its meaning
 DEFAULT_MAX_USERS = 10**8
 DEFAULT_MAX_ITEMS = 10**9
 
@@ -100,6 +101,7 @@ class ReleasePlan(abc.ABC):
     delta_sampling: float
     delta_hash: float
 
+    DEFAULT_RELEASE: ClassVar[str] = DEFAULT_RELEASE  # of `calibrate`
     CHOICES: ClassVar[frozenset[str]]  # arguments of `calibrate` beside those of every plan
     FLOATS: ClassVar[tuple[str, ...]]  # the fields that are floats
 
@@ -127,8 +129,8 @@ class ReleasePlan(abc.ABC):
     ) -> _Plan:
         """The plan that finds most for this budget: a `ChargingPlan`, or a `NamesPlan` for release ``names``.
 
-        release defaults to labels. domain: the public list of all items, an `ItemDomain`; None for an open one. None
-        stands for the default of the release mode everywhere else.
+        release defaults to names; of a `ChargingPlan` to labels. domain: the public list of all items, an `ItemDomain`;
+        None for an open one. None stands for the default of the release mode everywhere else.
 
         For labels, counts and kms21:
 
@@ -140,18 +142,18 @@ class ReleasePlan(abc.ABC):
 
         For names:
 
-        usual_looks: most users have between so many pairs (window, item) in the whole run, by default (1, 100). The
-        noise is chosen for them; other users are served too. most_looks: a user's further pairs do not count, 3,000 by
-        default. known_items: items that were named are followed down to a lower threshold, by default True.
-        forget_after: until they were not named for so many windows, 168 by default. known_error: the probability with
-        which noise alone names a known item in a window, 1e-6 by default; in a known domain as small as 0.05 false
-        names in the whole run need. size_error: the probability with which a size that is stated is too large, 0.01 by
-        default.
+        usual_looks: most users have between so many pairs (window, item) in the whole run, by default (1, 1000), or up
+        to most_looks if that is less. The noise is chosen for them; other users are served too. most_looks: a user's
+        further pairs do not count, 3,000 by default. known_items: items that were named are followed down to a lower
+        threshold, by default True. forget_after: until they were not named for so many windows, 168 by default.
+        known_error: the probability with which noise alone names a known item in a window, 1e-5 by default; in a known
+        domain as small as 0.05 false names in the whole run need. size_error: the probability with which a size that is
+        stated is too large, 0.01 by default.
 
         Raises ValueError for an argument of another release mode, and if the budget is too small for any noise that can
         be sampled.
         """
-        release = DEFAULT_RELEASE if release is None else release
+        release = cls.DEFAULT_RELEASE if release is None else release
         kind = plan_class(release)
         if not issubclass(kind, cls):
             raise ValueError(f"release must be one of a {cls.__name__}, got {release!r}. Use ReleasePlan.calibrate.")
@@ -229,11 +231,11 @@ class ReleasePlan(abc.ABC):
         The fingerprint finds accidental changes. It is not a signature: anybody can compute it again, and so change
         anything that the other checks let pass.
         """
-        kind: type[ReleasePlan] = plan_class(DEFAULT_RELEASE)
+        kind: type[ReleasePlan] = plan_class(_RELEASE_IF_NONE_IS_STORED)
 
         def form_of(fields: dict[str, Any]) -> PlanForm:
             nonlocal kind
-            kind = plan_class(fields.get("release", DEFAULT_RELEASE))
+            kind = plan_class(fields.get("release", _RELEASE_IF_NONE_IS_STORED))
             return PlanForm(_field_names(kind), kind.FLOATS)
 
         fields = read_fields(text, form_of)

@@ -35,6 +35,7 @@ def _plan(start_seconds: int, seconds: int) -> ReleasePlan:
         epsilon=40,
         delta=0.1,
         schedule=schedule,
+        release="labels",
         hits_per_user=2,
         max_items_per_user=3,
         max_users=1000,

@@ -13,8 +13,8 @@ HOURLY = WindowSchedule.fixed(START, START + 384 * 3600, 3600)
 
 
 def calibrated_plan(**changes: Any) -> ChargingPlan:
-    """epsilon 2 and delta 1e-9 over `HOURLY`, except for the changes."""
-    options: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, **changes}
+    """epsilon 2 and delta 1e-9 over `HOURLY`, release mode labels, except for the changes."""
+    options: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, "release": "labels", **changes}
     return ChargingPlan.calibrate(**options)
 
 

@@ -19,7 +19,7 @@ from dp_transforms.report_files import ReportHeader, write_report_file
 
 BUDGET = [
     *("--start", "2026-01-01", "--end", "2026-01-01T02:00:00Z", "--window", "1h"),
-    *("--epsilon", "8", "--delta", "1e-6"),
+    *("--epsilon", "8", "--delta", "1e-6", "--release", "labels"),
 ]
 IN_PROCESS = ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1s"]
 STREAM = ["stream", "--folder", "logs", "--dead-letter", "bad"]

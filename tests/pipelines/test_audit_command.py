@@ -34,6 +34,7 @@ def _plan(**options: object) -> ReleasePlan:
             "epsilon": 1.0,
             "delta": 1e-6,
             "schedule": WindowSchedule.fixed(0, 200 * 60, 60),
+            "release": "labels",
             "hits_per_user": 2,
             "max_users": 10_000,
             **options,
@@ -172,7 +173,9 @@ def test_only_what_was_computed_is_said_of_streams_that_were_not_tried() -> None
 def test_a_run_of_few_windows_with_several_items_in_each(domain: ItemDomain | None) -> None:
     """One item a window attains nothing at all in 24 windows, and that is not called the most."""
     schedule = WindowSchedule.fixed(0, 24 * 3600, 3600)
-    plan = ReleasePlan.calibrate(epsilon=2.0, delta=1e-9, schedule=schedule, max_items_per_user=3, domain=domain)
+    plan = ReleasePlan.calibrate(
+        epsilon=2.0, delta=1e-9, schedule=schedule, release="labels", max_items_per_user=3, domain=domain
+    )
     limit, text, record = _limits(plan)
     assert "no more" not in text
     assert "No adversary at all" not in text

@@ -22,13 +22,18 @@ from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.plan_files import changed_plan
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
+LABELS = ["--release", "labels"]
 EXTREMES = [
     *("nan", "inf", "-inf", "-0.0", "0", "5e-324", "1e-320", "2.2250738585072014e-308", "1e-300", "1e-160", "1e-100"),
     *("1e-40", "1e-20", "1e-16", "1e-10", "1e-4", "0.999999", "0.9999999999999999", "1", "1.0000000000000002"),
     *("39.99", "40", "41", "700", "1e16", "1e154", "1e308", "1.7976931348623157e308", "1e309", "-1e308", "-5e-324"),
 ]
 PLAN = ReleasePlan.calibrate(
-    epsilon=8, delta=1e-6, schedule=WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600), max_users=10_000
+    epsilon=8,
+    delta=1e-6,
+    schedule=WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600),
+    release="labels",
+    max_users=10_000,
 )
 
 
@@ -56,7 +61,7 @@ def test_no_budget_ends_in_a_traceback(release: str) -> None:
 def test_a_tiny_epsilon_is_told_as_a_small_one_is(accountant: str) -> None:
     messages = set()
     for epsilon in ("1e-10", "1e-16", "1e-300", "5e-324"):
-        result = run_plan(*HOURLY, "--delta", "1e-9", "--epsilon", epsilon, "--accountant", accountant)
+        result = run_plan(*HOURLY, *LABELS, "--delta", "1e-9", "--epsilon", epsilon, "--accountant", accountant)
         assert isinstance(result.exception, UserError), repr(result.exception)
         messages.add(str(result.exception).replace(f"--epsilon = {float(epsilon):g} with", "--epsilon = E with"))
     (words,) = messages
@@ -71,7 +76,7 @@ def test_no_whole_number_ends_in_a_traceback() -> None:
     options = ("--threshold", "--hits-per-user", "--max-items-per-user", "--max-users", "--max-items")
     numbers = ("0", "-1", str(2**31), str(2**62), str(2**62 + 1), str(2**63), str(2**64), "1" + "0" * 400)
     for option, number in itertools.product(options, numbers):
-        assert_told(run_plan(*HOURLY, "--epsilon", "8", "--delta", "1e-6", option, number))
+        assert_told(run_plan(*HOURLY, *LABELS, "--epsilon", "8", "--delta", "1e-6", option, number))
     for name in ("--epsilon-per-query", "--delta"):
         for value in EXTREMES:
             words = {"--epsilon-per-query": "0.1", "--delta": "1e-8", name: value}
@@ -92,7 +97,7 @@ def test_no_whole_number_ends_in_a_traceback() -> None:
     ],
 )
 def test_no_window_ends_in_a_traceback(words: list[str]) -> None:
-    assert_told(run_plan(*HOURLY, "--epsilon", "8", "--delta", "1e-6", *words))
+    assert_told(run_plan(*HOURLY, *LABELS, "--epsilon", "8", "--delta", "1e-6", *words))
 
 
 # A large delta.

@@ -29,6 +29,7 @@ from tests.helpers.forked import shh
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
 BUDGET = ["--epsilon", "2", "--delta", "1e-9"]
+LABELS = ["--release", "labels"]
 NAMES = ["--release", "names"]
 SMALL = ["--usual-looks", "1", "10", "--most-looks", "20"]  # quicker than the default
 DAY = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
@@ -51,6 +52,48 @@ def test_accountants_as_in_the_reference() -> None:
     assert labels["target_probability"] == pytest.approx((1 - math.exp(-2)) / (math.exp(0.1) + 1))
 
 
+def test_a_plan_of_names_says_why_it_has_no_price_for_hits() -> None:
+    result = _run(*BUDGET, *HOURLY, *NAMES, "--usual-looks", "1", "200", "--most-looks", "300", "--json")
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert record["chosen"]["hits_per_user"] == 0
+    alone, with_hits = (record["found_from"][method]["100"] for method in ("names", "names_with_hits"))
+    assert with_hits < alone
+    assert record["why"].startswith("Looks alone are paid for: most users have 1 to 200 items.")
+    assert f"from {with_hits:,} users on instead of {alone:,}" in record["why"]
+    assert "until each has had 10 hits; a user with 100 items may have some 10." in record["why"]
+    few = _run(*BUDGET, *HOURLY, *NAMES, "--usual-looks", "1", "1", "--most-looks", "20")
+    assert "most users have 1 item in the run. A price for hits would find no more." in few.stdout
+
+
+def test_a_plan_with_hits_says_what_they_gain_and_cost(tmp_path: pathlib.Path) -> None:
+    words = [*BUDGET, *HOURLY, *NAMES, "--usual-looks", "10", "200", "--most-looks", "300", "--hits-per-user", "2"]
+    result = _run(*words, "--output", str(tmp_path / "a.json"), "--chart", str(tmp_path / "a.svg"))
+    assert result.exit_code == 0, result.output
+    printed = " ".join(result.stdout.split())
+    assert "Looks and hits are paid for: most users have 10 to 200 items." in printed
+    assert "until they have had 2 hits; then they no longer count." in printed
+    assert "looks and 2 hits, " in printed
+    assert "in two steps of" in printed
+    assert "names, looks alone" in (tmp_path / "a.svg").read_text()
+    plan = ReleasePlan.from_json((tmp_path / "a.json").read_text())
+    assert isinstance(plan, NamesPlan)
+    assert plan.hits_per_user == 2
+    record = json.loads(_run(*words, "--json").stdout)
+    assert record["chosen"] == json.loads(plan.to_json())
+    found = record["found_from"]
+    assert found["names"]["100"] == plan.found_from(100) < found["names_looks_alone"]["100"]
+    beside = _run("--compare", str(tmp_path / "a.json"), str(tmp_path / "a.json"))
+    assert any("hits per user" in line and "2" in line for line in beside.stdout.splitlines())
+
+
+def test_hits_of_names_out_of_range_are_refused() -> None:
+    for hits in ("-1", "3001"):
+        refused = _run(*BUDGET, *HOURLY, *NAMES, "--hits-per-user", hits)
+        assert isinstance(refused.exception, UserError)
+        assert f"--hits-per-user must be a whole number in 0 .. 3000, got {hits}" in str(refused.exception)
+
+
 def test_accountants_as_a_table() -> None:
     result = _run("--epsilon-per-query", "0.1", "--delta", "1e-8", "--release", "counts", "--hits-per-user", "5")
     assert result.exit_code == 0
@@ -59,7 +102,7 @@ def test_accountants_as_a_table() -> None:
 
 
 def test_a_table_to_decide_from() -> None:
-    result = _run(*BUDGET, *HOURLY)
+    result = _run(*BUDGET, *HOURLY, *LABELS)
     assert result.exit_code == 0, result.output
     marked = [line for line in result.stdout.splitlines() if "│ >" in line]
     assert len(marked) == 1
@@ -75,21 +118,22 @@ def _numbers(line: str) -> list[int]:
 
 
 def test_it_opens_with_a_sentence_and_a_table_of_all_methods() -> None:
-    result = _run(*BUDGET, *HOURLY, *NAMES)
+    result = _run(*BUDGET, *HOURLY)
     assert result.exit_code == 0, result.output
     sentence, _, rest = result.stdout.partition("\n")
     assert sentence == (
-        "An hour's item (a story, a search, an error) is found from about 68 users on, if each of them has 10 items in"
-        " these 16 days; from 180 if each has 100."
+        "An hour's item (a story, a search, an error) is found from about 101 users on, if each of them has 30 items in"
+        " these 16 days; from 501 if each has 1,000."
     )
     rows = {row[0]: row[1:] for row in map(_numbers, [line for line in rest.splitlines() if line.startswith("│")])}
     assert rows == {
-        1: [32, 25, 530, 671, 13, 26, 867],
-        10: [68, 52, 530, 671, 76, 82, 867],
-        100: [180, 138, 530, 671, 247, 260, 867],
-        1000: [542, 415, 530, 671, 806, 820, 867],
+        1: [36, 27, 32, 530, 671, 13, 26, 867],
+        10: [68, 51, 68, 530, 671, 76, 82, 867],
+        100: [170, 126, 156, 530, 671, 247, 260, 867],
+        1000: [501, 372, 312, 530, 671, 806, 820, 867],
     }
-    for part in ("names, for users with 1 to 100 pairs", "at most 3,000 of a user", "for 168 windows after a name"):
+    assert "Looks alone are paid for: most users have 1 to 1,000 items." in rest.partition("│")[0]
+    for part in ("names, for users with 1 to 1,000 pairs", "at most 3,000 of a user", "for 168 windows after a name"):
         assert part in rest
     assert "(2, 1e-09)-differentially private" in rest
 
@@ -100,7 +144,7 @@ def test_labels_have_the_same_table_above_their_choices() -> None:
     assert sentence.startswith("An hour's item (a story, a search, an error) is found from about 530 users on, however")
     assert "16 days; a user no longer counts once all 3 hits are used up." in sentence
     first = next(line for line in rest.splitlines() if line.startswith("│"))
-    assert _numbers(first) == [1, 32, 25, 530, 671, 13, 26, 867]
+    assert _numbers(first) == [1, 36, 27, 530, 671, 13, 26, 867]
 
 
 def test_the_numbers_in_json() -> None:
@@ -196,12 +240,12 @@ def test_two_plans_side_by_side(tmp_path: pathlib.Path) -> None:
         (
             3600,
             384 * 3600,
-            "users on, if each of them has 10 items in these 16 days; from 180 if each has 100.",
+            "users on, if each of them has 30 items in these 16 days; from 501 if each has 1,000.",
         ),
         (
             86_400,
             36 * 3600,
-            "A day's item (a story, a search, an error) is found from about 68 users on, if each of them",
+            "A day's item (a story, a search, an error) is found from about 101 users on, if each of them",
         ),
         (900, 86_400, "An item of 15 minutes (a story,"),
         (7200, 86_400, "in these 24 hours;"),
@@ -226,7 +270,16 @@ def test_the_command_itself(tmp_path: pathlib.Path) -> None:
 def test_machine_output_and_plan_file(tmp_path: pathlib.Path) -> None:
     output = tmp_path / "plan.json"
     result = _run(
-        *BUDGET, *HOURLY, "--hits-per-user", "7", "--max-items-per-user", "2", "--json", "--output", str(output)
+        *BUDGET,
+        *HOURLY,
+        *LABELS,
+        "--hits-per-user",
+        "7",
+        "--max-items-per-user",
+        "2",
+        "--json",
+        "--output",
+        str(output),
     )
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
@@ -237,19 +290,19 @@ def test_machine_output_and_plan_file(tmp_path: pathlib.Path) -> None:
     assert len(chosen) == 1
     assert (chosen[0]["hits_per_user"], chosen[0]["max_items_per_user"]) == (7, 2)
     assert chosen[0]["smallest_detectable"] == plan.smallest_detectable(0.95)
-    assert {row["release"] for row in record["plans"]} == {"labels", "counts"}
+    assert {row["release"] for row in record["plans"]} == {"labels"}
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
 def test_output_is_never_overwritten(tmp_path: pathlib.Path) -> None:
     output = tmp_path / "plan.json"
     output.write_text("mine")
-    result = _run(*BUDGET, *HOURLY, "--output", str(output))
+    result = _run(*BUDGET, *HOURLY, *LABELS, "--output", str(output))
     assert isinstance(result.exception, UserError)
     assert "exists" in str(result.exception)
     assert "\n" not in str(result.exception)
     assert output.read_text() == "mine"
-    result = _run(*BUDGET, *HOURLY, "--output", str(tmp_path / "no" / "plan.json"))
+    result = _run(*BUDGET, *HOURLY, *LABELS, "--output", str(tmp_path / "no" / "plan.json"))
     assert isinstance(result.exception, UserError)
     assert "does not exist. Create it" in str(result.exception)
 
@@ -286,7 +339,7 @@ def test_output_is_never_overwritten(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_errors_name_the_flag(words: list[str], message: str) -> None:
-    result = _run(*BUDGET, *HOURLY, *words)
+    result = _run(*BUDGET, *HOURLY, *LABELS, *words)
     assert isinstance(result.exception, UserError), result.output
     assert message in str(result.exception)
     assert "_" not in str(result.exception)
@@ -297,11 +350,11 @@ def test_errors_name_the_flag(words: list[str], message: str) -> None:
     ("words", "message"),
     [
         (
-            [*BUDGET, *HOURLY, "--release", "names", "--hits-per-user", "3"],
-            "--hits-per-user cannot be used with --release names. Leave it out, or use --release labels or counts or",
+            [*BUDGET, *HOURLY, "--release", "names", "--max-items-per-user", "3"],
+            "--max-items-per-user cannot be used with --release names. Leave it out, or use --release labels or counts",
         ),
         (
-            [*BUDGET, *HOURLY, "--usual-looks", "1", "10"],
+            [*BUDGET, *HOURLY, *LABELS, "--usual-looks", "1", "10"],
             "--usual-looks cannot be used with --release labels. Leave it out, or use --release names.",
         ),
         (
@@ -373,6 +426,13 @@ def test_plan_from_options_is_calibrate() -> None:
     plan = plan_from_options(**{**dict.fromkeys(PLAN_OPTIONS), **given}, unrelated=1)
     assert plan.schedule.horizon == 24
     assert (plan.release, plan.hits_per_user) == ("counts", 10)
+    del given["release"]
+    by_default = plan_from_options(**given, usual_looks=(1, 10), most_looks=20)
+    assert isinstance(by_default, NamesPlan)
+    assert by_default == ReleasePlan.calibrate(
+        epsilon=2, delta=1e-9, schedule=WindowSchedule.fixed(0, 86_400, 3600), usual_looks=(1, 10), most_looks=20
+    )
+    given["release"] = "counts"
     sliding = plan_from_options(**given, slide=1800)
     assert sliding.schedule.horizon == 49
 
@@ -388,7 +448,7 @@ def test_kms21_says_what_it_costs_and_what_costs_less() -> None:
     assert "kms21 needs 4,241 times the noise of labels (scale 17.6, found from 530 users on)" in text
     assert "use --release labels" in text
     assert "labels │" not in result.stdout
-    assert "kms21 │" not in _run(*BUDGET, *HOURLY).stdout, "not among the choices unless asked for"
+    assert "kms21 │" not in _run(*BUDGET, *HOURLY, *LABELS).stdout, "not among the choices unless asked for"
 
 
 def test_the_accountant_of_kms21_is_its_own() -> None:
@@ -400,7 +460,7 @@ def test_the_accountant_of_kms21_is_its_own() -> None:
 def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path: pathlib.Path) -> None:
     items, output = tmp_path / "items.txt", tmp_path / "plan.json"
     items.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(f"item {n}" for n in range(1000)).encode() + b"\n\n\nitem 3\n")
-    result = _run(*BUDGET, *HOURLY, "--domain-file", str(items), "--output", str(output))
+    result = _run(*BUDGET, *HOURLY, *LABELS, "--domain-file", str(items), "--output", str(output))
     assert result.exit_code == 0, result.output
     text = " ".join(result.stdout.split())
     assert "known domain 1,000 items; about 0.049 reports of items that nobody holds in the whole run" in text
@@ -408,7 +468,9 @@ def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path: pathl
     plan = ReleasePlan.from_json(output.read_text())
     assert (plan.domain_size, plan.threshold) == (1000, 259)
     assert plan.domain_fingerprint == ItemDomain.of_ids([f"item {n}" for n in range(1000)]).fingerprint
-    record = json.loads(_run(*BUDGET, *HOURLY, "--domain-file", str(items), "--threshold", "100", "--json").stdout)
+    record = json.loads(
+        _run(*BUDGET, *HOURLY, *LABELS, "--domain-file", str(items), "--threshold", "100", "--json").stdout
+    )
     (chosen,) = [row for row in record["plans"] if row["chosen"]]
     assert chosen["threshold"] == 100
     assert 1000 * 384 * 0.001 < chosen["expected_false_reports"] < 1000 * 384 * 0.002
@@ -429,7 +491,7 @@ def test_what_is_not_a_list_of_items_is_refused(tmp_path: pathlib.Path, content:
     path = tmp_path / "items.txt"
     if content is not None:
         path.write_bytes(content)
-    result = _run(*BUDGET, *HOURLY, "--domain-file", str(path))
+    result = _run(*BUDGET, *HOURLY, *LABELS, "--domain-file", str(path))
     assert isinstance(result.exception, UserError)
     assert str(result.exception) == f"--domain-file {path} {message}"
 
@@ -437,6 +499,6 @@ def test_what_is_not_a_list_of_items_is_refused(tmp_path: pathlib.Path, content:
 def test_too_many_false_reports_are_refused(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "items.txt"
     path.write_text("\n".join(map(str, range(300_000))))
-    result = _run(*BUDGET, *HOURLY, "--domain-file", str(path), "--threshold", "1")
+    result = _run(*BUDGET, *HOURLY, *LABELS, "--domain-file", str(path), "--threshold", "1")
     assert isinstance(result.exception, UserError)
     assert str(result.exception).startswith("--threshold = 1 would publish about 1.4")

@@ -17,7 +17,7 @@ from dp_transforms.pipelines.options import UserError
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
 BUDGET = [
     *("--start", "2026-01-01", "--end", "2026-01-01T06:00:00Z", "--window", "1h"),
-    *("--epsilon", "8", "--delta", "1e-6"),
+    *("--epsilon", "8", "--delta", "1e-6", "--release", "labels"),
 ]
 ITEMS = [*(f"heavy-{hour}" for hour in (0, 1, 3)), "light", *(f"nobody's-{number}" for number in range(100))]
 

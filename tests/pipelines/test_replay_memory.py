@@ -23,7 +23,9 @@ def test_a_log_too_large_for_memory_is_refused_with_the_figure(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_log(tmp_path, [("u", "i")] * 1000)
-    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule.sliding(0, 7200, 7200, 3600))
+    plan = ReleasePlan.calibrate(
+        epsilon=1, delta=1e-6, release="labels", schedule=WindowSchedule.sliding(0, 7200, 7200, 3600)
+    )
     chunks = find_log_chunks([str(tmp_path)], EventFields())
     replay_run.check_memory(chunks, EventFields(), plan)
     monkeypatch.setattr(replay_run, "free_memory_bytes", lambda: 300_000_000)
@@ -34,7 +36,7 @@ def test_a_log_too_large_for_memory_is_refused_with_the_figure(
 def test_long_labels_count_in_the_memory_check(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """300,000 distinct labels of 1,000 characters took 2.2 GB."""
     write_log(tmp_path, [("u", f"{n:01000d}") for n in range(30_000)])
-    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule.fixed(0, 7200, 3600))
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, release="labels", schedule=WindowSchedule.fixed(0, 7200, 3600))
     chunks = find_log_chunks([str(tmp_path)], EventFields())
     monkeypatch.setattr(replay_run, "free_memory_bytes", lambda: 570_000_000)
     with pytest.raises(UserError, match=r"0\.6 GB on the local runner"):
@@ -44,7 +46,7 @@ def test_long_labels_count_in_the_memory_check(tmp_path: pathlib.Path, monkeypat
 def test_a_list_of_items_counts_in_the_memory_check(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten million items in a file of 279 MB took 1.8 GB."""
     write_log(tmp_path, [("u", "i")] * 1000)
-    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule.fixed(0, 7200, 3600))
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, release="labels", schedule=WindowSchedule.fixed(0, 7200, 3600))
     items = tmp_path / "items.txt"
     with items.open("wb") as file:
         file.truncate(100_000_000)

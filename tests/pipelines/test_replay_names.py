@@ -1,4 +1,4 @@
-"""`shh replay --release names`: the command in this process, small logs."""
+"""`shh replay` in its default mode, names: the command in this process, small logs."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ def test_heavy_items_are_named(log: pathlib.Path, tmp_path: pathlib.Path) -> Non
     assert header["plan"]["most_looks"] == 20
     assert "did not count" not in done.stderr
     assert f"Read {len(log_rows()):,} rows" in done.stderr
+
+
+def test_names_is_what_a_replay_does_where_no_release_is_asked_for(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    output = tmp_path / "report.jsonl"
+    done = shh("replay", log, *BUDGET[: BUDGET.index("--release")], *NAMES[2:], "--output", output)
+    assert done.returncode == 0, done.stderr
+    header, windows = found(output)
+    assert header["plan"]["release"] == "names"
+    assert windows["00"] == ["heavy-0"]
 
 
 def test_pairs_beyond_what_a_purse_pays_are_counted_for_the_operator(tmp_path: pathlib.Path) -> None:

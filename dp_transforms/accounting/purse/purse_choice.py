@@ -19,7 +19,7 @@ from dp_transforms.accounting.purse.purse_search import SHAPES, Terms, best_term
 from dp_transforms.checks import check_range, check_whole, shown
 from dp_transforms.exponential_power import ExponentialPower
 
-DEFAULT_USUAL_LOOKS = (1, 100)
+DEFAULT_USUAL_LOOKS = (1, 1000)
 DEFAULT_MOST_LOOKS = 3000
 SMALLEST_KNOWN_ERROR = 1e-30
 
@@ -145,6 +145,6 @@ def choose_purse(
 def check_usual_looks(usual_looks: object, most_looks: int) -> tuple[int, int]:
     """The pair, the smaller one first. Raises ValueError."""
     if not isinstance(usual_looks, tuple) or len(usual_looks) != 2:
-        raise ValueError(f"usual_looks must be a pair such as (1, 100), got {shown(usual_looks)}.")
+        raise ValueError(f"usual_looks must be a pair such as (1, 1000), got {shown(usual_looks)}.")
     first, last = sorted(check_whole("each of usual_looks", looks, 1, most_looks) for looks in usual_looks)
     return first, last
