@@ -10,6 +10,8 @@ from benchmarks.report import Figure
 
 _NAMES = (
     "speed",
+    "finding",
+    "dp_sqlp",
     "utility",
     "accounting",
     "noise_comparison",

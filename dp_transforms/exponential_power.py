@@ -13,7 +13,10 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import functools
+import itertools
 import math
+import operator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -30,6 +33,9 @@ _FRACTION_TERMS = 24  # of it: enough for 1e-16 from exponents of 300 on
 _BITS = 208  # of fixed-point numbers: 80 beyond the 128 that are kept
 _ONE = 1 << _BITS
 _TERMS = 44  # of each Taylor series: see `_tail_integrals`
+_NEAR = 128  # below scale / 128 the series of exp in powers of (x/s)^p is used
+_BLOCK = 256  # values between two that are computed from the series itself
+_GUARD_BITS = 240
 _DIGITS = decimal.Context(prec=90, Emin=-100_000, Emax=100_000)
 
 Floats = npt.NDArray[np.float64]
@@ -138,23 +144,22 @@ def _tail_integrals(shape: float, scale: int) -> list[int]:
     term k of the series is at most ``e^13.5 * 16^-k`` (Cauchy), and what 44 terms leave out is below 2^-150 together.
     Near 0, where the exponent has no Taylor series in x, the series of exp in powers of ``(x/s)^p``.
     """
-    far = scale * Fraction(115.0 ** (1 / shape))  # beyond it lies less than e^-115 < 2^-165
-    near = Fraction(scale, 8)
-    margin = math.floor(far + Fraction(1, 2))  # the largest point up to there is margin - 1/2
+    far = math.ceil(scale * Fraction(115.0 ** (1 / shape)))  # beyond it lies less than e^-115 < 2^-165
+    near = Fraction(scale, _NEAR)
+    margin = far  # the largest point up to there is margin - 1/2
     integrals = [0] * (margin + 1)
-    upper, beyond = far, 0
+    upper, beyond = Fraction(far), 0
     while upper > near:
         steepness = 4 * shape * max(1.0, float(upper / scale)) ** (shape - 1)
-        half = min(upper / 33, scale / Fraction(steepness)).limit_denominator(1 << 20)
+        half = _rounded_down(min(upper / 33, scale / Fraction(steepness)))
         centre = upper - half
-        series = _integral_series(shape, centre / scale, half / scale)
+        series = _trimmed(_integral_series(shape, centre / scale, half / scale))
         at_upper = _horner(series, _ONE)
-        to_lower = centre - half + Fraction(1, 2)
+        last = max(1, math.ceil(centre - half + Fraction(1, 2)))  # the least margin of this piece
         step, offset = 1 / half, (centre + Fraction(1, 2)) / half  # v = step * margin - offset
-        step_bits = (step.numerator << _BITS) // step.denominator
-        offset_bits = (offset.numerator << _BITS) // offset.denominator
-        while margin >= 1 and margin >= to_lower:
-            integrals[margin] = beyond + at_upper - _horner(series, step_bits * margin - offset_bits)
+        values = _values(series, step, step * margin - offset, margin - last + 1)
+        for value in values:
+            integrals[margin] = beyond + at_upper - value
             margin -= 1
         beyond += at_upper - _horner(series, -_ONE)
         upper = centre - half
@@ -165,20 +170,67 @@ def _tail_integrals(shape: float, scale: int) -> list[int]:
     return integrals
 
 
+def _rounded_down(value: Fraction) -> Fraction:
+    """To 20 bits after its first one, so that sums of such numbers stay short."""
+    bits = max(0, 20 + value.denominator.bit_length() - value.numerator.bit_length())
+    return Fraction((value.numerator << bits) // value.denominator, 1 << bits)
+
+
+def _trimmed(series: list[int]) -> list[int]:
+    """Without its last coefficients, where these are at most 2^-165 together: some hundred pieces leave out 2^-156."""
+    left = 1 << (_BITS - 165)
+    degree = len(series) - 1
+    while degree > 1 and abs(series[degree]) <= left:
+        left -= abs(series[degree])
+        degree -= 1
+    return series[: degree + 1]
+
+
 def _integral_series(shape: float, centre: Fraction, half: Fraction) -> list[int]:
     """Coefficients in v, in units of 2^-208, of an integral of ``exp(-x^p)`` at ``x = centre + half v``, 0 at v = 0."""
-    exponent = _fixed(_power(centre, shape))
-    ratio = half / centre
-    power, binomial = Fraction(shape), exponent
+    power_of_centre = _power(centre, shape)
+    binomial = _fixed(power_of_centre)
+    ratio, power = half / centre, Fraction(shape)
+    divisor = ratio.denominator * power.denominator
     moves = [0]  # of the exponent: its series, times k
     for k in range(1, _TERMS):
-        factor = (power - k + 1) / k * ratio
-        binomial = binomial * factor.numerator // factor.denominator
+        binomial = binomial * (power.numerator - (k - 1) * power.denominator) * ratio.numerator // (k * divisor)
         moves.append(k * binomial)
-    density = [_fixed(_DIGITS.exp(_DIGITS.minus(_power(centre, shape))))]
+    density = [_fixed(_DIGITS.exp(_DIGITS.minus(power_of_centre)))]
     for k in range(1, _TERMS):
-        density.append(-sum(moves[j] * density[k - j] for j in range(1, k + 1)) // (k << _BITS))
+        density.append(-sum(map(operator.mul, moves[1 : k + 1], reversed(density))) // (k << _BITS))
     return [0, *(entry * half.numerator // (half.denominator * (k + 1)) for k, entry in enumerate(density))]
+
+
+def _values(series: list[int], step: Fraction, first: Fraction, count: int) -> Iterator[int]:
+    """The polynomial at v = first, first - step, ..., `count` of them within [-1, 1], in units of 2^-208.
+
+    Many at once by differences: d + 1 neighbours determine a polynomial of degree d, and each further value costs d
+    additions. An error of e in the neighbours grows to at most ``e sum over k <= d of 2^k C(n, k)`` at the n-th value:
+    less than 2^214 e for d = 44 and n = 256. So the neighbours have 240 bits more, and the sums are off by less than
+    one unit.
+    """
+    degree = len(series) - 1
+    for begin in range(0, count, _BLOCK):
+        points = min(_BLOCK, count - begin)
+        few = points <= 2 * degree  # then differences would cost more
+        more_bits = 0 if few else _GUARD_BITS
+        bits = _BITS + more_bits
+        coefficients = [coefficient << more_bits for coefficient in series]
+        step_bits = (step.numerator << bits) // step.denominator
+        at = (first.numerator << bits) // first.denominator - begin * step_bits
+        known = [_horner(coefficients, at - point * step_bits, bits) for point in range(points if few else degree + 1)]
+        if few:
+            yield from known
+            continue
+        differences = []  # of order 0, 1, ..., degree, at the first point
+        while known:
+            differences.append(known[0])
+            known = list(map(operator.sub, known[1:], known))
+        column: Iterable[int] = itertools.repeat(differences[-1], points)
+        for difference in reversed(differences[:-1]):
+            column = itertools.islice(itertools.accumulate(column, initial=difference), points)
+        yield from (value >> more_bits for value in column)
 
 
 def _integral_from_zero(shape: float, upper: Fraction) -> int:
@@ -194,10 +246,11 @@ def _integral_from_zero(shape: float, upper: Fraction) -> int:
     return total * upper.numerator // upper.denominator
 
 
-def _horner(series: list[int], at: int) -> int:
+def _horner(series: list[int], at: int, bits: int = _BITS) -> int:
+    """All in units of 2^-bits; off by less than one for each coefficient."""
     value = 0
     for coefficient in reversed(series):
-        value = (value * at >> _BITS) + coefficient
+        value = (value * at >> bits) + coefficient
     return value
 
 

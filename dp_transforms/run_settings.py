@@ -65,4 +65,13 @@ def _naming_settings(plan: NamesPlan, stream: str, run_id: str) -> NamingSetting
         forget_after=plan.forget_after,
         spacing=plan.spacing,
         likely_noise=plan.likely_noise,
+        hits_per_user=plan.hits_per_user,
+        hit_units=plan.hit_units,
+        hit_weights=plan.hit_weights,
+        hit_look_units=plan.hit_look_units,
+        hits_from=plan.hits_from,
+        counts_for=plan.counts_for,
+        counts_per_user=plan.counts_per_user,
+        count_units=plan.count_units,
+        count_scale=plan.count_scale,
     )

@@ -14,11 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dp_transforms.accounting.charging_plan import ChargingPlan
+from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.auditing.claim import Claim, Mechanism
 from dp_transforms.auditing.exact import ExactAudit, audit_exactly
 from dp_transforms.auditing.sampled import Observed, SampledAudit, chunks_of, design_sampling, judge, run_chunk
 from dp_transforms.auditing.worst_streams import default_rounds, rounds_until_excluded
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.pipelines import audit_names
 from dp_transforms.pipelines.audit_report import as_record, print_audit
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import check_output, write_output
@@ -40,14 +42,14 @@ Advance = Callable[[str, float], None]
     type=click.IntRange(min=0, max=10_000_000),
     metavar="N",
     help="Runs of the real code with the user, and as many without; 0: no runs, only exact computation. "
-    f"Default: {_MOST_RUNS:,}; fewer if a run has more than three hits or a wide zone.",
+    f"Default: {_MOST_RUNS:,}; fewer if a run has more than three hits, a wide zone or many holders.",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(min=1, max=100_000),
     metavar="N",
     help="How many items the adversary gives the user, one per window if there are enough windows. "
-    "Default: until the user is excluded.",
+    "Default: until the user is excluded, or its purse is empty.",
 )
 @click.option(
     "--output", type=click.Path(path_type=pathlib.Path), metavar="FILE", help="Also write all numbers here, as JSON."
@@ -66,6 +68,11 @@ def command(plan_file: str | None, runs: int | None, rounds: int | None, output:
     if output is not None:
         check_output(output)
     plan = read_plan(plan_file)
+    if isinstance(plan, NamesPlan):
+        with _progress() as advance:
+            parts = audit_names.audit_names(plan, runs, rounds, advance)
+        audit_names.finish(plan, *parts, output)
+        return
     if not isinstance(plan, ChargingPlan):
         raise UserError(f"--plan {plan_file} has release {plan.release}, which shh audit does not cover yet.")
     mechanism, claim = Mechanism.of_plan(plan), Claim.of_plan(plan)

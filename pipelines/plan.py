@@ -20,7 +20,7 @@ from dp_transforms.pipelines.plan_from_log import Activity, from_log_options, pl
 from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, flag, plan_options
 from dp_transforms.pipelines.plan_side_by_side import show_side_by_side
 from dp_transforms.pipelines.plan_tables import print_plan
-from dp_transforms.pipelines.plan_words import in_a_sentence
+from dp_transforms.pipelines.plan_words import in_a_sentence, why
 
 
 @click.command("plan")
@@ -122,6 +122,7 @@ def _as_json(
 ) -> dict[str, Any]:
     return {
         "summary": in_a_sentence(plan),
+        **({"why": reason} if (reason := why(plan, found)) else {}),
         "found_from": as_json(found),
         "plans": [as_record(choice, plan) for choice in choices if isinstance(plan, ChargingPlan)],
         "activity": None if activity is None else activity.as_record(),

@@ -21,9 +21,13 @@ LOOKS = (1, 10, 100, 1000)  # pairs (window, item) of each holder in the whole r
 FOUND = 0.95
 # Keys of the methods in JSON, and what tables and pictures call them.
 NAMES, NAMES_KNOWN = "names", "names_known"
+NAMES_WITH_HITS, NAMES_LOOKS_ALONE = "names_with_hits", "names_looks_alone"  # the other of the two for a names plan
+HITS_TO_COMPARE = 10
 TITLES = {
     NAMES: "names, new item",
     NAMES_KNOWN: "names, known item",
+    NAMES_WITH_HITS: f"names with {HITS_TO_COMPARE} hits",
+    NAMES_LOOKS_ALONE: "names, looks alone",
     "labels": "labels",
     "counts": "counts",
     "kms21": "kms21",
@@ -44,8 +48,9 @@ def found_from(plan: ReleasePlan, looks: Iterable[int]) -> FoundFrom:
 class Comparison:
     """The plan, and at the same budget, schedule and domain the other modes with their defaults and other methods.
 
-    A mode that the budget cannot pay for is left out; so are the other methods in a known domain, where theirs would
-    not be these.
+    Beside a plan of names stands the same with a price for hits, or without one: new items, while none of their users
+    is excluded. A mode that the budget cannot pay for is left out; so are the other methods in a known domain, where
+    theirs would not be these.
     """
 
     def __init__(self, plan: ReleasePlan) -> None:
@@ -55,6 +60,8 @@ class Comparison:
             of_mode = plan if plan.release == release else _in_mode(plan, release)
             if of_mode is not None:
                 methods |= _of_plan(of_mode)
+        if isinstance(plan, NamesPlan):
+            methods |= _with_other_hits(plan)
         self._methods = {**methods, **_of_plan(plan), **({} if plan.domain_size else _of_others(plan))}
 
     def found_from(self, looks: Iterable[int]) -> FoundFrom:
@@ -79,6 +86,29 @@ def _of_plan(plan: ReleasePlan) -> dict[str, _Users]:
     if not plan.forget_after or plan.domain_size:
         return {NAMES: new}
     return {NAMES: new, NAMES_KNOWN: functools.partial(plan.found_from, probability=FOUND, known=True)}
+
+
+def _with_other_hits(plan: NamesPlan) -> dict[str, _Users]:
+    """With hits if the plan has none, and without if it has; empty if the budget is too small for it."""
+    hits = 0 if plan.hits_per_user else min(HITS_TO_COMPARE, plan.most_looks)
+    try:
+        other = NamesPlan.calibrate(
+            epsilon=plan.epsilon,
+            delta=plan.delta,
+            schedule=plan.schedule,
+            release=NAMES,
+            domain=plan.domain,
+            max_users=plan.max_users,
+            max_items=plan.max_items,
+            usual_looks=plan.usual_looks,
+            most_looks=plan.most_looks,
+            hits_per_user=hits,
+            known_error=plan.known_error if plan.domain_size else None,
+        )
+    except ValueError:
+        return {}
+    method = NAMES_WITH_HITS if hits else NAMES_LOOKS_ALONE
+    return {method: functools.partial(other.found_from, probability=FOUND)}
 
 
 def _in_mode(plan: ReleasePlan, release: str) -> ReleasePlan | None:

@@ -63,8 +63,10 @@ _OPTIONS = {
     "hits_per_user": click.option(
         "--hits-per-user",
         type=int,
-        help="Number of charged results after which a user no longer counts. "
-        f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}.",
+        help="Number of charged results after which a user no longer counts. With names, a user with many pairs pays "
+        "less for each of them, and besides for up to so many hits; 0 for pairs alone. "
+        f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}; in names "
+        "what finds most, which is 0 where many of a user's items are near the threshold.",
     ),
     "max_items_per_user": click.option(
         "--max-items-per-user",
@@ -103,6 +105,13 @@ _OPTIONS = {
         is_flag=True,
         default=None,
         help="With names: do not follow items that were named; each window is judged alike.",
+    ),
+    "counts_for": click.option(
+        "--counts-for",
+        type=int,
+        metavar="N",
+        help="With names, for a replay: publish a noisy count of users for the N largest named items of each window. "
+        "It is paid for out of the same purse, so fewer items are named. Default: 0.",
     ),
     "domain_file": click.option(
         "--domain-file",

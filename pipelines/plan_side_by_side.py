@@ -98,6 +98,7 @@ def _rows(plan: ReleasePlan) -> dict[str, str]:
     if isinstance(plan, NamesPlan):
         rows["usual pairs of a user"] = f"{plan.usual_looks[0]:,} to {plan.usual_looks[1]:,}"
         rows["pairs that count"] = f"{plan.most_looks:,}"
+        rows["hits per user"] = f"{plan.hits_per_user:,}" if plan.hits_per_user else "looks alone"
         rows["shape of the noise"] = f"{plan.shape:g}"
         rows["order"] = f"{plan.order:.4g}"
         rows["forgotten after"] = f"{plan.forget_after:,} windows" if plan.forget_after else "not followed"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Console
 from rich.table import Table
 
@@ -9,12 +11,22 @@ from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.pipelines.plan_choices import choices_table
-from dp_transforms.pipelines.plan_comparison import FOUND, NAMES, NAMES_KNOWN, FoundFrom
-from dp_transforms.pipelines.plan_words import in_a_sentence
+from dp_transforms.pipelines.plan_comparison import (
+    FOUND,
+    HITS_TO_COMPARE,
+    NAMES,
+    NAMES_KNOWN,
+    NAMES_LOOKS_ALONE,
+    NAMES_WITH_HITS,
+    FoundFrom,
+)
+from dp_transforms.pipelines.plan_words import in_a_sentence, why
 
 _COLUMNS = {
     NAMES: "names,\nnew\nitem",
     NAMES_KNOWN: "names,\nknown\nitem",
+    NAMES_WITH_HITS: f"names\nwith {HITS_TO_COMPARE}\nhits",
+    NAMES_LOOKS_ALONE: "names,\nlooks\nalone",
     "labels": "labels",
     "counts": "counts",
     "kms21": "kms21",
@@ -33,6 +45,8 @@ def print_plan(plan: ReleasePlan, found: FoundFrom, choices: list[ChargingPlan])
     """choices: a charging plan among its alternatives; empty for another one."""
     console = Console(highlight=False)
     console.print(in_a_sentence(plan), style="bold", soft_wrap=True)
+    if reason := why(plan, found):
+        console.print(f"\n{reason}", soft_wrap=True)
     console.print()
     console.print(found_table(plan, found))
     for note in _notes(found):
@@ -69,7 +83,8 @@ def _notes(found: FoundFrom) -> list[str]:
     notes = ["pairs: how many pairs (window, item) each user of the item has in the whole run."]
     if NAMES_KNOWN in found:
         notes.append("known item: one that was named lately. In a stream names follows each user's pace, and differs.")
-    notes.append("labels, counts: if none of the item's users was excluded before.")
+    hits = ", names with hits" if NAMES_WITH_HITS in found or NAMES_LOOKS_ALONE in found else ""
+    notes.append(f"labels, counts{hits}: if none of the item's users was excluded before.")
     return [*notes, *([_OTHERS] if "pipelinedp" in found else [])]
 
 
@@ -100,6 +115,7 @@ def _names_lines(plan: NamesPlan) -> list[tuple[str, str]]:
     return [
         ("chosen", f"names, for users with {plan.usual_looks[0]:,} to {plan.usual_looks[1]:,} pairs in the run"),
         ("pairs that count", f"at most {plan.most_looks:,} of a user"),
+        ("prices", prices_in_words(plan)),
         (
             "noise",
             f"exp(-|x / {plan.scale / largest:.2f}|^{plan.shape:g}), in users with one pair; Renyi order"
@@ -107,7 +123,42 @@ def _names_lines(plan: NamesPlan) -> list[tuple[str, str]]:
         ),
         ("threshold", f"{plan.threshold / largest:.1f} users with one pair"),
         ("known items", known),
-        ("sizes", f"in steps of {plan.spacing / largest:.1f}; each is too large with {plan.size_error:.2g} at most"),
+        *_counts_lines(plan),
+        (
+            "sizes",
+            f"in {'two ' if plan.hits_per_user else ''}steps of {plan.spacing / largest:.1f}; each is too large with"
+            f" {plan.size_error:.2g} at most",
+        ),
+    ]
+
+
+def prices_in_words(plan: NamesPlan) -> str:
+    """What users pay for: looks alone, or looks and hits or counts."""
+    if plan.counts_for:
+        return "looks and counts"
+    if not plan.hits_per_user:
+        return "looks alone"
+    share = plan.hits_per_user * plan.hit_units / plan.purse
+    hits = "1 hit" if plan.hits_per_user == 1 else f"{plan.hits_per_user:,} hits"
+    return (
+        f"looks and {hits}, {share:.0%} of a purse, for users with {plan.hits_from:,} pairs or more; looks alone for"
+        " others"
+    )
+
+
+def _counts_lines(plan: NamesPlan) -> list[tuple[str, str]]:
+    if not plan.counts_for:
+        return []
+    looks = plan.usual_looks[1]
+    with_counts, without = plan.found_from(looks, FOUND), plan.found_from(looks, FOUND, without_counts=True)
+    return [
+        (
+            "counts",
+            f"of the {plan.counts_for:,} largest items of a window, noise of standard deviation"
+            f" {plan.count_scale / math.sqrt(2):.1f}; each user counts for at most {plan.counts_per_user:,} of them in"
+            f" the run. They take from the names: found from {with_counts:,} instead of {without:,} users with"
+            f" {looks:,} pairs",
+        )
     ]
 
 

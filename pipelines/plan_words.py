@@ -6,8 +6,16 @@ import math
 
 from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.accounting.names_plan import NamesPlan
+from dp_transforms.accounting.purse.purse_search import HIT_SHARE
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.pipelines.plan_comparison import FOUND
+from dp_transforms.pipelines.plan_comparison import (
+    FOUND,
+    HITS_TO_COMPARE,
+    NAMES,
+    NAMES_LOOKS_ALONE,
+    NAMES_WITH_HITS,
+    FoundFrom,
+)
 
 _UNITS = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
@@ -26,6 +34,40 @@ def in_a_sentence(plan: ReleasePlan) -> str:
         f"{what} {plan.smallest_detectable(FOUND):,} users on, however many items each of them has {run}; a user no"
         f" longer counts once {hits} used up."
     )
+
+
+def why(plan: ReleasePlan, found: FoundFrom) -> str:
+    """Why a plan of names has a price for hits or none; empty for another plan.
+
+    found: of a `Comparison`. It compares at the largest of its activities that is usual.
+    """
+    if not isinstance(plan, NamesPlan):
+        return ""
+    few, many = plan.usual_looks
+    usual = f"most users have {_items(few)} in the run" if few == many else f"most users have {few:,} to {many:,} items"
+    looks = max((each for each in found[NAMES] if each <= many), default=min(found[NAMES]))
+    users = found[NAMES][looks]
+    if plan.hits_per_user:
+        alone = found.get(NAMES_LOOKS_ALONE, {}).get(looks)
+        hits = _hits(plan.hits_per_user)
+        instead = "" if alone is None else f" instead of {alone:,}"
+        return (
+            f"Looks and hits are paid for: {usual}. With a price for hits an item of users with {_items(looks)} each is"
+            f" found from {users:,} users on{instead}, until they have had {hits}; then they no longer count."
+        )
+    with_hits = found.get(NAMES_WITH_HITS, {}).get(looks)
+    if with_hits is None or with_hits >= users:
+        return f"Looks alone are paid for: {usual}. A price for hits would find no more."
+    return (
+        f"Looks alone are paid for: {usual}. With a price for hits an item of users with {_items(looks)} each would be"
+        f" found from {with_hits:,} users on instead of {users:,}, but only until each has had"
+        f" {_hits(HITS_TO_COMPARE)}; a user with {_items(looks)} may have some {math.ceil(HIT_SHARE * looks):,}."
+        " Use --hits-per-user where few of a user's items are near the threshold."
+    )
+
+
+def _hits(number: int) -> str:
+    return "1 hit" if number == 1 else f"{number:,} hits"
 
 
 def _usual(plan: NamesPlan) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -65,7 +66,8 @@ def windows_table(
 def legend(reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = None, ascii_only: bool = False) -> str:
     """The meaning of the signs that occur in the table.
 
-    plan: of the header of the report, which may be hostile. It has the error probability of sizes, `size_error`.
+    plan: of the header of the report, which may be hostile. It has the error probability of sizes, `size_error`, and
+        the noise of counts beside names.
     """
     rows = list(reports)
     zones = {heavy_hitter.zone for report in rows for heavy_hitter in report.heavy_hitters}
@@ -76,7 +78,7 @@ def legend(reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = 
     if BETWEEN in zones:
         parts.append(f"{between} between: near the threshold.")
     if any(heavy_hitter.noisy_count is not None for report in rows for heavy_hitter in report.heavy_hitters):
-        parts.append("~N: number of users, with noise.")
+        parts.append(f"~N: number of users, with noise{_noise_of_counts(plan or {})}.")
     if any(heavy_hitter.at_least_users for report in rows for heavy_hitter in report.heavy_hitters):
         parts.append(f"{_AT_LEAST[ascii_only]}N: at least N users; {_how_often_wrong(plan or {})}.")
     totals = ", ".join(sorted({f"{report.epsilon_total:.4g}" for report in rows}))
@@ -141,6 +143,17 @@ def _size_text(entry: HeavyHitter, ascii_only: bool) -> str:
     if entry.noisy_count is not None:
         return f"~{entry.noisy_count}"
     return f"{_AT_LEAST[ascii_only]}{entry.at_least_users}" if entry.at_least_users else ""
+
+
+def _noise_of_counts(plan: Mapping[str, Any]) -> str:
+    """The noise of counts beside names. Any JSON may stand in the plan of a file from elsewhere."""
+    scale, most = plan.get("count_scale"), plan.get("counts_per_user")
+    for value in (scale, most):
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 53:
+            return ""
+    assert scale is not None
+    deviation = scale / math.sqrt(2)
+    return f" of standard deviation {deviation:.3g}; each user counts for at most {most:,} of them in the run"
 
 
 def _how_often_wrong(plan: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.utils.secret import GcpSecret
 
+from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.checks import check_names
@@ -164,6 +165,11 @@ def _stop_file(options: dict[str, Any], engine: EngineChoice, run_id: str) -> st
 
 
 def _check_release(request: StreamRequest) -> None:
+    if isinstance(request.plan, NamesPlan) and request.plan.counts_for:
+        raise UserError(
+            "--counts-for cannot be used with a stream: counts are paid for when all names of the run are known. Leave"
+            " it out, or use `shh replay`."
+        )
     if request.plan.release == "names" and isinstance(request.source, PubSubSubscription):
         raise UserError(
             "--release names cannot read --pubsub-subscription: the windows of a purse must be closed by counting. Give"

@@ -19,6 +19,7 @@ From a budget to a plan; read `release_plan` first:
 - `other_methods`: from how many on the methods of others find it, to compare.
 - `calibration`: the noise, the threshold and the shares of delta for a budget.
 - `purse`: a package; looks and hits paid from one purse, at one Renyi order. For release mode `names`.
+- `named_counts`: what counts of named items cost of a purse.
 - `plan_checks`: what the fields of a plan must satisfy.
 - `plan_json`: a plan as JSON text and back, read as hostile input; its fingerprint.
 - `release_plan`: `ReleasePlan`, what all plans share; calibrates and reads each kind.

@@ -102,10 +102,10 @@ def usual_looks_of(users: Sequence[int], most_looks: int, activity_epsilon: floa
     whole, so_far = math.fsum(looks), 0.0
     if not whole:
         return None
-    reached = []
+    reached: list[int] = []
     for number, of_bucket in enumerate(looks):
         so_far += of_bucket
-        reached += [number] * sum(1 for share in _QUANTILES[len(reached) :] if so_far >= share * whole)
+        reached += [number] * sum(so_far >= share * whole for share in _QUANTILES[len(reached) :])
     return edges[reached[0]], ends[reached[-1]]
 
 

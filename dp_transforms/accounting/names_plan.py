@@ -19,6 +19,14 @@ from typing import ClassVar
 
 from dp_transforms.accounting.activity import activity_delta, guarantee_with_activity
 from dp_transforms.accounting.calibration import DEFAULT_FALSE_REPORTS, delta_left, hash_delta, sampling_delta
+from dp_transforms.accounting.named_counts import (
+    MOST_COUNTS_PER_USER,
+    SHARE_OF_COUNTS,
+    CountPrice,
+    count_noise,
+    count_units,
+    price_counts,
+)
 from dp_transforms.accounting.plan_checks import (
     as_float,
     check_budget,
@@ -28,18 +36,18 @@ from dp_transforms.accounting.plan_checks import (
     check_false_reports,
     check_share,
 )
-from dp_transforms.accounting.purse.open_threshold import found_from
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList
+from dp_transforms.accounting.purse.open_threshold import found_from, smallest_open_threshold
+from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, hits_from, make_price_list
 from dp_transforms.accounting.purse.price_work import check_price_work
 from dp_transforms.accounting.purse.purse_choice import (
     DEFAULT_MOST_LOOKS,
     DEFAULT_USUAL_LOOKS,
-    LARGEST_SCALE,
     SMALLEST_KNOWN_ERROR,
     PurseChoice,
     check_usual_looks,
     choose_purse,
 )
+from dp_transforms.accounting.purse.purse_search import LARGEST_SCALE
 from dp_transforms.accounting.release_plan import Budget, ReleasePlan
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
 from dp_transforms.exponential_power import MAX_SCALE, ExponentialPower
@@ -51,6 +59,7 @@ DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
 DEFAULT_KNOWN_ERROR = 1e-5
 DEFAULT_SIZE_ERROR = 0.01
 LEVEL_SPACING = 5.5  # standard deviations: a level then costs next to nothing more than a name
+HITS_TO_TRY = (3, 10, 30)  # where a plan chooses, besides looks alone
 MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
 DELTA_SHARES = ("delta_looks", "delta_open", "delta_sampling", "delta_hash")
 _MOST_WEIGHTS = 1_000
@@ -71,13 +80,16 @@ class NamesPlan(ReleasePlan):
     order, budget: the Renyi order, and the divergence of this order that a full purse stands for.
     weights, units: what a user may add to an item, rising, and what a look with each costs of a purse of `purse` units.
         The looks list: its users pay nothing for hits.
-    hits_per_user: with J > 0, a name at level 1 is a *hit*, a larger sum is level 2, and there is a second list, of
-        users who pay less for looks and besides for up to J hits; these are taken out of their purses beforehand, and
+    hits_per_user: with J > 0, a name at level 1 is a *hit*, a larger sum is level 2, and there is a second list for
+        users who pay less for looks, and besides for up to J hits; these are taken out of their purses beforehand, and
         after them they no longer count. 0: looks alone.
     hit_units: what each of these hits costs; 0 without hits, as the next one is.
     hits_from: users with fewer looks are better off on the looks list. In a stream a user joins the other with its
         look of this number.
     hit_weights, hit_look_units: the hits list, as weights and units are the looks list; empty without hits.
+    counts_for: so many of the largest named items of a window are published with a count; 0 for none. Replays alone.
+    counts_per_user: at most so many counted pairs of a user count; count_units: what each costs of a purse;
+        count_scale: the Gaussian noise of a count has a standard deviation of this over sqrt(2). 0 without counts.
     spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing. With hits there
         are two levels.
     threshold: noisy sums of at least this name an item that is not known.
@@ -109,6 +121,10 @@ class NamesPlan(ReleasePlan):
     hits_from: int
     hit_weights: tuple[int, ...]
     hit_look_units: tuple[int, ...]
+    counts_for: int
+    counts_per_user: int
+    count_units: int
+    count_scale: int
     spacing: int
     threshold: int
     known_threshold: int
@@ -125,7 +141,17 @@ class NamesPlan(ReleasePlan):
     delta_hash: float
 
     CHOICES: ClassVar[frozenset[str]] = frozenset(
-        ["usual_looks", "most_looks", "known_items", "forget_after", "known_error", "size_error", "activity_epsilon"]
+        [
+            "usual_looks",
+            "most_looks",
+            "hits_per_user",
+            "known_items",
+            "forget_after",
+            "known_error",
+            "size_error",
+            "counts_for",
+            "activity_epsilon",
+        ]
     )
     FLOATS: ClassVar[tuple[str, ...]] = (
         "epsilon",
@@ -159,16 +185,26 @@ class NamesPlan(ReleasePlan):
         shares = {name: getattr(self, name) for name in DELTA_SHARES}
         check_delta_split(self.delta, shares, is_known_domain=bool(self.domain_size))
         check_share("delta_hash", self.delta_hash, _hash_share(self.max_users, self.max_items))
-        needed = _sampling_share(self.epsilon, self.noise, self.most_looks, self.schedule.horizon, self.domain_size)
+        self._check_counts()
+        variation = self.most_looks * self.noise.sampling_total_variation
+        if self.counts_for:
+            variation += self.counts_per_user * count_noise(self.count_scale).sampling_total_variation
+        needed = sampling_delta(self.epsilon, variation, self.schedule.horizon, self.domain_size)
         needed += activity_delta(self.epsilon, self.activity_epsilon, self.max_users)
         check_share("delta_sampling", self.delta_sampling, needed)
         check_price_work(self.noise, self.order, (*self.weights, *self.hit_weights), self.spacing)
         if self.prices.most_looks != self.most_looks:
             raise ValueError(f"most_looks must be {self.prices.most_looks} at these units, got {self.most_looks}.")
         if self.hit_prices is not None:
-            raise ValueError("hits_per_user must be 0: hits have no safe threshold yet.")
+            if self.hit_prices.most_looks != self.most_looks:
+                raise ValueError(f"most_looks must be {self.hit_prices.most_looks} at these hit_look_units.")
+            least = hits_from(self.prices, self.hit_prices)
+            if self.hits_from != least:
+                raise ValueError(f"hits_from must be {least} for these price lists, got {self.hits_from}.")
         # The price lists were checked when they were built; this checks the rest: budget and threshold.
-        PurseChoice(self.epsilon, self.delta_looks, self.delta_open, self.prices, self.threshold)
+        PurseChoice(
+            self.epsilon, self.delta_looks, self.delta_open, self.prices, self.threshold, hit_prices=self.hit_prices
+        )
 
     def _check_hits(self) -> None:
         check_whole("hits_per_user", self.hits_per_user, 0, self.most_looks)
@@ -182,6 +218,24 @@ class NamesPlan(ReleasePlan):
         check_whole("hits_from", self.hits_from, 1, self.most_looks)
         if self.hit_weights[-1:] > self.weights[-1:]:
             raise ValueError(f"each of hit_weights must be at most {self.weights[-1]}, the largest of weights.")
+
+    def _check_counts(self) -> None:
+        check_whole("counts_for", self.counts_for, 0)
+        names = ("counts_per_user", "count_units", "count_scale")
+        if not self.counts_for:
+            for name in names:
+                if getattr(self, name) != 0:
+                    raise ValueError(f"{name} must be 0 where counts_for is 0.")
+            return
+        if self.hits_per_user:
+            raise ValueError("counts_for must be 0 where hits_per_user is not. Use one of the two.")
+        for name in names:
+            check_whole(name, getattr(self, name), 1)
+        needed = count_units(self.order, self.budget, self.count_scale)
+        if self.count_units < needed:
+            raise ValueError(f"count_units must be at least {needed} at this count_scale, got {self.count_units}.")
+        if self.counts_per_user * self.count_units > SHARE_OF_COUNTS * PURSE_UNITS:
+            raise ValueError(f"counts must cost at most {SHARE_OF_COUNTS:.0%} of a purse. Calibrate the plan again.")
 
     def _check_thresholds(self) -> None:
         horizon = self.schedule.horizon
@@ -212,10 +266,12 @@ class NamesPlan(ReleasePlan):
         *,
         usual_looks: tuple[int, int] | None = None,
         most_looks: int | None = None,
+        hits_per_user: int | None = None,
         known_items: bool = True,
         forget_after: int | None = None,
         known_error: float | None = None,
         size_error: float = DEFAULT_SIZE_ERROR,
+        counts_for: int = 0,
         activity_epsilon: float = 0.0,
     ) -> NamesPlan:
         """The plan that finds most for users with `usual_looks`. Names as in `ReleasePlan.calibrate`."""
@@ -234,9 +290,14 @@ class NamesPlan(ReleasePlan):
             usual_looks = (DEFAULT_USUAL_LOOKS[0], min(DEFAULT_USUAL_LOOKS[1], most_looks))
         usual_looks = check_usual_looks(usual_looks, most_looks)
         hash_share = _hash_share(budget.max_users, budget.max_items)
+        if check_whole("counts_for", counts_for, 0):
+            if hits_per_user:
+                raise ValueError("counts_for cannot be used with hits_per_user above 0. Leave one out.")
+            hits_per_user = 0
+        counts_per_user = min(MOST_COUNTS_PER_USER, usual_looks[1], counts_for * horizon)
         # With the widest noise; still far below 1e-20.
-        widest = ExponentialPower(1.0, MAX_SCALE)
-        sampling_share = _sampling_share(budget.epsilon, widest, most_looks, horizon, budget.domain_size)
+        variation = (most_looks + counts_per_user) * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
+        sampling_share = sampling_delta(budget.epsilon, variation, horizon, budget.domain_size)
         activity_epsilon = as_float("activity_epsilon", activity_epsilon)
         sampling_share += activity_delta(budget.epsilon, activity_epsilon, budget.max_users)
         choice = choose_purse(
@@ -244,10 +305,15 @@ class NamesPlan(ReleasePlan):
             delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
             usual_looks=usual_looks,
             most_looks=most_looks,
+            hits=_hits_to_try(hits_per_user, most_looks),
             level_spacing=LEVEL_SPACING,
             known_error=known_error if is_known_domain else None,
         )
-        noise = choice.prices.noise
+        counts = CountPrice(0, 0)
+        if counts_for:
+            counts = price_counts(choice.prices.order, choice.prices.budget, counts_per_user)
+            choice = _with_counts(choice, counts_per_user, counts)
+        noise, listed = choice.prices.noise, choice.hit_prices
         known_threshold = min(choice.threshold, noise.smallest_margin(known_error))
         return cls(
             epsilon=budget.epsilon,
@@ -262,11 +328,15 @@ class NamesPlan(ReleasePlan):
             budget=choice.prices.budget,
             weights=choice.prices.weights,
             units=choice.prices.units,
-            hits_per_user=0,
-            hit_units=0,
-            hits_from=0,
-            hit_weights=(),
-            hit_look_units=(),
+            hits_per_user=0 if listed is None else listed.hits,
+            hit_units=0 if listed is None else listed.hit_units,
+            hits_from=0 if listed is None else hits_from(choice.prices, listed),
+            hit_weights=() if listed is None else listed.weights,
+            hit_look_units=() if listed is None else listed.units,
+            counts_for=counts_for,
+            counts_per_user=counts_per_user,
+            count_units=counts.units,
+            count_scale=counts.scale,
             spacing=choice.prices.spacing,
             threshold=choice.threshold,
             known_threshold=known_threshold if forget_after else choice.threshold,
@@ -310,6 +380,7 @@ class NamesPlan(ReleasePlan):
             self.hit_weights,
             self.hit_look_units,
             hit_units=self.hit_units,
+            hits=self.hits_per_user,
             spacing=self.spacing,
         )
 
@@ -344,20 +415,33 @@ class NamesPlan(ReleasePlan):
         """`found_from` for a new item whose holders have the fewest of the usual looks."""
         return self.found_from(self.usual_looks[0], probability)
 
-    def found_from(self, looks: int, probability: float = 0.95, *, known: bool = False) -> int:
+    def found_from(
+        self, looks: int, probability: float = 0.95, *, known: bool = False, without_counts: bool = False
+    ) -> int:
         """From how many users on an item is named in a window with this probability, if each has so many looks.
 
         looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
-        pace and are a little different. known: the item was named lately. probability: at least 1/2.
+        pace and are a little different. known: the item was named lately. probability: at least 1/2. without_counts:
+        if users did not pay for counts. With hits: while none of the users is excluded.
         """
         threshold = self.known_threshold if known else self.threshold
-        return max(1, found_from(self.prices, threshold, looks, probability))
+        reserved = 0 if without_counts else min(looks, self.counts_per_user) * self.count_units
+        return max(
+            1,
+            found_from(self.prices, threshold, looks, probability, hit_prices=self.hit_prices, reserved=reserved),
+        )
 
 
 def _as_tuple(name: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, (list, tuple)) or len(value) > _MOST_WEIGHTS:
         raise ValueError(f"{name} must be at most {_MOST_WEIGHTS:,} whole numbers, got {shown(value)}.")
     return tuple(value)
+
+
+def _hits_to_try(given: int | None, most_looks: int) -> tuple[int, ...]:
+    if given is not None:
+        return (check_whole("hits_per_user", given, 0, most_looks),)
+    return (0, *(hits for hits in HITS_TO_TRY if hits <= most_looks))
 
 
 def _check_most_looks(most_looks: int) -> None:
@@ -386,11 +470,22 @@ def _forget_after(given: int | None, horizon: int, *, is_known_domain: bool, kno
     return min(DEFAULT_FORGET_AFTER, horizon) if given is None else check_whole("forget_after", given, 1, horizon)
 
 
+def _with_counts(choice: PurseChoice, counts_per_user: int, counts: CountPrice) -> PurseChoice:
+    """The same noise, order and split, with weights for purses from which counts are paid."""
+    old = choice.prices
+    prices = make_price_list(
+        old.noise,
+        old.order,
+        old.budget,
+        old.most_looks,
+        counts=counts_per_user,
+        count_units=counts.units,
+        spacing=old.spacing,
+    )
+    threshold = smallest_open_threshold(prices, choice.delta_open) if choice.delta_open else choice.threshold
+    return dataclasses.replace(choice, prices=prices, threshold=threshold)
+
+
 def _hash_share(max_users: int, max_items: int) -> float:
     """All items of the run have different hashes, and no other user has that of x' (docs/purse.md, section 7)."""
     return hash_delta(max_items, max_users, max_items)
-
-
-def _sampling_share(epsilon: float, noise: ExponentialPower, most_looks: int, horizon: int, domain_size: int) -> float:
-    """One draw a look, in one or in two stages (docs/purse.md, section 3), and those of the items that nobody holds."""
-    return sampling_delta(epsilon, most_looks * noise.sampling_total_variation, horizon, domain_size)

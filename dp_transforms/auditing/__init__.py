@@ -10,5 +10,6 @@ cannot show.
 - `worst_streams`: the search for the streams that show most.
 - `exact`: what the worst of them attain, against the claim.
 - `statistics`: bounds and tests for counts of independent runs.
+- `names`: the same for release mode `names`, a package of its own.
 - `sampled`: many copies of such a stream through the real monitor: a lower bound on epsilon, and a test of its noise.
 """

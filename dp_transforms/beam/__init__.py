@@ -15,10 +15,14 @@ poll_partitions                  for reading and assigning; with keep_alive and 
 gather_counted                   for grouping by key
 gather_in_order                  for steps that take windows in order, without timers
 monitor_counted                  for the monitor
+name_stream                      in release mode names: joins the three steps below
 spend_purses                     in release mode names: what a user adds to its items, and what it has left
 name_counted                     in release mode names: which items are named, window after window
 release_counted                  in release mode names: reports in order
 write_report_stream              for writing
+
+In release mode names `ShiftingHeavyHitters` does the same on unbounded input, behind one step that looks at the
+watermark: close_by_watermark, which says for each window when it is complete.
 
 What they share: load_noise_key, load_domain, set_up_workers (what a DoFn uses on its worker), close_windows (both
 monitors), gather_all (both writers of files), split_rejected, drop_late_panes, count_for_operator (metrics),

@@ -88,6 +88,8 @@ def window_per_slide(schedule: WindowSchedule) -> beam.WindowInto:
 class PackPairsDoFn(KeyedDoFn):
     """Adapts `pairs_of_events`; counts events outside the declared range or domain for the operator."""
 
+    _settings: StreamSettings
+
     def __init__(
         self,
         settings: StreamSettings,

@@ -18,6 +18,7 @@ from dp_transforms.beam import encode_elements
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.count_for_operator import (
     BUDGET_STATE_BYTES,
+    KNOWN_ITEMS,
     LATE_BATCHES,
     WINDOWS_CLOSED,
     operator_counter,
@@ -25,8 +26,9 @@ from dp_transforms.beam.count_for_operator import (
 )
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitoring.hit_settings import HitSettings, are_followed
 from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
 
 encode_elements.register_coders()
@@ -44,19 +46,22 @@ def read_progress(progress: Any) -> tuple[int, int, int]:
 class ClosingDoFn(KeyedDoFn):
     """Closes windows on state that an engine keeps. Subclasses decide which windows are due.
 
-    BUDGETS, PROGRESS: the state of a stream: charged hits by user, and what `read_progress` returns.
+    BUDGETS, PROGRESS, KNOWN: the state of a stream: charged hits by user, what `read_progress` returns, and the known
+    items, where items are followed.
     """
 
     BUDGETS = BagStateSpec("budgets_v1", BytesCoder())
     PROGRESS = ReadModifyWriteStateSpec("progress_v2", BytesCoder())
+    KNOWN = BagStateSpec("known_v1", BytesCoder())
 
-    _settings: MonitorSettings
+    _settings: HitSettings
 
-    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
+    def __init__(self, settings: HitSettings, noise_key: beam.Secret) -> None:
         super().__init__(settings, noise_key)
         self._late = operator_counter(LATE_BATCHES)
         self._closed = operator_counter(WINDOWS_CLOSED)
         self._budget_bytes = operator_gauge(BUDGET_STATE_BYTES)
+        self._known_items = operator_gauge(KNOWN_ITEMS)
         self._monitor: HeavyHitterMonitor
 
     def setup(self) -> None:
@@ -68,22 +73,24 @@ class ClosingDoFn(KeyedDoFn):
         slabs: Sequence[tuple[int, Sequence[bytes]]],
         budgets: Any,
         progress: Any,
+        known: Any,
         *,
         rewrite: bool = False,
         next_window: int = 0,
     ) -> Iterator[TimestampedValue]:
         """Closes the windows of these slabs, in order. Yields each report at the end of its window.
 
-        slabs: number and packed candidates of each slab. budgets, progress: the state. rewrite: whether to replace the
-        stored budgets at the end, instead of adding each charge to them. next_window: the windows before it are closed
-        too, although they have no candidates.
+        slabs: number and packed candidates of each slab. budgets, progress, known: the state. rewrite: whether to
+        replace the stored budgets at the end, instead of adding each charge to them. next_window: the windows before it
+        are closed too, although they have no candidates.
         """
         kept_next_window, hit_bound, reports = read_progress(progress)
         if not slabs:  # the budgets of all users are not read for an empty window
             progress.write(_PROGRESS.pack(max(kept_next_window, next_window), hit_bound, reports))
             return
         blobs = list(budgets.read())
-        state = MonitorState(kept_next_window, hit_bound, UserBudgets(blobs))
+        known_before = KnownItems.from_cells(known.read()) if are_followed(self._settings) else KnownItems.none()
+        state = MonitorState(kept_next_window, hit_bound, UserBudgets(blobs), known_before)
         for _, parts in slabs:
             candidates = ItemHolders.merge([ItemHolders.from_bytes(part) for part in parts])
             for window, part in candidates.by_window():
@@ -101,4 +108,9 @@ class ClosingDoFn(KeyedDoFn):
             for blob in blobs:
                 budgets.add(blob)
         self._budget_bytes.set(sum(map(len, blobs)))
+        if state.known is not known_before:
+            known.clear()
+            for cell in state.known.to_cells():
+                known.add(cell)
+            self._known_items.set(len(state.known))
         progress.write(_PROGRESS.pack(max(state.next_window, next_window), state.hit_bound, reports))

@@ -10,7 +10,7 @@ import apache_beam as beam
 from dp_transforms.beam.close_windows import ClosingDoFn, read_progress
 from dp_transforms.beam.count_for_operator import PENDING_WINDOWS, operator_gauge
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_window, take_turn
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.hit_settings import HitSettings
 from dp_transforms.monitoring.window_report import RunEnded
 
 ENDED = "ended"  # tag of the second output
@@ -19,7 +19,7 @@ ENDED = "ended"  # tag of the second output
 class MonitorCounted(beam.PTransform):
     """``((window, 0), packed candidates)`` -> `WindowReport`, and `RunEnded` tagged `ENDED`."""
 
-    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
+    def __init__(self, settings: HitSettings, noise_key: beam.Secret) -> None:
         super().__init__()
         self._do_fn = CountedMonitorDoFn(settings, noise_key)
         self._stream = settings.stream
@@ -38,7 +38,7 @@ class CountedMonitorDoFn(ClosingDoFn):
     Candidates for a closed window, or a second time, are dropped and counted.
     """
 
-    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
+    def __init__(self, settings: HitSettings, noise_key: beam.Secret) -> None:
         super().__init__(settings, noise_key)
         self._pending_windows = operator_gauge(PENDING_WINDOWS)
 
@@ -50,6 +50,7 @@ class CountedMonitorDoFn(ClosingDoFn):
         waiting: Any = beam.DoFn.StateParam(WAITING),
         budgets: Any = beam.DoFn.StateParam(ClosingDoFn.BUDGETS),
         progress: Any = beam.DoFn.StateParam(ClosingDoFn.PROGRESS),
+        known: Any = beam.DoFn.StateParam(ClosingDoFn.KNOWN),
     ) -> Iterator[object]:
         stream, part = element
         next_window, _, _ = read_progress(progress)
@@ -61,7 +62,7 @@ class CountedMonitorDoFn(ClosingDoFn):
             return
         last = turn.windows[-1][0]
         slabs = [(window, blobs) for window, blobs in turn.windows if blobs]
-        yield from self.close_slabs(slabs, budgets, progress, next_window=last + 1)
+        yield from self.close_slabs(slabs, budgets, progress, known, next_window=last + 1)
         self._closed.inc(len(turn.windows))
         if last + 1 == self._settings.schedule.horizon:
             _, _, reports = read_progress(progress)

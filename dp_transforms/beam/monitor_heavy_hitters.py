@@ -14,14 +14,14 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import Sharding, max_timestamp
 from dp_transforms.beam.close_windows import ClosingDoFn, read_progress
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.hit_settings import HitSettings
 from dp_transforms.monitoring.window_report import WindowReport
 
 
 class MonitorHeavyHitters(beam.PTransform):
     """``(stream, (slab, shard, packed candidates))`` -> `WindowReport`, at the maximal timestamp of its window."""
 
-    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding, is_bounded: bool) -> None:
+    def __init__(self, settings: HitSettings, noise_key: beam.Secret, sharding: Sharding, is_bounded: bool) -> None:
         super().__init__()
         self._do_fn = TimedMonitorDoFn(settings, noise_key, sharding, is_bounded=is_bounded)
 
@@ -48,9 +48,7 @@ class TimedMonitorDoFn(ClosingDoFn):
     DUE = ReadModifyWriteStateSpec("due_v1", VarIntCoder())
     CLOSE = TimerSpec("close_v1", TimeDomain.WATERMARK)
 
-    def __init__(
-        self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding, *, is_bounded: bool
-    ) -> None:
+    def __init__(self, settings: HitSettings, noise_key: beam.Secret, sharding: Sharding, *, is_bounded: bool) -> None:
         super().__init__(settings, noise_key)
         self._windows_per_slab = sharding.windows_per_slab
         self._is_bounded = is_bounded
@@ -80,6 +78,7 @@ class TimedMonitorDoFn(ClosingDoFn):
         pending: Any = beam.DoFn.StateParam(PENDING),
         budgets: Any = beam.DoFn.StateParam(ClosingDoFn.BUDGETS),
         progress: Any = beam.DoFn.StateParam(ClosingDoFn.PROGRESS),
+        known: Any = beam.DoFn.StateParam(ClosingDoFn.KNOWN),
         due: Any = beam.DoFn.StateParam(DUE),
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> Iterator[TimestampedValue]:
@@ -89,7 +88,7 @@ class TimedMonitorDoFn(ClosingDoFn):
             return  # an earlier firing has closed these windows
         by_slab, later = self._take_due(pending.read(), due_slab)
         due_slabs = [(slab, [blob for _, blob in sorted(by_slab[slab].items())]) for slab in sorted(by_slab)]
-        yield from self.close_slabs(due_slabs, budgets, progress, rewrite=self._is_bounded)
+        yield from self.close_slabs(due_slabs, budgets, progress, known, rewrite=self._is_bounded)
         pending.clear()
         for entry in later:
             pending.add(entry)

@@ -16,10 +16,8 @@ from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.load_domain import domain_of_plan
 from dp_transforms.beam.load_noise_key import resolve_noise_key
 from dp_transforms.beam.monitor_counted import ENDED, MonitorCounted
-from dp_transforms.beam.name_counted import NameCounted
+from dp_transforms.beam.name_stream import name_stream
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
-from dp_transforms.beam.release_counted import ReleaseCounted
-from dp_transforms.beam.spend_purses import SpendPurses
 from dp_transforms.checks import check_names
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import StreamError, StreamSource
@@ -47,8 +45,9 @@ class MonitorStream(beam.PTransform):
     """Which items are held by many users in each window of a stream, under user-level differential privacy.
 
     Guarantee: as in `ShiftingHeavyHitters`, over all windows of the plan's schedule. The reports are those that
-    `ShiftingHeavyHitters` returns for the events that came in time. In release mode names they are others: a stream
-    does not know what a user will do later, so each user spends its purse at its own pace (`naming.pace`).
+    `ShiftingHeavyHitters` returns for a stream with the events that came in time. Bounded input gives the same ones,
+    but not in release mode names: a stream does not know what a user will do later, so each user spends its purse at
+    its own pace (`naming.pace`).
 
     Which events came in time depends on the records of the partitions and on the clock only (docs/guarantee.md,
     sections 6 and 7): not on watermarks, not on the engine, and not on restarts from the stored state.
@@ -138,23 +137,12 @@ class MonitorStream(beam.PTransform):
             poll_seconds=self._poll_seconds,
         )
         if isinstance(settings, NamingSettings):
-            monitored = self._name(messages, settings, noise_key, len(partitions))
+            monitored = name_stream(messages, settings, noise_key, self._shards, len(partitions), self._domain)
         else:
             monitored = self._monitor(messages, settings, noise_key, len(partitions))
         reports, ended = monitored.reports, monitored[ENDED]
         reports.element_type, ended.element_type = WindowReport, RunEnded
         return StreamOutput(reports, ended, rejected)
-
-    def _name(
-        self, messages: beam.PCollection, settings: NamingSettings, noise_key: beam.Secret, senders: int
-    ) -> beam.pvalue.DoOutputsTuple:
-        """Release mode `names`: users pay for looks, each at its own pace."""
-        return (
-            messages
-            | "SpendPurses" >> SpendPurses(settings, noise_key, self._shards, senders)
-            | "NameItems" >> NameCounted(settings, noise_key, self._shards, self._domain)
-            | "ReleaseWindows" >> ReleaseCounted(settings, self._shards)
-        )
 
     def _monitor(
         self, messages: beam.PCollection, settings: MonitorSettings, noise_key: beam.Secret, senders: int

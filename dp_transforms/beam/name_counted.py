@@ -18,10 +18,10 @@ from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, Turn, p
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.counted_messages import Key, Sent, messages_of
+from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.naming.empty_items import EmptyItems
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.known_items import KnownItems
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.named_messages import named_messages
 from dp_transforms.naming.naming_settings import NamingSettings

@@ -1,6 +1,7 @@
 """Name: batches of events of a whole log -> window reports, in release mode `names`.
 
-No step is sequential: purses are cut by user, sums and known items by item.
+Where users pay for looks alone no step is sequential: purses are cut by user, sums and known items by item. Where they
+pay for hits too, one step is: the monitor of the other modes, behind candidates that are found by item.
 """
 
 from __future__ import annotations
@@ -8,9 +9,14 @@ from __future__ import annotations
 import apache_beam as beam
 
 from dp_transforms.beam.assign_windows import AssignWindows, Sharding
+from dp_transforms.beam.count_holders import CountHolders
 from dp_transforms.beam.draw_empty_items import DrawEmptyItems
+from dp_transforms.beam.draw_zero_items import DrawZeroItems
+from dp_transforms.beam.find_looks import FindLooks
 from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.beam.monitor_heavy_hitters import MonitorHeavyHitters
 from dp_transforms.beam.name_items import NameItems
+from dp_transforms.beam.release_named import HOLDERS, NAMED, ReleaseNamed
 from dp_transforms.beam.weigh_users import WeighUsers
 from dp_transforms.naming.naming_settings import NamingSettings
 
@@ -40,14 +46,38 @@ class NameHeavyHitters(beam.PTransform):
 
     def expand(self, batches: beam.PCollection) -> beam.PCollection:
         settings, noise_key = self._settings, self._noise_key
-        sums = (
+        users = (
             batches
             | "AssignWindows" >> AssignWindows(settings, noise_key, self._whole_run, True, self._domain)
-            | "WeighUsers" >> WeighUsers(settings, noise_key, self._whole_run)
+            | "GroupByUserShard" >> beam.GroupByKey()
         )
+        weighed = users | "WeighUsers" >> WeighUsers(settings, noise_key, self._whole_run)
+        return self._monitor(weighed) if settings.hits_per_user else self._name(users, weighed)
+
+    def _name(self, users: beam.PCollection, sums: beam.PCollection) -> beam.PCollection:
+        """Users pay for looks, and for counts, but not for hits."""
+        settings, noise_key = self._settings, self._noise_key
         if self._domain is not None:
-            empty_items = batches.pipeline | "DrawEmptyItems" >> DrawEmptyItems(
+            empty_items = sums.pipeline | "DrawEmptyItems" >> DrawEmptyItems(
                 settings, noise_key, self._whole_run, self._domain
             )
             sums = (sums, empty_items) | "WithEmptyItems" >> beam.Flatten()
-        return sums | "NameItems" >> NameItems(settings, noise_key, self._by_window)
+        named = sums | "NameItems" >> NameItems(settings, noise_key, self._by_window)
+        parts = {NAMED: named}
+        if settings.counts_for:
+            parts[HOLDERS] = users | "CountHolders" >> CountHolders(settings, noise_key, self._by_window, named)
+        return parts | "ReleaseNamed" >> ReleaseNamed(settings, noise_key)
+
+    def _monitor(self, held: beam.PCollection) -> beam.PCollection:
+        """Users pay for hits too."""
+        settings, noise_key = self._settings, self._noise_key
+        if self._domain is not None:
+            zero_items = held.pipeline | "DrawZeroItems" >> DrawZeroItems(
+                settings, noise_key, self._whole_run, True, self._domain
+            )
+            held = (held, zero_items) | "WithZeroItems" >> beam.Flatten()
+        return (
+            held
+            | "FindLooks" >> FindLooks(settings, noise_key, self._by_window)
+            | "MonitorHeavyHitters" >> MonitorHeavyHitters(settings, noise_key, self._by_window, is_bounded=True)
+        )

@@ -116,6 +116,8 @@ class _Polling:
 class _PollDoFn(KeyedDoFn):
     """Steps partitions with `PartitionPoller`, and keeps their readers open between steps."""
 
+    _settings: StreamSettings
+
     def __init__(
         self,
         partitions: dict[str, StreamPartition],

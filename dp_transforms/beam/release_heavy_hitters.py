@@ -16,6 +16,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.assign_windows import AssignWindows, Sharding
 from dp_transforms.beam.bound_contributions import BoundContributions
+from dp_transforms.beam.close_by_watermark import CloseByWatermark
 from dp_transforms.beam.collect_events import CollectEvents, Getter
 from dp_transforms.beam.draw_zero_items import DrawZeroItems
 from dp_transforms.beam.find_candidates import FindCandidates
@@ -23,10 +24,12 @@ from dp_transforms.beam.load_domain import domain_of_plan
 from dp_transforms.beam.load_noise_key import resolve_noise_key
 from dp_transforms.beam.monitor_heavy_hitters import MonitorHeavyHitters
 from dp_transforms.beam.name_heavy_hitters import NameHeavyHitters
+from dp_transforms.beam.name_stream import name_stream
 from dp_transforms.checks import check_names
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.run_settings import settings_of_plan
@@ -68,6 +71,9 @@ class ShiftingHeavyHitters(beam.PTransform):
         and counted.
 
     The watermark of a stream must not follow the event times of a single user (docs/guarantee.md, section 7).
+
+    In release mode names, bounded input and a stream give different reports: a stream does not know what a user will do
+    later, so each user spends its purse at its own pace (`naming.pace`), as in `MonitorStream`.
 
     Input is in the GlobalWindow or in the windows of the plan. In sliding windows each element is read, and counted for
     the operator, once for each of its windows. Raises ValueError for other windows, and without a usable key.
@@ -120,14 +126,19 @@ class ShiftingHeavyHitters(beam.PTransform):
 
     def _name(self, events: beam.PCollection, settings: NamingSettings, noise_key: beam.Secret) -> ReleaseOutput:
         """Release mode `names`: users pay for looks."""
-        if not events.is_bounded:
-            raise ValueError(
-                "release mode names needs bounded input here, because a user's weight depends on all its events. For a"
-                " stream use MonitorStream, or a plan with release='labels'."
-            )
-        naming = NameHeavyHitters(settings, noise_key, self._shards, self._domain)
         batches, rejected = self._batches(events)
-        return ReleaseOutput(batches | "NameHeavyHitters" >> naming, rejected)
+        if events.is_bounded:
+            naming = NameHeavyHitters(settings, noise_key, self._shards, self._domain)
+            return ReleaseOutput(batches | "NameHeavyHitters" >> naming, rejected)
+        sharding = Sharding.choose(self._plan.schedule, is_bounded=False, shards=self._shards)
+        messages = (
+            batches
+            | "AssignWindows" >> AssignWindows(settings, noise_key, sharding, True, self._domain)  # not to Beam windows
+            | "CloseByWatermark" >> CloseByWatermark(self._plan.schedule, sharding.shards)
+        )
+        reports = name_stream(messages, settings, noise_key, sharding.shards, 1, self._domain).reports
+        reports.element_type = WindowReport
+        return ReleaseOutput(reports, rejected)
 
     def _monitor(self, events: beam.PCollection, settings: MonitorSettings, noise_key: beam.Secret) -> ReleaseOutput:
         """The other modes: users pay for hits."""

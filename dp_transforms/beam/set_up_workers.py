@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import apache_beam as beam
 
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.domain_table import DomainTable
-from dp_transforms.monitoring.stream_settings import StreamSettings
+
+
+class KeyedSettings(Protocol):
+    """Settings of one stream of one run, of any release mode."""
+
+    def stream_keys(self, secret: bytes) -> StreamKeys: ...
 
 
 class KeyedDoFn(beam.DoFn):
@@ -17,9 +24,9 @@ class KeyedDoFn(beam.DoFn):
     A subclass for one release mode declares its own type of ``_settings``.
     """
 
-    _settings: StreamSettings
+    _settings: KeyedSettings
 
-    def __init__(self, settings: StreamSettings, noise_key: beam.Secret, domain: DomainSource | None = None) -> None:
+    def __init__(self, settings: KeyedSettings, noise_key: beam.Secret, domain: DomainSource | None = None) -> None:
         self._settings = settings
         self._noise_key = noise_key
         self._domain_source = domain

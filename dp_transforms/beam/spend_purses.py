@@ -1,4 +1,7 @@
-"""Spend: all pairs of some users, window by window -> what these users add to their items, and what they have left."""
+"""Spend: all pairs of some users, window by window -> what these users add to their items, and what they have left.
+
+Where users pay for looks alone, what they add travels as sums; where they pay for hits too, holder by holder.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from dp_transforms.beam.count_for_operator import (
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_shard, take_turn
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.monitoring.counted_messages import Key, Sent, messages_of
+from dp_transforms.monitoring.counted_messages import Key, Sent, holder_messages, messages_of
+from dp_transforms.monitoring.item_holders import ItemHolders, weights_of
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.naming.item_sums import ItemSums, sum_messages
 from dp_transforms.naming.naming_settings import NamingSettings
@@ -38,6 +42,11 @@ class SpendPurses(beam.PTransform):
 
     def __init__(self, settings: NamingSettings, noise_key: beam.Secret, shards: int, senders: int) -> None:
         super().__init__()
+        if settings.counts_for:
+            raise ValueError(
+                "counts_for cannot be used with a stream: counts are paid for when all names of the run are known. Make"
+                " the plan without it."
+            )
         self._do_fn = SpendPursesDoFn(settings, noise_key, shards)
         self._senders = senders
 
@@ -88,27 +97,28 @@ class SpendPursesDoFn(KeyedDoFn):
         if any(blobs for _, blobs in turn.windows):
             held = Purses(self._settings, self._keys, purses.read())
             for window, blobs in turn.windows:
-                yield from self._messages(window, self._pay(window, blobs, held))
+                yield from self._messages(window, self._pay(window, blobs, held) if blobs else {})
             entries = self._store(held, entries, purses)
         else:
             for window, _ in turn.windows:
-                yield from self._messages(window, ItemSums.none())
+                yield from self._messages(window, {})
         progress.write(_PROGRESS.pack(turn.windows[-1][0] + 1, entries))
 
-    def _pay(self, window: int, blobs: Sequence[bytes], purses: Purses) -> ItemSums:
-        if not blobs:
-            return ItemSums.none()
+    def _pay(self, window: int, blobs: Sequence[bytes], purses: Purses) -> dict[int, list[bytes]]:
+        """What the users of a window add to their items, packed, by shard of items."""
         pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
-        weights = purses.spend(pairs, window)
-        if unpaid := int((weights == 0).sum()):
+        terms = purses.spend_on_lists(pairs, window)
+        if unpaid := int((terms == 0).sum()):
             self._unpaid.inc(unpaid)
-        return ItemSums.of_weights(pairs, weights, self._keys)
+        if self._settings.hits_per_user:
+            held = ItemHolders.of_terms(pairs, terms)
+            return {shard: list(holder_messages(part)) for shard, part in held.shard_by_item(self._shards)}
+        sums = ItemSums.of_weights(pairs, weights_of(terms), self._keys)
+        return {shard: list(sum_messages(part)) for shard, part in sums.shard_by_item(self._shards)}
 
-    def _messages(self, window: int, sums: ItemSums) -> Iterator[tuple[Key, Sent]]:
-        parts = dict(sums.shard_by_item(self._shards))
+    def _messages(self, window: int, packed: dict[int, list[bytes]]) -> Iterator[tuple[Key, Sent]]:
         for shard in range(self._shards):
-            packed = list(sum_messages(parts[shard])) if shard in parts else []
-            for message in messages_of(packed):
+            for message in messages_of(packed.get(shard, [])):
                 yield (window, shard), message
 
     def _store(self, held: Purses, entries_when_rewritten: int, purses: Any) -> int:

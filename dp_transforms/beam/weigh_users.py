@@ -10,14 +10,17 @@ import numpy as np
 from dp_transforms.beam.assign_windows import Sharding
 from dp_transforms.beam.count_for_operator import PAIRS_UNPAID, operator_counter
 from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.monitoring.counted_messages import holder_messages
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.naming.item_sums import sum_messages
 from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.naming.replay_weights import weigh_replay
+from dp_transforms.naming.replay_weights import weigh_replay, weigh_replay_with_hits
 
 
 class WeighUsers(beam.PTransform):
-    """``((0, shard of users), packed UserPairs)`` -> ``((0, shard of items), packed ItemSums)``; bounded input only.
+    """``((0, shard of users), all packed UserPairs)`` -> ``((0, shard of items), packed ItemSums)``.
+
+    Where users pay for hits, who holds what matters later: then it is packed `ItemHolders`.
 
     sharding: one slab of all windows, since a weight depends on all pairs of a user.
     """
@@ -26,16 +29,12 @@ class WeighUsers(beam.PTransform):
         super().__init__()
         self._do_fn = WeighUsersDoFn(settings, noise_key, sharding)
 
-    def expand(self, packed: beam.PCollection) -> beam.PCollection:
-        return (
-            packed
-            | "GroupByUserShard" >> beam.GroupByKey()
-            | "SpendPurses" >> beam.ParDo(self._do_fn).with_output_types(tuple[tuple[int, int], bytes])
-        )
+    def expand(self, groups: beam.PCollection) -> beam.PCollection:
+        return groups | "SpendPurses" >> beam.ParDo(self._do_fn).with_output_types(tuple[tuple[int, int], bytes])
 
 
 class WeighUsersDoFn(KeyedDoFn):
-    """Adapts `weigh_replay` to groups."""
+    """Adapts `weigh_replay` and `weigh_replay_with_hits` to groups."""
 
     _settings: NamingSettings
 
@@ -48,6 +47,14 @@ class WeighUsersDoFn(KeyedDoFn):
         (slab, _), blobs = group
         pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
         self._unpaid.inc(int(np.maximum(0, np.diff(pairs.splits) - self._settings.most_looks).sum()))
+        for shard, packed in self._packed(pairs):
+            yield (slab, shard), packed
+
+    def _packed(self, pairs: UserPairs) -> Iterator[tuple[int, bytes]]:
+        if self._settings.hits_per_user:
+            cells = weigh_replay_with_hits(pairs, self._settings, self._keys)
+            for shard, held in cells.shard_by_item(self._sharding.shards):
+                yield from ((shard, packed) for packed in holder_messages(held))
+            return
         for shard, sums in weigh_replay(pairs, self._settings, self._keys).shard_by_item(self._sharding.shards):
-            for packed in sum_messages(sums):
-                yield (slab, shard), packed
+            yield from ((shard, packed) for packed in sum_messages(sums))

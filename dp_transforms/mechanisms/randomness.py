@@ -213,12 +213,21 @@ class StreamKeys:
         """Draws of release mode `names`: one a window and item, for its holders with their weights."""
         return LookUniforms(derive_key(self._secret, "looks", *self._noise_context))
 
+    def look_noise_uniforms(self) -> LookUniforms:
+        """Second stage of a look in two stages, whose first one is of `look_uniforms`: for its active holders."""
+        return LookUniforms(derive_key(self._secret, "look noise", *self._noise_context))
+
+    def count_uniforms(self) -> LookUniforms:
+        """Draws of the counts beside `names`: one a window and counted item, for its holders."""
+        return LookUniforms(derive_key(self._secret, "counts", *self._noise_context))
+
     def look_order(self) -> LookOrder:
         """Orders the pairs of a user whose purse cannot pay for all of them."""
         return LookOrder(derive_key(self._secret, "look order", self._stream))
 
     def widen_holders(self, users: npt.NDArray[np.uint64], weights: npt.NDArray[np.int64]) -> Words:
         """Users together with their weights as the 128 bits that digests add up. uint64[n], int64[n] -> uint64[n, 2].
+        weights: with hits, numbers that tell the price list too.
 
         The noise is a function of the digest. With the users alone, an item would have the same noise in two logs in
         which one holder has another weight, and the theorem needs a fresh one.

@@ -11,12 +11,20 @@ from dp_transforms.checks import LARGEST_WHOLE, check_whole
 class Release(NamedTuple):
     """What is published of one query. zone: None or the zone's name. noisy_count: None if it must not be published.
 
-    charged: whether every active holder pays one hit.
+    charged: whether the result is a hit, which every active holder that pays for hits pays.
+    level, at_least_users: as in `HeavyHitter`, None but in names.
     """
 
     zone: str | None
     noisy_count: int | None
     charged: bool
+    level: int | None = None
+    at_least_users: int | None = None
+
+    @property
+    def published(self) -> tuple[str | None, int | None, int | None, int | None]:
+        """Zone, noisy count, level and size, as in `HeavyHitter`."""
+        return self.zone, self.noisy_count, self.level, self.at_least_users
 
 
 class ReleaseRule(Protocol):
@@ -60,3 +68,36 @@ class NamesAboveThreshold:
 
     def __call__(self, noisy_count: int) -> Release | None:
         return None if noisy_count < self.threshold else Release(zone=None, noisy_count=None, charged=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class HitOrAbove:
+    """Release mode ``names`` with hits: publishes one of two levels of a noisy sum of weights; level 1 is the hit.
+
+    threshold: from here on the item is named. spacing: from ``threshold + spacing`` on it has level 2, free of charge;
+    there is no higher level. likely_noise: the noise reaches more with a probability of at most `size_error` of the
+    plan. largest_weight: no user adds more.
+
+    Guarantee: that of the prices of the plan, whose three outcomes these are (docs/purse.md, section 2). Condition:
+    each look is paid for beforehand, and users on the hits list are excluded after the hits that they have paid for.
+    Unit: one user.
+    """
+
+    threshold: int
+    spacing: int
+    likely_noise: int
+    largest_weight: int
+
+    def __post_init__(self) -> None:
+        check_whole("threshold", self.threshold, 1)
+        check_whole("spacing", self.spacing, 1)
+        check_whole("largest_weight", self.largest_weight, 1)
+
+    def __call__(self, noisy_count: int) -> Release | None:
+        if noisy_count < self.threshold:
+            return None
+        level = 1 if noisy_count < self.threshold + self.spacing else 2
+        # The sum of weights is at least the boundary of the level less the noise.
+        boundary = self.threshold + (level - 1) * self.spacing
+        users = max(0, -(-(boundary - self.likely_noise) // self.largest_weight))
+        return Release(zone=None, noisy_count=None, charged=level == 1, level=level, at_least_users=users)

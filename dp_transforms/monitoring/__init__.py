@@ -1,7 +1,7 @@
 """The streaming core on numpy columns. Imports no Beam and no accounting.
 
 stream_settings        the plain numbers that the workers of every release mode need
-monitor_settings       the same for the monitor of hits
+monitor_settings       the same for labels, counts and kms21
 event_batch            events as columns: user, item, time
 packed_arrays          arrays to bytes and back: what goes through a shuffle
 equal_rows             groups of equal rows in sorted columns
@@ -15,6 +15,8 @@ domain_table           the items of a known domain, by keyed hash
 zero_items             the items of a known domain that are published although nobody holds them
 candidates             the parallel front: which items pass the first stage of their draw
 user_budgets           hits paid by each user that was ever charged
+known_items            what was named lately, where named items are followed
+hit_settings           what the sequential stage needs of each release mode whose users pay for hits
 window_queries         the queries of one window, all together, with the answers that they have one by one
 heavy_hitter_monitor   the sequential stage: one window after the other, test, charge, exclude, report
 window_report          the released types

@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.hit_settings import HitSettings
 from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
 
 
-def find_candidates(cells: ItemHolders, settings: MonitorSettings, keys: StreamKeys) -> ItemHolders:
+def find_candidates(cells: ItemHolders, settings: HitSettings, keys: StreamKeys) -> ItemHolders:
     """The cells that may be published. ``cells`` must contain all holders of its items."""
     if not len(cells):
         return cells

@@ -112,8 +112,8 @@ def holder_messages(cells: ItemHolders, most_bytes: int = MOST_MESSAGE_BYTES) ->
 
 def _with_holders(cell: ItemHolders, rows: slice) -> ItemHolders:
     """One cell with these of its holders."""
-    holders = cell.holders[rows]
-    return ItemHolders(cell.windows, cell.items, np.array([0, len(holders)]), holders, cell.table)
+    holders, terms = cell.holders[rows], None if cell.terms is None else cell.terms[rows]
+    return ItemHolders(cell.windows, cell.items, np.array([0, len(holders)]), holders, cell.table, terms)
 
 
 def batches_of_blobs(blobs: Iterable[bytes], most_bytes: int = MOST_MESSAGE_BYTES) -> list[list[bytes]]:

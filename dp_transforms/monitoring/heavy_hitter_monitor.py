@@ -1,20 +1,26 @@
 """The sequential stage: window by window, test the candidates, charge their holders, exclude users at their limit.
 
-The pipeline runs this in every release mode: ThresholdMonitorEvolving ([KMS21] Algorithm 5) with the accounting of
-target charging ([CL23] Algorithm 5), on columns. `mechanisms.papers.threshold_monitor` is a library beside it.
+The pipeline runs this wherever users pay for hits: ThresholdMonitorEvolving ([KMS21] Algorithm 5), on columns, with the
+accounting of target charging ([CL23] Algorithm 5), or in release mode `names` with that of the purse.
+`mechanisms.papers.threshold_monitor` is a library beside it.
 
-Guarantee: with the noise, threshold and hits of a plan, the reports of all windows together are (epsilon, delta)-DP for
-adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L items
-per user. Source: docs/guarantee.md, sections 3 to 5.
+Guarantee: with the noise, thresholds and hits of a plan, the reports of all windows together are (epsilon, delta)-DP
+for adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L
+items per user; in names: with looks that are paid for. Source: docs/guarantee.md, sections 3 to 5; in names
+docs/purse.md, sections 1, 2 and 4.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
+import numpy.typing as npt
+
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.hit_settings import HitSettings, are_followed
 from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.user_budgets import UserBudgets
 from dp_transforms.monitoring.window_queries import WindowCharges, WindowQueries
 from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport, release_order
@@ -25,22 +31,23 @@ class MonitorState:
     """What one window passes on to the next.
 
     next_window: no window before this one may be closed any more. budgets: hits paid. hit_bound: a bound, from public
-    output alone, on the hits that any one user can have paid.
+    output alone, on the hits that any one user can have paid. known: what was named lately, where items are followed.
     """
 
     next_window: int = 0
     hit_bound: int = 0
     budgets: UserBudgets = dataclasses.field(default_factory=UserBudgets)
+    known: KnownItems = dataclasses.field(default_factory=KnownItems.none)
 
 
 class HeavyHitterMonitor:
     """Monitors one stream. Holds no state of its own: a window is a function of its candidates and a `MonitorState`."""
 
-    def __init__(self, settings: MonitorSettings, keys: StreamKeys) -> None:
+    def __init__(self, settings: HitSettings, keys: StreamKeys) -> None:
         self._settings = settings
         self._keys = keys
         self._noise = settings.query_noise(keys)
-        self._rule = settings.release_rule()
+        self._rules = {is_known: settings.release_rule(is_known=is_known) for is_known in (False, True)}
 
     def close_window(
         self, window: int, candidates: ItemHolders, state: MonitorState
@@ -55,31 +62,41 @@ class HeavyHitterMonitor:
                 f"window {window} cannot be closed: the open windows are {state.next_window} .. {horizon - 1}."
             )
         state.next_window = window + 1
-        queries = WindowQueries(window, candidates, state.budgets, self._settings, self._keys, self._noise)
+        is_known = self._is_known(window, candidates, state.known)
+        queries = WindowQueries(window, candidates, state.budgets, self._settings, self._keys, self._noise, is_known)
         heavy_hitters: list[HeavyHitter] = []
+        heavy_cells: list[int] = []
         charged_results = 0
         cell = queries.next_heavy(0)
         while cell is not None:
-            release = self._rule(queries.noisy_count(cell))
+            release = self._rules[bool(is_known[cell])](queries.noisy_count(cell))
             if release is not None:
                 label = candidates.table.labels[int(candidates.items[cell])].as_py()
-                heavy_hitters.append(HeavyHitter(label, release.zone, release.noisy_count))
+                heavy_hitters.append(HeavyHitter(label, *release.published))
+                heavy_cells.append(cell)
                 if release.charged:
                     charged_results += 1
                     queries.charge(cell)
             cell = queries.next_heavy(cell + 1)
         charges = queries.charges()
         state.budgets.charge(charges.users, charges.hits)
-        state.hit_bound += min(self._settings.max_items_per_user, charged_results)
+        state.hit_bound += self._settings.most_hits(charged_results)
+        if are_followed(self._settings):
+            named = candidates.select(np.array(heavy_cells, dtype=np.int64))
+            state.known = state.known.after(named, window + 1, self._settings.forget_after)
         if not heavy_hitters:
             return None, charges
         return self._report(window, heavy_hitters, state.hit_bound), charges
 
+    def _is_known(self, window: int, candidates: ItemHolders, known: KnownItems) -> npt.NDArray[np.bool_]:
+        """Whether each candidate is a known item: by what was named in earlier windows, or by the domain. bool[c]."""
+        if self._settings.domain_size or not len(known):
+            return np.full(len(candidates), self._settings.domain_size > 0)
+        last_named = known.last_named_of(candidates.table)[candidates.items]
+        return (last_named >= 0) & (last_named >= window - self._settings.forget_after)
+
     def _report(self, window: int, heavy_hitters: list[HeavyHitter], hit_bound: int) -> WindowReport:
         settings = self._settings
-        # Results without a hit leak a little too and belong to the next hit: the estimate is that of hit_bound + 1
-        # hits, entry hit_bound of the table (docs/guarantee.md, section 7).
-        spent = settings.epsilon_after_hits[min(hit_bound, settings.hits_per_user - 1)]
         return WindowReport(
             stream=settings.stream,
             window_start=settings.schedule.window_start_micros(window),
@@ -87,5 +104,5 @@ class HeavyHitterMonitor:
             heavy_hitters=sorted(heavy_hitters, key=release_order),
             epsilon_total=settings.epsilon_total,
             delta=settings.delta,
-            epsilon_spent=spent,
+            epsilon_spent=settings.epsilon_spent(hit_bound),
         )

@@ -27,7 +27,25 @@ class MonitorSettings(StreamSettings):
     wide_epsilon_per_query: float = 0.0
     noise_cap: int = 0
 
-    def release_rule(self) -> ReleaseRule:
+    @property
+    def known_threshold(self) -> int:
+        return self.threshold
+
+    @property
+    def forget_after(self) -> int:
+        """No item becomes known by being published."""
+        return 0
+
+    def most_hits(self, charged: int) -> int:
+        """So many of a window's charged results can be of one user."""
+        return min(self.max_items_per_user, charged)
+
+    def epsilon_spent(self, hit_bound: int) -> float:
+        """Results without a hit leak a little too and belong to the next hit: the estimate is that of hit_bound + 1
+        hits, entry hit_bound of the table (docs/guarantee.md, section 7)."""
+        return self.epsilon_after_hits[min(hit_bound, self.hits_per_user - 1)]
+
+    def release_rule(self, *, is_known: bool = False) -> ReleaseRule:
         if self.release == "labels":
             return BetweenThresholds(self.threshold, self.zone_width)
         return CountsAboveThreshold(self.threshold) if self.release == "counts" else NamesAboveThreshold(self.threshold)

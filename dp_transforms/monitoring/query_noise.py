@@ -17,14 +17,14 @@ from dp_transforms.monitoring.item_holders import ItemHolders
 class Draw(Protocol):
     """The noise of items of one window."""
 
-    def __call__(self, hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """hashes: uint64[n, 2], of items. digests: uint64[n, 2], of their active holders. counts: int64[n], of all
-        their holders, as in the first stage. Returns int64[n]."""
+    def __call__(self, hashes: Words, digests: Words, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """hashes: uint64[n, 2], of items. digests: uint64[n, 2], of their active holders. sums: int64[n], of the
+        weights of all their holders, as in the first stage. Returns int64[n]."""
         ...
 
 
 class QueryNoise(Protocol):
-    """What a release mode adds to a count, as a function of window, item and holders.
+    """What a release mode adds to a count, or to a sum of weights, as a function of window, item and holders.
 
     A cell without holders is an item of a known domain. Its noise is known to reach the threshold by itself.
     """
@@ -57,7 +57,7 @@ class SingleNoise:
 
     def may_pass(self, cells: ItemHolders) -> npt.NDArray[np.bool_]:
         counts = cells.counts
-        digests = digests_of_groups(self._keys.widen_users(cells.holders), cells.splits)
+        digests = digests_of_groups(cells.members(self._keys), cells.splits)
         hashes = cells.table.hashes[cells.items]
         passed: npt.NDArray[np.bool_] = counts == 0
         for window, part in cells.by_window():
@@ -68,8 +68,8 @@ class SingleNoise:
     def draws_of(self, window: int) -> Draw:
         function = self._keys.noise_uniforms(window)
 
-        def draw(hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            return self._noise.sample_given_pass(function.of_pairs(hashes, digests), self._threshold - counts)
+        def draw(hashes: Words, digests: Words, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            return self._noise.sample_given_pass(function.of_pairs(hashes, digests), self._threshold - sums)
 
         return draw
 
@@ -103,11 +103,11 @@ class CappedSumNoise:
         each = WideDiscreteLaplace.UNIFORMS
         functions = [self._keys.noise_pair_uniforms(window, number) for number in range(2 * each)]
 
-        def draw(hashes: Words, digests: Words, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        def draw(hashes: Words, digests: Words, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
             uniforms = np.stack([function.of_pairs(hashes, digests) for function in functions], axis=1)
             wide, narrow = self._wide.sample(uniforms[:, :each]), self._narrow.sample(uniforms[:, each:])
             # An item that nobody holds is known to pass; the value of its noise is never published.
-            return np.where(counts > 0, wide + np.minimum(narrow, self._cap), self._threshold)
+            return np.where(sums > 0, wide + np.minimum(narrow, self._cap), self._threshold)
 
         return draw
 

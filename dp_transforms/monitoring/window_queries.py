@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.equal_rows import concatenated_ranges
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.hit_settings import HitSettings
+from dp_transforms.monitoring.item_holders import ItemHolders, pays_hits_of, sums_of_groups, weights_of
 from dp_transforms.monitoring.query_noise import QueryNoise, digests_of_groups
 from dp_transforms.monitoring.user_budgets import UserBudgets
 
@@ -30,30 +30,43 @@ class WindowCharges:
 
 
 class WindowQueries:
-    """The candidates of one window, and the counters of their holders."""
+    """The candidates of one window, and the counters of their holders.
+
+    is_known: bool[c], whether each candidate is a known item: these are tested even if no holder is active, and have
+    the threshold of known items. None: all of them in a known domain, and none in an open one.
+    """
 
     def __init__(
         self,
         window: int,
         candidates: ItemHolders,
         budgets: UserBudgets,
-        settings: MonitorSettings,
+        settings: HitSettings,
         keys: StreamKeys,
         noise: QueryNoise,
+        is_known: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         self._candidates = candidates
         self._settings = settings
         self._draw = noise.draws_of(window)
-        self._counts = candidates.counts
+        self._is_known = np.full(len(candidates), settings.domain_size > 0) if is_known is None else is_known
+        self._thresholds = np.where(self._is_known, settings.known_threshold, settings.threshold)
+        self._sums = candidates.sums
         self._users, user_of_row = np.unique(candidates.holders, return_inverse=True)
         self._user_of_row = user_of_row.reshape(-1)
-        self._widened = keys.widen_users(self._users)
+        self._weights: npt.NDArray[np.int64] | None = None  # None: each is 1, and pays for hits
+        if candidates.terms is None:
+            self._members = keys.widen_users(self._users)[self._user_of_row]
+            self._pays_hits = np.ones(len(self._user_of_row), dtype=np.bool_)
+        else:
+            self._members = candidates.members(keys)
+            self._weights, self._pays_hits = weights_of(candidates.terms), pays_hits_of(candidates.terms)
         self._paid = budgets.hits(self._users)
         self._hits = self._paid.copy()
         self._rows_by_user: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None  # made when needed
         self._noisy_counts = self._ask(np.arange(len(candidates)))
         self._is_outdated = np.zeros(len(candidates), dtype=np.bool_)
-        self._is_due = self._noisy_counts >= settings.threshold  # heavy or outdated
+        self._is_due = self._noisy_counts >= self._thresholds  # heavy or outdated
 
     def next_heavy(self, cell: int) -> int | None:
         """The first cell from this one on whose noisy count reaches the threshold."""
@@ -63,7 +76,7 @@ class WindowQueries:
                 return None
             if self._is_outdated[cell]:
                 self._noisy_counts[cell] = self._ask(np.array([cell]))[0]
-            if self._noisy_counts[cell] >= self._settings.threshold:
+            if self._noisy_counts[cell] >= self._thresholds[cell]:
                 return cell
             cell += 1
         return None
@@ -72,9 +85,10 @@ class WindowQueries:
         return int(self._noisy_counts[cell])
 
     def charge(self, cell: int) -> None:
-        """Charges each active holder of a cell one hit. Later cells of users that this excludes become outdated."""
+        """Charges each active holder of a cell that pays for hits one hit. Later cells of users that this excludes
+        become outdated."""
         first_row, next_row = self._candidates.splits[cell : cell + 2]
-        holders = self._user_of_row[first_row:next_row]
+        holders = self._user_of_row[first_row:next_row][self._pays_hits[first_row:next_row]]
         active = holders[self._hits[holders] < self._settings.hits_per_user]
         self._hits[active] += 1
         excluded = active[self._hits[active] >= self._settings.hits_per_user]
@@ -100,12 +114,13 @@ class WindowQueries:
         """Noisy counts of these cells with the current counters; below the threshold for items that are not tested."""
         rows, splits = self._candidates.rows_of(cells)
         holders = self._user_of_row[rows]
-        is_active = self._hits[holders] < self._settings.hits_per_user
-        active_counts = np.diff(np.concatenate([[0], np.cumsum(is_active)])[splits])
-        digests = digests_of_groups(self._widened[holders] * is_active[:, None], splits)
+        is_active = ~self._pays_hits[rows] | (self._hits[holders] < self._settings.hits_per_user)
+        weights = is_active.astype(np.int64)
+        if self._weights is not None:
+            weights *= self._weights[rows]
+        active_sums = sums_of_groups(weights, splits)
+        digests = digests_of_groups(self._members[rows] * is_active[:, None], splits)
         hashes = self._candidates.table.hashes[self._candidates.items[cells]]
-        noisy_counts = active_counts + self._draw(hashes, digests, self._counts[cells])
-        if self._settings.domain_size:
-            return noisy_counts
-        # In an open domain an item without an active holder is not tested.
-        return np.where(active_counts > 0, noisy_counts, self._settings.threshold - 1)
+        noisy_counts = active_sums + self._draw(hashes, digests, self._sums[cells])
+        # An item that is not known and has no active holder is not tested.
+        return np.where((active_sums > 0) | self._is_known[cells], noisy_counts, self._thresholds[cells] - 1)

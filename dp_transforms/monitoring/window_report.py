@@ -19,8 +19,8 @@ class HeavyHitter(NamedTuple):
     item: its label, as the log spells it.
     zone: in labels mode ``above`` (far above the threshold, free of charge) or ``between`` (near it, charged);
         None in counts and kms21.
-    noisy_count: users that hold it, with noise; None for ``above``, and in kms21 and names, where publishing it would
-        break the theorem.
+    noisy_count: users that hold it, with noise; None for ``above``, and in kms21, where publishing it would break the
+        theorem. In names of the `counts_for` largest items of a window alone, at least 0.
     level: in names how many boundaries the noisy sum of its holders' weights reaches, from 1 on; else None.
     at_least_users: in names at least so many users hold it. A wrong number is published for an item and window with a
         probability, over the noise, of at most `size_error` of the plan. Else None.

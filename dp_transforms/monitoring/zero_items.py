@@ -22,8 +22,8 @@ from dp_transforms.discrete_laplace_law import UNIFORM_BITS
 from dp_transforms.mechanisms.discrete_laplace import Inversion
 from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys
 from dp_transforms.monitoring.domain_table import DomainTable
+from dp_transforms.monitoring.hit_settings import HitSettings
 from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
 
 _ONE = 1 << UNIFORM_BITS
 _WINDOWS_AT_ONCE = 1 << 16
@@ -31,7 +31,7 @@ _DIGITS = 100  # relative errors of the sums below stay under 2^-200
 
 
 def draw_zero_items(
-    domain: DomainTable, settings: MonitorSettings, keys: StreamKeys, *, windows_per_slab: int, shards: int
+    domain: DomainTable, settings: HitSettings, keys: StreamKeys, *, windows_per_slab: int, shards: int
 ) -> Iterator[tuple[int, int, ItemHolders]]:
     """All zero items of a run as cells without holders, by slab and shard of items: ``(slab, shard, cells)``."""
     draws = ZeroItemDraws(len(domain), settings.query_noise(keys).zero_item_tail(), keys.zero_item_uniforms())
@@ -49,7 +49,7 @@ def draw_zero_items(
 class ZeroItemsOfWindows:
     """The same cells, one window and shard of items at a time."""
 
-    def __init__(self, domain: DomainTable, settings: MonitorSettings, keys: StreamKeys, shards: int) -> None:
+    def __init__(self, domain: DomainTable, settings: HitSettings, keys: StreamKeys, shards: int) -> None:
         tail, uniforms = settings.query_noise(keys).zero_item_tail(), keys.zero_item_uniforms()
         self._draws = ZeroItemDraws(len(domain), tail, uniforms)
         self._items = domain.items

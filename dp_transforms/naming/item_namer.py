@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.naming.followed_items import NO_ROW, Passes, follow
 from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.known_items import KnownItems
 from dp_transforms.naming.look_draws import LookDraws
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.naming_settings import NamingSettings

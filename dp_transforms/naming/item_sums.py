@@ -119,6 +119,12 @@ class ItemSums:
         for cells in group_slices(self.windows):
             yield int(self.windows[cells.start]), cells
 
+    def by_slab(self, windows_per_slab: int) -> Iterator[tuple[int, ItemSums]]:
+        """The parts in slabs of so many consecutive windows: ``(slab, part)``; slabs without cells are left out."""
+        slabs = self.windows // windows_per_slab
+        for rows in group_slices(slabs):
+            yield int(slabs[rows.start]), self.select(np.arange(rows.start, rows.stop))
+
     def shard_by_item(self, shards: int) -> Iterator[tuple[int, ItemSums]]:
         """The cells by shard of items: ``(shard, cells)``; shards without cells are left out."""
         if shards == 1:

@@ -14,6 +14,8 @@ from dp_transforms.monitoring.packed_arrays import WHOLE, check_unpacked, pack_a
 from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport, release_order
 from dp_transforms.naming.naming_settings import NamingSettings
 
+NOT_COUNTED = -1
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NamedItems:
@@ -52,26 +54,39 @@ class NamedItems:
         users = np.concatenate([part.at_least_users for part in parts])
         return cls(windows[order], items[order], levels[order], users[order], table)
 
+    def select(self, rows: npt.NDArray[np.int64]) -> NamedItems:
+        """These rows (ascending positions), with a table of their items alone."""
+        used, items = np.unique(self.items[rows], return_inverse=True)
+        return NamedItems(
+            self.windows[rows],
+            items.reshape(-1),
+            self.levels[rows],
+            self.at_least_users[rows],
+            self.table.take(used),
+        )
+
     def by_slab(self, windows_per_slab: int) -> Iterator[tuple[int, NamedItems]]:
         """The parts in slabs of so many consecutive windows: ``(slab, part)``; slabs without any are left out."""
         slabs = self.windows // windows_per_slab
         for rows in group_slices(slabs):
-            used, items = np.unique(self.items[rows], return_inverse=True)
-            levels, users = self.levels[rows], self.at_least_users[rows]
-            part = NamedItems(self.windows[rows], items.reshape(-1), levels, users, self.table.take(used))
-            yield int(slabs[rows.start]), part
+            yield int(slabs[rows.start]), self.select(np.arange(rows.start, rows.stop))
 
-    def window_reports(self, settings: NamingSettings) -> Iterator[tuple[int, WindowReport]]:
+    def window_reports(
+        self, settings: NamingSettings, noisy_counts: npt.NDArray[np.int64] | None = None
+    ) -> Iterator[tuple[int, WindowReport]]:
         """The report of each window with named items, in order, with the number of its window.
+
+        noisy_counts: int64[n], `NOT_COUNTED` for an item that is not counted; None if none is.
 
         epsilon_spent is that of the whole run: public output does not say how much of a purse is left.
         """
         labels = self.table.labels
         for rows in group_slices(self.windows):
+            counts = [None] * (rows.stop - rows.start) if noisy_counts is None else noisy_counts[rows].tolist()
             columns = (self.items[rows].tolist(), self.levels[rows].tolist(), self.at_least_users[rows].tolist())
             heavy_hitters = [
-                HeavyHitter(labels[item].as_py(), None, None, level, users)
-                for item, level, users in zip(*columns, strict=True)
+                HeavyHitter(labels[item].as_py(), None, None if count == NOT_COUNTED else count, level, users)
+                for item, level, users, count in zip(*columns, counts, strict=True)
             ]
             window = int(self.windows[rows.start])
             yield (

@@ -38,14 +38,34 @@ class Pace:
                 f"a purse must pay for at most {MOST_LOOKS:,} looks, got {settings.purse // settings.units[0]:,}. Make"
                 " a plan for fewer looks of a user."
             )
-        self._weights = np.array(settings.weights, dtype=np.int64)
-        self._units = np.array(settings.units, dtype=np.int64)
+        self._looks_list = _PriceList.of(settings.weights, settings.units)
+        self._hits_list = _PriceList.of(settings.hit_weights, settings.hit_look_units)
+        self._units_of_all_hits, self._hits_from = settings.units_of_all_hits, settings.hits_from
         self._horizon = settings.schedule.horizon
         self._windows_of_a_day = -(-_DAY_SECONDS // settings.schedule.slide_seconds)
 
-    def choose(self, looks: Whole, left: Whole, looks_before: Whole, first_windows: Whole, window: int) -> Chosen:
+    def joins_hits_list(self, looks: Whole, left: Whole, looks_before: Whole) -> npt.NDArray[np.bool_]:
+        """Whether users of the looks list go over to the hits list in this window: those with enough looks so far,
+        these included, who can pay for all hits and then for these looks. Arguments as of `choose`. Returns bool[u]."""
+        if not self._hits_from:
+            return np.zeros(len(looks), dtype=np.bool_)
+        payable = (left - self._units_of_all_hits) // self._hits_list.units[0]
+        joins: npt.NDArray[np.bool_] = np.minimum(looks_before + looks, MOST_LOOKS) >= self._hits_from
+        joins &= payable >= looks
+        return joins
+
+    def choose(
+        self,
+        looks: Whole,
+        left: Whole,
+        looks_before: Whole,
+        first_windows: Whole,
+        window: int,
+        pays_hits: npt.NDArray[np.bool_] | None = None,
+    ) -> Chosen:
         """looks: of each user in this window, at least 1. left: units in its purse. looks_before: paid in the windows
         before. first_windows: where it paid its first look; this one if it has paid none. All int64[u].
+        pays_hits: who is on the hits list, bool[u]; None: nobody.
 
         A purse is spread over the looks of this window and those that are expected later: in each window as many as in
         those so far, this one included, counted over at least a day; in the last window none. A user gets the largest
@@ -59,6 +79,24 @@ class Pace:
         expected = np.maximum(least, looks_so_far * windows_left // windows_so_far)
         # If there are more looks than units, the share is 0, however many more.
         shares = left // (np.minimum(expected, left) + looks)
-        which = np.maximum(np.searchsorted(self._units, shares, side="right") - 1, 0)
-        units = self._units[which]
-        return Chosen(self._weights[which], units, np.minimum(looks, left // units))
+        weights, units = self._looks_list.largest(shares)
+        if pays_hits is not None:
+            hit_weights, hit_look_units = self._hits_list.largest(shares)
+            weights, units = np.where(pays_hits, hit_weights, weights), np.where(pays_hits, hit_look_units, units)
+        return Chosen(weights, units, np.minimum(looks, left // units))
+
+
+class _PriceList(NamedTuple):
+    """weights, units: int64[k]."""
+
+    weights: Whole
+    units: Whole
+
+    @classmethod
+    def of(cls, weights: tuple[int, ...], units: tuple[int, ...]) -> _PriceList:
+        return cls(np.array(weights, dtype=np.int64), np.array(units, dtype=np.int64))
+
+    def largest(self, shares: Whole) -> tuple[Whole, Whole]:
+        """The largest weights that cost at most these shares, and at least the smallest one; and what they cost."""
+        which = np.maximum(np.searchsorted(self.units, shares, side="right") - 1, 0)
+        return self.weights[which], self.units[which]

@@ -1,10 +1,11 @@
 """What each user of a stream has left to pay for looks with.
 
-Guarantee: a user never pays more than one purse for all its looks together, wherever its events fall and however often
-a run is restored. What a window costs is checked before the looks, and what cannot be paid does not count. A user's
-weights depend on its own events and on declared numbers, and on nothing else. Condition: windows come in order, each
-once. Unit: a look, one item of one user in one window with a positive weight. With sliding windows an event counts in
-several windows, and each one is paid. Source: docs/purse.md, section 2; `pace` chooses the weights.
+Guarantee: a user never pays more than one purse for all its looks and hits together, wherever its events fall and
+however often a run is restored. Hits are paid for all at once, when the user goes over to the hits list. What a window
+costs is checked before the looks, and what cannot be paid does not count. A user's weights and its list depend on its
+own events and on declared numbers, and on nothing else. Condition: windows come in order, each once. Unit: a look, one
+item of one user in one window with a positive weight. With sliding windows an event counts in several windows, and each
+one is paid. Source: docs/purse.md, section 2; `pace` chooses the weights.
 """
 
 from __future__ import annotations
@@ -17,11 +18,23 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.equal_rows import group_starts
-from dp_transforms.monitoring.packed_arrays import HASHES, WHOLE, WORDS, check_unpacked, pack_arrays, unpack_arrays
+from dp_transforms.monitoring.item_holders import terms_of, weights_of
+from dp_transforms.monitoring.packed_arrays import (
+    BYTES,
+    HASHES,
+    WHOLE,
+    WORDS,
+    check_unpacked,
+    count_of_packed,
+    pack_arrays,
+    unpack_arrays,
+)
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.naming.kept_pairs import keep_by_hash
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.naming.pace import Pace
+
+Whole = npt.NDArray[np.int64]
 
 ENTRY_BYTES = 24
 _USERS_PER_CELL = 400_000  # a cell stays under 10 MB
@@ -31,16 +44,18 @@ _NEVER = 2**32 - 1  # above the number of every window
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PurseEntries:
-    """The purses of u users, 24 bytes each.
+    """The purses of u users, 24 bytes each; with hits 25.
 
     users: uint64[u], distinct keyed hashes, ascending. left: int64[u], units, at least 0. looks: uint32[u], how many
-    were paid. first_windows: uint32[u], the window of the first one.
+    were paid. first_windows: uint32[u], the window of the first one. pays_hits: uint8[u], 1 on the hits list; None
+    where there is no such list.
     """
 
     users: npt.NDArray[np.uint64]
     left: npt.NDArray[np.int64]
     looks: npt.NDArray[np.uint32]
     first_windows: npt.NDArray[np.uint32]
+    pays_hits: npt.NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.users)
@@ -54,7 +69,8 @@ class PurseEntries:
     def join(cls, parts: Sequence[PurseEntries]) -> PurseEntries:
         """The newest entry of each user: the one with the least left.
 
-        A look costs at least one unit, so from entry to entry less is left, and looks rise. The result depends neither
+        A look costs at least one unit, so from entry to entry less is left, and looks rise; and who is on the hits list
+        stays there. The result depends neither
         on the order of the parts nor on how often one is there. So an engine need not keep the order of what is stored,
         and an entry that is stored twice is not paid twice, as charges that add up would be.
         """
@@ -71,11 +87,19 @@ class PurseEntries:
             np.minimum.reduceat(np.concatenate([part.left for part in parts])[order], starts),
             np.maximum.reduceat(np.concatenate([part.looks for part in parts])[order], starts),
             np.minimum.reduceat(np.concatenate([part.first_windows for part in parts])[order], starts),
+            cls._joined_lists(parts, order, starts),
         )
+
+    @staticmethod
+    def _joined_lists(parts: Sequence[PurseEntries], order: Whole, starts: Whole) -> npt.NDArray[np.uint8] | None:
+        columns = [part.pays_hits for part in parts if part.pays_hits is not None]
+        check_unpacked(not columns or sum(map(len, columns)) == len(order))
+        return np.maximum.reduceat(np.concatenate(columns)[order], starts) if columns else None
 
     def to_cells(self) -> list[bytes]:
         """Byte strings under 10 MB, none for no user."""
-        columns = (self.users, self.left, self.looks, self.first_windows)
+        of_list = () if self.pays_hits is None else (self.pays_hits,)
+        columns = (self.users, self.left, self.looks, self.first_windows, *of_list)
         return [
             pack_arrays(*(column[low : low + _USERS_PER_CELL] for column in columns))
             for low in range(0, len(self), _USERS_PER_CELL)
@@ -84,10 +108,13 @@ class PurseEntries:
     @classmethod
     def from_cell(cls, cell: bytes) -> PurseEntries:
         """Raises ValueError for bytes in which a purse has no user, or less than nothing."""
-        users, left, looks, first_windows = unpack_arrays(cell, HASHES, WHOLE, WORDS, WORDS)
-        check_unpacked(len(users) == len(left) == len(looks) == len(first_windows))
+        kinds = (HASHES, WHOLE, WORDS, WORDS)
+        has_lists = count_of_packed(cell) > len(kinds)
+        users, left, looks, first_windows, *of_list = unpack_arrays(cell, *kinds, *([BYTES] if has_lists else []))
+        check_unpacked(all(len(users) == len(column) for column in (left, looks, first_windows, *of_list)))
         check_unpacked((users[1:] > users[:-1]).all() and (left >= 0).all())
-        return cls(users, left, looks, first_windows)
+        check_unpacked(not has_lists or (of_list[0] <= 1).all())
+        return cls(users, left, looks, first_windows, *of_list)
 
 
 class Purses:
@@ -102,8 +129,10 @@ class Purses:
         """cells: what was stored so far, in any order. Raises ValueError for other bytes."""
         self._pace = Pace(settings)
         self._purse = settings.purse
+        self._has_hits, self._units_of_all_hits = settings.hits_per_user > 0, settings.units_of_all_hits
         self._keys = keys
         self._stored = [PurseEntries.from_cell(cell) for cell in cells]
+        check_unpacked(all((entries.pays_hits is not None) == self._has_hits for entries in self._stored))
         self._changed: list[PurseEntries] = []  # each has more than twice as many entries as the next one
 
     def spend(self, pairs: UserPairs, window: int) -> npt.NDArray[np.int64]:
@@ -112,26 +141,36 @@ class Purses:
         Returns the weight of each pair, 0 for one that cannot be paid: int64[len(pairs)]. Raises ValueError for pairs
         of other windows, and for a window before the first one that one of these users has paid.
         """
+        return weights_of(self.spend_on_lists(pairs, window))
+
+    def spend_on_lists(self, pairs: UserPairs, window: int) -> npt.NDArray[np.int64]:
+        """The same, but returns how each pair counts, of `terms_of`: its weight and its price list; 0 for one that
+        cannot be paid."""
         if (pairs.windows != window).any():
             raise ValueError(f"all pairs must lie in window {window}.")
         looks = np.diff(pairs.splits)
         before = self._entries_of(pairs.users, window)
         if (before.first_windows > window).any():
             raise ValueError(f"window {window} cannot be paid: a later window was paid before.")
-        chosen = self._pace.choose(
-            looks, before.left, before.looks.astype(np.int64), before.first_windows.astype(np.int64), window
-        )
+        looks_before, first_windows = before.looks.astype(np.int64), before.first_windows.astype(np.int64)
+        left, pays_hits = before.left, None
+        if before.pays_hits is not None:
+            joins = (before.pays_hits == 0) & self._pace.joins_hits_list(looks, left, looks_before)
+            left, pays_hits = left - joins * self._units_of_all_hits, joins | (before.pays_hits == 1)
+        chosen = self._pace.choose(looks, left, looks_before, first_windows, window, pays_hits)
         paid = np.flatnonzero(chosen.payable)
         self._append(
             PurseEntries(
                 pairs.users[paid],
-                (before.left - chosen.payable * chosen.units)[paid],
+                (left - chosen.payable * chosen.units)[paid],
                 (before.looks + chosen.payable)[paid].astype(np.uint32),
                 before.first_windows[paid],
+                None if pays_hits is None else pays_hits[paid].astype(np.uint8),
             )
         )
         kept = keep_by_hash(pairs, chosen.payable, self._keys)
-        return np.where(kept, np.repeat(chosen.weights, looks), 0)
+        terms = terms_of(chosen.weights, np.zeros(len(looks), dtype=np.bool_) if pays_hits is None else pays_hits)
+        return np.where(kept, np.repeat(terms, looks), 0)
 
     @property
     def entries(self) -> int:
@@ -160,6 +199,7 @@ class Purses:
         left = np.full(len(users), self._purse, dtype=np.int64)
         looks = np.zeros(len(users), dtype=np.uint32)
         first_windows = np.full(len(users), _NEVER, dtype=np.uint32)
+        pays_hits = np.zeros(len(users), dtype=np.uint8) if self._has_hits else None
         for entries in (*self._stored, *self._changed):
             if not len(entries):
                 continue
@@ -171,8 +211,10 @@ class Purses:
             left[rows] = np.minimum(left[rows], entries.left[at])
             looks[rows] = np.maximum(looks[rows], entries.looks[at])
             first_windows[rows] = np.minimum(first_windows[rows], entries.first_windows[at])
+            if pays_hits is not None and entries.pays_hits is not None:
+                pays_hits[rows] = np.maximum(pays_hits[rows], entries.pays_hits[at])
         first_windows[first_windows == _NEVER] = window
-        return PurseEntries(users, left, looks, first_windows)
+        return PurseEntries(users, left, looks, first_windows, pays_hits)
 
     def _append(self, entries: PurseEntries) -> None:
         """Joins what has at most twice the length, so that there are few parts, and each entry is seldom joined."""

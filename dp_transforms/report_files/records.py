@@ -139,7 +139,8 @@ def check_report(fields: Mapping[str, Any], measure: Callable[[str], int] = json
 
     measure: `json_bytes`, or the same with a memory of texts that many reports share.
     Raises ReportFileError, which names the field and never its content, unless every field has its type and range. This
-    is also the last check before publication: a noisy count beside ``above`` or a level would break the guarantee.
+    is also the last check before publication: a noisy count beside ``above``, or a zone beside a level, would break the
+    guarantee.
     """
     _check_names(fields, WindowReport._fields)
     stream, stream_bytes = _text(fields["stream"], "stream", measure)
@@ -229,8 +230,10 @@ def _heavy_hitters(entries: Any, measure: Callable[[str], int]) -> tuple[list[He
         if count is not None:
             count = _whole(count, "noisy_count", -(1 << 63), _MAX_LONG)
         level, at_least_users = _size(entry.get("level"), entry.get("at_least_users"))
-        if level is not None and not (zone is None and count is None):
-            raise ReportFileError("zone and noisy_count must be null beside a level: they would break the guarantee.")
+        if level is not None and zone is not None:
+            raise ReportFileError("zone must be null beside a level: it would break the guarantee.")
+        if level is not None and count is not None and count < 0:
+            raise ReportFileError("noisy_count must be at least 0 beside a level: another one is not a count of names.")
         item, item_bytes = _text(entry["item"], "item", measure)
         heavy_hitters.append(HeavyHitter(item, zone, count, level, at_least_users))
         size += _HEAVY_HITTER_FRAME_BYTES + item_bytes

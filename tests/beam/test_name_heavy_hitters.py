@@ -22,7 +22,7 @@ from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.event_batch import EventBatch
 from tests.helpers.beam_pipelines import Collected, local_pipeline, plain
 from tests.helpers.core_runs import MICROS, START
-from tests.helpers.naming_oracle import oracle_names, replay_weights
+from tests.helpers.naming_oracle import oracle_counts, oracle_names, replay_weights
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.oracle import items_by_window_and_user
 from tests.helpers.small_runs import SECRET, batch_of, batches_of, key_file, small_plan
@@ -140,6 +140,37 @@ def test_replays_do_not_depend_on_how_the_work_is_cut(tmp_path):
     assert expected
     for name, stamped in found.items():
         assert rows_of([report for report, _ in stamped], chosen) == expected, name
+
+
+@pytest.mark.parametrize("domain", [(), DOMAIN], ids=["open", "known"])
+def test_the_largest_items_are_counted_however_the_work_is_cut_or_repeated(tmp_path, domain):
+    log = busy_log(9)
+    chosen = naming_settings(WINDOWS, counts_for=1, domain=domain, known_threshold=45)
+    source = DomainSource(ItemDomain.of_ids(DOMAIN), small_plan(domain=DOMAIN)) if domain else None
+    branches = Branches(key_file(tmp_path), REPEATED)
+    for name, shards in (("one shard", 1), ("five shards", 5)):
+        branches.add(name, batches_of(log, 130), chosen, shards=shards, domain=source)
+    found, _ = branches.run()
+    keys = chosen.stream_keys(SECRET)
+    counted = oracle_counts(
+        [event for event in log if not domain or event[1] in domain], oracle_of(log, chosen, domain), chosen, keys
+    )
+    expected = sorted(
+        (*named.published, counted.get((named.window, named.item))) for named in oracle_of(log, chosen, domain)
+    )
+    assert None in {row[-1] for row in expected}
+    assert len(counted) > 8
+    starts = {chosen.schedule.window_start_micros(window): window for window in range(WINDOWS)}
+    for name, stamped in found.items():
+        once = {report.window_start: report for report, _ in stamped}
+        assert len(stamped) == 2 * len(once)
+        rows = [
+            (starts[start], item, level, users, count)
+            for start, report in once.items()
+            for item, _, count, level, users in plain(report)[3]
+        ]
+        assert sorted(rows, key=lambda row: row[:2]) == expected, name
+        assert [plain(report) for report, _ in stamped if report != once[report.window_start]] == []
 
 
 def test_a_known_domain_equals_the_oracle_and_a_bundle_that_runs_twice_publishes_one_answer(tmp_path):

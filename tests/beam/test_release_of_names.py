@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import random
 
-import apache_beam as beam
 import pytest
-from apache_beam.testing import test_stream
 
 from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
@@ -15,7 +13,7 @@ from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.run_settings import settings_of_plan
 from dp_transforms.window_schedule import WindowSchedule
-from tests.helpers.beam_pipelines import batches_source, local_pipeline, pairs_of, pairs_source, plain, run_monitor
+from tests.helpers.beam_pipelines import batches_source, pairs_source, plain, run_monitor
 from tests.helpers.naming_oracle import oracle_names, replay_weights
 from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, SECRET, START, batches_of, key_file
 
@@ -102,11 +100,3 @@ def test_two_runs_draw_different_noise(tmp_path):
     plan, log, key = plan_of(), busy_log(4), key_file(tmp_path)
     runs = [run_monitor(batches_source(batches_of(log, 90)), plan, noise_key=key, run_id=run) for run in "ab"]
     assert rows_of(runs[0].reports) != rows_of(runs[1].reports)
-
-
-def test_unbounded_input_is_refused_with_the_way_out(tmp_path):
-    pipeline = local_pipeline(["--streaming"], "BundleBasedDirectRunner")
-    events = pipeline | test_stream.TestStream().add_elements(pairs_of(busy_log(5)[:3])).advance_watermark_to_infinity()
-    typed = events | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])
-    with pytest.raises(ValueError, match=r"names needs bounded input.*MonitorStream"):
-        _ = typed | ShiftingHeavyHitters(plan_of(), noise_key=key_file(tmp_path))

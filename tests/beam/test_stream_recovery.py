@@ -9,9 +9,10 @@ import pytest
 from dp_transforms.beam import confirm_intents
 from dp_transforms.beam.spend_purses import SpendPursesDoFn
 from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.naming.purses import PurseEntries
 from tests.helpers.do_fn_state import Bag
-from tests.helpers.dying_engine import SHARDS, Engine, NamesEngine
-from tests.helpers.naming_runs import naming_settings
+from tests.helpers.dying_engine import SHARDS, Engine, HitsEngine, NamesEngine
+from tests.helpers.naming_runs import naming_settings, with_hits
 from tests.helpers.small_runs import settings_of, small_plan
 
 PLAN = small_plan(6, sliding=2, max_items_per_user=1, hits_per_user=2, window_seconds=60)
@@ -19,6 +20,8 @@ HITS = settings_of(PLAN)
 NAMES = dataclasses.replace(
     naming_settings(most_looks=40, forget_after=3, threshold=50, known_threshold=35), schedule=PLAN.schedule
 )
+
+NAMES_WITH_HITS = with_hits(dataclasses.replace(NAMES, spacing=120), 2, cheaper=0.4)
 
 
 def is_contradicted(engines):
@@ -55,6 +58,21 @@ def test_no_window_is_answered_twice_and_no_look_paid_twice(seed, monkeypatch):
         stored, paid_once = engine.purses(shard)
         assert stored == paid_once
         assert stored
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_no_window_is_answered_twice_and_no_look_or_hit_paid_twice(seed, monkeypatch):
+    engine = HitsEngine(NAMES_WITH_HITS, seed, monkeypatch)
+    assert_one_answer(engine)
+    assert engine.answers, "something is named"
+    on_hits_list = 0
+    for shard in range(SHARDS):
+        stored, paid_once = engine.purses(shard)
+        assert stored == paid_once
+        on_hits_list += sum(PurseEntries.from_cell(cell).pays_hits.sum() for cell in stored)
+    assert on_hits_list
+    hits = sum(found.level == 1 for report in engine.answers.values() for found in report.heavy_hitters)
+    assert 0 < engine.most_hits() <= min(hits, NAMES_WITH_HITS.hits_per_user)
 
 
 def test_this_engine_finds_out_whoever_does_not_wait(monkeypatch):

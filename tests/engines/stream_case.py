@@ -10,8 +10,8 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import fastavro
@@ -24,10 +24,15 @@ from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportSink
+from tests.helpers.names_plans import small_names_plan
+from tests.helpers.naming_oracle import Named, oracle_names, reports_of
 from tests.helpers.oracle import Event, Transcript, oracle_transcript
+from tests.helpers.pace_oracle import Wallet, stream_weights
 from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, SECRET, settings_of, small_plan
 
 STREAM = "events"
@@ -89,6 +94,35 @@ class Row:
         return stream.getvalue()
 
 
+class NamesTranscript(NamedTuple):
+    """What comes out in release mode names. wallets: what each user has left at the end."""
+
+    reports: list[WindowReport]
+    named: list[Named]
+    wallets: dict[str, Wallet]
+
+
+@functools.cache
+def _settings_and_keys(plan: ReleasePlan) -> tuple[NamingSettings, StreamKeys]:
+    settings = settings_of(plan)
+    return settings, settings.stream_keys(SECRET)
+
+
+def names_transcript(
+    counted: Sequence[Event],
+    plan: ReleasePlan,
+    *,
+    paid_times: Mapping[int, int] | None = None,
+    forgotten_at: int | None = None,
+) -> NamesTranscript:
+    """By the oracles. The faults are theirs."""
+    settings, keys = _settings_and_keys(plan)
+    wallets: dict[str, Wallet] = {}
+    weights = stream_weights(counted, settings, keys, wallets, paid_times)
+    named = oracle_names(weights, settings, keys, forgotten_at=forgotten_at)
+    return NamesTranscript(reports_of(named, settings), named, wallets)
+
+
 @dataclasses.dataclass(frozen=True)
 class StreamCase:
     """rows: the log in its order. counted: the events that must count. numbers: what the operator must see."""
@@ -100,7 +134,9 @@ class StreamCase:
     numbers: Counter[str]
 
     @functools.cached_property
-    def expected(self) -> Transcript:
+    def expected(self) -> Transcript | NamesTranscript:
+        if self.plan.release == "names":
+            return names_transcript(self.counted, self.plan)
         return oracle_transcript(self.counted, settings_of(self.plan), SECRET)
 
     @property
@@ -136,14 +172,18 @@ def history_case(
     users: int = 240,
     prefix: str = "",
 ) -> StreamCase:
-    """History by the clock of its events. Users come and go, so that each window charges some that had nothing to pay.
+    """History by the clock of its events. Users come and go, so that each window charges some that had nothing to pay,
+    and in release mode names some still have a full purse, and others an empty one.
 
     Among the events are repeated ones, some of other partitions too; some before the range; some from the future, which
     must move no clock; some that are late in every partition; records that cannot be read. The last event of each
     partition lies so far behind the range that it closes all windows. prefix: of all users and items.
     """
     source = random.Random(seed)
-    plan = small_plan(windows, release=release, hits_per_user=hits_per_user)
+    if release == "names":
+        plan: ReleasePlan = small_names_plan(windows, most_looks=8, forget_after=4)
+    else:
+        plan = small_plan(windows, release=release, hits_per_user=hits_per_user)
     low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS
     placed: list[tuple[int, Row]] = []  # when the row is in the log, by the clock of events
 

@@ -24,10 +24,12 @@ HISTORY = ("--clock", "event", "--out-of-order", "1h", "--idle-timeout", "5s")
 CLOUD = ("--", "--project=project", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=i")
 
 
-def run_stream(home: Home, *words: object, checkpoints: bool = False) -> Ran:
+def run_stream(home: Home, release: str, *words: object, checkpoints: bool = False) -> Ran:
     home.put("noise.key", bytes(range(32)), 0o600)
+    home.put("names.json", logs.names_plan().to_json().encode())
+    budget = ("--plan", "names.json") if release == "names" else (*BUDGET, "--release", release)
     more = ("--checkpoint-dir", "checkpoints", "--checkpoint-interval", "1s") if checkpoints else ()
-    command = ("stream", *BUDGET, *HISTORY, "--noise-key-file", "noise.key", "--dead-letter", "bad", *words, *more)
+    command = ("stream", *budget, *HISTORY, "--noise-key-file", "noise.key", "--dead-letter", "bad", *words, *more)
     ran = run_apart(home, ("-m", "tests.canaries.driver", *command))
     assert "Traceback" not in ran.err
     assert ran.code == 0, ran.err
@@ -49,15 +51,24 @@ def assert_only_in_checkpoints(ran: Ran, search: Search) -> None:
         assert_as_documented(CHECKPOINTS, {kind for _, kind in leaks})
 
 
-@pytest.mark.parametrize("engine", ["job-service", "prism", pytest.param("flink", marks=pytest.mark.long)])
-def test_a_stream_of_a_folder_on_an_engine(home: Home, canaries: Canaries, search: Search, engine: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "release"),
+    [
+        ("job-service", "labels"),
+        ("prism", "names"),
+        *(pytest.param("flink", release, marks=pytest.mark.long) for release in ("labels", "names")),
+    ],
+)
+def test_a_stream_of_a_folder_on_an_engine(
+    home: Home, canaries: Canaries, search: Search, engine: str, release: str
+) -> None:
     if engine != "job-service" and (reason := skip_reason(engine)) is not None:
         pytest.skip(reason)
     for form in FORMATS:
         home.put(f"logs/log.{form}", logs.file_of(form, logs.rows_of(canaries)))
     home.put("logs/odd.jsonl", logs.hostile_logs(canaries)["jsonl with odd types"][1])
     words = ("--folder", "logs", "--time-unit", "s", "--output", "reports", "--engine", engine)
-    ran = run_stream(home, *words, checkpoints=engine == "flink")
+    ran = run_stream(home, release, *words, checkpoints=engine == "flink")
     assert SHARED in ran.out
     assert engine != "flink" or any(map(is_checkpoint, ran.places))
     assert engine != "flink" or any("job_server.log" in name for name in ran.places)
@@ -99,8 +110,13 @@ def records(canaries: Canaries, form: str) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("form", "engine"),
-    [("json", "prism"), *(pytest.param("avro", engine, marks=pytest.mark.long) for engine in ("prism", "flink"))],
+    ("form", "engine", "release"),
+    [
+        ("json", "prism", "labels"),
+        pytest.param("avro", "prism", "names", marks=pytest.mark.long),
+        pytest.param("avro", "flink", "labels", marks=pytest.mark.long),
+        pytest.param("json", "flink", "names", marks=pytest.mark.long),
+    ],
 )
 def test_a_topic(
     kafka: KafkaServer,
@@ -109,11 +125,12 @@ def test_a_topic(
     search: Search,
     form: str,
     engine: str,
+    release: str,
 ) -> None:
     """Read from Kafka and reported to Kafka: the broker's disk holds the log, and nothing else does."""
     if (reason := skip_reason(engine)) is not None:
         pytest.skip(reason)
-    topic, output = f"canaries-{form}-{engine}", f"canaries-{form}-{engine}-out"
+    topic, output = f"canaries-{form}-{engine}-{release}", f"canaries-{form}-{engine}-{release}-out"
     kafka.create_topic(topic)
     kafka.create_topic(output)
     kafka.produce(topic, records(canaries, form))
@@ -122,7 +139,7 @@ def test_a_topic(
     words += ("--time-field", "time", "--time-unit", "us", "--engine", engine)
     if form == "avro":
         words += ("--format", "avro", "--avro-schema", "schema.avsc", "--output-format", "avro")
-    ran = run_stream(home, *words, checkpoints=engine == "flink")
+    ran = run_stream(home, release, *words, checkpoints=engine == "flink")
     reports = {f"report {number}": record.value for number, record in enumerate(kafka.records(output))}
     assert any(SHARED.encode() in value for value in reports.values())
     assert list(found_in(search, reports)) == []

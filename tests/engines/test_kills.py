@@ -1,6 +1,7 @@
 """Workers and task managers are killed at random moments, and the answers are those of a run without kills.
 
-Every charge changes later reports (test_stream_case.py): so none was lost and none was made twice.
+Every charge changes later reports, and so does what every window takes out of purses (test_stream_case.py): so none was
+lost and none was made twice.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ def _feed_and_kill(run: Run, what: Sequence[str], seconds: float) -> None:
     print(f"  restarts: {run.cluster.restarts(run.job)}, written again: {run.assert_answers()}")
 
 
-def test_kills_change_nothing(kafka, cluster, key_path):
-    with running(kafka, cluster, key_path, history_case(), rows=[]) as run:
+@pytest.mark.parametrize("release", [pytest.param("counts", marks=pytest.mark.long), "names"])
+def test_kills_change_nothing(kafka, cluster, key_path, release):
+    with running(kafka, cluster, key_path, history_case(release=release), rows=[]) as run:
         _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER], 24)
 
 
@@ -73,23 +75,26 @@ def test_a_worker_that_hangs_is_missed(kafka, cluster, key_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(4))
-def test_many_kills_change_nothing(kafka, cluster, key_path, number):
-    """Twenty kills over four runs; together with the other tests of this suite more than thirty."""
-    case = history_case(seed=2 + number, hits_per_user=2 + number % 2, partitions=1 + number)
+@pytest.mark.parametrize(
+    ("release", "number"), [*(("counts", number) for number in range(4)), ("names", 0), ("names", 3)]
+)
+def test_many_kills_change_nothing(kafka, cluster, key_path, release, number):
+    """Thirty kills over six runs; together with the other tests of this suite more than forty."""
+    case = history_case(2 + number, release=release, hits_per_user=2 + number % 2, partitions=1 + number)
     with running(kafka, cluster, key_path, case, rows=[]) as run:
         _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER, TASK_MANAGER, WORKER], 40)
 
 
 @pytest.mark.long
-def test_a_worker_that_dies_with_an_idle_partition(kafka, cluster, key_path):
+@pytest.mark.parametrize("release", ["counts", "names"])
+def test_a_worker_that_dies_with_an_idle_partition(kafka, cluster, key_path, release):
     """Both partitions end before their last windows, and a third is empty: the wall clock closes them all.
 
     Its decision waits for a checkpoint, and the worker dies while it waits: it is taken again or remembered, never
     forgotten after it was acted on.
     """
     clock = dataclasses.replace(CLOCK, idle_timeout_seconds=15)  # the first checkpoint is sooner
-    case = history_case()
+    case = history_case(release=release)
     arguments = {"rows": case.open_rows, "seconds": 4, "checkpoint_seconds": 4, "more_partitions": 1, "clock": clock}
     with running(kafka, cluster, key_path, case, **arguments) as run:
         time.sleep(17)

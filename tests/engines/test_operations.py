@@ -15,8 +15,18 @@ from dp_transforms.runners import flink
 from dp_transforms.runners.flink_rest import ENDED
 from tests.engines.conftest import ROOT
 from tests.engines.running_jobs import TASK_MANAGER, WORKER, running
-from tests.engines.stream_case import CLOCK, counted_events, history_case, submit, wait_for_end, wait_for_reports
-from tests.helpers.small_runs import RUN_ID
+from tests.engines.stream_case import (
+    CLOCK,
+    StreamCase,
+    counted_events,
+    history_case,
+    submit,
+    wait_for_end,
+    wait_for_reports,
+)
+from tests.helpers.oracle import items_by_window_and_user
+from tests.helpers.pace_oracle import stream_weights
+from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, settings_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -37,14 +47,26 @@ def _changed_package(folder: pathlib.Path, mark: pathlib.Path) -> pathlib.Path:
     return folder
 
 
+def _of_closed_windows(case: StreamCase) -> dict[str, int]:
+    """Pairs that a purse could not pay for, before the stop."""
+    settings = settings_of(case.plan)
+    closed = settings.schedule.end_seconds - _OPEN_AT_THE_END * settings.schedule.slide_seconds
+    came = [event for event in case.counted if event[2] < closed * MICROS]
+    pairs = sum(len(items) for users in items_by_window_and_user(came, settings).values() for items in users.values())
+    paid = sum(map(len, stream_weights(came, settings, settings.stream_keys(SECRET)).values()))
+    assert 0 < paid < pairs
+    return {"pairs_unpaid": pairs - paid, "windows_closed": settings.schedule.horizon - _OPEN_AT_THE_END}
+
+
 def _replace(path: pathlib.Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
 
 
-def test_other_code_goes_on_from_a_savepoint(kafka, cluster, key_path, tmp_path):
-    case = history_case()
+@pytest.mark.parametrize("release", [pytest.param("counts", marks=pytest.mark.long), "names"])
+def test_other_code_goes_on_from_a_savepoint(kafka, cluster, key_path, tmp_path, release):
+    case = history_case(release=release)
     mark = tmp_path / "mark"
     changed = _changed_package(tmp_path / "changed", mark)
     half = len(case.rows) // 2
@@ -75,9 +97,10 @@ def test_other_code_goes_on_from_a_savepoint(kafka, cluster, key_path, tmp_path)
 
 
 @pytest.mark.long
-def test_a_run_goes_on_with_more_parallelism_and_not_with_1(kafka, cluster, key_path):
+@pytest.mark.parametrize("release", ["counts", "names"])
+def test_a_run_goes_on_with_more_parallelism_and_not_with_1(kafka, cluster, key_path, release):
     """Begun with 2. With 1 Flink chains other operators, whose states a savepoint does not have."""
-    case = history_case()
+    case = history_case(release=release)
     half = len(case.rows) // 2
     with running(kafka, cluster, key_path, case, rows=case.rows[:half], seconds=6) as run:
         wait_for_reports(run.sink, 5)
@@ -97,8 +120,9 @@ def test_a_run_goes_on_with_more_parallelism_and_not_with_1(kafka, cluster, key_
         run.assert_answers()
 
 
-def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path):
-    case = history_case()
+@pytest.mark.parametrize("release", [pytest.param("counts", marks=pytest.mark.long), "names"])
+def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path, release):
+    case = history_case(release=release)
     stop_file = tmp_path / "stop"
     with running(kafka, cluster, key_path, case, rows=case.open_rows, seconds=5, stop_file=str(stop_file)) as run:
         run.feeder.join()
@@ -112,6 +136,10 @@ def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path):
             "events_late": rows["late"],
             "events_outside_range": rows["outside"],
         }
+        gauges = {"clock_lag_seconds", "pending_windows", "partition_state_bytes"}
+        if release == "names":
+            wanted |= _of_closed_windows(case)
+            gauges |= {"purse_state_bytes", "known_items"}
         deadline = time.monotonic() + 120
         while True:
             numbers = cluster.operator_numbers(run.job)
@@ -120,7 +148,7 @@ def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path):
             assert time.monotonic() < deadline, numbers
             time.sleep(1)
         print(numbers)
-        assert {"clock_lag_seconds", "pending_windows", "partition_state_bytes"} <= set(numbers)
+        assert gauges <= set(numbers)
         assert run.sink.ended(RUN_ID) is None
         stop_file.touch()
         print(f"drained in {wait_for_end(run.sink):.1f} s")
@@ -129,9 +157,17 @@ def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("what", "wait"), [(WORKER, 0.5), (WORKER, 2.0), (WORKER, 4.0), (TASK_MANAGER, 1.5)])
-def test_kills_while_a_run_is_drained(kafka, cluster, key_path, tmp_path, what, wait):
-    case = history_case()
+@pytest.mark.parametrize(
+    ("release", "what", "wait"),
+    [
+        *(("counts", WORKER, wait) for wait in (0.5, 2.0, 4.0)),
+        ("counts", TASK_MANAGER, 1.5),
+        ("names", WORKER, 1.0),
+        ("names", TASK_MANAGER, 3.0),
+    ],
+)
+def test_kills_while_a_run_is_drained(kafka, cluster, key_path, tmp_path, release, what, wait):
+    case = history_case(release=release)
     stop_file = tmp_path / "stop"
     with running(
         kafka, cluster, key_path, case, rows=case.open_rows, seconds=5, checkpoint_seconds=3, stop_file=str(stop_file)

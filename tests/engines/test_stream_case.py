@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.report_streams.report_writer import report_key
 from dp_transforms.report_streams.topic_records import encode_record
 from tests.engines.answers import RawRecord, faults, repeats
-from tests.engines.stream_case import STREAM, counted_events, history_case
+from tests.engines.stream_case import STREAM, counted_events, history_case, names_transcript
 from tests.helpers.oracle import oracle_transcript
 from tests.helpers.small_runs import RUN_ID, SECRET, settings_of
 
@@ -30,6 +32,25 @@ def test_every_lost_or_doubled_charge_changes_later_reports():
             faulty = oracle_transcript(case.counted, settings, SECRET, charged_times={window: times}).reports
             assert faulty[:window] == expected.reports[:window]
             assert faulty[window + 1 :] != expected.reports[window + 1 :]
+
+
+@pytest.mark.parametrize(
+    "windows", [(0, 7, 15, 22), pytest.param(tuple(range(23)), marks=pytest.mark.long)], ids=["four", "all"]
+)
+def test_what_every_window_takes_out_of_purses_and_what_is_known_changes_later_reports(windows):
+    """Lost, or taken twice, or forgotten."""
+    case = history_case(release="names")
+    expected = case.expected
+    reports = expected.reports
+    assert len(reports) == case.plan.schedule.horizon
+    assert sum(wallet.left < case.plan.units[0] for wallet in expected.wallets.values()) >= 50
+    assert sum(entry.was_known for entry in expected.named) >= 50
+    assert any(entry.nobody for entry in expected.named)
+    for window in windows:
+        for fault in ({"paid_times": {window: 0}}, {"paid_times": {window: 2}}, {"forgotten_at": window + 1}):
+            faulty = names_transcript(case.counted, case.plan, **fault).reports
+            assert faulty[: window + 1] == reports[: window + 1]
+            assert faulty[window + 1 :] != reports[window + 1 :], fault
 
 
 def test_the_log_has_all_that_must_not_count():

@@ -38,12 +38,15 @@ def _assert_topic(kafka, topic, case) -> None:
         assert faults(records, case.expected.reports, case.plan.schedule.horizon) == []
 
 
-@pytest.mark.parametrize("record_format", ["json", "avro"])
-def test_kafka_and_embedded_flink(kafka, key_path, tmp_path, record_format):
+@pytest.mark.parametrize(
+    ("record_format", "release"),
+    [("json", "counts"), ("avro", "names"), pytest.param("json", "names", marks=pytest.mark.long)],
+)
+def test_kafka_and_embedded_flink(kafka, key_path, tmp_path, record_format, release):
     if (reason := skip_reason("flink")) is not None:
         pytest.skip(reason)
-    case = history_case()
-    source_topic, topic = f"flink-in-{record_format}", f"flink-out-{record_format}"
+    case = history_case(release=release)
+    source_topic, topic = (f"flink-{which}-{record_format}-{release}" for which in ("in", "out"))
     case.fill(kafka, source_topic, record_format)
     kafka.create_topic(topic)
     sink = ReportTopic(kafka.bootstrap, topic, record_format)
@@ -53,28 +56,30 @@ def test_kafka_and_embedded_flink(kafka, key_path, tmp_path, record_format):
         result = submit(case, case.kafka(kafka.bootstrap, source_topic, record_format), sink, flags, key_path)
         with _running(result):
             wait_for_end(sink)
-            print(f"embedded Flink, {record_format}: {time.monotonic() - begin:.1f} s")
+            print(f"embedded Flink, {record_format}, {release}: {time.monotonic() - begin:.1f} s")
     _assert_topic(kafka, topic, case)
 
 
-def test_kafka_and_prism(kafka, key_path):
+@pytest.mark.parametrize("release", ["counts", "names"])
+def test_kafka_and_prism(kafka, key_path, release):
     if (reason := skip_reason("prism")) is not None:
         pytest.skip(reason)
-    case = history_case()
-    case.fill(kafka, "prism-in")
-    kafka.create_topic("prism-out")
-    sink = ReportTopic(kafka.bootstrap, "prism-out")
+    case = history_case(release=release)
+    source_topic, topic = (f"prism-{which}-{release}" for which in ("in", "out"))
+    case.fill(kafka, source_topic)
+    kafka.create_topic(topic)
+    sink = ReportTopic(kafka.bootstrap, topic)
     with prism.Prism() as engine:
         begin = time.monotonic()
-        source = case.kafka(kafka.bootstrap, "prism-in")
+        source = case.kafka(kafka.bootstrap, source_topic)
         result = submit(case, source, sink, prism.options(engine.endpoint), key_path, confirm=False)
         with _running(result):
             wait_for_end(sink)
-            print(f"Prism: {time.monotonic() - begin:.1f} s")
-    _assert_topic(kafka, "prism-out", case)
+            print(f"Prism, {release}: {time.monotonic() - begin:.1f} s")
+    _assert_topic(kafka, topic, case)
 
 
-@pytest.mark.parametrize("release", ["counts", "labels"])
+@pytest.mark.parametrize("release", ["counts", "labels", "names"])
 def test_folder_and_local_job_service(key_path, tmp_path, release):
     case = history_case(release=release)
     inbox = tmp_path / "inbox"
@@ -106,6 +111,7 @@ def test_folder_and_local_job_service(key_path, tmp_path, release):
 
 
 def test_replay(key_path):
+    """Not in release mode names, where users spend otherwise if all their events are there."""
     case = history_case()
     outcome = run_monitor(batches_source(batches_of(case.counted, 500)), case.plan, noise_key=key_path)
     assert plain_reports(outcome.reports) == plain_reports(case.expected.reports)

@@ -16,11 +16,11 @@ from dp_transforms.monitoring.counted_messages import holder_messages, pair_mess
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums, sum_messages
-from dp_transforms.naming.known_items import KnownItems
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.named_messages import named_messages
 from dp_transforms.naming.purses import PurseEntries, Purses

@@ -158,6 +158,12 @@ def pairs_source(log: Iterable[Event]) -> Callable[[beam.Pipeline], beam.PCollec
     )
 
 
+_COUNTING = (
+    *("assign_windows", "bound_contributions", "collect_events", "find_candidates", "close_windows"),
+    *("close_by_watermark", "gather_counted", "spend_purses", "name_counted", "release_counted"),
+)
+
+
 class LocalCounter:
     """Stands in for a Beam counter: the runner that knows `TestStream` reports the counters of one bundle alone."""
 
@@ -173,7 +179,7 @@ class LocalCounter:
     def install(cls, monkeypatch: Any) -> Counter[str]:
         """Makes every DoFn that is built from here on count locally. Returns the counts."""
         cls.counts.clear()
-        for module in ("assign_windows", "bound_contributions", "collect_events", "find_candidates", "close_windows"):
+        for module in _COUNTING:
             monkeypatch.setattr(f"dp_transforms.beam.{module}.operator_counter", cls)
         return cls.counts
 
@@ -191,6 +197,7 @@ class Script:
         self._plan = plan
         self._watermark = Timestamp(plan.schedule.start_seconds - plan.schedule.window_seconds)
         self._stream.advance_watermark_to(self._watermark)
+        self.stamps: list[Timestamp] = []  # of what `run` returned
 
     def events(self, log: Iterable[Event]) -> Script:
         self._stream.add_elements(pairs_of(log))
@@ -230,4 +237,5 @@ class Script:
         ).reports
         _ = reports | "See reports" >> collected.sink()
         pipeline.run().wait_until_finish()
+        self.stamps = [stamp for _, stamp in collected.stamped]
         return collected.values

@@ -17,6 +17,7 @@ import apache_beam as beam
 from dp_transforms.beam import confirm_intents, poll_partitions
 from dp_transforms.beam.bound_contributions import BoundContributionsCountedDoFn
 from dp_transforms.beam.find_candidates import FindCandidatesCountedDoFn
+from dp_transforms.beam.find_looks import FindLooksCountedDoFn
 from dp_transforms.beam.gather_counted import GatherCountedDoFn
 from dp_transforms.beam.gather_in_order import parts_of_shard, parts_of_window
 from dp_transforms.beam.monitor_counted import ENDED, CountedMonitorDoFn
@@ -26,6 +27,8 @@ from dp_transforms.beam.release_counted import ReleaseCountedDoFn
 from dp_transforms.beam.spend_purses import SpendPursesDoFn
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.packed_arrays import unpack_arrays
+from dp_transforms.monitoring.user_budgets import UserBudgets
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.naming.item_sums import ItemSums
 from dp_transforms.naming.purses import Purses
@@ -288,6 +291,36 @@ class NamesEngine(Engine):
             if of_shard == shard and blobs:
                 paid_once.spend(UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs]), window)
         return stored.rewritten_cells(), paid_once.rewritten_cells()
+
+
+class HitsEngine(NamesEngine):
+    """settings: of a run whose users pay for looks and for hits."""
+
+    def make_steps(self, key):
+        super().make_steps(key)
+        self.stages["windows"] = (GatherCountedDoFn(SHARDS), "monitor")
+        self.find = FindLooksCountedDoFn(self.settings, key, SHARDS, None)
+        self.monitor = CountedMonitorDoFn(self.settings, key)
+        return self.spend, self.find, self.monitor
+
+    def step(self, stage, element):
+        if stage == "name":
+            held = self.state(stage, element[0], **IN_ORDER, passed=Bag, next_window=Cell)
+            self.send("windows", self.find.process(element, **held))
+        elif stage == "monitor":
+            held = self.state(stage, "", **IN_ORDER, budgets=Bag, progress=Cell, known=Bag)
+            self.take(self.monitor.process(element, **held))
+        elif stage == "items":
+            for group in self.gather(stage, element):
+                self.compare(group[0], cells_by_position, ItemHolders, group[1])
+                self.send("name", parts_of_shard(group))
+        else:
+            super().step(stage, element)
+
+    def most_hits(self):
+        """Of any one user, by what is stored."""
+        _, hits = unpack_arrays(*UserBudgets(self.held.states["monitor", ""]["budgets"].content).to_blobs())
+        return max(hits, default=0)
 
 
 def sums_by_item(sums):

@@ -6,10 +6,11 @@ import functools
 import math
 
 from dp_transforms.accounting.calibration import hash_delta, sampling_delta
+from dp_transforms.accounting.named_counts import CountPrice, price_counts
 from dp_transforms.accounting.names_plan import LEVEL_SPACING, NamesPlan
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.order_budget import order_budget
-from dp_transforms.accounting.purse.price_list import make_price_list
+from dp_transforms.accounting.purse.price_list import PURSE_UNITS, hits_from, make_price_list
 from dp_transforms.exponential_power import ExponentialPower
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.window_schedule import WindowSchedule
@@ -28,12 +29,13 @@ def small_names_plan(
     forget_after: int = 3,
     known_error: float = 0.05,
     domain: tuple[str, ...] = (),
+    hits: int = 0,
 ) -> NamesPlan:
-    """Schedule and domain as in `small_plan`."""
+    """Schedule and domain as in `small_plan`. hits: for so many a user can pay, with a third of its purse."""
     slide = window_seconds // sliding
     schedule = WindowSchedule(START, START + windows * slide, window_seconds, slide)
     return names_plan_of(
-        schedule, most_looks=most_looks, forget_after=forget_after, known_error=known_error, domain=domain
+        schedule, most_looks=most_looks, forget_after=forget_after, known_error=known_error, domain=domain, hits=hits
     )
 
 
@@ -48,24 +50,32 @@ def names_plan_of(
     delta: float = 0.1,
     order: float = 1.6,
     most_ids: int = 1000,
+    hits: int = 0,
+    counts_for: int = 0,
+    counts_per_user: int = 3,
 ) -> NamesPlan:
     """epsilon 10 and delta 0.1 protect nobody, but little noise is needed. A smaller delta needs a higher order."""
     known = ItemDomain.of_ids(domain) if domain else None
     delta_open = 0.0 if known else delta / 2
     delta_hash = hash_delta(most_ids, most_ids, most_ids)
+    draws = most_looks + (counts_per_user if counts_for else 0)
     sampling = sampling_delta(
-        epsilon, most_looks * _NOISE.sampling_total_variation, schedule.horizon, known.size if known else 0
+        epsilon, draws * _NOISE.sampling_total_variation, schedule.horizon, known.size if known else 0
     )
     delta_looks = (delta - delta_open - delta_hash - sampling) * (1 - 1e-9)
+    budget, spacing = order_budget(order, epsilon, delta_looks), math.ceil(LEVEL_SPACING * _NOISE.standard_deviation)
+    counts = price_counts(order, budget, counts_per_user) if counts_for else CountPrice(0, 0)
     prices = make_price_list(
-        _NOISE,
-        order,
-        order_budget(order, epsilon, delta_looks),
-        most_looks,
-        spacing=math.ceil(LEVEL_SPACING * _NOISE.standard_deviation),
+        _NOISE, order, budget, most_looks, counts=counts_per_user, count_units=counts.units, spacing=spacing
     )
+    hit_prices = None
+    if hits:
+        hit_prices = make_price_list(
+            _NOISE, order, budget, most_looks, hits=hits, hit_units=PURSE_UNITS // (3 * hits), spacing=spacing
+        )
     known_threshold = _NOISE.smallest_margin(known_error)
-    threshold = known_threshold if known else max(known_threshold, smallest_open_threshold(prices, delta_open))
+    safe = 0 if known else smallest_open_threshold(prices, delta_open, hit_prices)
+    threshold = max(known_threshold, safe)
     return NamesPlan(
         epsilon=epsilon,
         delta=delta,
@@ -79,11 +89,15 @@ def names_plan_of(
         budget=prices.budget,
         weights=prices.weights,
         units=prices.units,
-        hits_per_user=0,
-        hit_units=0,
-        hits_from=0,
-        hit_weights=(),
-        hit_look_units=(),
+        hits_per_user=hits,
+        hit_units=hit_prices.hit_units if hit_prices else 0,
+        hits_from=hits_from(prices, hit_prices) if hit_prices else 0,
+        hit_weights=hit_prices.weights if hit_prices else (),
+        hit_look_units=hit_prices.units if hit_prices else (),
+        counts_for=counts_for,
+        counts_per_user=counts_per_user if counts_for else 0,
+        count_units=counts.units,
+        count_scale=counts.scale,
         spacing=prices.spacing,
         threshold=threshold,
         known_threshold=known_threshold if forget_after or known else threshold,

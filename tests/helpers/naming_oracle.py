@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dp_transforms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
 from dp_transforms.naming.naming_settings import NamingSettings
@@ -46,20 +47,19 @@ def replay_weights(log: Iterable[Event], settings: NamingSettings, keys: StreamK
     for window, users in sorted(items_by_window_and_user(log, settings).items()):
         for user, items in users.items():
             pairs.setdefault(user, []).extend((window, item) for item in items)
-    most_looks = settings.purse // settings.units[0]
     found: Weights = {}
     for user, of_user in pairs.items():
-        looks = min(len(of_user), most_looks)
-        weight = max(
-            w for w, units in zip(settings.weights, settings.units, strict=True) if looks * units <= settings.purse
-        )
-        if len(of_user) > most_looks:
+        purse = settings.purse - min(len(of_user), settings.counts_per_user) * settings.count_units
+        looks = min(len(of_user), purse // settings.units[0])
+        weight = max(w for w, units in zip(settings.weights, settings.units, strict=True) if looks * units <= purse)
+        if len(of_user) > looks:
             of_user.sort(key=lambda pair: look_place(user, pair, keys))
         for pair in of_user[:looks]:
             found.setdefault(pair, {})[user] = weight
     return found
 
 
+@functools.lru_cache(maxsize=100_000)
 def look_place(user: str, pair: tuple[int, str], keys: StreamKeys) -> int:
     """Where a pair (window, item) of a user stands in the keyed order by which pairs are dropped."""
     window, item = pair
@@ -69,9 +69,17 @@ def look_place(user: str, pair: tuple[int, str], keys: StreamKeys) -> int:
 
 
 def oracle_names(
-    weights: Weights, settings: NamingSettings, keys: StreamKeys, domain: Collection[str] = ()
+    weights: Weights,
+    settings: NamingSettings,
+    keys: StreamKeys,
+    domain: Collection[str] = (),
+    *,
+    forgotten_at: int | None = None,
 ) -> list[Named]:
-    """What is named in all windows, if users add these weights; by window, then label."""
+    """What is named in all windows, if users add these weights; by window, then label.
+
+    forgotten_at: a fault, a window before which all known items are forgotten.
+    """
     assert settings.domain_size == len(set(domain))
     everybody = {user for of_cell in weights.values() for user in of_cell}
     user_hash = hash_all(keys.hash_users, everybody)
@@ -109,6 +117,8 @@ def oracle_names(
     last_named: dict[str, int] = {}
     found: list[Named] = []
     for window in range(settings.schedule.horizon):
+        if window == forgotten_at:
+            last_named.clear()
         known = {item for item, last in last_named.items() if window - last <= settings.forget_after} | set(domain)
         drawn = zero_items(window, domain, item_hash, tail(settings.known_threshold), keys) if domain else set()
         of_window = {item for at, item in weights if at == window}
@@ -133,6 +143,45 @@ def oracle_names(
                 users += 1
             found.append(Named(window, item, level, users, item in known, not of_cell))
             last_named[item] = window
+    return found
+
+
+def oracle_counts(
+    log: Iterable[Event], named: Iterable[Named], settings: NamingSettings, keys: StreamKeys
+) -> dict[tuple[int, str], int]:
+    """The noisy counts of the largest named items of each window: {(window, item): count}."""
+    counted: set[tuple[int, str]] = set()
+    by_window: dict[int, list[Named]] = {}
+    for entry in named:
+        by_window.setdefault(entry.window, []).append(entry)
+    for window, entries in by_window.items():
+        entries.sort(key=lambda entry: (-entry.level, -entry.at_least_users, entry.item))
+        counted |= {(window, entry.item) for entry in entries[: settings.counts_for]}
+    held: dict[str, list[tuple[int, str]]] = {}
+    for window, users in items_by_window_and_user(log, settings).items():
+        for user, items in users.items():
+            held.setdefault(user, []).extend((window, item) for item in items if (window, item) in counted)
+    holders: dict[tuple[int, str], list[str]] = {pair: [] for pair in counted}
+    for user, pairs in held.items():
+        pairs.sort(key=lambda pair: look_place(user, pair, keys))
+        for pair in pairs[: settings.counts_per_user]:
+            holders[pair].append(user)
+    tails = ExponentialPower(2.0, settings.count_scale).upper_tail_integers()
+    user_hash = hash_all(keys.hash_users, set(held))
+    item_hash = hash_all(keys.hash_items, {item for _, item in counted})
+    found = {}
+    for (window, item), users in holders.items():
+        words = np.array([user_hash[user][0] for user in users], dtype=np.uint64)
+        digest = sum(map(integer_of, keys.widen_holders(words, np.ones(len(users), dtype=np.int64)))) % _ONE
+        drawn = keys.count_uniforms()(
+            np.array([window]),
+            np.array([item_hash[item]], dtype=np.uint64),
+            np.array([divmod(digest, _WORD)], dtype=np.uint64),
+        )
+        uniform = integer_of(drawn[0])
+        noise = sum(uniform < tail for tail in tails)  # Z >= m exactly when the uniform is below the tail of m
+        noise -= sum(uniform >= _ONE - tail for tail in tails)
+        found[window, item] = max(0, len(users) + noise)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Collection
 
@@ -32,8 +33,13 @@ def naming_settings(
     stream: str = "events",
     run_id: str = "run-1",
     domain: Collection[str] = (),
+    counts_for: int = 0,
+    counts_per_user: int = 3,
 ) -> NamingSettings:
-    """Windows of 10 seconds from `START` on; with noise alone an item passes the known threshold now and then."""
+    """Windows of 10 seconds from `START` on; with noise alone an item passes the known threshold now and then.
+
+    counts_for: so many items a window are counted, with little noise; users pay a tenth of a purse for each.
+    """
     prices = short_price_list(most_looks, scale)
     return NamingSettings(
         stream=stream,
@@ -52,4 +58,30 @@ def naming_settings(
         forget_after=forget_after,
         spacing=spacing,
         likely_noise=likely_noise,
+        counts_for=counts_for,
+        counts_per_user=counts_per_user if counts_for else 0,
+        count_units=PURSE_UNITS // 10 if counts_for else 0,
+        count_scale=3 if counts_for else 0,
+    )
+
+
+def with_hits(
+    settings: NamingSettings, hits: int = 2, *, share: float = 0.3, cheaper: float = 0.5, hits_from: int = 4
+) -> NamingSettings:
+    """The same with a second list, whose looks cost less. Its prices are made up: they protect nobody.
+
+    share: of a purse, for all hits together. cheaper: a look costs this much of what it costs on the looks list, but no
+    less than the least of that list.
+    """
+    least = settings.units[0]
+    prices = zip(settings.weights, settings.units, strict=True)
+    listed = [(weight, max(least, int(units * cheaper))) for weight, units in prices]
+    rising = [pair for pair, after in zip(listed, [*listed[1:], (0, 0)], strict=True) if pair[1] != after[1]]
+    return dataclasses.replace(
+        settings,
+        hits_per_user=hits,
+        hit_units=int(settings.purse * share) // hits,
+        hit_weights=tuple(weight for weight, _ in rising),
+        hit_look_units=tuple(units for _, units in rising),
+        hits_from=hits_from,
     )

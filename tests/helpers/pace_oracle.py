@@ -9,8 +9,9 @@ It is at least the smallest weight; what cannot be paid is dropped by keyed hash
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.naming.naming_settings import NamingSettings
@@ -39,7 +40,7 @@ class Wallet:
     def afford(self, looks: int, window: int, settings: NamingSettings) -> tuple[int, int, int]:
         schedule = settings.schedule
         windows_left = schedule.horizon - 1 - window
-        a_day = next(windows for windows in itertools.count(1) if windows * schedule.slide_seconds >= DAY_SECONDS)
+        a_day = math.ceil(Fraction(DAY_SECONDS, schedule.slide_seconds))
         seen_for = max(a_day, window - self.first_window + 1)
         expected = max(10 if windows_left else 0, (self.paid_looks + looks) * windows_left // seen_for)
         share = self.left // (expected + looks)
@@ -49,16 +50,29 @@ class Wallet:
 
 
 def stream_weights(
-    log: Iterable[Event], settings: NamingSettings, keys: StreamKeys, wallets: dict[str, Wallet] | None = None
+    log: Iterable[Event],
+    settings: NamingSettings,
+    keys: StreamKeys,
+    wallets: dict[str, Wallet] | None = None,
+    paid_times: Mapping[int, int] | None = None,
 ) -> Weights:
-    """Window by window, user by user. wallets: to look at what is left afterwards."""
+    """Window by window, user by user.
+
+    wallets: to look at what is left afterwards. paid_times: a fault, windows that are not paid (0) or paid twice (2).
+    """
     wallets = {} if wallets is None else wallets
     found: Weights = {}
     for window, users in sorted(items_by_window_and_user(log, settings).items()):
         for user, items in users.items():
             wallet = wallets.setdefault(user, Wallet(settings.purse, window))
+            before = dataclasses.replace(wallet)
             weight, payable = wallet.choose(len(items), window, settings)
-            ordered = sorted(items, key=lambda item: look_place(user, (window, item), keys))
+            ordered = list(items)
+            if payable < len(items):
+                ordered.sort(key=lambda item: look_place(user, (window, item), keys))
             for item in ordered[:payable]:
                 found.setdefault((window, item), {})[user] = weight
+            times = (paid_times or {}).get(window, 1)
+            wallet.left = max(0, before.left - times * (before.left - wallet.left))
+            wallet.paid_looks = before.paid_looks + times * (wallet.paid_looks - before.paid_looks)
     return found

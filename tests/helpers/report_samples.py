@@ -26,7 +26,7 @@ OTHER_STREAM = report(3, HeavyHitter("x", ABOVE, None), stream="alpha")
 NAMES = report(
     9,
     HeavyHitter("largest", None, None, MAX_LONG, MAX_LONG),
-    HeavyHitter("big", None, None, 3, 240),
+    HeavyHitter("big", None, 255, 3, 240),
     HeavyHitter("new", None, None, 1, 12),
     HeavyHitter("known", None, None, 1, 0),
     spent=2.0,

@@ -52,6 +52,48 @@ def test_accountants_as_in_the_reference() -> None:
     assert labels["target_probability"] == pytest.approx((1 - math.exp(-2)) / (math.exp(0.1) + 1))
 
 
+def test_a_plan_of_names_says_why_it_has_no_price_for_hits() -> None:
+    result = _run(*BUDGET, *HOURLY, *NAMES, "--usual-looks", "1", "200", "--most-looks", "300", "--json")
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert record["chosen"]["hits_per_user"] == 0
+    alone, with_hits = (record["found_from"][method]["100"] for method in ("names", "names_with_hits"))
+    assert with_hits < alone
+    assert record["why"].startswith("Looks alone are paid for: most users have 1 to 200 items.")
+    assert f"from {with_hits:,} users on instead of {alone:,}" in record["why"]
+    assert "until each has had 10 hits; a user with 100 items may have some 10." in record["why"]
+    few = _run(*BUDGET, *HOURLY, *NAMES, "--usual-looks", "1", "1", "--most-looks", "20")
+    assert "most users have 1 item in the run. A price for hits would find no more." in few.stdout
+
+
+def test_a_plan_with_hits_says_what_they_gain_and_cost(tmp_path: pathlib.Path) -> None:
+    words = [*BUDGET, *HOURLY, *NAMES, "--usual-looks", "10", "200", "--most-looks", "300", "--hits-per-user", "2"]
+    result = _run(*words, "--output", str(tmp_path / "a.json"), "--chart", str(tmp_path / "a.svg"))
+    assert result.exit_code == 0, result.output
+    printed = " ".join(result.stdout.split())
+    assert "Looks and hits are paid for: most users have 10 to 200 items." in printed
+    assert "until they have had 2 hits; then they no longer count." in printed
+    assert "looks and 2 hits, " in printed
+    assert "in two steps of" in printed
+    assert "names, looks alone" in (tmp_path / "a.svg").read_text()
+    plan = ReleasePlan.from_json((tmp_path / "a.json").read_text())
+    assert isinstance(plan, NamesPlan)
+    assert plan.hits_per_user == 2
+    record = json.loads(_run(*words, "--json").stdout)
+    assert record["chosen"] == json.loads(plan.to_json())
+    found = record["found_from"]
+    assert found["names"]["100"] == plan.found_from(100) < found["names_looks_alone"]["100"]
+    beside = _run("--compare", str(tmp_path / "a.json"), str(tmp_path / "a.json"))
+    assert any("hits per user" in line and "2" in line for line in beside.stdout.splitlines())
+
+
+def test_hits_of_names_out_of_range_are_refused() -> None:
+    for hits in ("-1", "3001"):
+        refused = _run(*BUDGET, *HOURLY, *NAMES, "--hits-per-user", hits)
+        assert isinstance(refused.exception, UserError)
+        assert f"--hits-per-user must be a whole number in 0 .. 3000, got {hits}" in str(refused.exception)
+
+
 def test_accountants_as_a_table() -> None:
     result = _run("--epsilon-per-query", "0.1", "--delta", "1e-8", "--release", "counts", "--hits-per-user", "5")
     assert result.exit_code == 0
@@ -85,11 +127,12 @@ def test_it_opens_with_a_sentence_and_a_table_of_all_methods() -> None:
     )
     rows = {row[0]: row[1:] for row in map(_numbers, [line for line in rest.splitlines() if line.startswith("│")])}
     assert rows == {
-        1: [36, 27, 530, 671, 13, 26, 867],
-        10: [68, 51, 530, 671, 76, 82, 867],
-        100: [170, 126, 530, 671, 247, 260, 867],
-        1000: [501, 372, 530, 671, 806, 820, 867],
+        1: [36, 27, 32, 530, 671, 13, 26, 867],
+        10: [68, 51, 68, 530, 671, 76, 82, 867],
+        100: [170, 126, 156, 530, 671, 247, 260, 867],
+        1000: [501, 372, 312, 530, 671, 806, 820, 867],
     }
+    assert "Looks alone are paid for: most users have 1 to 1,000 items." in rest.partition("│")[0]
     for part in ("names, for users with 1 to 1,000 pairs", "at most 3,000 of a user", "for 168 windows after a name"):
         assert part in rest
     assert "(2, 1e-09)-differentially private" in rest
@@ -307,8 +350,8 @@ def test_errors_name_the_flag(words: list[str], message: str) -> None:
     ("words", "message"),
     [
         (
-            [*BUDGET, *HOURLY, "--release", "names", "--hits-per-user", "3"],
-            "--hits-per-user cannot be used with --release names. Leave it out, or use --release labels or counts or",
+            [*BUDGET, *HOURLY, "--release", "names", "--max-items-per-user", "3"],
+            "--max-items-per-user cannot be used with --release names. Leave it out, or use --release labels or counts",
         ),
         (
             [*BUDGET, *HOURLY, *LABELS, "--usual-looks", "1", "10"],

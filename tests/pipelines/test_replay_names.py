@@ -77,6 +77,39 @@ def test_pairs_beyond_what_a_purse_pays_are_counted_for_the_operator(tmp_path: p
     assert "No window had an item held by enough users. An hour's item" in done.stdout
 
 
+def test_the_largest_items_have_counts_and_the_report_tells_their_noise(
+    log: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    output = tmp_path / "report.jsonl"
+    done = shh("replay", log, *BUDGET, *NAMES, "--counts-for", 3, "--output", output)
+    assert done.returncode == 0, done.stderr
+    first, *records = [json.loads(line) for line in output.read_text().splitlines()]
+    plan = first["header"]["plan"]
+    deviation = plan["count_scale"] / 2**0.5
+    counts = [hit["noisy_count"] for record in records for hit in record["heavy_hitters"]]
+    assert len(counts) == HOURS - 2
+    # MANY users hold each item; a false alarm has a probability below 1e-9.
+    assert all(abs(count - MANY) < 7 * deviation for count in counts)
+    assert f"with noise of standard deviation {deviation:.3g}; each user counts for at most 10 of them" in " ".join(
+        done.stdout.split()
+    )
+
+
+def test_counts_belong_to_names_and_to_replays(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    refused = shh("replay", log, *BUDGET, "--release", "labels", "--counts-for", 3, "--output", tmp_path / "r.avro")
+    assert refused.returncode == 2
+    assert "--counts-for cannot be used with --release labels" in refused.stderr
+    below = shh("replay", log, *BUDGET, *NAMES, "--counts-for", -1, "--output", tmp_path / "r.avro")
+    assert "--counts-for must be" in below.stderr
+    key = tmp_path / "noise.key"
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    arguments = ("--folder", tmp_path, "--noise-key-file", key, "--output", tmp_path / "reports")
+    stream = shh("stream", *arguments, *BUDGET, *NAMES, "--counts-for", 3, "--engine", "in-process")
+    assert stream.returncode != 0
+    assert "--counts-for cannot be used with a stream" in stream.stderr
+
+
 def test_a_known_domain_is_named_from_fewer_users_and_a_budget_is_kept_for_no_lone_items(
     log: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_open_threshold
 from dp_transforms.accounting.purse.order_budget import delta_of_budget, order_budget
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS
 from dp_transforms.accounting.purse.purse_choice import PurseChoice, choose_purse
 
 BUDGET = {"epsilon": 2.0, "delta": 1e-9}
@@ -62,13 +61,24 @@ def test_the_scale_grows_with_the_root_of_the_looks() -> None:
 @pytest.mark.long
 def test_hits_pay_on_long_streams() -> None:
     """10,000 looks and 10 hits: the reference has 361 users (shape 2.5) or 369 (shape 2); looks alone some 1,000."""
-    activity = {"usual_looks": (10_000, 10_000), "most_looks": 10_000}
-    with_hits, alone = chosen(**activity, usual_hits=10), chosen(**activity)
-    assert with_hits.prices.hit_units > 0
-    assert with_hits.threshold / with_hits.prices.replay_weight(10_000, 10) < 390
-    assert alone.prices.hit_units == 0
+    activity = {"usual_looks": (10_000, 10_000), "most_looks": 10_000, "level_spacing": 5.5}
+    with_hits, alone = chosen(**activity, hits=(10,)), chosen(**activity)
+    assert with_hits.hit_prices is not None
+    assert with_hits.hit_prices.hits == 10
+    assert 355 < with_hits.threshold / with_hits.hit_prices.replay_weight(10_000) < 375
+    assert with_hits.prices.hits == 0
+    assert alone.hit_prices is None
     assert alone.threshold / alone.prices.replay_weight(10_000) > 900
-    assert 10 * with_hits.prices.hit_units < PURSE_UNITS
+
+
+@pytest.mark.long
+def test_ten_hits_and_as_many_looks_as_there_are_windows() -> None:
+    """1,152 looks and 10 hits: the reference has 242 users at shape 2.5, where looks alone have 437."""
+    activity = {"usual_looks": (1152, 1152), "level_spacing": 5.5, "hits": (10,)}
+    at_shape, free = chosen(**activity, shapes=(2.5,)), chosen(**activity)
+    users = [c.threshold / c.hit_prices.replay_weight(1152) for c in (at_shape, free) if c.hit_prices is not None]
+    assert 240 < users[0] < 250
+    assert 225 < users[1] < users[0]
 
 
 def test_what_is_chosen_adds_up_to_delta() -> None:
@@ -121,7 +131,8 @@ def test_known_items_need_no_share_of_delta() -> None:
         ({"usual_looks": (1, 3001)}, "each of usual_looks"),
         ({"usual_looks": 5}, "usual_looks must be a pair"),
         ({"most_looks": 0}, "most_looks"),
-        ({"usual_hits": -1}, "usual_hits"),
+        ({"hits": (-1,)}, "each of hits must be a whole number in 0"),
+        ({"hits": (0, 3)}, "level_spacing must be > 0 where hits are considered, got 0"),
         ({"epsilon": -1.0}, "epsilon must be finite"),
         ({"delta": 1.0}, "delta must lie strictly"),
         ({"epsilon": 0.0}, "too small to pay for most_looks = 3000 looks at any order .* Raise epsilon"),

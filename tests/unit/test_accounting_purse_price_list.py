@@ -11,7 +11,14 @@ import pytest
 
 from dp_transforms.accounting.purse.look_prices import look_price
 from dp_transforms.accounting.purse.order_budget import order_budget
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, make_price_list
+from dp_transforms.accounting.purse.price_list import (
+    PURSE_UNITS,
+    PriceList,
+    hits_from,
+    make_price_list,
+    replay_weight,
+)
+from dp_transforms.accounting.purse.zone_prices import zone_price
 from dp_transforms.exponential_power import ExponentialPower
 from tests.unit import purse_oracle
 from tests.unit.purse_oracle import REFERENCE
@@ -39,22 +46,39 @@ def test_reference_weights(row: dict) -> None:
         assert wanted * (1 - slack) - 1 / SCALE < found < wanted * 1.001
 
 
-@pytest.mark.parametrize("spacing", [0, 4000])
-@pytest.mark.parametrize("hit_units", [0, 10**11])
-def test_every_price_pays_for_its_look(spacing: int, hit_units: int) -> None:
-    if spacing and hit_units:
-        return  # refused: below
-    noise = ExponentialPower(2.5, 2000)
-    prices = make_price_list(noise, 17.0, 0.9, 40, hit_units=hit_units, usual_hits=3, spacing=spacing)
+@pytest.mark.parametrize(("spacing", "hits"), [(0, 0), (4000, 0), (4000, 3)])
+def test_every_price_pays_for_its_look(spacing: int, hits: int) -> None:
+    noise, hit_units = ExponentialPower(2.5, 2000), 10**11 if hits else 0
+    prices = make_price_list(noise, 17.0, 0.9, 40, hit_units=hit_units, hits=hits, spacing=spacing)
     assert prices.weights[0] > 50
-    assert prices.most_looks >= 40
+    assert prices.most_looks == 40
     for weight, units in zip(prices.weights, prices.units, strict=True):
-        assert units * 0.9 / PURSE_UNITS >= look_price(noise, 17.0, weight, hit_price=hit_units * 0.9 / PURSE_UNITS)
+        price = units * 0.9 / PURSE_UNITS
+        assert price >= look_price(noise, 17.0, weight, hit_price=hit_units * 0.9 / PURSE_UNITS)
+        if spacing:
+            assert price >= zone_price(noise, 17.0, weight, spacing, hit_price=hit_units * 0.9 / PURSE_UNITS)
     for looks in (1, 7, 32, 40, 10_000):
-        weight = prices.replay_weight(looks, 3)
+        weight = prices.replay_weight(looks)
         paid = min(looks, 40) * int(prices.units_of(np.array([weight]))[0])
         assert weight > 0
-        assert paid + min(looks, 3) * hit_units <= PURSE_UNITS
+        assert paid + hits * hit_units <= PURSE_UNITS
+
+
+def test_with_hits_looks_cost_less_and_all_hits_are_set_aside() -> None:
+    noise, hit_units = ExponentialPower(2.5, 2000), 5 * 10**10
+    alone = make_price_list(noise, 17.0, 0.9, 500, spacing=8000)
+    with_hits = make_price_list(noise, 17.0, 0.9, 500, fewest_looks=20, hit_units=hit_units, hits=4, spacing=8000)
+    assert with_hits.purse == PURSE_UNITS - 4 * hit_units
+    assert with_hits.most_looks == alone.most_looks == 500
+    assert with_hits.weights[-1] < alone.weights[-1], "made for 20 looks and more"
+    for looks in (1, 10, 100, 500):
+        assert replay_weight(alone, with_hits, looks) == max(alone.replay_weight(looks), with_hits.replay_weight(looks))
+    least = hits_from(alone, with_hits)
+    assert 1 < least < 500
+    assert all(with_hits.replay_weight(looks) <= alone.replay_weight(looks) for looks in range(1, least))
+    assert with_hits.replay_weight(least) > alone.replay_weight(least)
+    costly = make_price_list(noise, 17.0, 0.9, 500, hit_units=2495 * 10**8, hits=4, spacing=8000)
+    assert hits_from(alone, costly) == 0
 
 
 def test_columns_of_amounts_and_weights() -> None:
@@ -161,10 +185,15 @@ def test_a_list_with_too_low_a_price_cannot_be_built() -> None:
         ({"weights": (5,)}, "one length"),
         ({"weights": (9, 5)}, "weights must rise"),
         ({"units": (7, 7)}, "units must rise"),
-        ({"units": (7, PURSE_UNITS + 1)}, "must cost at most"),
+        ({"units": (7, PURSE_UNITS + 1)}, "must cost at most 1000000000000 units"),
+        ({"hit_units": 10**9, "hits": 2, "spacing": 40_000}, "must cost at most 998000000000 units"),
         ({"hit_units": -1}, "hit_units must be"),
         ({"spacing": -1}, "spacing must be"),
-        ({"hit_units": 5, "spacing": 40_000}, "no certificate yet"),
+        ({"hit_units": 5, "spacing": 40_000}, "hits and hit_units must both be 0 or neither, got 0 and 5"),
+        ({"hits": 5, "spacing": 40_000}, "hits and hit_units must both be 0 or neither, got 5 and 0"),
+        ({"hits": -1}, "hits must be"),
+        ({"hit_units": 10**11, "hits": 10, "spacing": 40_000}, "leave nothing of a purse"),
+        ({"hit_units": 5, "hits": 2}, "spacing must be > 0 where hits have a price"),
         ({"budget": 0.0}, "budget must be finite and > 0"),
         ({"order": 1.0}, "order must be > 1"),
     ],
@@ -185,7 +214,7 @@ def test_wrong_lists_are_refused(change: dict, said: str) -> None:
 def test_too_many_looks_for_a_scale_are_refused() -> None:
     with pytest.raises(ValueError, match="Use a larger scale"):
         make_price_list(ExponentialPower(2.5, 100), 17.0, 0.9, 10**6)
-    with pytest.raises(ValueError, match="usual_hits must be a whole number in 1"):
-        make_price_list(ExponentialPower(2.5, 100), 17.0, 0.9, 10, hit_units=5)
+    with pytest.raises(ValueError, match=r"fewest_looks must be a whole number in 1 \.\. 10, got 11"):
+        make_price_list(ExponentialPower(2.5, 100), 17.0, 0.9, 10, fewest_looks=11)
     with pytest.raises(ValueError, match="fewer hits"):
-        make_price_list(ExponentialPower(2.5, 100), 17.0, 0.9, 10, hit_units=PURSE_UNITS // 2, usual_hits=2)
+        make_price_list(ExponentialPower(2.5, 100), 17.0, 0.9, 10, hit_units=PURSE_UNITS // 2 - 10, hits=2, spacing=400)

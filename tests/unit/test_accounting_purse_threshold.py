@@ -142,11 +142,11 @@ def test_found_from_is_the_smallest_number_of_users() -> None:
 
 def test_found_from_with_hits() -> None:
     noise = ExponentialPower(2.5, 5000)
-    prices = make_price_list(noise, 17.0, 0.9, 50, hit_units=PURSE_UNITS // 20, usual_hits=10)
-    assert found_from(prices, 20_000, 50, hits=10) > found_from(prices, 20_000, 50) > 0
-    assert found_from(prices, 20_000, 1, hits=10) == found_from(prices, 20_000, 1, hits=1)
-    with pytest.raises(ValueError, match="hits = 21 leave nothing for 50 looks"):
-        found_from(prices, 20_000, 50, hits=21)
+    prices = make_price_list(noise, 17.0, 0.9, 500, spacing=20_000)
+    hit_prices = make_price_list(noise, 17.0, 0.9, 500, hit_units=PURSE_UNITS // 20, hits=4, spacing=20_000)
+    assert found_from(prices, 20_000, 500, hit_prices=hit_prices) == found_from(hit_prices, 20_000, 500)
+    assert found_from(prices, 20_000, 500, hit_prices=hit_prices) < found_from(prices, 20_000, 500)
+    assert found_from(prices, 20_000, 1, hit_prices=hit_prices) == found_from(prices, 20_000, 1)
     with pytest.raises(ValueError, match="probability must lie in"):
         found_from(prices, 20_000, 50, 0.4)
 

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.monitoring.domain_table import DomainTable
+from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.naming.empty_items import EmptyItems
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums, sum_messages
-from dp_transforms.naming.known_items import KnownItems
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.replay_weights import weigh_replay
 from tests.helpers.core_runs import MICROS, START

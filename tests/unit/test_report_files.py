@@ -48,8 +48,8 @@ from tests.helpers.small_runs import small_plan
 
 NO_LEVEL = {"level": None, "at_least_users": None}
 BIG_NEW_KNOWN = [
-    {"item": item, "zone": None, "noisy_count": None, "level": level, "at_least_users": users}
-    for item, level, users in (("big", 3, 240), ("new", 1, 12), ("known", 1, 0))
+    {"item": item, "zone": None, "noisy_count": count, "level": level, "at_least_users": users}
+    for item, count, level, users in (("big", 255, 3, 240), ("new", None, 1, 12), ("known", None, 1, 0))
 ]
 
 
@@ -203,8 +203,7 @@ NOT_WHOLE = (True, False, 1.0, 7.5, math.nan, "5", MAX_LONG + 1)
         ({"heavy_hitters": [HeavyHitter("a", ABOVE, None, 1, 5)]}, "null beside a level"),
         ({"heavy_hitters": [HeavyHitter("a", BETWEEN, None, 1, 5)]}, "null beside a level"),
         ({"heavy_hitters": [HeavyHitter("a", BETWEEN, 700, 1, 5)]}, "null beside a level"),
-        ({"heavy_hitters": [HeavyHitter("a", None, 700, 1, 5)]}, "null beside a level"),
-        ({"heavy_hitters": [HeavyHitter("a", None, 0, 1, None)]}, "null beside a level"),
+        ({"heavy_hitters": [HeavyHitter("a", None, -1, 1, 5)]}, "at least 0 beside a level"),
         ({"heavy_hitters": [HeavyHitter("a", None, None, None, 5)]}, "at_least_users of a heavy hitter must be null"),
         ({"heavy_hitters": [HeavyHitter("a", None, 5, None, 0)]}, "at_least_users of a heavy hitter must be null"),
         *(({"heavy_hitters": [HeavyHitter("a", None, None, level, 5)]}, "level") for level in (0, -1, *NOT_WHOLE)),

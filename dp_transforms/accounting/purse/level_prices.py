@@ -30,7 +30,7 @@ from dp_transforms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 
 LEAST_SPACING = 2  # standard deviations: closer boundaries have their price too, but nobody wants to pay it
 MOST_SPACING = 1000  # standard deviations: beyond, a price takes long and is the same
-_INTERVAL_ERRORS = 10.0  # times that of a tail: an interval is a difference of two that are at least 1/5 apart
+INTERVAL_ERRORS = 10.0  # times that of a tail: an interval is a difference of two that are at least 1/5 apart
 _SMALLEST_DECAY = math.log(2)
 
 Floats = npt.NDArray[np.float64]
@@ -98,14 +98,14 @@ def _largest_excess(noise: ExponentialPower, order: float, weight: int, spacing:
     """
     intervals = math.ceil(reach / spacing) + 1  # on each side of 0
     tails = log_tails(noise, (intervals + 1) * spacing + weight)
-    log_masses, masses = _intervals(noise, spacing, len(tails) // 2)
+    log_masses, masses = interval_masses(noise, spacing, len(tails) // 2)
     middle = len(tails) // 2
     total = np.zeros(spacing)
     for row in range(-intervals, intervals - 1):
         here = slice(middle + row * spacing, middle + (row + 1) * spacing)
         there = slice(here.start - weight, here.stop - weight)
         total += outcome_excess(
-            log_masses[there], log_masses[here], order, errors=_INTERVAL_ERRORS, probability=masses[there]
+            log_masses[there], log_masses[here], order, errors=INTERVAL_ERRORS, probability=masses[there]
         )
     last = slice(middle + (intervals - 1) * spacing, middle + intervals * spacing)
     last_p, last_q = tails[last.start - weight : last.stop - weight], tails[last]
@@ -117,7 +117,7 @@ def _largest_excess(noise: ExponentialPower, order: float, weight: int, spacing:
 
 
 @functools.lru_cache(maxsize=1)
-def _intervals(noise: ExponentialPower, spacing: int, size: int) -> tuple[Floats, Floats]:
+def interval_masses(noise: ExponentialPower, spacing: int, size: int) -> tuple[Floats, Floats]:
     """The masses ``Pr[m <= Z < m + spacing]`` for m = -size .. size - spacing, as logarithms and as they are.
 
     Small relative errors in both tails: ``Pr[lower <= Z < upper] = Pr[Z >= 1 - upper] - Pr[Z >= 1 - lower]``, the form

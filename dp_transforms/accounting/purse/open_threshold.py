@@ -14,22 +14,27 @@ import numpy.typing as npt
 from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.fewest_users import Floats, fewest_users
 from dp_transforms.accounting.purse.look_prices import log_tails
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList
+from dp_transforms.accounting.purse.price_list import PriceList, replay_weight
 from dp_transforms.checks import check_range
 
 _SAFE = 1 - 1e-9  # of a share of delta: above the float error of the product
 _ROUNDING = 1e-12  # relative, of a logarithm of a tail
 
 
-def smallest_open_threshold(prices: PriceList, delta_open: float) -> int:
-    """The smallest T with ``Pr[Z >= T - w] <= delta_open * units(w) / PURSE_UNITS`` for every weight w of the list.
+def smallest_open_threshold(prices: PriceList, delta_open: float, hit_prices: PriceList | None = None) -> int:
+    """The smallest T with ``Pr[Z >= T - w] <= delta_open * units(w) / purse`` for every weight w of both lists.
 
-    The shares of all looks add up to at most 1. With the smallest weight in each of `most_looks` looks the bound is
-    met, so that no smaller T is safe where that weight binds, as it nearly always does.
+    purse: what a list leaves for looks. The shares of all looks add up to at most 1, also those of a user who is on the
+    list without hits first (docs/purse.md, section 9). With the smallest weight in each of `most_looks` looks the bound
+    is met, so that no smaller T is safe where that weight binds, as it nearly always does.
     """
     check_delta(delta_open)
+    return max(_smallest_of_list(each, delta_open) for each in (prices, hit_prices) if each is not None)
+
+
+def _smallest_of_list(prices: PriceList, delta_open: float) -> int:
     noise = prices.noise
-    shares = np.log(np.array(prices.units) / PURSE_UNITS * delta_open * _SAFE)
+    shares = np.log(np.array(prices.units) / prices.purse * delta_open * _SAFE)
     reach = noise.smallest_margin(math.exp(float(shares.min()))) + 1
     tails = log_tails(noise, reach)
     tails = tails[len(tails) // 2 + 1 :]  # of m = 1, 2, ...
@@ -37,21 +42,28 @@ def smallest_open_threshold(prices: PriceList, delta_open: float) -> int:
     return int(np.max(np.array(prices.weights) + margins))
 
 
-def found_from(prices: PriceList, threshold: int, looks: int, probability: float = 0.95, *, hits: int = 0) -> int:
+def found_from(
+    prices: PriceList,
+    threshold: int,
+    looks: int,
+    probability: float = 0.95,
+    *,
+    hit_prices: PriceList | None = None,
+    reserved: int = 0,
+) -> int:
     """From how many users on an item is found in a window with this probability, if each has so many looks in the run.
 
-    Of more looks than a purse pays for, a random choice counts. probability: at least 1/2. hits: so many of these looks
-    are hits that each user pays for; ValueError where no purse lasts for them.
+    Of more looks than a purse pays for, a random choice counts. probability: at least 1/2. hit_prices: the users are on
+    the list that gives them the larger weight, and have hits left. reserved: units that each sets aside for counts.
     """
     check_range("probability", probability, 0.5, 1 - 1e-12)
-    weight = prices.replay_weight(looks, hits)
-    if not weight:
-        raise ValueError(f"hits = {hits} leave nothing for {looks} looks. Use fewer, or a smaller price of a hit.")
-    if looks > prices.most_looks:
+    weight = replay_weight(prices, hit_prices, looks, reserved)
+    most_looks = (prices.purse - reserved) // prices.units[0]
+    if looks > most_looks:
 
         def found(users: npt.NDArray[np.int64]) -> Floats:
             return np.exp(prices.noise.log_upper_tail(threshold - users * weight))
 
-        return fewest_users(found, prices.most_looks / looks, probability)
+        return fewest_users(found, most_looks / looks, probability)
     # Pr[Z >= T - N w] >= probability where Pr[Z >= 1 - (T - N w)] <= 1 - probability.
     return math.ceil((threshold + prices.noise.smallest_margin(1 - probability) - 1) / weight)

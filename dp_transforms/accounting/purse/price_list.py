@@ -2,10 +2,11 @@
 
 Guarantee: if the whole numbers of `units` that a user pays for its looks (and `hit_units` for each of its hits) never
 add up to more than `PURSE_UNITS`, all looks together have a Renyi divergence of at most `budget` at this order, also
-when weights are chosen adaptively (docs/purse.md, section 2). Prices are rounded up to whole units, so adding them up
-is exact on every machine, and a purse is one 64-bit integer.
+when weights are chosen adaptively (docs/purse.md, section 2), and also from two lists of one noise, order and budget.
+Prices are rounded up to whole units, so adding them up is exact on every machine, and a purse is one 64-bit integer.
 
-The smallest weight costs `PURSE_UNITS // most_looks`, whatever less its price is. So a purse pays for at most
+A list with hits is for users who have at most `hits` of them and set what these cost aside beforehand (section 9). The
+smallest weight costs what is left, divided by `most_looks`, whatever less its price is. So a purse pays for at most
 `most_looks` looks, and the smallest threshold of an open domain is finite (section 4).
 """
 
@@ -22,6 +23,7 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.purse.level_prices import check_spacing, level_price
 from dp_transforms.accounting.purse.look_prices import check_order, look_price
+from dp_transforms.accounting.purse.zone_prices import zone_price
 from dp_transforms.checks import check_positive, check_range, check_whole
 from dp_transforms.exponential_power import ExponentialPower
 
@@ -38,8 +40,10 @@ class PriceList:
 
     noise, order, budget: the law, the order, and the Renyi divergence that a full purse stands for.
     weights: whole numbers, rising. units: what a look with each costs, rising, at most PURSE_UNITS.
-    hit_units: what each published hit costs besides; 0 where looks pay for everything.
-    spacing: distance of the boundaries of levels, in integers; 0 where no levels are published.
+    hit_units: what each hit costs besides; 0 where looks pay for everything.
+    hits: of a user at most so many; 0 without a price for hits.
+    spacing: distance of the boundaries of levels, in integers; 0 where no levels are published. With hits that of the
+        two boundaries: between them is a hit.
     """
 
     noise: ExponentialPower
@@ -48,10 +52,11 @@ class PriceList:
     weights: tuple[int, ...]
     units: tuple[int, ...]
     hit_units: int = 0
+    hits: int = 0
     spacing: int = 0
 
     def __post_init__(self) -> None:
-        _check_terms(self.noise, self.order, self.budget, self.hit_units, self.spacing)
+        _check_terms(self.noise, self.order, self.budget, self.hit_units, self.hits, self.spacing)
         if not self.weights or len(self.weights) != len(self.units):
             raise ValueError(
                 f"weights and units must have one length >= 1, got {len(self.weights)} and {len(self.units)}."
@@ -61,17 +66,22 @@ class PriceList:
                 check_whole(f"each of {name}", value, 1)
             if any(low >= high for low, high in itertools.pairwise(rising)):
                 raise ValueError(f"{name} must rise. Use make_price_list.")
-        if self.units[-1] + self.hit_units > PURSE_UNITS:
-            raise ValueError(f"the largest weight must cost at most {PURSE_UNITS} units, its hit included.")
+        if self.units[-1] > self.purse:
+            raise ValueError(f"the largest weight must cost at most {self.purse} units, what is left for looks.")
         price = _pricing(self.noise, self.order, self.budget, self.hit_units, self.spacing)
         for weight, units in zip(self.weights, self.units, strict=True):
             if units < price(weight):
                 raise ValueError(f"weight {weight} costs {price(weight)} units, got {units}. Use make_price_list.")
 
     @property
+    def purse(self) -> int:
+        """The units of a full purse that are left for looks when all hits are set aside."""
+        return PURSE_UNITS - self.hits * self.hit_units
+
+    @property
     def most_looks(self) -> int:
         """A purse pays for no more looks than this."""
-        return PURSE_UNITS // self.units[0]
+        return self.purse // self.units[0]
 
     def weights_for(self, amounts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The largest weights that cost at most these amounts, 0 where none does. amounts, result: int64[n]."""
@@ -86,14 +96,13 @@ class PriceList:
             raise ValueError("weights must be 0 or weights of the price list.")
         return np.concatenate([[0], units])[index]
 
-    def replay_weight(self, looks: int, hits: int = 0) -> int:
-        """The weight of a user with so many looks in the whole run, of which at most `most_looks` count.
+    def replay_weight(self, looks: int, reserved: int = 0) -> int:
+        """The weight of a user with so many looks in the whole run, of which at most `most_looks` count; 0: none.
 
-        hits: for how many hits its purse is to last as well; 0 where none does.
+        reserved: units that the user sets aside for counts.
         """
-        hits = min(check_whole("looks", looks, 1), check_whole("hits", hits, 0))
-        left = PURSE_UNITS - hits * self.hit_units
-        amount = left // min(looks, max(1, left // self.units[0]))
+        purse = self.purse - reserved
+        amount = purse // min(check_whole("looks", looks, 1), max(1, purse // self.units[0]))
         return int(self.weights_for(np.array([amount]))[0])
 
     @functools.cached_property
@@ -102,51 +111,83 @@ class PriceList:
         return np.array([0, *self.weights], dtype=np.int64), np.array(self.units, dtype=np.int64)
 
 
+def replay_weight(prices: PriceList, hit_prices: PriceList | None, looks: int, reserved: int = 0) -> int:
+    """The weight of a user with so many looks in the run, on the list that gives it the larger one; 0: none."""
+    lists = (prices,) if hit_prices is None else (prices, hit_prices)
+    return max(each.replay_weight(looks, reserved) for each in lists)
+
+
+def hits_from(prices: PriceList, hit_prices: PriceList) -> int:
+    """The least number of looks at which a user's replay weight is larger on the list with hits; 0 if at none is."""
+    looks = np.arange(1, prices.most_looks + 1)
+    alone, with_hits = (each.weights_for(each.purse // looks) for each in (prices, hit_prices))
+    larger = np.flatnonzero(with_hits > alone)
+    return int(looks[larger[0]]) if len(larger) else 0
+
+
 def make_price_list(
     noise: ExponentialPower,
     order: float,
     budget: float,
     most_looks: int,
     *,
+    fewest_looks: int = 1,
     hit_units: int = 0,
-    usual_hits: int = 0,
+    hits: int = 0,
+    counts: int = 0,
+    count_units: int = 0,
     spacing: int = 0,
 ) -> PriceList:
-    """The price list for users who pay for up to `most_looks` looks, and for up to `usual_hits` hits beside them.
+    """The price list for users who pay for `fewest_looks` to `most_looks` looks, and for `hits` hits beside them.
 
+    counts, count_units: a user with n looks sets min(n, counts) * count_units aside for counts (section 10).
     Weights: for 1, 2, ... 32 looks the largest that can pay each from a full purse, then more coarsely; so rounding
     costs a weight at most about 1 % (and one integer).
     """
-    _check_terms(noise, order, budget, hit_units, spacing)
+    _check_terms(noise, order, budget, hit_units, hits, spacing)
     check_whole("most_looks", most_looks, 1, MOST_LOOKS)
-    check_whole("usual_hits", usual_hits, 1 if hit_units else 0, MOST_LOOKS)
+    check_whole("fewest_looks", fewest_looks, 1, most_looks)
     price = _pricing(noise, order, budget, hit_units, spacing)
-    steps = math.ceil(max(0.0, math.log(most_looks / _EACH)) / math.log(_RATIO))
-    finer = np.geomspace(_EACH, most_looks, steps + 1).tolist() if steps else []
-    looks = sorted({*range(1, min(most_looks, _EACH) + 1), *(min(most_looks, math.ceil(n)) for n in finer), most_looks})
+    purse = PURSE_UNITS - hits * hit_units
     listed: dict[int, int] = {}
     largest = max(1, noise.scale // 50)
-    least = (PURSE_UNITS - min(usual_hits, most_looks) * hit_units) // most_looks
-    for number in looks:
-        amount = (PURSE_UNITS - min(usual_hits, number) * hit_units) // number
+    least = purse // most_looks
+    numbers = _numbers_of_looks(fewest_looks, most_looks)
+    amounts = {max(least, (purse - min(number, counts) * count_units) // number) for number in numbers}
+    for amount in sorted(amounts, reverse=True):
         largest = _largest_weight(price, amount, largest) if amount > 0 else 0
         if not largest:
             raise ValueError(
-                f"a purse for {number} looks leaves too little for each at scale {noise.scale}. Use a larger scale, "
-                "fewer looks, or fewer hits."
+                f"a purse for {purse // max(1, amount)} looks leaves too little for each at scale {noise.scale}. Use a "
+                "larger scale, fewer looks, or fewer hits."
             )
         listed[largest] = max(price(largest), least)
     weights = tuple(sorted(listed))
-    return PriceList(noise, order, budget, weights, tuple(listed[weight] for weight in weights), hit_units, spacing)
+    return PriceList(
+        noise, order, budget, weights, tuple(listed[weight] for weight in weights), hit_units, hits, spacing
+    )
 
 
-def _check_terms(noise: ExponentialPower, order: float, budget: float, hit_units: int, spacing: int) -> None:
+def _numbers_of_looks(fewest: int, most: int) -> list[int]:
+    """From the one to the other: each up to 32, and then by the ratio."""
+    steps = math.ceil(max(0.0, math.log(most / _EACH)) / math.log(_RATIO))
+    finer = np.geomspace(_EACH, most, steps + 1).tolist() if steps else []
+    numbers = {*range(1, min(most, _EACH) + 1), *(min(most, math.ceil(n)) for n in finer), fewest, most}
+    return sorted(number for number in numbers if number >= fewest)
+
+
+def _check_terms(noise: ExponentialPower, order: float, budget: float, hit_units: int, hits: int, spacing: int) -> None:
     check_order(order)
     check_positive("budget", budget)
     check_whole("hit_units", hit_units, 0, PURSE_UNITS - 1)
+    check_whole("hits", hits, 0)
     check_whole("spacing", spacing, 0)
-    if hit_units and spacing:
-        raise ValueError("spacing must be 0 where hits have a price: levels with a hit price have no certificate yet.")
+    if bool(hit_units) != bool(hits):
+        raise ValueError(f"hits and hit_units must both be 0 or neither, got {hits} and {hit_units}.")
+    if hits * hit_units >= PURSE_UNITS:
+        raise ValueError(f"hits = {hits} at {hit_units} units leave nothing of a purse. Use fewer, or a smaller price.")
+    if hits and not spacing:
+        raise ValueError("spacing must be > 0 where hits have a price: a hit lies between two boundaries.")
     if spacing:
         check_spacing(noise, 1, spacing)
     check_range("budget * (order - 1)", budget * (order - 1), 0, 500)
@@ -163,11 +204,13 @@ def _units(noise: ExponentialPower, order: float, budget: float, hit_units: int,
     """The price of a look in units, rounded up; more than PURSE_UNITS where a purse cannot pay it."""
     if spacing and weight > spacing:
         return PURSE_UNITS + 1  # it would pass two boundaries at once
-    if spacing:
+    if hit_units:
+        # A hit's worth, rounded down: what looks pay grows as it falls.
+        price = zone_price(noise, order, weight, spacing, hit_price=budget * hit_units / PURSE_UNITS / _MORE)
+    elif spacing:
         price = level_price(noise, order, weight, spacing)
     else:
-        # A hit's worth, rounded down: what looks pay grows as it falls.
-        price = look_price(noise, order, weight, hit_price=budget * hit_units / PURSE_UNITS / _MORE)
+        price = look_price(noise, order, weight)
     share = price / budget * _MORE
     return math.ceil(share * PURSE_UNITS) if share <= 1 else PURSE_UNITS + 1
 

@@ -1,18 +1,32 @@
-"""The known items of one shard: what was named lately, and so is public. A function of what was published alone."""
+"""Known items: what was named lately, and so is public. A function of what was published alone.
+
+Of a stream, or of one shard of its items.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
 from dp_transforms.monitoring.packed_arrays import WHOLE, check_unpacked, pack_arrays, unpack_arrays
-from dp_transforms.naming.named_items import NamedItems
 
 _MOST_CELL_BYTES = 8_000_000
+
+
+class Cells(Protocol):
+    """Cells (window, item). windows: int64[n]. items: int64[n], position in ``table``."""
+
+    @property
+    def windows(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def items(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def table(self) -> ItemTable: ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,7 +46,7 @@ class KnownItems:
     def none(cls) -> KnownItems:
         return cls(ItemTable.none(), np.zeros(0, dtype=np.int64))
 
-    def after(self, named: NamedItems, next_window: int, forget_after: int) -> KnownItems:
+    def after(self, named: Cells, next_window: int, forget_after: int) -> KnownItems:
         """What is known in ``next_window``, if after these items were named no others are, up to that window.
 
         An item is known in window t if it was named in one of the windows ``t - forget_after .. t - 1``.
@@ -49,6 +63,13 @@ class KnownItems:
         np.maximum.at(last_named, new[named.items], named.windows)
         kept = np.flatnonzero((last_named >= 0) & (last_named >= next_window - forget_after))
         return KnownItems(table.take(kept), last_named[kept])
+
+    def last_named_of(self, table: ItemTable) -> npt.NDArray[np.int64]:
+        """The window in which each of these items was last named, -1 for one that is not here. Returns int64[k]."""
+        union, (here, asked) = ItemTable.merge([self.table, table])
+        last_named = np.full(len(union), -1, dtype=np.int64)
+        last_named[here] = self.last_named
+        return last_named[asked]
 
     def to_cells(self) -> list[bytes]:
         """As byte strings under 10 MB, for state that an engine keeps; none for no items."""

@@ -1,0 +1,125 @@
+"""Peers that count users under a cap, in numpy: Gaussian histograms with exact analysis, Laplace, partition selection.
+
+[WKZK22] Wilkins, Kifer, Zhang, Karrer. Exact privacy analysis of the Gaussian sparse histogram mechanism. arXiv
+2202.01100.
+[LR24] Lebeda, Retschmeier. The correlated Gaussian sparse histogram mechanism. arXiv 2412.10357.
+[DVGM22] Desfontaines, Voss, Gipson, Mandayam. Differentially private partition selection. PoPETs 2022.
+
+A user counts for at most `cap` pairs (window, item) of the run, chosen at random, by 1 each. The noise here is not
+cryptographic: it shows what a method would find, and protects nobody.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_ndtr, ndtr, ndtri
+
+from benchmarks.finding_logs import LogPairs
+from benchmarks.found_pairs import FoundPairs
+from benchmarks.peers_set_union import gaussian_sigma
+
+Floats = npt.NDArray[np.float64]
+
+
+def exact_delta(epsilon: float, cap: int, sigma: float, margin: float) -> float:
+    """delta of the Gaussian sparse histogram mechanism, exactly ([WKZK22], Theorem 5.4).
+
+    margin: threshold - 1. A user who adds 1 to `cap` counts of which j are new: those stay hidden with probability
+    ``Phi(margin / sigma)^j``, and the others are moved by ``sqrt(cap - j) / sigma``.
+    """
+    new = np.arange(cap)
+    log_hidden = new * float(log_ndtr(margin / sigma))
+    shifts = np.sqrt(cap - new) / sigma
+    added = -np.expm1(log_hidden) + np.exp(log_hidden) * _gaussian_deltas(epsilon - log_hidden, shifts)
+    removed = _gaussian_deltas(epsilon + log_hidden, shifts)
+    all_new = -math.expm1(cap * float(log_ndtr(margin / sigma)))
+    return float(max(all_new, added.max(), removed.max()))
+
+
+def _gaussian_deltas(epsilons: Floats, shifts: Floats) -> Floats:
+    near, far = shifts / 2 - epsilons / shifts, -shifts / 2 - epsilons / shifts
+    return np.asarray(ndtr(near) - np.exp(epsilons + log_ndtr(far)))
+
+
+@functools.lru_cache(maxsize=4096)
+def exact_threshold(epsilon: float, delta: float, cap: int, wider: float) -> tuple[float, float]:
+    """sigma, and the smallest threshold for it. wider: sigma over the least one, for which delta is all spent; > 1."""
+    sigma = gaussian_sigma(epsilon, delta) * math.sqrt(cap) * wider
+    # Below this margin items that one user alone holds would need more than all of delta.
+    low = -sigma * float(ndtri(-math.expm1(math.log1p(-delta) / cap)))
+    if exact_delta(epsilon, cap, sigma, low) <= delta:
+        return sigma, 1 + low
+    high = 2 * low
+    while exact_delta(epsilon, cap, sigma, high) > delta:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if exact_delta(epsilon, cap, sigma, middle) <= delta else (middle, high)
+    return sigma, 1 + high
+
+
+def correlated_gain(cap: int, cells: int) -> float:
+    """By what factor [LR24]'s common noise may lower sigma at most, where so many counts are above 0.
+
+    With covariance ``sigma^2 (I + c 11')`` over k counts, a user who adds 1 to j of them has
+    ``v' Sigma^-1 v = (j - c j^2 / (1 + c k)) / sigma^2``, which is at least ``(j - j^2 / k) / sigma^2`` however large c
+    is. So sigma falls by no more than ``sqrt(1 - cap / k)``. Their gain of up to 2 needs users who may hold almost
+    every count that is above 0 (cap near k).
+    """
+    return math.sqrt(max(0.0, 1 - cap / cells))
+
+
+def laplace_threshold(epsilon: float, delta: float, cap: int) -> float:
+    """Noise of scale cap / epsilon; all of delta hides the counts of 1 ([DVGM22], section 1): ``Pr[1 + noise >= T]`` is
+    at most ``1 - (1 - delta)^(1 / cap)``."""
+    each = -math.expm1(math.log1p(-delta) / cap)
+    return 1 - cap / epsilon * math.log(2 * each)
+
+
+def keep_probabilities(epsilon: float, delta: float, cap: int, most: int) -> Floats:
+    """That a partition of k = 0 .. most users is kept, by the best rule there is: float64[most + 1].
+
+    pi(k) = min(e^eps pi(k-1) + delta, 1 - e^-eps (1 - pi(k-1) - delta), 1), with epsilon / cap and
+    1 - (1 - delta)^(1/cap) ([DVGM22], Theorem 1).
+    """
+    epsilon, delta = epsilon / cap, -math.expm1(math.log1p(-delta) / cap)
+    up, down = math.exp(epsilon), math.exp(-epsilon)
+    kept = [0.0]
+    for _ in range(most):
+        last = kept[-1]
+        kept.append(min(up * last + delta, 1 - down * (1 - last - delta), 1.0))
+    return np.array(kept)
+
+
+def counts_under_cap(log: LogPairs, rank: npt.NDArray[np.int64], cap: int) -> npt.NDArray[np.int64]:
+    """rank: `LogPairs.rank_in_user` or `rank_in_window`. Returns int64[c]."""
+    return np.bincount(log.cell_of_row[rank < cap], minlength=len(log.cells))
+
+
+def gaussian_histogram(
+    log: LogPairs, counts: npt.NDArray[np.int64], sigma: float, threshold: float, random: np.random.Generator
+) -> FoundPairs:
+    """One count above 0 after the other, with Gaussian noise."""
+    noisy = counts + sigma * random.standard_normal(len(counts))
+    return FoundPairs((noisy >= threshold) & (counts > 0), 0, counts.astype(np.float64), threshold)
+
+
+def laplace_histogram(
+    log: LogPairs, counts: npt.NDArray[np.int64], scale: float, threshold: float, random: np.random.Generator
+) -> FoundPairs:
+    noisy = counts + random.laplace(0, scale, len(counts))
+    return FoundPairs((noisy >= threshold) & (counts > 0), 0, counts.astype(np.float64), threshold)
+
+
+def expected_gaussian(counts: npt.NDArray[np.int64], sigma: float, threshold: float) -> float:
+    """How many pairs the histogram finds on average; to choose a cap by."""
+    return float(ndtr((counts[counts > 0] - threshold) / sigma).sum())
+
+
+def expected_laplace(counts: npt.NDArray[np.int64], scale: float, threshold: float) -> float:
+    far = np.exp(-np.abs(counts[counts > 0] - threshold) / scale) / 2
+    return float(np.where(counts[counts > 0] >= threshold, 1 - far, far).sum())

@@ -1,0 +1,93 @@
+"""PipelineDP, run for real: its `select_partitions` in a fresh environment, at the best cap and strategy for the log.
+
+The best cap is found on the log itself, by the law of its strategies. Its user could not do this privately.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks import logs
+from benchmarks.finding_logs import LogPairs
+from benchmarks.found_pairs import FoundPairs
+from benchmarks.peers_histograms import (
+    counts_under_cap,
+    expected_gaussian,
+    expected_laplace,
+    keep_probabilities,
+    laplace_threshold,
+)
+from benchmarks.peers_set_union import gaussian_sigma
+
+VERSION = "0.3.1"
+_SCRIPT = Path(__file__).with_name("pipeline_dp_select.py")
+
+
+class Selection(NamedTuple):
+    """strategy: a `PartitionSelectionStrategy` of the library. threshold: in users; where half of them are kept."""
+
+    expected: float
+    cap: int
+    strategy: str
+    threshold: float
+
+
+def best_selection(
+    log: LogPairs, rank: npt.NDArray[np.int64], epsilon: float, delta: float, caps: tuple[int, ...]
+) -> Selection:
+    """By the expected number of pairs found."""
+    return max(each for cap in caps for each in _selections(counts_under_cap(log, rank, cap), epsilon, delta, cap))
+
+
+def _selections(counts: npt.NDArray[np.int64], epsilon: float, delta: float, cap: int) -> list[Selection]:
+    kept = keep_probabilities(epsilon, delta, cap, int(counts.max()))
+    laplace = laplace_threshold(epsilon, delta, cap)
+    sigma, threshold = gaussian_thresholding(epsilon, delta, cap)
+    return [
+        Selection(float(kept[counts].sum()), cap, "TRUNCATED_GEOMETRIC", float(np.searchsorted(kept, 0.5))),
+        Selection(expected_laplace(counts, cap / epsilon, laplace), cap, "LAPLACE_THRESHOLDING", laplace),
+        Selection(expected_gaussian(counts, sigma, threshold), cap, "GAUSSIAN_THRESHOLDING", threshold),
+    ]
+
+
+def gaussian_thresholding(epsilon: float, delta: float, cap: int) -> tuple[float, float]:
+    """sigma and threshold of the library: half of delta for each."""
+    from scipy.special import ndtri
+
+    sigma = gaussian_sigma(epsilon, delta / 2) * float(np.sqrt(cap))
+    return sigma, 1 - sigma * float(ndtri(-np.expm1(np.log1p(-delta / 2) / cap)))
+
+
+def select_partitions(log: LogPairs, choice: Selection, epsilon: float, delta: float) -> FoundPairs:
+    """Runs the library on all distinct (user, window, item) of the log."""
+    with tempfile.TemporaryDirectory(prefix="shh_bench_") as folder:
+        source, target = f"{folder}/in.npz", f"{folder}/out.npz"
+        np.savez(source, users=log.users, cells=log.cell_of_row, epsilon=epsilon, delta=delta)
+        command = [str(_python()), str(_SCRIPT), source, target, str(choice.cap), choice.strategy]
+        subprocess.run(command, check=True, capture_output=True)
+        kept = np.load(target)["kept"]
+    reported = np.zeros(len(log.cells), dtype=np.bool_)
+    reported[kept] = True
+    sums = log.sums(np.minimum(1.0, choice.cap / log.looks)[log.users])
+    return FoundPairs(reported, 0, sums, choice.threshold)
+
+
+def _python() -> Path:
+    """Of an environment with the library, made when it is first needed."""
+    folder = logs.data_folder() / f"pipeline_dp_{VERSION}"
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, env=environment)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*install, f"pipeline-dp=={VERSION}"], check=True, env=environment)
+        (folder / "complete").touch()
+    return python

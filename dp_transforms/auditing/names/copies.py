@@ -1,0 +1,135 @@
+"""Many copies of a scene through the real code of release mode `names`, all at once.
+
+Each copy has items and users of its own, so its draws are independent of the others'. Pairs, weights, purses, sums,
+noise, known items, levels and sizes are the real ones; ids are numbers instead of hashes of events.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dp_transforms.auditing.names.scenes import Scene
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.domain_table import DomainTable
+from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.monitoring.known_items import KnownItems
+from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.naming.empty_items import EmptyItems
+from dp_transforms.naming.item_namer import ItemNamer
+from dp_transforms.naming.item_sums import ItemSums
+from dp_transforms.naming.named_items import NamedItems
+from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.naming.purses import Purses
+from dp_transforms.naming.replay_weights import weigh_replay
+
+_FIRST_OTHER = 1 << 40  # the ids of other holders are at least this, those of x' below
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Published:
+    """levels, sizes: int64[copies, windows, items]; 0 where an item was not named."""
+
+    levels: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+
+
+def settings_of_scene(settings: NamingSettings, scene: Scene, copies: int, run_id: str) -> NamingSettings:
+    """The noise, the weights and the purse of the plan; threshold, windows and known items of the scene."""
+    return dataclasses.replace(
+        settings,
+        run_id=run_id,
+        schedule=scene.schedule(settings.schedule.slide_seconds),
+        threshold=scene.threshold,
+        known_threshold=scene.known_threshold,
+        forget_after=scene.windows if scene.is_domain else scene.forget_after,
+        spacing=scene.spacing,
+        domain_size=copies * scene.items if scene.is_domain else 0,
+    )
+
+
+def run_copies(
+    scene: Scene, settings: NamingSettings, copies: int, secret: bytes, run_id: str, *, with_user: bool
+) -> Published:
+    """What the real code publishes of so many copies. secret: fresh, at least 32 bytes."""
+    run = settings_of_scene(settings, scene, copies, run_id)
+    keys = run.stream_keys(secret)
+    pairs = _pairs(scene, copies, keys, with_user)
+    levels = np.zeros((copies, scene.windows, scene.items), dtype=np.int64)
+    sizes = np.zeros_like(levels)
+    for named in name_pairs(pairs, run, keys, _domain(scene, copies, keys), in_order=scene.in_order):
+        copy, item = np.divmod(numbers_of(named.table, named.items), scene.items)
+        levels[copy, named.windows, item] = named.levels
+        sizes[copy, named.windows, item] = named.at_least_users
+    return Published(levels, sizes)
+
+
+def name_pairs(
+    pairs: UserPairs, settings: NamingSettings, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
+) -> Iterator[NamedItems]:
+    """What is named of these pairs, as a replay, or window by window as a stream."""
+    empty = EmptyItems(domain, settings, keys) if domain else None
+    namer, horizon = ItemNamer(settings, keys), settings.schedule.horizon
+    if not in_order:
+        parts = [weigh_replay(pairs, settings, keys), *(cells for _, cells in (empty.of_run(1) if empty else ()))]
+        yield namer.name_windows(ItemSums.merge(parts), KnownItems.none(), 0, horizon)
+        return
+    purses, known = Purses(settings, keys), KnownItems.none()
+    for window in range(horizon):
+        here = _select(pairs, pairs.windows == window)
+        parts = [empty.of_window(window, 0, 1)] if empty else []
+        if len(here):
+            parts.append(ItemSums.of_weights(here, purses.spend(here, window), keys))
+        named = namer.name_windows(ItemSums.merge(parts), known, window, window + 1)
+        if not empty:
+            known = known.after(named, window + 1, settings.forget_after)
+        yield named
+
+
+def pairs_of_numbers(
+    users: npt.NDArray[np.uint64], windows: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64], keys: StreamKeys
+) -> UserPairs:
+    """Distinct rows in any order. numbers: of items; the label of an item is its number."""
+    table, positions = ItemTable.of_labels(_labels(int(numbers.max()) + 1), keys.hash_items)
+    items = positions[numbers]
+    order = np.lexsort((items, windows, users))
+    distinct, codes = np.unique(users[order], return_inverse=True)
+    return UserPairs.from_sorted_codes(distinct, codes.reshape(-1), windows[order], items[order], table)
+
+
+def numbers_of(table: ItemTable, items: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The inverse: of positions in the table. items, result: int64[n]."""
+    return np.asarray(pc.cast(table.labels, pa.int64()).to_numpy(zero_copy_only=False)[items], dtype=np.int64)
+
+
+def _pairs(scene: Scene, copies: int, keys: StreamKeys, with_user: bool) -> UserPairs:
+    users, windows, numbers = [], [], []
+    first = _FIRST_OTHER
+    for cell in scene.cells:
+        own = np.arange(copies) * scene.items + cell.item
+        holders = [first + np.arange(copies * cell.others), np.arange(1, copies * (with_user and cell.by_user) + 1)]
+        users += holders
+        numbers += [np.repeat(own, cell.others), own[: len(holders[1])]]
+        windows.append(np.full(sum(map(len, holders)), cell.window))
+        first += copies * cell.others
+    rows = np.concatenate(users).astype(np.uint64)
+    return pairs_of_numbers(rows, np.concatenate(windows), np.concatenate(numbers), keys)
+
+
+def _labels(items: int) -> pa.StringArray:
+    return pc.cast(pa.array(np.arange(items)), pa.string())
+
+
+def _domain(scene: Scene, copies: int, keys: StreamKeys) -> DomainTable | None:
+    return DomainTable.of_labels(_labels(copies * scene.items), keys.hash_items) if scene.is_domain else None
+
+
+def _select(pairs: UserPairs, rows: npt.NDArray[np.bool_]) -> UserPairs:
+    return UserPairs.from_sorted_codes(
+        pairs.users, pairs.user_codes()[rows], pairs.windows[rows], pairs.items[rows], pairs.table
+    )

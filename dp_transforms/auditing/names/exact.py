@@ -1,0 +1,228 @@
+"""What a run of release mode `names` attains at the worst, exactly, against what its plan claims.
+
+Nothing is random or sampled, and no number comes from the accounting. Each is attained and rounded down: if it exceeds
+a claim, the claim is wrong. docs/audit.md says what is tried.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from dp_transforms.auditing.names.few_looks import FewLooks, best_of_few
+from dp_transforms.auditing.names.look_law import ROUNDING, LookLaw, WorstLook, static_delta
+from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism
+from dp_transforms.auditing.names.noise_law import NoiseLaw, reach_of_prices
+
+MOST_FEW = 3  # looks of the adaptive adversary
+_MOST_STATIC = 30_000  # looks of one weight at one count
+_STATIC_REACH, _STATIC_STEPS = 3.6, 20  # of their margins, in scales; and for each unit of scale
+_FINELY = 4  # weights whose worst count is searched among all integers, besides the first and the last
+_SPLITS = 8  # of a purse between items that a user holds alone and others
+
+OnStep = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditedPrice:
+    """A look with this weight: what it costs in units, the divergence that these stand for, and what it attains.
+
+    distances: of the boundaries, from the first one.
+    """
+
+    weight: int
+    units: int
+    claimed: float
+    look: WorstLook
+    distances: tuple[int, ...]
+
+    @property
+    def ratio(self) -> float:
+        return self.look.divergence / self.claimed
+
+
+@dataclasses.dataclass(frozen=True)
+class StaticLooks:
+    """So many looks of one weight, all at one count, and the delta that they attain at the claimed epsilon."""
+
+    looks: int
+    weight: int
+    margin: int
+    delta: float
+    adds_user: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class NamesExactAudit:
+    """All that is attained.
+
+    worst_price: of all weights, the one whose price falls shortest. prices: how many were compared.
+    purse_delta: what the budget proves, by its formula. most_looks: that a purse pays for.
+    few, static: of looks on items that others hold too. lone_delta: an item of the user alone is named in one of
+    lone_looks looks. together_delta: of both, at the claimed epsilon. violations: a sentence for each claim that is
+    exceeded.
+    """
+
+    worst_price: AuditedPrice
+    prices: int
+    purse_delta: float
+    most_looks: int
+    few: tuple[FewLooks, ...]
+    static: tuple[StaticLooks, ...]
+    lone_delta: float
+    lone_looks: int
+    together_delta: float
+    violations: tuple[str, ...]
+
+    @property
+    def worst_delta(self) -> float:
+        return max([*(each.delta for each in self.few), *(each.delta for each in self.static)])
+
+
+def audit_names_exactly(
+    mechanism: NamesMechanism, claim: NamesClaim, *, most_looks: int | None = None, on_step: OnStep = lambda step: None
+) -> NamesExactAudit:
+    """most_looks: of a user, in what is tried on items that others hold too; None: all that a purse pays for."""
+    largest = mechanism.weights[-1]
+    reach = reach_of_prices(mechanism.shape, claim.order, largest, mechanism.scale)
+    law = NoiseLaw(mechanism.shape, mechanism.scale, max(reach, mechanism.boundaries[0]) + largest + 1)
+    on_step("prices")
+    worst_price = worst_price_of(law, mechanism, claim, reach)
+    on_step("few looks")
+    tried = min(mechanism.most_looks, mechanism.most_looks if most_looks is None else most_looks)
+    few = []
+    for looks in range(1, min(MOST_FEW, tried) + 1):
+        sides = [best_of_few(law, mechanism, looks, claim.epsilon, adds_user=side) for side in (True, False)]
+        few.append(max(sides, key=lambda side: side.delta))
+    on_step("many looks")
+    static = [_static(law, mechanism, looks, claim.epsilon) for looks in _numbers(min(tried, _MOST_STATIC))]
+    on_step("items of one user alone")
+    lone_delta, lone_looks = _lone(law, mechanism)
+    audit = NamesExactAudit(
+        worst_price=worst_price,
+        prices=len(mechanism.weights) * len(mechanism.spacings),
+        purse_delta=claim.delta_of_purse,
+        most_looks=mechanism.most_looks,
+        few=tuple(few),
+        static=tuple(static),
+        lone_delta=lone_delta,
+        lone_looks=lone_looks,
+        together_delta=_together(law, mechanism, claim.epsilon),
+        violations=(),
+    )
+    audit = dataclasses.replace(audit, together_delta=max(audit.together_delta, audit.worst_delta))
+    return dataclasses.replace(audit, violations=tuple(_violations(audit, claim)))
+
+
+def worst_price_of(law: NoiseLaw, mechanism: NamesMechanism, claim: NamesClaim, reach: int) -> AuditedPrice:
+    """Every weight on a grid of counts; then the worst ones, the first and the last among all integers."""
+    found = []
+    for distances in mechanism.spacings:
+        look_law = LookLaw(law, distances)
+
+        def price(place: int, finely: bool, look_law: LookLaw = look_law) -> AuditedPrice:
+            weight, units = mechanism.weights[place], mechanism.units[place]
+            look = look_law.worst(weight, claim.order, reach, finely=finely)
+            return AuditedPrice(weight, units, claim.price(units, mechanism.purse), look, look_law.distances)
+
+        places = range(len(mechanism.weights))
+        coarse = [price(place, False) for place in places]
+        worst = sorted(places, key=lambda place: -coarse[place].ratio)[:_FINELY]
+        found += [*coarse, *(price(place, True) for place in sorted({0, *worst, places[-1]}))]
+    return max(found, key=lambda each: each.ratio)
+
+
+def _numbers(most: int) -> list[int]:
+    """1, 3, 10, 30, ... and the last one."""
+    found = {most}
+    power = 1
+    while power <= most:
+        found |= {number for number in (power, 3 * power) if number <= most}
+        power *= 10
+    return sorted(found)
+
+
+def _static(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float) -> StaticLooks:
+    weight = mechanism.replay_weight(looks)
+    reach = math.ceil(_STATIC_REACH * law.scale)
+    margins = np.arange(weight - reach, reach + 1, max(1, law.scale // _STATIC_STEPS))
+    margins = margins[margins <= mechanism.boundaries[0]]
+    delta, margin, adds_user = static_delta(law, weight, looks, margins, epsilon)
+    return StaticLooks(looks, weight, margin, delta, adds_user)
+
+
+def _lone(law: NoiseLaw, mechanism: NamesMechanism) -> tuple[float, int]:
+    """The probability that one of the items that the user alone holds is named; and the number of looks, the worst.
+
+    Without the user none of them can be, so this is the delta of such a stream at every epsilon.
+    """
+    if not mechanism.tests_lone_items:
+        return 0.0, 0
+    looks = np.arange(1, mechanism.most_looks + 1)
+    places = np.searchsorted(mechanism.units, mechanism.purse // looks, side="right") - 1
+    log_tails = law.log_tail(mechanism.boundaries[0] - np.array(mechanism.weights)[places])
+    deltas = -np.expm1(looks * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16)))
+    worst = int(np.argmax(deltas))
+    return float(deltas[worst]) * (1 - ROUNDING), int(looks[worst])
+
+
+def _together(law: NoiseLaw, mechanism: NamesMechanism, epsilon: float) -> float:
+    """Some looks of the smallest weight at items of the user alone, and then one at an item of others.
+
+    One of the former is named with probability p with the user, and never without. If none is, what follows is one
+    look, with a loss that is lower by ``-ln(1 - p)``.
+    """
+    if not mechanism.tests_lone_items:
+        return 0.0
+    each = law.tail(mechanism.boundaries[0] - mechanism.weights[0])
+    best = 0.0
+    for part in range(_SPLITS + 1):
+        looks = mechanism.most_looks * part // _SPLITS
+        log_none = looks * math.log1p(-min(each, 1 - 1e-16))
+        place = mechanism.payable(mechanism.purse - looks * mechanism.units[0])
+        rest = 0.0
+        if place is not None:
+            rest = _one_look(law, mechanism, mechanism.weights[place], epsilon - log_none)
+        best = max(best, -math.expm1(log_none) + math.exp(log_none) * rest)
+    return best * (1 - ROUNDING)
+
+
+def _one_look(law: NoiseLaw, mechanism: NamesMechanism, weight: int, epsilon: float) -> float:
+    margins = np.arange(weight, min(mechanism.boundaries[0], math.ceil(4 * law.scale)) + 1, max(1, law.scale // 1000))
+    if not len(margins):
+        return 0.0
+    p, q = law.log_tail(margins - weight), law.log_tail(margins)
+    return float(np.max(np.exp(p) * -np.expm1(np.minimum(0.0, epsilon + q - p))))
+
+
+def _violations(audit: NamesExactAudit, claim: NamesClaim) -> list[str]:
+    found = []
+    price = audit.worst_price
+    if price.look.divergence > price.claimed:
+        found.append(
+            f"a look of weight {price.weight:,} has a divergence of {price.look.divergence:.6g} at order "
+            f"{claim.order:.4g}, but its price is {price.claimed:.6g}"
+        )
+    if audit.purse_delta * (1 - ROUNDING) > claim.delta_looks:
+        found.append(
+            f"a full purse of {claim.budget:.6g} at order {claim.order:.4g} proves delta {audit.purse_delta:.4g} at "
+            f"epsilon {claim.epsilon:g}, but only {claim.delta_looks:.4g} is set aside for looks"
+        )
+    if audit.most_looks > claim.most_looks:
+        found.append(f"a purse pays for {audit.most_looks:,} looks, but the plan says {claim.most_looks:,}")
+    if audit.worst_delta > claim.delta_looks:
+        found.append(
+            f"looks at items that others hold too attain delta {audit.worst_delta:.4g} at epsilon {claim.epsilon:g}, "
+            f"but only {claim.delta_looks:.4g} is set aside for looks"
+        )
+    if audit.lone_delta > claim.delta_open:
+        found.append(
+            f"items that one user holds alone are named with probability {audit.lone_delta:.4g}, but only "
+            f"{claim.delta_open:.4g} is set aside for them"
+        )
+    if audit.together_delta > claim.delta:
+        found.append(f"together they attain delta {audit.together_delta:.4g} at epsilon {claim.epsilon:g}")
+    return found

@@ -1,0 +1,150 @@
+"""What the real code lets users pay: no purse is overdrawn, and no weight follows another user's events.
+
+Nothing here is an estimate. Random users, and some with far more looks than a purse pays for, go through the real
+weights of a replay and the real purses of a stream. Of each user the audit adds up what its weights cost. Then the same
+users again, without half of the others: no weight may change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.auditing.names.copies import numbers_of, pairs_of_numbers
+from dp_transforms.auditing.names.mechanism import NamesMechanism
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.naming.item_sums import ItemSums
+from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.naming.purses import Purses
+from dp_transforms.naming.replay_weights import weigh_replay
+from dp_transforms.window_schedule import WindowSchedule
+
+_WINDOWS = 6
+_USERS = 120
+_ITEMS = 40  # which users share
+_MOST_PAIRS = 8  # of a usual user in a window
+
+Rows = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]  # users, windows, items
+Weights = dict[tuple[int, int, int], int]  # by user, window and item
+
+
+@dataclasses.dataclass(frozen=True)
+class PaymentAudit:
+    """users: how many. looks: that they have. replay_share, stream_share: the largest share of a purse that one of
+    them spent. violations: a sentence for each rule that is broken."""
+
+    users: int
+    looks: int
+    replay_share: float
+    stream_share: float
+    violations: tuple[str, ...]
+
+
+def audit_payments(mechanism: NamesMechanism, settings: NamingSettings, secret: bytes) -> PaymentAudit:
+    """settings: of a real run. secret: fresh, at least 32 bytes."""
+    slide = settings.schedule.slide_seconds
+    run = dataclasses.replace(settings, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), domain_size=0)
+    keys = run.stream_keys(secret)
+    rows = _rows(mechanism.most_looks)
+    half = np.isin(rows[0], np.unique(rows[0])[::2])
+    fewer = (rows[0][half], rows[1][half], rows[2][half])
+    replayed, streamed = _replay(rows, run, keys), _stream(rows, run, keys)
+    shares, found = [], []
+    for name, of_users in (("replay", replayed), ("stream", streamed)):
+        spent, unlisted = _spent(of_users, mechanism)
+        shares.append(max(spent.values()) / mechanism.purse)
+        if unlisted:
+            found.append(f"in a {name}, users have weights that are not on the price list, such as {unlisted[0]:,}")
+        if shares[-1] > 1:
+            found.append(f"in a {name}, a user pays {shares[-1]:.4g} times what is in its purse")
+    if _changed(replayed, _replay(fewer, run, keys)) or _sums(rows, run, keys) != _added_up(replayed):
+        found.append("in a replay, weights of a user change with the events of others")
+    if _changed(streamed, _stream(fewer, run, keys)):
+        found.append("in a stream, weights of a user change with the events of others")
+    return PaymentAudit(len(np.unique(rows[0])), len(rows[0]), shares[0], shares[1], tuple(found))
+
+
+def _rows(most_looks: int) -> Rows:
+    """Distinct pairs of random users: most with a few looks in some windows, four with more than a purse pays for."""
+    users, windows, items = [], [], []
+
+    def add(user: int, window: int, of_window: npt.NDArray[np.int64]) -> None:
+        users.append(np.full(len(of_window), user))
+        windows.append(np.full(len(of_window), window))
+        items.append(of_window)
+
+    for user in range(1, _USERS + 1):
+        for window in range(_WINDOWS):
+            number = secrets.randbelow(_MOST_PAIRS + 1) * (user % 3 > 0 or window == secrets.randbelow(_WINDOWS))
+            add(user, window, np.array(sorted({secrets.randbelow(_ITEMS) for _ in range(number)}), dtype=np.int64))
+    many = np.arange(2 * most_looks)
+    for user, window in enumerate((0, _WINDOWS // 2, _WINDOWS - 1), start=_USERS + 1):
+        add(user, window, many)  # twice as many as its purse pays for, at once
+        for later in range(window + 1, _WINDOWS):
+            add(user, later, np.arange(secrets.randbelow(_ITEMS)))
+    for window in range(_WINDOWS):  # a part of them in each window
+        add(_USERS + 4, window, np.arange(1 + most_looks // 2))
+    return np.concatenate(users).astype(np.uint64), np.concatenate(windows), np.concatenate(items)
+
+
+def _pairs(rows: Rows, keys: StreamKeys) -> UserPairs:
+    return pairs_of_numbers(*rows, keys)
+
+
+def _replay(rows: Rows, settings: NamingSettings, keys: StreamKeys) -> Weights:
+    """Each user by itself: then the sums are its weights."""
+    found: Weights = {}
+    for user in np.unique(rows[0]).tolist():
+        own = rows[0] == user
+        for (window, item), weight in _sums((rows[0][own], rows[1][own], rows[2][own]), settings, keys).items():
+            found[user, window, item] = weight
+    return found
+
+
+def _sums(rows: Rows, settings: NamingSettings, keys: StreamKeys) -> dict[tuple[int, int], int]:
+    sums: ItemSums = weigh_replay(_pairs(rows, keys), settings, keys)
+    numbers = numbers_of(sums.table, sums.items).tolist()
+    return dict(zip(zip(sums.windows.tolist(), numbers, strict=True), sums.sums.tolist(), strict=True))
+
+
+def _added_up(weights: Weights) -> dict[tuple[int, int], int]:
+    found: dict[tuple[int, int], int] = {}
+    for (_, window, item), weight in weights.items():
+        found[window, item] = found.get((window, item), 0) + weight
+    return found
+
+
+def _stream(rows: Rows, settings: NamingSettings, keys: StreamKeys) -> Weights:
+    purses, found = Purses(settings, keys), {}
+    for window in range(_WINDOWS):
+        here = rows[1] == window
+        if not here.any():
+            continue
+        pairs = _pairs((rows[0][here], rows[1][here], rows[2][here]), keys)
+        weights = purses.spend(pairs, window).tolist()
+        users, numbers = pairs.users[pairs.user_codes()].tolist(), numbers_of(pairs.table, pairs.items).tolist()
+        for user, item, weight in zip(users, numbers, weights, strict=True):
+            if weight:
+                found[user, window, item] = weight
+    return found
+
+
+def _spent(weights: Weights, mechanism: NamesMechanism) -> tuple[dict[int, int], list[int]]:
+    """Units by user, at the prices of the list; and weights that are not on it."""
+    units = dict(zip(mechanism.weights, mechanism.units, strict=True))
+    spent: dict[int, int] = {}
+    unlisted = []
+    for (user, _, _), weight in weights.items():
+        if weight not in units:
+            unlisted.append(weight)
+        spent[user] = spent.get(user, 0) + units.get(weight, mechanism.purse + 1)
+    return spent, unlisted
+
+
+def _changed(weights: Weights, fewer: Weights) -> bool:
+    users = {user for user, _, _ in fewer}
+    return {at: weight for at, weight in weights.items() if at[0] in users} != fewer

@@ -1,0 +1,133 @@
+"""Close by watermark: packed pairs of a stream that Beam reads -> counted messages, by window and shard of users.
+
+From here on such a stream is one like `MonitorStream`'s: each step knows by counting that a window is complete. Only
+this step looks at the watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+
+from dp_transforms.beam.assign_windows import max_timestamp
+from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counter
+from dp_transforms.monitoring.counted_messages import Key, Message, Sent
+from dp_transforms.window_schedule import WindowSchedule
+
+_START = (-1, b"")
+_Packed = tuple[int, bytes]  # window and pairs; `_START` begins a shard and has none
+
+
+class CloseByWatermark(beam.PTransform):
+    """``((window, shard), packed pairs)`` -> ``((window, shard), message)``, with counted messages of one sender.
+
+    All in the GlobalWindow. The timestamp of an element is at most that of its first event.
+
+    Every shard of every window of the schedule is announced, in order, also one without events: known items are looked
+    at in every window, and what is announced must not show who was there.
+    """
+
+    def __init__(self, schedule: WindowSchedule, shards: int) -> None:
+        super().__init__()
+        self._schedule = schedule
+        self._shards = shards
+
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
+        starts = (
+            packed.pipeline
+            | "Once" >> beam.Impulse()
+            | "StartShards" >> beam.FlatMap(_starts, self._shards).with_output_types(tuple[int, _Packed])
+        )
+        by_shard = packed | "ByShard" >> beam.Map(_by_shard).with_output_types(tuple[int, _Packed])
+        return (
+            (starts, by_shard)
+            | "WithStarts" >> beam.Flatten()
+            | "AnnounceWindows" >> beam.ParDo(CloseByWatermarkDoFn(self._schedule)).with_output_types(tuple[Key, Sent])
+        )
+
+
+class CloseByWatermarkDoFn(beam.DoFn):
+    """Stateful, keyed by shard of users. Passes pairs on at once, and announces their number when the watermark passes
+    the end of their window. What comes after that is dropped and counted.
+
+    One event-time timer announces a window and is set again for the next one, whether anybody is there or not: so no
+    user can decide whether late events of others count.
+    """
+
+    PROGRESS = ReadModifyWriteStateSpec("progress_v1", BytesCoder())
+    CLOSE = TimerSpec("close_v1", TimeDomain.WATERMARK)
+
+    def __init__(self, schedule: WindowSchedule) -> None:
+        self._schedule = schedule
+        self._late = operator_counter(LATE_BATCHES)
+
+    def process(
+        self,
+        element: tuple[int, _Packed],
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        close: Any = beam.DoFn.TimerParam(CLOSE),
+    ) -> Iterator[tuple[Key, Message]]:
+        shard, (window, blob) = element
+        next_window, sent = _read(progress)
+        if (window, blob) == _START:
+            close.set(self._closing_time(next_window))
+        elif window < next_window:
+            self._late.inc()
+        else:
+            sent[window] = sent.get(window, 0) + 1
+            _write(progress, next_window, sent)
+            yield (window, shard), Message(0, blob)
+
+    @on_timer(CLOSE)
+    def announce_window(
+        self,
+        shard: int = beam.DoFn.KeyParam,
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        close: Any = beam.DoFn.TimerParam(CLOSE),
+    ) -> Iterator[TimestampedValue]:
+        """Announces the next window and sets the timer for the one after it."""
+        window, sent = _read(progress)
+        if window == self._schedule.horizon:
+            return
+        announcement = (window, shard), Message(sent.pop(window, 0) + 1, b"")
+        _write(progress, window + 1, sent)
+        if window + 1 < self._schedule.horizon:
+            close.set(self._closing_time(window + 1))
+        yield TimestampedValue(announcement, max_timestamp(self._schedule, window))
+
+    def _closing_time(self, window: int) -> Timestamp:
+        """The last millisecond of a window: engines hold the watermark back by it, so that no report is late.
+
+        It is above the timestamps of all elements with earlier events. On Prism a timer may go before an element that
+        has its time.
+        """
+        return Timestamp(micros=max_timestamp(self._schedule, window).micros // 1000 * 1000)
+
+
+def _starts(once: bytes, shards: int) -> Iterator[tuple[int, _Packed]]:
+    for shard in range(shards):
+        yield shard, _START
+
+
+def _by_shard(packed: tuple[Key, bytes]) -> tuple[int, _Packed]:
+    (window, shard), blob = packed
+    return shard, (window, blob)
+
+
+def _read(progress: Any) -> tuple[int, dict[int, int]]:
+    """The first window that was not announced yet, and how many messages were sent for it and later ones."""
+    numbers = np.frombuffer(progress.read() or bytes(8), dtype="<i8").tolist()
+    return numbers[0], dict(zip(numbers[1::2], numbers[2::2], strict=True))
+
+
+def _write(progress: Any, next_window: int, sent: dict[int, int]) -> None:
+    numbers = [next_window, *(number for entry in sent.items() for number in entry)]
+    progress.write(np.array(numbers, dtype="<i8").tobytes())

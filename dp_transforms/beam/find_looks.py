@@ -1,0 +1,160 @@
+"""Find: all holders of some items -> the candidates among them, in release mode `names` where users pay for hits.
+
+In an open domain an item that passed lately is drawn for in every window, held or not: so a shard of items takes its
+windows in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders import BytesCoder, VarIntCoder
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
+
+from dp_transforms.beam.assign_windows import Sharding
+from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counter
+from dp_transforms.beam.gather_counted import GatherCounted
+from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, Turn, parts_of_shard, take_turn
+from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.monitoring.counted_messages import Key, Sent, holder_messages, messages_of
+from dp_transforms.monitoring.hit_settings import are_followed
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.known_items import KnownItems
+from dp_transforms.monitoring.zero_items import ZeroItemsOfWindows
+from dp_transforms.naming.look_candidates import LookCandidates
+from dp_transforms.naming.naming_settings import NamingSettings
+
+
+class FindLooks(beam.PTransform):
+    """``((0, shard of items), packed ItemHolders)`` -> ``(stream, (slab, shard, packed candidates))``; bounded input.
+
+    sharding: into which slabs of windows the candidates are cut on their way to the monitor.
+    """
+
+    def __init__(self, settings: NamingSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
+        super().__init__()
+        self._do_fn = FindLooksDoFn(settings, noise_key, sharding)
+
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
+        return (
+            packed
+            | "GroupByItemShard" >> beam.GroupByKey()
+            | "DrawPassBits" >> beam.ParDo(self._do_fn).with_output_types(tuple[str, tuple[int, int, bytes]])
+        )
+
+
+class FindLooksCounted(beam.PTransform):
+    """The same of a stream, with counted messages: ``((window, shard of items), message)`` -> ``((window, 0),
+    message)``.
+
+    Each shard of items sends to its window, even if it has no candidates. domain: of a plan with a known domain; the
+    items that nobody holds are added here, window by window.
+    """
+
+    def __init__(
+        self, settings: NamingSettings, noise_key: beam.Secret, shards: int, domain: DomainSource | None = None
+    ) -> None:
+        super().__init__()
+        self._do_fn = FindLooksCountedDoFn(settings, noise_key, shards, domain)
+        self._shards = shards
+
+    def expand(self, messages: beam.PCollection) -> beam.PCollection:
+        return (
+            messages
+            | "GatherItemShard" >> GatherCounted(self._shards)
+            | "ByItemShard" >> beam.FlatMap(parts_of_shard).with_output_types(tuple[int, Part])
+            | "DrawPassBits" >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent])
+        )
+
+
+class FindLooksDoFn(KeyedDoFn):
+    """Adapts `LookCandidates` to groups, each with all windows of a shard of items."""
+
+    _settings: NamingSettings
+
+    def __init__(self, settings: NamingSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
+        super().__init__(settings, noise_key)
+        self._windows_per_slab = sharding.windows_per_slab
+        self._candidates: LookCandidates
+
+    def setup(self) -> None:
+        super().setup()
+        self._candidates = LookCandidates(self._settings, self._keys)
+
+    def process(self, group: tuple[tuple[int, int], Iterable[bytes]]) -> Iterator[tuple[str, tuple[int, int, bytes]]]:
+        (_, shard), blobs = group
+        cells = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs])
+        candidates = self._candidates.find(cells, KnownItems.none(), 0, self._settings.schedule.horizon)
+        for slab, part in candidates.by_slab(self._windows_per_slab):
+            yield self._settings.stream, (slab, shard, part.to_bytes())
+
+
+class FindLooksCountedDoFn(KeyedDoFn):
+    """Stateful, keyed by shard of items, without timers: finds the candidates of a window when those of all windows
+    before it are found. Windows that have their turn together go together. What comes for a window that had its turn
+    is dropped and counted.
+    """
+
+    PASSED = BagStateSpec("passed_v1", BytesCoder())
+    NEXT_WINDOW = ReadModifyWriteStateSpec("next_window_v1", VarIntCoder())
+
+    _settings: NamingSettings
+
+    def __init__(
+        self, settings: NamingSettings, noise_key: beam.Secret, shards: int, domain: DomainSource | None
+    ) -> None:
+        super().__init__(settings, noise_key, domain)
+        self._shards = shards
+        self._late = operator_counter(LATE_BATCHES)
+        self._candidates: LookCandidates
+        self._zero_items: ZeroItemsOfWindows | None = None
+
+    def setup(self) -> None:
+        super().setup()
+        self._candidates = LookCandidates(self._settings, self._keys)
+        if self._domain is not None:
+            self._zero_items = ZeroItemsOfWindows(self._domain, self._settings, self._keys, self._shards)
+
+    def process(
+        self,
+        element: tuple[int, Part],
+        near: Any = beam.DoFn.StateParam(NEAR),
+        far: Any = beam.DoFn.StateParam(FAR),
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        passed: Any = beam.DoFn.StateParam(PASSED),
+        next_window: Any = beam.DoFn.StateParam(NEXT_WINDOW),
+    ) -> Iterator[tuple[Key, Sent]]:
+        shard, part = element
+        turn = take_turn(part, next_window.read() or 0, near, far, waiting)
+        self._late.inc(turn.dropped)
+        if not turn.windows:
+            return
+        first, end = turn.windows[0][0], turn.windows[-1][0] + 1
+        is_followed = are_followed(self._settings)
+        before = KnownItems.from_cells(passed.read()) if is_followed else KnownItems.none()
+        candidates = self._candidates.find(self._cells(shard, turn), before, first, end)
+        if is_followed:
+            self._store(before, before.after(candidates, end, self._settings.forget_after), passed)
+        next_window.write(end)
+        by_window = dict(candidates.by_slab(1))
+        for window in range(first, end):
+            packed = list(holder_messages(by_window[window])) if window in by_window else []
+            for message in messages_of(packed):
+                yield (window, 0), message
+
+    def _cells(self, shard: int, turn: Turn) -> ItemHolders:
+        parts = [ItemHolders.from_bytes(blob) for _, blobs in turn.windows for blob in blobs]
+        if self._zero_items is not None:
+            drawn = (self._zero_items.cells(window, shard) for window, _ in turn.windows)
+            parts += [cells for cells in drawn if cells is not None]
+        return ItemHolders.merge(parts) if parts else ItemHolders.none()
+
+    def _store(self, before: KnownItems, after: KnownItems, passed: Any) -> None:
+        if after is before:
+            return
+        passed.clear()
+        for cell in after.to_cells():
+            passed.add(cell)

@@ -1,0 +1,41 @@
+"""Plans of release mode `names` for tests of the audit: a usual guarantee, little noise, no search."""
+
+from __future__ import annotations
+
+import functools
+
+from dp_transforms.accounting.names_plan import NamesPlan
+from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism
+from dp_transforms.auditing.names.noise_law import NoiseLaw
+from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.run_settings import settings_of_plan
+from dp_transforms.window_schedule import WindowSchedule
+from tests.helpers.names_plans import names_plan_of
+
+HOURS = 24
+
+
+@functools.cache
+def audited_plan(*, most_looks: int = 20, forget_after: int = 3, domain: tuple[str, ...] = ()) -> NamesPlan:
+    """Epsilon 2 and delta 1e-4 over a day of hours; 20 looks of a user at most."""
+    return names_plan_of(
+        WindowSchedule.fixed(0, HOURS * 3600, 3600),
+        most_looks=most_looks,
+        forget_after=forget_after,
+        domain=domain,
+        epsilon=2.0,
+        delta=1e-4,
+        order=8.0,
+    )
+
+
+def mechanism_and_claim(plan: NamesPlan) -> tuple[NamesMechanism, NamesClaim]:
+    return NamesMechanism.of_plan(plan), NamesClaim.of_plan(plan)
+
+
+def run_settings(plan: NamesPlan) -> NamingSettings:
+    return settings_of_plan(plan, stream="audit", run_id="run")
+
+
+def law_of(mechanism: NamesMechanism) -> NoiseLaw:
+    return NoiseLaw(mechanism.shape, mechanism.scale, 8 * mechanism.scale)

@@ -1,0 +1,114 @@
+"""What a count of a named item costs, against the exact law of its noise; and plans with counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import mpmath
+import pytest
+
+from dp_transforms.accounting.named_counts import SHARE_OF_COUNTS, count_noise, count_units, price_counts
+from dp_transforms.accounting.names_plan import NamesPlan
+from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
+from dp_transforms.accounting.purse.price_list import PURSE_UNITS
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.item_domain import ItemDomain
+from dp_transforms.window_schedule import WindowSchedule
+
+SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-17", 3600)
+
+
+def plan_of(**changes: Any) -> NamesPlan:
+    arguments = {"epsilon": 2, "delta": 1e-9, "schedule": SCHEDULE, "release": "names", "usual_looks": (1, 100)}
+    return NamesPlan.calibrate(**{**arguments, **changes})
+
+
+@pytest.fixture(scope="module")
+def plan() -> NamesPlan:
+    return plan_of(counts_for=10)
+
+
+@pytest.mark.parametrize(("scale", "order"), [(3, 2.0), (7, 5.5), (40, 17.0)])
+def test_the_price_of_a_count_covers_the_divergence_of_its_law_and_is_no_waste(scale: int, order: float) -> None:
+    with mpmath.workdps(50):
+
+        def mass(value: int) -> Any:  # of round(X), X of density exp(-(x / scale)^2)
+            upper, lower = (mpmath.erf(mpmath.mpf(2 * value + sign) / 2 / scale) for sign in (1, -1))
+            return (upper - lower) / 2
+
+        masses = [mass(value) for value in range(-30 * scale, 30 * scale + 2)]
+        for ps, qs in ((masses[1:], masses[:-1]), (masses[:-1], masses[1:])):
+            total = mpmath.fsum(p**order * q ** (1 - order) for p, q in zip(ps, qs, strict=True) if q)
+            divergence = mpmath.log(total) / (mpmath.mpf(order) - 1)
+            for budget in (0.5, 3.0):
+                paid = count_units(order, budget, scale) * mpmath.mpf(budget) / PURSE_UNITS
+                assert divergence <= paid
+                assert paid <= divergence * (1 + mpmath.mpf(1) / scale)
+
+
+@pytest.mark.parametrize("counts_per_user", [1, 10, 100])
+def test_counts_cost_at_most_their_share_of_a_purse_and_no_less_noise_would_do(counts_per_user: int) -> None:
+    units, scale = price_counts(17.0, 0.9, counts_per_user)
+    assert (
+        counts_per_user * units <= SHARE_OF_COUNTS * PURSE_UNITS < counts_per_user * count_units(17.0, 0.9, scale - 1)
+    )
+    assert count_noise(scale).standard_deviation == pytest.approx(scale / 2**0.5)
+
+
+def test_a_budget_that_needs_more_noise_than_can_be_sampled_is_refused() -> None:
+    with pytest.raises(ValueError, match="too small for counts"):
+        price_counts(900.0, 1e-9, 100)
+
+
+def test_a_plan_with_counts_is_stored_and_read_and_pays_for_them(plan: NamesPlan) -> None:
+    without = plan_of()
+    assert (plan.counts_for, plan.counts_per_user) == (10, 100)
+    assert (without.counts_for, without.counts_per_user, without.count_units, without.count_scale) == (0, 0, 0, 0)
+    assert ReleasePlan.from_json(plan.to_json()) == plan
+    assert plan.fingerprint != without.fingerprint
+    assert (plan.noise, plan.order, plan.budget) == (without.noise, without.order, without.budget)
+    assert plan.prices.most_looks == plan.most_looks
+    assert plan.threshold == smallest_open_threshold(plan.prices, plan.delta_open)
+    assert plan.found_from(1) - without.found_from(1) <= 1
+    assert without.found_from(100) < plan.found_from(100) < 1.2 * without.found_from(100)
+    # The two lists round weights down at different places.
+    assert abs(plan.found_from(100, without_counts=True) - without.found_from(100)) <= 2
+    assert plan.found_from(10**6) > without.found_from(10**6)
+
+
+def test_a_plan_whose_counts_are_too_cheap_is_refused(plan: NamesPlan) -> None:
+    for changes, message in (
+        ({"count_units": plan.count_units - 1}, "count_units must be at least"),
+        ({"count_scale": plan.count_scale - 1}, "count_units must be at least"),
+        ({"counts_per_user": 120}, "counts must cost at most 20% of a purse"),
+        ({"counts_for": 0}, "counts_per_user must be 0"),
+        ({"counts_per_user": 0}, "counts_per_user must be"),
+        ({"counts_for": -1}, "counts_for must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(plan, **changes)
+    fields = json.loads(plan.to_json())
+    assert fields["count_scale"] == plan.count_scale
+
+
+def test_the_draws_of_counts_are_paid_from_delta_sampling(plan: NamesPlan) -> None:
+    looks = plan.most_looks * plan.noise.sampling_total_variation
+    counts = plan.counts_per_user * count_noise(plan.count_scale).sampling_total_variation
+    needed = float((1 + mpmath.exp(2)) * (looks + counts))
+    assert dataclasses.replace(plan, delta_sampling=needed * (1 + 1e-9))
+    with pytest.raises(ValueError, match="delta_sampling must be >="):
+        dataclasses.replace(plan, delta_sampling=float((1 + mpmath.exp(2)) * looks))
+
+
+def test_counts_in_a_known_domain_and_in_a_short_run() -> None:
+    known = plan_of(counts_for=3, domain=ItemDomain.of_ids(["a", "b", "c"]))
+    assert known.counts_for == 3
+    short = plan_of(counts_for=3, schedule=WindowSchedule.fixed("2026-01-01", "2026-01-02", 43_200))
+    assert short.counts_per_user == 6
+
+
+def test_other_modes_refuse_counts_for() -> None:
+    with pytest.raises(ValueError, match="counts_for cannot be used with release 'labels'"):
+        ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, release="labels", counts_for=3)

@@ -1,0 +1,180 @@
+"""Prices of looks with hits: the definition with 50 digits, the reference, limits, the bound for all counts, faults."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from dp_transforms.accounting.purse import zone_prices
+from dp_transforms.accounting.purse.level_prices import level_price
+from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, beyond_reach, look_price
+from dp_transforms.accounting.purse.zone_prices import zone_price
+from dp_transforms.exponential_power import ExponentialPower
+from tests.unit import purse_oracle
+from tests.unit.purse_oracle import REFERENCE
+
+SCALE = 10_000
+HITS = [
+    (entry["p"], entry["alpha"], round(float(weight) * SCALE), price)
+    for entry in REFERENCE["prices"]
+    for weight, price in entry["look_price_with_hit_price_0.1"].items()
+]
+SMALL = [(1.0, 6, 2.0, 1), (1.5, 5, 9.0, 2), (2.0, 6, 17.0, 1), (2.5, 7, 4.0, 3), (3.0, 6, 17.0, 1), (4.0, 9, 1.5, 4)]
+
+
+def spacing_of(noise: ExponentialPower, deviations: float) -> int:
+    return math.ceil(deviations * noise.standard_deviation)
+
+
+@functools.cache
+def outcomes(shape: float, scale: int, margin: int, spacing: int) -> list[mpmath.mpf]:
+    """Below, hit, above."""
+    return [
+        purse_oracle.tail(shape, scale, 1 - margin),
+        purse_oracle.between(shape, scale, margin, margin + spacing),
+        purse_oracle.tail(shape, scale, margin + spacing),
+    ]
+
+
+def excess(
+    first: list[mpmath.mpf], second: list[mpmath.mpf], order: float, hit_price: float, charged: tuple[int, ...] = (1,)
+) -> mpmath.mpf:
+    with mpmath.workdps(purse_oracle.DIGITS):
+        lam = mpmath.mpf(order) - 1
+        worth = [mpmath.exp(-lam * mpmath.mpf(hit_price)) if o in charged else 1 for o in range(3)]
+        return mpmath.fsum(p * (p / q) ** lam * c for p, q, c in zip(first, second, worth, strict=True)) - 1
+
+
+def exact_price(
+    shape: float, scale: int, order: float, weight: int, spacing: int, hit_price: float, charged: tuple[int, ...] = (1,)
+) -> float:
+    """Over all counts to 12 scales on both sides of both boundaries."""
+    largest = mpmath.mpf(0)
+    for margin in range(-12 * scale - spacing, 12 * scale):
+        worlds = [outcomes(shape, scale, margin - moved, spacing) for moved in (weight, 0)]
+        for first, second in (worlds, worlds[::-1]):
+            largest = max(largest, excess(first, second, order, hit_price, charged))
+    return float(mpmath.log1p(largest) / (order - 1))
+
+
+@pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)
+@pytest.mark.parametrize("deviations", [2, 5.5])
+def test_prices_are_those_of_the_definition(
+    shape: float, scale: int, order: float, weight: int, deviations: float
+) -> None:
+    """With 50 digits, both ways, counts below, between and above the boundaries; rounded up, by less than 1e-8."""
+    noise = ExponentialPower(shape, scale)
+    spacing = max(weight, spacing_of(noise, deviations))
+    for hit_price in (0.0, 0.02, 0.5):
+        found = zone_price(noise, order, weight, spacing, hit_price=hit_price)
+        exact = exact_price(shape, scale, order, weight, spacing, hit_price)
+        assert exact <= found <= max(exact * (1 + 1e-8), 3 * SMALLEST_PRICE)
+
+
+@pytest.mark.parametrize(("shape", "order", "weight", "price"), HITS)
+def test_far_boundaries_cost_what_the_reference_says(shape: float, order: float, weight: int, price: float) -> None:
+    """Beyond the far one a hit is on the other side, which is the other direction of the reference."""
+    noise = ExponentialPower(shape, SCALE)
+    found = zone_price(noise, order, weight, 20 * SCALE, hit_price=0.1)
+    assert found == (pytest.approx(price, rel=1e-5) if price else pytest.approx(0, abs=1e-8))
+    assert found >= look_price(noise, order, weight, hit_price=0.1) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("shape", [1.0, 2.0, 2.5, 3.5])
+def test_between_the_price_of_a_bit_and_the_price_of_levels(shape: float) -> None:
+    noise = ExponentialPower(shape, 1000)
+    for weight in (5, 30, 120):
+        for deviations in (2, 3, 5.5):
+            spacing = spacing_of(noise, deviations)
+            alone = zone_price(noise, 17.0, weight, spacing)
+            assert look_price(noise, 17.0, weight) * (1 - 1e-9) <= alone
+            assert alone <= level_price(noise, 17.0, weight, spacing) * (1 + 1e-9)
+            with_hits = [zone_price(noise, 17.0, weight, spacing, hit_price=hit) for hit in (0.0, 0.01, 0.1, 1.0)]
+            assert with_hits == sorted(with_hits, reverse=True)
+
+
+def test_small_weights_are_free_with_laplace_noise_and_a_large_price_of_a_hit() -> None:
+    """Target charging: below a weight of some 0.042 scales at order 17, beyond what the far boundary adds."""
+    noise = ExponentialPower(1.0, 1000)
+    free, not_free = (zone_price(noise, 17.0, weight, 20_000, hit_price=1.0) for weight in (41, 43))
+    assert free < 1e-8
+    assert not_free > 1e-4
+
+
+@pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)
+def test_the_bound_beyond_the_reach_holds(shape: float, scale: int, order: float, weight: int) -> None:
+    """For counts far above both boundaries and far below both, both ways, whatever a hit pays."""
+    noise, finite = ExponentialPower(shape, scale), 0
+    spacing = max(weight, spacing_of(noise, 2))
+    for reach in range(weight + 1, 9 * scale, 3):
+        bound = 2 * beyond_reach(noise, order, weight, reach)
+        if bound == math.inf:
+            continue
+        finite += 1
+        lowest = weight + 1 - spacing - reach
+        for margin in (reach + 1, reach + 2, reach + scale, lowest - 1, lowest - 2, lowest - scale):
+            worlds = [outcomes(shape, scale, margin - moved, spacing) for moved in (weight, 0)]
+            for hit_price in (0.0, 0.3):
+                assert excess(*worlds, order, hit_price) <= bound
+                assert excess(*worlds[::-1], order, hit_price) <= bound
+    assert finite > 3
+
+
+def test_no_count_between_far_boundaries_is_left_out() -> None:
+    """Both boundaries have their maximum near them; the counts half way between cost nothing."""
+    noise, weight, spacing = ExponentialPower(2.5, 50), 3, 600
+    price = zone_price(noise, 17.0, weight, spacing)
+    at = {
+        margin: float(
+            mpmath.log1p(excess(*(outcomes(2.5, 50, margin - moved, spacing) for moved in (weight, 0)), 17.0, 0.0)) / 16
+        )
+        for margin in range(-spacing - 150, 150)
+    }
+    near_upper, between, near_lower = (
+        max(at[m] for m in part) for part in (range(-750, -450), range(-350, -250), range(-150, 150))
+    )
+    assert near_lower == pytest.approx(price, rel=1e-6)
+    assert near_upper == pytest.approx(price, rel=0.05)
+    assert between < price * 1e-6
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Planted faults
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_free_name_above_must_be_priced_near_its_own_boundary() -> None:
+    """The fault: one direction, and above paid for as a hit is. Near T + d the gain is free of charge and is missed."""
+    shape, scale, order, weight, spacing, hit_price = 2.5, 10, 17.0, 1, 40, 0.3
+    found = zone_price(ExponentialPower(shape, scale), order, weight, spacing, hit_price=hit_price)
+    missed = 0.0
+    for margin in range(-12 * scale - spacing, 12 * scale):
+        worlds = [outcomes(shape, scale, margin - moved, spacing) for moved in (weight, 0)]
+        missed = max(missed, float(excess(*worlds, order, hit_price, charged=(1, 2))))
+    assert math.log1p(missed) / 16 < found * 0.9
+
+
+def test_a_price_that_stops_at_a_finite_tail_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = ExponentialPower(3.0, 1000)
+    right = zone_price(noise, 17.0, 200, 1300, hit_price=0.1)
+    monkeypatch.setattr(zone_prices, "beyond_reach", lambda *_: 0.0)
+    assert zone_price(noise, 17.0, 200, 1300, hit_price=0.1) < right * 0.8
+
+
+def test_wrong_numbers_are_refused() -> None:
+    noise = ExponentialPower(2.0, 1000)  # standard deviation 707
+    assert zone_price(ExponentialPower(4.0, 100), 900.0, 80, 300, hit_price=0.1) == math.inf
+    for change, said in (
+        ({"order": 1.0}, "order must be > 1"),
+        ({"weight": 0}, "weight must be a whole number >= 1"),
+        ({"spacing": 1414}, "spacing must be a whole number >= 1415, got 1414"),
+        ({"spacing": 5000, "weight": 5001}, "spacing must be a whole number >= 5001"),
+        ({"hit_price": -0.1}, "hit_price must be finite and >= 0, got -0.1"),
+        ({"hit_price": np.inf}, "hit_price must be finite"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            zone_price(**{"noise": noise, "order": 17.0, "weight": 10, "spacing": 4000, **change})

@@ -1,0 +1,289 @@
+"""The exact audit of release mode `names`: against oracles that share nothing with it, and with planted faults.
+
+Each fault is found by one check: where that check is weakened, the test of the fault fails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from dp_transforms.accounting.purse.level_prices import level_price
+from dp_transforms.accounting.purse.order_budget import order_budget
+from dp_transforms.accounting.purse.price_list import PURSE_UNITS, make_price_list
+from dp_transforms.auditing.names.exact import NamesExactAudit, audit_names_exactly
+from dp_transforms.auditing.names.few_looks import best_of_few
+from dp_transforms.auditing.names.look_law import LookLaw, divergence, static_delta
+from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism
+from dp_transforms.auditing.names.noise_law import NoiseLaw, reach_of_prices
+from dp_transforms.exponential_power import ExponentialPower
+from tests.helpers.audited_names import audited_plan, mechanism_and_claim
+from tests.unit import purse_oracle
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parts, against oracles
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "scale"), [(1.0, 7), (1.5, 1), (2.0, 30), (2.5, 400), (3.0, 20), (4.0, 50)])
+def test_the_law_of_the_noise_is_that_of_50_digits(shape: float, scale: int) -> None:
+    """By quadrature; also where tails are e^-300 and less."""
+    reach = (16 if shape < 2 else 8) * scale
+    law = NoiseLaw(shape, scale, reach)
+    margins = np.unique(np.array([-3 * scale, -1, 0, 1, 2, scale, 3 * scale, 6 * scale, reach]))
+    wanted = [float(purse_oracle.mpmath.log(purse_oracle.tail(shape, scale, int(m)))) for m in margins]
+    assert law.log_tail(margins) == pytest.approx(wanted, rel=1e-12, abs=1e-13)
+    low, high = np.array([-2 * scale, -1, 2, 4 * scale]), np.array([1 - scale, 3, 4, 5 * scale])
+    masses = [
+        float(purse_oracle.mpmath.log(purse_oracle.between(shape, scale, int(a), int(b))))
+        for a, b in zip(low, high, strict=True)
+    ]
+    assert law.log_mass(low, high) == pytest.approx(masses, rel=1e-11, abs=1e-12)
+    assert law.log_tail(np.array([reach + 1, -reach])).tolist() == [-math.inf, 0.0]
+    for probability in (0.3, 0.01, 1e-6):
+        margin = law.smallest_margin(probability)
+        assert law.tail(margin) <= probability < law.tail(margin - 1)
+
+
+@pytest.mark.parametrize(("shape", "order", "weight"), [(1.0, 5.0, 3), (2.0, 17.0, 3), (2.5, 8.0, 6), (3.0, 17.0, 4)])
+def test_the_worst_count_is_that_of_all_counts(shape: float, order: float, weight: int) -> None:
+    """For a bit: of 50 digits, over all counts up to where nothing is left. (3, 17, 0.2) has it at e^-303."""
+    scale = 20
+    noise = ExponentialPower(shape, scale)
+    reach = reach_of_prices(shape, order, weight, scale)
+    look = LookLaw(NoiseLaw(shape, scale, reach + weight + 1), [0]).worst(weight, order, reach)
+    margins = range(-3 * scale, 9 * scale) if shape == 3 else range(-2 * scale, 4 * scale)
+    assert look.divergence == pytest.approx(purse_oracle.price(shape, scale, order, weight, margins), rel=2e-7)
+    spacing = math.ceil(2.5 * noise.standard_deviation)
+    distances = [level * spacing for level in range(8)]
+    of_levels = LookLaw(NoiseLaw(shape, scale, reach + weight + 1), distances).worst(weight, order, reach)
+    price = level_price(noise, order, weight, spacing)
+    assert look.divergence < of_levels.divergence <= price
+    assert of_levels.divergence == pytest.approx(price, rel=1e-3)
+
+
+def test_a_divergence_is_that_of_its_definition() -> None:
+    p, q = np.array([[0.5, 0.1], [0.3, 0.2], [0.2, 0.7]]), np.array([[0.4, 0.1], [0.4, 0.2], [0.2, 0.7]])
+    wanted = [math.log(sum(a**3 * b**-2 for a, b in zip(p[:, n], q[:, n], strict=True))) / 2 for n in (0, 1)]
+    assert divergence(np.log(p), np.log(q), 3.0) == pytest.approx(wanted, abs=1e-14)
+
+
+def test_outcomes_have_the_mass_of_the_whole_in_both_worlds() -> None:
+    law = NoiseLaw(2.5, 40, 300)
+    logs = LookLaw(law, [0, 150, 300]).log_masses(np.arange(-500, 280), 9)
+    for side in logs:
+        assert np.exp(side).sum(axis=0) == pytest.approx(np.ones(780), abs=1e-12)
+    assert ((logs[0] == -math.inf) == (logs[1] == -math.inf)).all()
+
+
+@functools.cache
+def _small_game(step: int = 1) -> tuple[NamesMechanism, NoiseLaw, list[tuple[int, np.ndarray, np.ndarray]]]:
+    """A few weights at scale 30, and what the oracle needs: both bits at every count, or at each so many."""
+    prices = make_price_list(ExponentialPower(2.5, 30), 6.0, 1.2, 3)
+    mechanism = NamesMechanism(2.5, 30, prices.weights, prices.units, PURSE_UNITS, (120,), (120,))
+    options = []
+    for weight, units in zip(prices.weights, prices.units, strict=True):
+        bits = [[purse_oracle.bit(2.5, 30, m - moved) for m in range(-80, 101, step)] for moved in (weight, 0)]
+        options.append((units, *(np.array(bit, dtype=float).T for bit in bits)))
+    return mechanism, NoiseLaw(2.5, 30, 240), options
+
+
+@pytest.mark.parametrize("looks", [1, 2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("adds_user", [True, False])
+def test_the_adversary_of_few_looks_is_the_best_one(looks: int, adds_user: bool) -> None:
+    """Against brute force over all counts and weights, step by step: never above it, and next to nothing below."""
+    mechanism, law, options = _small_game(5 if looks == 3 else 1)
+    for epsilon in (0.4, 1.5)[: 3 - looks] or (1.0,):
+        wanted = purse_oracle.Adversary(options, epsilon).delta(looks, PURSE_UNITS, removed=not adds_user)
+        found = best_of_few(law, mechanism, looks, epsilon, adds_user=adds_user)
+        assert wanted * 0.995 <= found.delta <= wanted * (1.02 if looks == 3 else 1)
+        spent = [mechanism.units[mechanism.weights.index(weight)] for weight in found.weights]
+        assert sum(spent) <= mechanism.purse
+
+
+@pytest.mark.parametrize("adds_user", [True, False])
+def test_equal_looks_attain_no_more_than_the_best_adversary(adds_user: bool) -> None:
+    """One look is the same as one adaptive look; of two, each with half of the purse, the adaptive one is no worse."""
+    mechanism, law, _ = _small_game()
+    for looks, ratio in ((1, 0.999), (2, 0.5)):
+        best = best_of_few(law, mechanism, looks, 1.0, adds_user=adds_user).delta
+        equal = static_delta(law, mechanism.replay_weight(looks), looks, np.arange(-90, 100), 1.0)[0]
+        assert best * ratio < equal <= best * (1 + 1e-6)
+
+
+def test_equal_looks_are_those_of_the_definition() -> None:
+    law, weight, margin = NoiseLaw(2.0, 10, 80), 4, 6
+    found = static_delta(law, weight, 3, np.array([margin]), 0.3)[0]
+    p, q = law.tail(margin - weight), law.tail(margin)
+    worlds = [[math.comb(3, k) * x**k * (1 - x) ** (3 - k) for k in range(4)] for x in (p, q)]
+    deltas = [
+        sum(max(0.0, a - math.exp(0.3) * b) for a, b in zip(*pair, strict=True)) for pair in (worlds, worlds[::-1])
+    ]
+    assert found == pytest.approx(max(deltas), rel=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Plans
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _audit(mechanism: NamesMechanism, claim: NamesClaim) -> NamesExactAudit:
+    return audit_names_exactly(mechanism, claim, most_looks=1)
+
+
+@pytest.mark.parametrize("options", [{}, {"forget_after": 0}, {"domain": ("a", "b")}])
+def test_a_sound_plan_passes_and_its_claims_are_nearly_attained(options: dict) -> None:
+    plan = audited_plan(**options)
+    audit = audit_names_exactly(*mechanism_and_claim(plan), most_looks=2)
+    assert audit.violations == ()
+    assert 0.9999 < audit.worst_price.ratio <= 1
+    assert audit.purse_delta == pytest.approx(plan.delta_looks, rel=1e-6)
+    assert 0.3 < audit.worst_delta / plan.delta_looks <= 1
+    assert audit.most_looks == plan.most_looks
+    if plan.domain_size:
+        assert (audit.lone_delta, audit.lone_looks) == (0.0, 0)
+    else:
+        assert 0.9 < audit.lone_delta / plan.delta_open <= 1
+        assert audit.lone_looks == plan.most_looks
+        assert max(audit.worst_delta, audit.lone_delta) <= audit.together_delta <= plan.delta
+
+
+def test_a_smaller_threshold_attains_more_than_is_set_aside() -> None:
+    """One integer: the threshold of a plan is the smallest that is safe."""
+    mechanism, claim = mechanism_and_claim(audited_plan())
+    lower = tuple(bound - 12 for bound in mechanism.boundaries)
+    (violation,) = _audit(dataclasses.replace(mechanism, boundaries=lower), claim).violations
+    assert "holds alone" in violation
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Planted faults. A fault is found where the mechanism, as it is run, is not the one that was priced.
+# ---------------------------------------------------------------------------------------------------------------------
+
+PRICE, PURSE, MOST, LOOKS, ALONE, TOGETHER = (
+    "but its price is",
+    "a full purse of",
+    "a purse pays for",
+    "that others hold too attain",
+    "holds alone",
+    "together they attain",
+)
+Pair = tuple[NamesMechanism, NamesClaim]
+
+
+def _price_of_a_smaller_weight(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+    """Each weight costs what the one before it should, and the first what it should."""
+    first, *rest = mechanism.units
+    return dataclasses.replace(mechanism, units=(first, first + 1, *rest[:-1])), claim
+
+
+def _narrow_levels(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+    """Three standard deviations apart, with the prices of five and a half."""
+    spacing = (mechanism.boundaries[1] - mechanism.boundaries[0]) * 3 // 5
+    bounds = tuple(mechanism.boundaries[0] + level * spacing for level in range(len(mechanism.boundaries)))
+    return dataclasses.replace(mechanism, boundaries=bounds), claim
+
+
+def _levels_of_known_items(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+    """At the known threshold, at the threshold, and at twice the threshold."""
+    threshold = mechanism.boundaries[0]
+    bounds = (mechanism.known_boundaries[0], threshold, 2 * threshold)
+    return dataclasses.replace(mechanism, known_boundaries=bounds), claim
+
+
+def _no_floor(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+    """A weight of half the smallest, at its own price: a purse pays for four times as many looks, and the plan says so,
+    but the threshold is the old one."""
+    noise = ExponentialPower(mechanism.shape, mechanism.scale)
+    weight = mechanism.weights[0] // 2
+    spacing = mechanism.boundaries[1] - mechanism.boundaries[0]
+    units = math.ceil(level_price(noise, claim.order, weight, spacing) / claim.budget * mechanism.purse * (1 + 1e-9))
+    weights, prices = (weight, *mechanism.weights), (units, *mechanism.units)
+    found = dataclasses.replace(mechanism, weights=weights, units=prices)
+    return found, dataclasses.replace(claim, most_looks=found.most_looks)
+
+
+def _more_looks_than_declared(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+    return mechanism, dataclasses.replace(claim, most_looks=claim.most_looks - 1)
+
+
+def _prices_of_another_order(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+    """Priced at order 5, spent from the budget of order 8."""
+    spacing = mechanism.boundaries[1] - mechanism.boundaries[0]
+    noise = ExponentialPower(mechanism.shape, mechanism.scale)
+    units = [
+        max(math.ceil(level_price(noise, 5.0, weight, spacing) / claim.budget * mechanism.purse), least)
+        for weight, least in zip(
+            mechanism.weights, range(mechanism.units[0], mechanism.units[0] + len(mechanism.weights)), strict=True
+        )
+    ]
+    return dataclasses.replace(_with_threshold_raised(mechanism), units=tuple(units)), claim
+
+
+def _budget_of_another_order(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+    """Prices of order 8 are shares of the budget of order 14."""
+    budget = order_budget(14.0, claim.epsilon, claim.delta_looks)
+    share = claim.budget / budget
+    units = tuple(math.ceil(amount * share) for amount in mechanism.units)
+    found = dataclasses.replace(mechanism, units=units)
+    claim = dataclasses.replace(claim, budget=budget, most_looks=found.most_looks)
+    return _with_threshold_raised(found), claim
+
+
+def _with_threshold_raised(mechanism: NamesMechanism) -> NamesMechanism:
+    """So that items of one user are safe at any prices."""
+    return dataclasses.replace(mechanism, boundaries=tuple(bound + 100 for bound in mechanism.boundaries))
+
+
+def _weights_not_charged(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+    """The largest weight costs what the smallest does: a purse pays for twenty looks of it."""
+    return dataclasses.replace(mechanism, weights=mechanism.weights[-1:], units=mechanism.units[:1]), claim
+
+
+@pytest.mark.parametrize(
+    ("fault", "most_looks", "found_by"),
+    [
+        (_price_of_a_smaller_weight, 1, {PRICE}),
+        (_narrow_levels, 1, {PRICE}),
+        (_levels_of_known_items, 1, {PRICE}),
+        (_no_floor, 1, {ALONE, TOGETHER}),
+        (_more_looks_than_declared, 1, {MOST}),
+        (_prices_of_another_order, 1, {PRICE}),
+        (_budget_of_another_order, 1, {PURSE}),
+        (_weights_not_charged, 2, {PRICE, LOOKS, ALONE, TOGETHER}),
+    ],
+)
+def test_a_planted_fault_is_found_by_its_check(
+    fault: Callable[[NamesMechanism, NamesClaim], Pair], most_looks: int, found_by: set[str]
+) -> None:
+    pair = fault(*mechanism_and_claim(audited_plan()))
+    violations = audit_names_exactly(*pair, most_looks=most_looks).violations
+    assert {
+        check for check in (PRICE, PURSE, MOST, LOOKS, ALONE, TOGETHER) if check in " ".join(violations)
+    } == found_by
+
+
+def test_prices_that_stop_at_a_finite_tail_are_found() -> None:
+    """Of a table of 2^-128: noise of shape 3 is worst where the tail is e^-303. At that weight looks are too cheap."""
+    shape, scale, order, weight = 3.0, 100, 17.0, 20
+    noise = ExponentialPower(shape, scale)
+    reach = len(noise.upper_tail_integers())
+    margins = np.arange(weight + 1 - reach, reach + 1)
+    logs = [noise.log_upper_tail(margins - moved) for moved in (weight, 0)]
+    misses = [noise.log_upper_tail(1 - margins + moved) for moved in (weight, 0)]
+    finite = float(np.max(divergence(np.array([logs[0], misses[0]]), np.array([logs[1], misses[1]]), order)))
+    claim = NamesClaim(2.0, 1e-9, 0.9, 1e-9, order, finite, 1)
+    bounds = (10_000, 20_000)
+    mechanism = NamesMechanism(shape, scale, (weight,), (PURSE_UNITS,), PURSE_UNITS, bounds, bounds)
+    audit = _audit(mechanism, claim)
+    assert any(PRICE in text for text in audit.violations)
+    assert audit.worst_price.ratio > 1.3
+    assert min(abs(audit.worst_price.look.margin + bound - bounds[0]) for bound in bounds) > reach
+    # As the package prices it, the same mechanism passes.
+    whole = level_price(noise, order, weight, bounds[0])
+    assert not any(PRICE in text for text in _audit(mechanism, dataclasses.replace(claim, budget=whole)).violations)
