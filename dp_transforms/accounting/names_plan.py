@@ -36,6 +36,7 @@ from dp_transforms.accounting.plan_checks import (
 )
 from dp_transforms.accounting.purse.open_threshold import found_from
 from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, hits_from
+from dp_transforms.accounting.purse.price_work import check_price_work
 from dp_transforms.accounting.purse.purse_choice import (
     SMALLEST_KNOWN_ERROR,
     PurseChoice,
@@ -178,6 +179,7 @@ class NamesPlan(ReleasePlan):
         needed = sampling_delta(self.epsilon, variation, self.schedule.horizon, self.domain_size)
         needed += activity_delta(self.epsilon, self.activity_epsilon, self.max_users)
         check_share("delta_sampling", self.delta_sampling, needed)
+        check_price_work(self.noise, self.order, (*self.weights, *self.hit_weights), self.spacing)
         if self.prices.most_looks != self.most_looks:
             raise ValueError(f"most_looks must be {self.prices.most_looks} at these units, got {self.most_looks}.")
         if self.hit_prices is not None:

@@ -7,8 +7,10 @@ import pathlib
 
 import pytest
 
+from tests.helpers import forked
 from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, log_rows, write_parquet
 from tests.helpers.shh_here import shh
+from tests.helpers.small_runs import key_file
 
 NAMES = ("--release", "names", "--usual-looks", 1, 10, "--most-looks", 20)
 
@@ -45,6 +47,23 @@ def test_names_is_what_a_replay_does_where_no_release_is_asked_for(log: pathlib.
     header, windows = found(output)
     assert header["plan"]["release"] == "names"
     assert windows["00"] == ["heavy-0"]
+
+
+@pytest.mark.long
+def test_two_processes_name_what_one_names(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Items of 300 users and of 5: no noise of the plan changes which are named."""
+    key = key_file(tmp_path)
+    workers = ["--", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+    words = ["replay", str(log), *BUDGET, *map(str, NAMES), "--noise-key-file", key]
+    found_by = {}
+    for name, more in (("one", []), ("two", workers)):
+        done = forked.shh(*words, "--output", f"{name}.jsonl", *more, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        found_by[name] = found(tmp_path / f"{name}.jsonl")
+    assert found_by["one"][1] == found_by["two"][1]
+    assert found_by["two"][1] == {f"{hour:02d}": [f"heavy-{hour}"] for hour in range(HOURS) if hour not in (2, 4)}
+    refused = shh(*words[:-2], "--output", tmp_path / "none.jsonl", *workers)
+    assert "--noise-key-file" in refused.stderr, "each process would draw a key of its own"
 
 
 def test_pairs_beyond_what_a_purse_pays_are_counted_for_the_operator(tmp_path: pathlib.Path) -> None:

@@ -1,0 +1,82 @@
+"""A plan file that would take minutes to check is refused before any price is computed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dp_transforms.accounting.names_plan import NamesPlan
+from dp_transforms.accounting.purse import level_prices, look_prices
+from dp_transforms.accounting.purse.level_prices import level_price
+from dp_transforms.accounting.purse.price_work import MOST_WORK, price_work
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.exponential_power import ExponentialPower
+from tests.helpers.names_plans import small_names_plan
+from tests.helpers.plan_files import changed_plan
+
+MANY = {"weights": list(range(1, 1001)), "units": [10**12 // 20 + n for n in range(1000)]}
+HIGH = {"threshold": 10**7, "known_threshold": 10**7, "delta_sampling": 1e-15}
+WIDE = {**HIGH, "scale": 50_000, "spacing": 200_000}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {**MANY, **WIDE},
+        {**MANY, **WIDE, "spacing": 20_000_000},  # 800 standard deviations
+        {**WIDE, "order": 1000.0, "shape": 4.0, "weights": list(range(50_000, 50_100)), "units": MANY["units"][:100]},
+        {**WIDE, "order": 1000.0, "shape": 1.0, **MANY},
+    ],
+)
+def test_a_forged_plan_is_refused_at_once(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def looked(*_: object) -> None:
+        raise AssertionError("a price was computed")
+
+    text = changed_plan(small_names_plan(), **changes)
+    monkeypatch.setattr(look_prices, "_log_tails", looked)
+    started = time.process_time()
+    with pytest.raises(ValueError, match=r"steps to check the prices, more than 1e\+09\. No plan of ReleasePlan"):
+        ReleasePlan.from_json(text)
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize(("epsilon", "most_looks"), [(2.0, 20), (0.2, 20), (40.0, 3000)])
+def test_plans_of_calibrate_are_far_below_the_limit(epsilon: float, most_looks: int) -> None:
+    plan = small_names_plan().calibrate(
+        epsilon=epsilon,
+        delta=1e-6,
+        schedule=small_names_plan().schedule,
+        usual_looks=(1, most_looks),
+        most_looks=most_looks,
+        max_users=1000,
+        max_items=1000,
+    )
+    assert isinstance(plan, NamesPlan)
+    assert price_work(plan.noise, plan.order, plan.weights, plan.spacing) < MOST_WORK / 5
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "weight"), [(1.0, 3.0, 150), (2.5, 17.0, 40), (4.0, 40.0, 10), (3.0, 1.1, 190)]
+)
+def test_no_price_looks_further_than_the_work_says(
+    shape: float, order: float, weight: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All integers that a price reads are tails of one table: how far it is asked for."""
+    noise = ExponentialPower(shape, 200)
+    spacing = int(np.ceil(5.5 * noise.standard_deviation))
+    asked = []
+    real = look_prices.log_tails
+
+    def watched(law: ExponentialPower, reach: int) -> Any:
+        asked.append(reach)
+        return real(law, reach)
+
+    monkeypatch.setattr(look_prices, "log_tails", watched)
+    monkeypatch.setattr(level_prices, "log_tails", watched)
+    level_prices._intervals.cache_clear()
+    level_price(noise, order, weight, spacing)
+    # Tables are made for up to twice as far.
+    assert max(asked) <= price_work(noise, order, [weight], spacing) + 2 * weight
