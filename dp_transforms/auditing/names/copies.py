@@ -18,11 +18,11 @@ from dp_transforms.auditing.names.scenes import Scene
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.naming.empty_items import EmptyItems
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.known_items import KnownItems
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.naming.purses import Purses
