@@ -10,6 +10,7 @@ from benchmarks.report import Figure
 
 _NAMES = (
     "speed",
+    "names_speed",
     "finding",
     "dp_sqlp",
     "utility",
@@ -40,6 +41,7 @@ def main() -> int:
             continue
         more = {
             "speed": {"full": options.full},
+            "names_speed": {"full": options.full},
             "stream_load": {"minutes": options.minutes, "rates": options.rates},
         }.get(name, {})
         figures = importlib.import_module(f"benchmarks.{name}").run(quick=options.quick, **more)

@@ -1,7 +1,8 @@
 """Runs PipelineDP's `select_partitions` on its local backend.
 
-``python pipeline_dp_select.py IN.npz OUT.npz CAP STRATEGY``, in an environment of its own, which has PipelineDP and numpy, and nothing of this repository. IN: users, cells
-(int64[n], distinct pairs), epsilon, delta. OUT: kept, the selected cells.
+``python pipeline_dp_select.py IN.npz OUT.npz CAP STRATEGY``, in an environment of its own, which has PipelineDP and
+numpy, and nothing of this repository. IN: users, cells (int64[n], distinct pairs), epsilon, delta. OUT: kept, the
+selected cells.
 """
 
 from __future__ import annotations
