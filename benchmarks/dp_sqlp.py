@@ -5,8 +5,9 @@ processing at scale. PVLDB 17(12), arXiv 2303.18086. Its section 5.1: 10 million
 Zipf-Mandelbrot (N = 100,000, q = 26, s = 6.738); a million keys, each record's by Zipf-Mandelbrot (q = 1000, s = 1.4);
 epsilon 6, delta 1e-9; T = 100 and 1,000 steps. Records fall on steps at random here.
 
-``scale``: users, keys and q are divided by it, so that each key has as many users as before, and a scaled-down log has
-1/scale as many keys of each size. Found keys are multiplied by it.
+``scale``: users and keys are divided by it, and each key stands for so many neighbours of like frequency
+(`scaled_shift`). So each key has as many users as before, and a scaled-down log has 1/scale as many keys of each size.
+Found keys are multiplied by it.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ def zipf_mandelbrot(ranks: int, shift: float, exponent: float) -> npt.NDArray[np
     return np.asarray(shares / shares[-1])
 
 
+def scaled_shift(scale: int) -> float:
+    """q for a key that stands for `scale` neighbours: ``rank + q`` is that of the middle one, over scale."""
+    return (_KEY_SHIFT + 0.5) / scale - 0.5
+
+
 def simulate(users: int, keys: int, shift: float, steps: int, random: np.random.Generator) -> Records:
     """The workload with so many users and keys."""
     of_user = 1 + np.searchsorted(zipf_mandelbrot(*_RECORDS), random.random(users))
@@ -77,7 +83,7 @@ def run(*, quick: bool = False, scale: int = 10) -> list[Figure]:
 
 def _figures(way: str, steps: int, factor: int) -> Iterator[Figure]:
     keys, users = _KEYS // factor, _USERS // factor
-    records = simulate(users, keys, _KEY_SHIFT / factor, steps, np.random.default_rng(steps))
+    records = simulate(users, keys, scaled_shift(factor), steps, np.random.default_rng(steps))
     budgets = (_EPSILON,) if way == "step" else (_EPSILON, _EPSILON / 2)
     for epsilon in budgets:
         plan = _plan(way, steps, epsilon)
