@@ -1,4 +1,4 @@
-"""``python -m benchmarks.tables NAME``: the tables of docs/benchmarks.md, from the JSON that the benchmark NAME wrote."""
+"""``python -m benchmarks.tables NAME``: tables for docs/benchmarks.md, from the JSON that the benchmark NAME wrote."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _of_finding(document: dict[str, Any]) -> Iterator[str]:
         yield _row(method, *(f"{rows[log][method]['pairs']:,.0f}" for log in tables))
     for log, of_log in tables.items():
         about = logs[log]
-        yield f"\n{log}: {about['rows']:,} (user, window, item) of {about['users']:,} users, {about['windows']} windows;"
+        yield f"\n{log}: {about['rows']:,} (user, window, item), {about['users']:,} users, {about['windows']} windows;"
         yield f"pairs of a user: median {about['median']:g}, 99 % at most {about['p99']:,.0f}.\n"
         held = [f"≥ {size:,} ({about['held'][str(size)]:,})" for size in SIZES]
         yield _row("", "pairs", *held, "below half the threshold", "held by nobody", "chosen")
