@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from benchmarks.found_names import OrderedStream
+from benchmarks.found_names import LOOKS_ALONE, OrderedStream
 from benchmarks.report import Figure, show_figures, write_results
 from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
@@ -35,7 +35,6 @@ _EPSILON, _DELTA = 6.0, 1e-9
 _REPLICA = {100: 32_146, 1000: 24_407}
 _LEAST_SCALE = {("step", 100): 1, ("step", 1000): 1, ("so far", 100): 50, ("so far", 1000): 500, ("whole", 0): 1}
 _ONE_STEP_SECONDS = 3600
-_NAMES: dict[str, Any] = {"usual_looks": (1, 1000), "known_error": 1e-5}
 
 
 class Records(NamedTuple):
@@ -112,7 +111,7 @@ def _plan(way: str, steps: int, epsilon: float) -> NamesPlan:
     looks = {"usual_looks": (steps, 10 * steps), "most_looks": 32 * steps} if way == "so far" else {}
     delta = _DELTA * epsilon / _EPSILON
     plan = ReleasePlan.calibrate(
-        epsilon=epsilon, delta=delta, schedule=schedule, release="names", **{**_NAMES, **looks},
+        epsilon=epsilon, delta=delta, schedule=schedule, release="names", **{**LOOKS_ALONE, **looks},
         max_users=10**8, max_items=10**7,
     )  # fmt: skip
     assert isinstance(plan, NamesPlan)

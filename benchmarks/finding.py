@@ -25,7 +25,7 @@ from dp_transforms.window_schedule import WindowSchedule
 
 _EPSILON, _DELTA = 2.0, 1e-9
 _MODES: dict[str, dict[str, Any]] = {
-    "names": {"usual_looks": (1, 1000), "known_error": 1e-5},
+    "names": found_names.LOOKS_ALONE,
     "labels": {"hits_per_user": 3},
     "counts": {"hits_per_user": 10},
 }
@@ -64,9 +64,8 @@ def run(*, quick: bool = False) -> list[Figure]:
             rows.append({"method": method, "note": note, "runs": len(found), **columns(log, found)})
         _show(log, rows)
         figures += _figures(log.name, rows)
-    write_results(
-        "finding", figures, epsilon=_EPSILON, delta=_DELTA, rounds=rounds, modes=_MODES, logs=activity, tables=tables
-    )
+        budget = {"epsilon": _EPSILON, "delta": _DELTA}
+        write_results("finding", figures, **budget, rounds=rounds, modes=_MODES, logs=activity, tables=tables)
     show_figures(f"Pairs found at epsilon {_EPSILON:g}, delta {_DELTA:g}", figures)
     return figures
 
