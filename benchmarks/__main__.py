@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument(
         "--rates", type=int, nargs="+", default=(), help="events/s that stream_load tries, rising; one: no search"
     )
+    parser.add_argument("--scale", type=int, default=20, help="dp_sqlp: a so much smaller log; default: 20")
     options = parser.parse_args()
     unknown = set(options.names) - set(_NAMES)
     if unknown:
@@ -42,6 +43,7 @@ def main() -> int:
         more = {
             "speed": {"full": options.full},
             "names_speed": {"full": options.full},
+            "dp_sqlp": {"scale": options.scale},
             "stream_load": {"minutes": options.minutes, "rates": options.rates},
         }.get(name, {})
         figures = importlib.import_module(f"benchmarks.{name}").run(quick=options.quick, **more)

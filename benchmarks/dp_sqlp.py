@@ -33,7 +33,7 @@ _KEY_SHIFT, _KEY_EXPONENT = 1000.0, 1.4
 _EPSILON, _DELTA = 6.0, 1e-9
 # An open replica of DP-SQLP (github.com/lucadibello/confidential-storm, benchmark/utility, June 2026): ten runs' means.
 _REPLICA = {100: 32_146, 1000: 24_407}
-_LEAST_SCALE = {("step", 100): 1, ("step", 1000): 1, ("so far", 100): 50, ("so far", 1000): 500, ("whole", 0): 1}
+_LEAST_SCALE = {("step", 100): 1, ("step", 1000): 1, ("so far", 100): 100, ("so far", 1000): 1000, ("whole", 0): 1}
 _ONE_STEP_SECONDS = 3600
 
 
@@ -66,10 +66,10 @@ def simulate(users: int, keys: int, shift: float, steps: int, random: np.random.
     return Records(*np.divmod(cells, keys), step)
 
 
-def run(*, quick: bool = False, scale: int = 10) -> list[Figure]:
+def run(*, quick: bool = False, scale: int = 20) -> list[Figure]:
     """scale: at least this; cumulative windows, where a user pays for each of its keys in every step, need more."""
     console = Console(stderr=True)
-    scale = 100 if quick else scale
+    scale = 200 if quick else scale
     figures: list[Figure] = []
     for way, steps in _LEAST_SCALE:
         factor = max(scale, _LEAST_SCALE[way, steps] * (10 if quick else 1))
