@@ -50,10 +50,10 @@ _OURS = ("names, replay", "names, stream order", "labels", "counts")
 Row = dict[str, Any]
 
 
-def run(*, quick: bool = False) -> list[Figure]:
+def run(*, quick: bool = False, rounds: int = _ROUNDS) -> list[Figure]:
     """A table for each log, and its pairs as figures."""
     console = Console(stderr=True)
-    rounds = 1 if quick else _ROUNDS
+    rounds = 1 if quick else rounds
     tables: dict[str, list[Row]] = {}
     activity: dict[str, Row] = {}
     figures: list[Figure] = []

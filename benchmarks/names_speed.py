@@ -19,10 +19,10 @@ _FULL = 30_000_000
 _MODES = {"names": ("--release", "names", "--usual-looks", "1", "1000"), "labels": ("--release", "labels")}
 
 
-def run(*, quick: bool = False, full: bool = False) -> list[Figure]:
+def run(*, quick: bool = False, full: bool = False, rounds: int = 3) -> list[Figure]:
     """full: 30 million events too. quick: the smallest log alone, once."""
     console = Console(stderr=True)
-    rounds = 1 if quick else 3
+    rounds = 1 if quick else rounds
     sizes = _SIZES[:1] if quick else (*_SIZES, *((_FULL,) if full else ()))
     measured: dict[int, dict[str, list[Measurement]]] = {}
     for events in sizes:
