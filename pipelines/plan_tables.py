@@ -30,9 +30,9 @@ _COLUMNS = {
     "labels": "labels",
     "counts": "counts",
     "kms21": "kms21",
-    "pipelinedp": "Pipe-\nlineDP,\nbest cap",
-    "weighted_gaussian": "weight-\ned Gaus-\nsian",
-    "gaussian_histograms": "Gaussian\nhisto-\ngrams",
+    "pipelinedp": "Pipe-\nline-\nDP",
+    "weighted_gaussian": "Gauss,\nweigh-\nted",
+    "gaussian_histograms": "Gauss,\nhisto-\ngrams",
 }
 _OTHERS = (
     "Other methods at the same budget: PipelineDP's partition selection with the cap that is best for this activity;"
@@ -70,7 +70,7 @@ def found_table(plan: ReleasePlan, found: FoundFrom) -> Table:
         title=f"Users from which an item is found with {FOUND:.0%}: epsilon {plan.epsilon:g}, delta {plan.delta:g}, "
         f"{plan.schedule.horizon:,} windows"
     )
-    table.add_column("pairs\nof each\nin the\nrun", justify="right")
+    table.add_column("pairs\nof\neach", justify="right")
     own = (NAMES, NAMES_KNOWN) if plan.release == NAMES else (plan.release,)
     for method in found:
         table.add_column(_COLUMNS[method], justify="right", style="bold" if method in own else None)

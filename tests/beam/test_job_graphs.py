@@ -33,7 +33,10 @@ STATES = {
     "BoundContributions": ({"blobs_v1", "count_v1"}, set()),
     "FindCandidates": ({"blobs_v1", "count_v1"}, set()),
     "GatherWindows": ({"blobs_v1", "count_v1"}, set()),
-    "MonitorHeavyHitters": ({"near_v1", "far_v1", "waiting_v1", "budgets_v1", "progress_v2"}, set()),
+    "MonitorHeavyHitters": (
+        {"near_v1", "far_v1", "waiting_v1", "budgets_v1", "known_v1", "progress_v2"},
+        set(),
+    ),
 }
 IN_ORDER = {"blobs_v1", "count_v1", "near_v1", "far_v1", "waiting_v1"}
 STATES_OF_NAMES = {

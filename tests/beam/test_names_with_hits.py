@@ -82,7 +82,7 @@ def test_a_bundle_that_runs_twice_publishes_one_answer_and_a_known_domain_equals
     found, _ = branches.run()
     for name, stamped in found.items():
         transcript, expected = transcript_of(log if name != "empty" else [], plan, DOMAIN)
-        assert len({entry.item for entry in transcript.named if entry.nobody}) > 3
+        assert len({entry.item for entry in transcript.named if entry.nobody}) > 1
         assert {str(plain(report)) for report, _ in stamped} == {str(plain(report)) for report in expected}, name
         assert len({report.window_start for report, _ in stamped}) == len(expected)
 

@@ -30,6 +30,7 @@ REPORT = WindowReport("events", 0, 3_600_000_000, [HeavyHitter("a", ABOVE, None)
 # (command, option or argument): a command line that reads PATH.
 READ = {
     ("audit", "plan_file"): ["audit", "--plan", "PATH"],
+    ("plan", "from_log"): ["plan", *BUDGET[:-2], "--from-log", "PATH.jsonl", "--from-log-users", "other"],
     ("plan", "compare"): ["plan", "--compare", "PATH", "plan.json"],
     ("plan", "domain_file"): ["plan", *BUDGET, "--domain-file", "PATH"],
     ("replay", "plan_file"): ["replay", "log.jsonl", "--plan", "PATH", "--output", "out.avro"],
