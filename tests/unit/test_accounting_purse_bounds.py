@@ -101,6 +101,14 @@ def test_weights_that_pass_two_boundaries_and_orders_beyond_floats_have_no_bound
     assert price_bounds(Published(ExponentialPower(4.0, 100), 900.0), np.array([80]))[0] == math.inf
 
 
+def test_tails_that_no_float_holds_are_bounded_as_well() -> None:
+    """The zone is so wide that the tails of the other boundary underflow; some maxima are where a tail is e^-300."""
+    for shape, order, weight in ((4.0, 17.0, 5), (4.0, 17.0, 20), (3.0, 17.0, 40), (2.0, 40.0, 60)):
+        looks = published(shape, 400, order, 30.0, 0.03)
+        exact = exact_prices(looks, np.array([weight]))[0]
+        assert exact <= price_bounds(looks, np.array([weight]))[0] <= exact * 1.0002 + 1e-9
+
+
 def test_small_prices_need_no_closer_look() -> None:
     looks = published(2.5, 3000, 17.0, 5.5, 0.03)
     weights = np.array([3, 30, 300])

@@ -223,7 +223,7 @@ def _largest_weights(
     def units_of(weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         scarce, most = (float(amount) / PURSE_UNITS * budget for amount in (amounts.min(), amounts.max()))
         share = price_bounds(published, weights, least=max(SMALLEST_PRICE, scarce / 2), most=most) / budget * _MORE
-        return np.ceil(np.where(share <= 1, share, 2) * PURSE_UNITS).astype(np.int64)
+        return np.asarray(np.ceil(np.where(share <= 1, share, 2) * PURSE_UNITS), dtype=np.int64)
 
     weights = _some_weights(published, units_of, int(amounts.max()))
     costs = np.maximum.accumulate(units_of(weights))
@@ -253,4 +253,4 @@ def _some_weights(
     largest = published.noise.scale
     while units_of(np.array([largest]))[0] <= most and (not published.spacing or largest < published.spacing):
         largest *= 2
-    return np.unique(np.geomspace(1, largest, _SOME_WEIGHTS).astype(np.int64))
+    return np.asarray(np.unique(np.geomspace(1, largest, _SOME_WEIGHTS).astype(np.int64)))
