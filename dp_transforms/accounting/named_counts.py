@@ -5,7 +5,7 @@ what `count_units` of a purse stand for, either way, whatever others add. The no
 ``exp(-(x / scale)^2)``. So the published integer is a function of the sum plus X, and costs at most what a Gaussian of
 variance ``scale^2 / 2`` costs ([Mironov 2017], Proposition 7): ``order / scale^2``.
 
-[Mironov 2017] I. Mironov. Renyi differential privacy. CSF 2017. Proof of the whole: docs/purse.md, section 10.
+[Mironov 2017] I. Mironov. Renyi differential privacy. CSF 2017. Proof of the whole: docs/purse.md, section 11.
 """
 
 from __future__ import annotations
