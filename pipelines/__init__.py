@@ -2,6 +2,7 @@
 
 - cli: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line.
 - plan, audit, audit_report: ``shh plan``; ``shh audit`` and how its result is shown.
+- plan_from_log: ``shh plan --from-log``, how active users are.
 - replay, replay_run, replay_progress: ``shh replay``, its pipeline, its progress bar.
 - show, report_table, report_chart: ``shh show``; reports as a table and as a picture.
 - simulate, simulated_log: ``shh simulate`` and the log that it makes.

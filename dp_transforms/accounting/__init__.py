@@ -20,6 +20,7 @@ From a budget to a plan; read `release_plan` first:
 - `calibration`: the noise, the threshold and the shares of delta for a budget.
 - `activity`: the usual looks of a plan from a histogram of users' activity, and what that costs.
 - `purse`: a package; looks and hits paid from one purse, at one Renyi order. For release mode `names`.
+- `activity`: the usual looks from a histogram of users' activity, and what such a histogram costs.
 - `named_counts`: what counts of named items cost of a purse.
 - `plan_checks`: what the fields of a plan must satisfy.
 - `plan_json`: a plan as JSON text and back, read as hostile input; its fingerprint.
@@ -29,7 +30,8 @@ From a budget to a plan; read `release_plan` first:
 
 `renyi`, `mixed_charging` and most of `target_charging` serve the papers' library and comparisons. No plan needs them.
 
-The proofs are in docs/guarantee.md, those of `mixed_charging` in docs/mixed_charging.md. [CL23] is Cohen, Lyu, "The
+The proofs are in docs/guarantee.md, those of prices in docs/purse.md, those of `mixed_charging` in
+docs/mixed_charging.md. [CL23] is Cohen, Lyu, "The
 Target-Charging Technique for Privacy Analysis across Interactive Computations" (2023); [KOV15] Kairouz, Oh, Viswanath,
 "The Composition Theorem for Differential Privacy".
 """

@@ -7,6 +7,7 @@ packed_arrays          arrays to bytes and back: what goes through a shuffle
 equal_rows             groups of equal rows in sorted columns
 item_table             keyed 128-bit hashes of items and their labels
 user_pairs             which items each user holds in each window, by user: from events, merged
+activity               how many pairs each user of a log has, for the plan of a run
 contributions          at most L items per user and window, chosen uniformly
 item_holders           the same pairs by window and item: cells: an item in a window, with its holders
 counted_messages       messages gathered by counting: how a receiver knows that all have come
