@@ -52,7 +52,7 @@ def told(plan, log, lag_seconds, size=50):
     return script
 
 
-@pytest.mark.parametrize(("sliding", "shards"), [(1, None), (3, 3), (1, 1)])
+@pytest.mark.parametrize(("sliding", "shards"), [(1, 2), (3, 3), (1, None)])
 def test_the_transcript_is_that_of_the_oracle_and_of_monitor_stream(tmp_path, monkeypatch, sliding, shards):
     """Events come out of order, with the watermark that far behind; some lie outside the range."""
     counts = LocalCounter.install(monkeypatch)
