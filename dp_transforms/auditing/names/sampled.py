@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.auditing.names.copies import Published, name_pairs, pairs_of_numbers, run_copies, settings_of_scene
+from dp_transforms.auditing.names.exclusion import exclusion_p_values
 from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism
 from dp_transforms.auditing.names.noise_law import NoiseLaw
 from dp_transforms.auditing.names.scenes import Cell, Scene, SceneWeights, counts_of, expected_levels
@@ -82,9 +83,9 @@ def design_names_sampling(
     from scipy.stats import binom
 
     heaviest = mechanism.weights[-1]
-    best = NamesSamplingDesign(1, 1, mechanism.replay_weight(1), 0, runs, 0, 1.0, 1.0, 0.0)
+    best = NamesSamplingDesign(1, 1, mechanism.replay_choice(1)[0], 0, runs, 0, 1.0, 1.0, 0.0)
     for looks in (number for number in _LOOKS if number <= min(most_looks, mechanism.most_looks)):
-        weight = mechanism.replay_weight(looks)
+        weight = mechanism.replay_choice(looks)[0]
         for margin in range(-2 * law.scale, 3 * law.scale + 1, max(1, law.scale // _STEPS)):
             others = max(1, math.ceil((1 - margin) / heaviest))
             affordable = min(runs, max(1, _PAIRS_OF_ALL_RUNS // (looks * (1 + others))))
@@ -117,8 +118,7 @@ def scene_of_design(design: NamesSamplingDesign, mechanism: NamesMechanism) -> S
 
 def other_scenes(mechanism: NamesMechanism, law: NoiseLaw, forget_after: int, slide_seconds: int) -> list[Scene]:
     """New items of several levels, and items that are known, held by nobody but the user, and forgotten."""
-    spacing = mechanism.boundaries[1] - mechanism.boundaries[0]
-    heaviest = mechanism.weights[-1]
+    spacing, heaviest = mechanism.spacing, mechanism.weights[-1]
     levels = [Cell(0, item, 1 + round(item * spacing / heaviest), True) for item in range(3)]
     known = max(1, law.smallest_margin(_PASS))
     threshold = known + _gap(mechanism)
@@ -141,9 +141,10 @@ def other_scenes(mechanism: NamesMechanism, law: NoiseLaw, forget_after: int, sl
 
 
 def _scene(name: str, cells: list[Cell], mechanism: NamesMechanism, *, known: int, threshold: int) -> Scene:
-    spacing = mechanism.boundaries[1] - mechanism.boundaries[0]
     is_domain = not mechanism.tests_lone_items
-    return Scene(name, tuple(cells), threshold, threshold if is_domain else known, 0, spacing, is_domain=is_domain)
+    return Scene(
+        name, tuple(cells), threshold, threshold if is_domain else known, 0, mechanism.spacing, is_domain=is_domain
+    )
 
 
 def _gap(mechanism: NamesMechanism) -> int:
@@ -202,6 +203,10 @@ def sample_names(
     tests.add("the event, without the user", binomial_p_value(seen[False], design.runs, design.q))
     if mechanism.tests_lone_items:
         _test_empty_purses(mechanism, settings, law, design.runs, secret, tests)
+    if mechanism.hits_list is not None:
+        on_step("sampled: users without hits left", 1.0)
+        for name, p_value in exclusion_p_values(mechanism, settings, law, design.runs, secret):
+            tests.add(name, p_value)
     epsilon = epsilon_lower_bound(seen[True], seen[False], design.runs, claim.delta, CONFIDENCE)
     p_value = min(1.0, tests.smallest * tests.number)
     if epsilon > claim.epsilon:
@@ -261,7 +266,7 @@ def _test_empty_purses(
 
     So many are drawn for as it pays for, and of the next window none.
     """
-    most, weight = mechanism.most_looks, mechanism.weights[0]
+    most, weight = mechanism.looks_list.most_looks, mechanism.replay_choice(mechanism.most_looks)[0]
     copies = max(1, min(runs, 20_000 // most))
     threshold = weight + max(1, law.smallest_margin(_PASS))
     for in_order in (False, True):
