@@ -1,7 +1,7 @@
 """Users who have no hits left: the real code must name an item as if they did not hold it.
 
-In each copy a group of users pays for hits, and shares items that are hits for nearly certain, as many as each of them
-may have; then they alone hold one more item. If all were hits, nobody counts there any more. If one was not, all count.
+In each copy a group of users pays for hits, and shares items that are likely to be hits, as many as each of them may
+have; then they alone hold one more item. If all were hits, nobody counts there any more. If one was not, all count.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from dp_transforms.auditing.names.scenes import Cell, Scene
 from dp_transforms.auditing.statistics import binomial_p_value
 from dp_transforms.naming.naming_settings import NamingSettings
 
-_PAIRS = 500_000
-_MOST_COPIES = 400
+_PAIRS = 200_000
+_MOST_COPIES = 300
 _GROUP = 5.0  # what it adds, in scales: far more than any noise
+_HIT = 0.9
 _MISSED = 0.3  # scales by which it is above the threshold
 
 
@@ -37,13 +38,12 @@ def exclusion_p_values(
         return
     group = max(2, math.ceil(_GROUP * law.scale / weight))
     threshold = group * weight - math.ceil(_MISSED * law.scale)
-    # With them, the sum of a shared item is between the two boundaries.
+    # With them, a shared item is a hit with about this probability, and next to never above.
     heaviest = mechanism.replay_choice(1)[0]
-    others = max(0, round((threshold + mechanism.spacing / 2 - group * weight) / heaviest))
+    others = max(0, round((threshold + law.smallest_margin(1 - _HIT) - group * weight) / heaviest))
     copies = max(1, min(runs, _MOST_COPIES, _PAIRS // (group * looks)))
-    is_domain = not mechanism.tests_lone_items
     cells = (Cell(0, 0, others, True), Cell(1, hits, 0, True))
-    known = threshold if is_domain else max(1, min(threshold, law.smallest_margin(1e-3)))
+    known = max(1, min(threshold, law.smallest_margin(1e-3)))
     scene = Scene("users without hits left", cells, threshold, known, 0, mechanism.spacing, is_domain=False)
     run = settings_of_scene(settings, scene, copies, "exclusion")
     keys = run.stream_keys(secret)

@@ -34,7 +34,9 @@ class Cell:
 @dataclasses.dataclass(frozen=True)
 class Scene:
     """in_order: as a stream, window by window; else as a replay. threshold ... spacing: of the run, as in
-    `NamingSettings`. is_domain: all items of all copies are a known domain. many_levels: False where level 2 is the last."""
+    `NamingSettings`. is_domain: all items of all copies are a known domain. many_levels: False where level 2 is the
+    last one.
+    """
 
     name: str
     cells: tuple[Cell, ...]
