@@ -70,7 +70,7 @@ def as_record(
 ) -> dict[str, Any]:
     """All numbers. What is unbounded is null."""
     violations = violations_of(exact, payments, sampled)
-    fields = ("fingerprint", "release", "shape", "scale", "order", "budget", "most_looks", "threshold")
+    fields = ("fingerprint", "release", "shape", "scale", "order", "budget", "most_looks", "hits_per_user", "threshold")
     more = ("known_threshold", "forget_after", "spacing", "domain_size")
     shares = ("epsilon", "delta", "delta_looks", "delta_open", "delta_sampling", "delta_hash")
     return {
@@ -116,6 +116,7 @@ def _price_record(price: AuditedPrice) -> dict[str, Any]:
         "attained_divergence": look.divergence if math.isfinite(look.divergence) else None,
         "margin": look.margin,
         "adds_user": look.adds_user,
+        "pays_hits": price.pays_hits,
     }
 
 
@@ -145,11 +146,18 @@ def _sampled_record(sampled: NamesSampledAudit) -> dict[str, Any]:
 
 def _plan_text(plan: NamesPlan) -> str:
     known = "all items known" if plan.domain_size else f"{plan.known_threshold:,} for known items"
+    hits = ""
+    if plan.hits_per_user:
+        hits = (
+            f" Users with {plan.hits_from:,} looks or more may pay for {plan.hits_per_user:,} hits, "
+            f"{plan.hit_units / plan.purse:.3g} of a purse each, and then for looks of weight "
+            f"{plan.hit_weights[0]:,} to {plan.hit_weights[-1]:,}."
+        )
     return (
         f"Plan {plan.fingerprint[:16]}: names, noise of shape {plan.shape:g} and scale {plan.scale:,}, weights "
         f"{plan.weights[0]:,} to {plan.weights[-1]:,}, threshold {plan.threshold:,} ({known}), levels every "
         f"{plan.spacing:,}, at most {plan.most_looks:,} looks per user. A full purse is a divergence of "
-        f"{plan.budget:.4g} at order {plan.order:.4g}."
+        f"{plan.budget:.4g} at order {plan.order:.4g}.{hits}"
     )
 
 
@@ -175,7 +183,9 @@ def _exact_table(plan: NamesPlan, exact: NamesExactAudit) -> Table:
         )
 
     price = exact.worst_price
-    add(f"price of a look, worst of {exact.prices:,}: weight {price.weight:,}", price.claimed, price.look.divergence)
+    who = ", for hits" if price.pays_hits else ""
+    worst = f"worst of {exact.prices:,}: weight {price.weight:,}{who}"
+    add(f"price of a look, {worst}", price.claimed, price.look.divergence)
     add("delta of a full purse", plan.delta_looks, exact.purse_delta * (1 - 1e-7))
     for few in exact.few:
         add(f"{few.looks} adaptive look{'s' if few.looks > 1 else ''}", plan.delta_looks, few.delta)

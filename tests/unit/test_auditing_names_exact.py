@@ -100,7 +100,7 @@ def test_the_adversary_of_few_looks_is_the_best_one(looks: int, adds_user: bool)
     mechanism, law, options = _small_game(5 if looks == 3 else 1)
     for epsilon in (0.4, 1.5)[: 3 - looks] or (1.0,):
         wanted = purse_oracle.Adversary(options, epsilon).delta(looks, PURSE_UNITS, removed=not adds_user)
-        found = best_of_few(law, mechanism, looks, epsilon, adds_user=adds_user)
+        found = best_of_few(law, mechanism.looks_list, mechanism.boundaries, looks, epsilon, adds_user=adds_user)
         assert wanted * 0.995 <= found.delta <= wanted * (1.02 if looks == 3 else 1)
         spent = [mechanism.units[mechanism.weights.index(weight)] for weight in found.weights]
         assert sum(spent) <= mechanism.purse
@@ -111,8 +111,8 @@ def test_equal_looks_attain_no_more_than_the_best_adversary(adds_user: bool) -> 
     """One look is the same as one adaptive look; of two, each with half of the purse, the adaptive one is no worse."""
     mechanism, law, _ = _small_game()
     for looks, ratio in ((1, 0.999), (2, 0.5)):
-        best = best_of_few(law, mechanism, looks, 1.0, adds_user=adds_user).delta
-        equal = static_delta(law, mechanism.replay_weight(looks), looks, np.arange(-90, 100), 1.0)[0]
+        best = best_of_few(law, mechanism.looks_list, mechanism.boundaries, looks, 1.0, adds_user=adds_user).delta
+        equal = static_delta(law, mechanism.looks_list.replay_weight(looks), looks, np.arange(-90, 100), 1.0)[0]
         assert best * ratio < equal <= best * (1 + 1e-6)
 
 

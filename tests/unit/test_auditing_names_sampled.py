@@ -142,7 +142,7 @@ def test_the_pace_of_scenes_is_that_of_the_real_purses(slide_seconds: int) -> No
     pace = Pace(dataclasses.replace(settings, schedule=schedule)) if horizon > 1 else None
     wanted = paced_weights(mechanism, looks, windows=horizon, slide_seconds=slide_seconds)
     if pace is None:
-        assert wanted == {0: mechanism.replay_weight(3)}
+        assert wanted == {0: mechanism.looks_list.replay_weight(3)}
         return
     left, before = settings.purse, 0
     for window, number in looks.items():

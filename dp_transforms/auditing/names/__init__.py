@@ -7,6 +7,7 @@
 - `exact`: what the worst streams attain, against the claim.
 - `scenes`: streams for the real code, and the exact law of what they show.
 - `copies`: many copies of a scene through the real code.
+- `exclusion`: users who have no hits left.
 - `payments`: what the real code lets users pay.
 - `sampled`: a lower bound on epsilon, and a test of all that the real code publishes.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +18,22 @@ import pyarrow.compute as pc
 from dp_transforms.auditing.names.scenes import Scene
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.domain_table import DomainTable
+from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.monitoring.zero_items import draw_zero_items
 from dp_transforms.naming.empty_items import EmptyItems
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums
+from dp_transforms.naming.look_candidates import LookCandidates
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.naming.purses import Purses
-from dp_transforms.naming.replay_weights import weigh_replay
+from dp_transforms.naming.replay_weights import weigh_replay, weigh_replay_with_hits
+
+Whole = npt.NDArray[np.int64]
 
 _FIRST_OTHER = 1 << 40  # the ids of other holders are at least this, those of x' below
 
@@ -63,21 +70,33 @@ def run_copies(
     levels = np.zeros((copies, scene.windows, scene.items), dtype=np.int64)
     sizes = np.zeros_like(levels)
     for named in name_pairs(pairs, run, keys, _domain(scene, copies, keys), in_order=scene.in_order):
-        copy, item = np.divmod(numbers_of(named.table, named.items), scene.items)
+        copy, item = np.divmod(named.numbers, scene.items)
         levels[copy, named.windows, item] = named.levels
-        sizes[copy, named.windows, item] = named.at_least_users
+        sizes[copy, named.windows, item] = named.sizes
     return Published(levels, sizes)
+
+
+class Named(NamedTuple):
+    """What is named: windows, numbers of items, levels and sizes, int64[n] each."""
+
+    windows: Whole
+    numbers: Whole
+    levels: Whole
+    sizes: Whole
 
 
 def name_pairs(
     pairs: UserPairs, settings: NamingSettings, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
-) -> Iterator[NamedItems]:
+) -> Iterator[Named]:
     """What is named of these pairs, as a replay, or window by window as a stream."""
+    if settings.hits_per_user:
+        yield from _monitor_pairs(pairs, settings, keys, domain, in_order=in_order)
+        return
     empty = EmptyItems(domain, settings, keys) if domain else None
     namer, horizon = ItemNamer(settings, keys), settings.schedule.horizon
     if not in_order:
         parts = [weigh_replay(pairs, settings, keys), *(cells for _, cells in (empty.of_run(1) if empty else ()))]
-        yield namer.name_windows(ItemSums.merge(parts), KnownItems.none(), 0, horizon)
+        yield _columns(namer.name_windows(ItemSums.merge(parts), KnownItems.none(), 0, horizon))
         return
     purses, known = Purses(settings, keys), KnownItems.none()
     for window in range(horizon):
@@ -88,7 +107,36 @@ def name_pairs(
         named = namer.name_windows(ItemSums.merge(parts), known, window, window + 1)
         if not empty:
             known = known.after(named, window + 1, settings.forget_after)
-        yield named
+        yield _columns(named)
+
+
+def _columns(named: NamedItems) -> Named:
+    return Named(named.windows, numbers_of(named.table, named.items), named.levels, named.at_least_users)
+
+
+def _monitor_pairs(
+    pairs: UserPairs, settings: NamingSettings, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
+) -> Iterator[Named]:
+    """The same where users pay for hits: candidates, and then the sequential monitor."""
+    horizon = settings.schedule.horizon
+    parts = []
+    if domain:
+        parts = [part for _, _, part in draw_zero_items(domain, settings, keys, windows_per_slab=horizon, shards=1)]
+    if in_order:
+        purses = Purses(settings, keys)
+        for window in range(horizon):
+            here = _select(pairs, pairs.windows == window)
+            if len(here):
+                parts.append(ItemHolders.of_terms(here, purses.spend_on_lists(here, window)))
+    else:
+        parts.append(weigh_replay_with_hits(pairs, settings, keys))
+    cells = LookCandidates(settings, keys).find(ItemHolders.merge(parts), KnownItems.none(), 0, horizon)
+    monitor, state = HeavyHitterMonitor(settings, keys), MonitorState()
+    for window in range(horizon):
+        report, _ = monitor.close_window(window, cells.select(np.flatnonzero(cells.windows == window)), state)
+        found = [] if report is None else report.heavy_hitters
+        columns = [(window, int(each.item), each.level, each.at_least_users) for each in found]
+        yield Named(*np.array(columns, dtype=np.int64).reshape(-1, 4).T)
 
 
 def pairs_of_numbers(

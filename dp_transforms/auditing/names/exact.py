@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from dp_transforms.auditing.names.few_looks import FewLooks, best_of_few
-from dp_transforms.auditing.names.look_law import ROUNDING, LookLaw, WorstLook, static_delta
-from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism
+from dp_transforms.auditing.names.look_law import ROUNDING, LookLaw, WorstLook, static_delta, static_delta_with_hits
+from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism, PricesOfUser
 from dp_transforms.auditing.names.noise_law import NoiseLaw, reach_of_prices
 
 MOST_FEW = 3  # looks of the adaptive adversary
@@ -30,7 +30,7 @@ OnStep = Callable[[str], None]
 class AuditedPrice:
     """A look with this weight: what it costs in units, the divergence that these stand for, and what it attains.
 
-    distances: of the boundaries, from the first one.
+    distances: of the boundaries, from the first one. pays_hits: on the hits list, where a hit pays besides.
     """
 
     weight: int
@@ -38,6 +38,7 @@ class AuditedPrice:
     claimed: float
     look: WorstLook
     distances: tuple[int, ...]
+    pays_hits: bool
 
     @property
     def ratio(self) -> float:
@@ -93,17 +94,14 @@ def audit_names_exactly(
     worst_price = worst_price_of(law, mechanism, claim, reach)
     on_step("few looks")
     tried = min(mechanism.most_looks, mechanism.most_looks if most_looks is None else most_looks)
-    few = []
-    for looks in range(1, min(MOST_FEW, tried) + 1):
-        sides = [best_of_few(law, mechanism, looks, claim.epsilon, adds_user=side) for side in (True, False)]
-        few.append(max(sides, key=lambda side: side.delta))
+    few = [_few(law, mechanism, looks, claim.epsilon) for looks in range(1, min(MOST_FEW, tried) + 1)]
     on_step("many looks")
     static = [_static(law, mechanism, looks, claim.epsilon) for looks in _numbers(min(tried, _MOST_STATIC))]
     on_step("items of one user alone")
     lone_delta, lone_looks = _lone(law, mechanism)
     audit = NamesExactAudit(
         worst_price=worst_price,
-        prices=len(mechanism.weights) * len(mechanism.spacings),
+        prices=sum(len(listed.weights) for listed in mechanism.lists) * len(mechanism.spacings),
         purse_delta=claim.delta_of_purse,
         most_looks=mechanism.most_looks,
         few=tuple(few),
@@ -120,18 +118,27 @@ def audit_names_exactly(
 def worst_price_of(law: NoiseLaw, mechanism: NamesMechanism, claim: NamesClaim, reach: int) -> AuditedPrice:
     """Every weight on a grid of counts; then the worst ones, the first and the last among all integers."""
     found = []
-    for distances in mechanism.spacings:
-        look_law = LookLaw(law, distances)
+    for listed in mechanism.lists:
+        hit_price = claim.price(listed.hit_units, mechanism.purse)
+        for distances in mechanism.spacings:
+            look_law = LookLaw(law, distances)
 
-        def price(place: int, finely: bool, look_law: LookLaw = look_law) -> AuditedPrice:
-            weight, units = mechanism.weights[place], mechanism.units[place]
-            look = look_law.worst(weight, claim.order, reach, finely=finely)
-            return AuditedPrice(weight, units, claim.price(units, mechanism.purse), look, look_law.distances)
+            def price(
+                place: int,
+                finely: bool,
+                listed: PricesOfUser = listed,
+                look_law: LookLaw = look_law,
+                hit_price: float = hit_price,
+            ) -> AuditedPrice:
+                weight, units = listed.weights[place], listed.units[place]
+                look = look_law.worst(weight, claim.order, reach, finely=finely, hit_price=hit_price)
+                claimed = claim.price(units, mechanism.purse)
+                return AuditedPrice(weight, units, claimed, look, look_law.distances, listed.hits > 0)
 
-        places = range(len(mechanism.weights))
-        coarse = [price(place, False) for place in places]
-        worst = sorted(places, key=lambda place: -coarse[place].ratio)[:_FINELY]
-        found += [*coarse, *(price(place, True) for place in sorted({0, *worst, places[-1]}))]
+            places = range(len(listed.weights))
+            coarse = [price(place, False) for place in places]
+            worst = sorted(places, key=lambda place: -coarse[place].ratio)[:_FINELY]
+            found += [*coarse, *(price(place, True) for place in sorted({0, *worst, places[-1]}))]
     return max(found, key=lambda each: each.ratio)
 
 
@@ -145,13 +152,30 @@ def _numbers(most: int) -> list[int]:
     return sorted(found)
 
 
+def _few(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float) -> FewLooks:
+    """The worst of both lists and directions."""
+    tried = [
+        best_of_few(law, listed, mechanism.boundaries, looks, epsilon, adds_user=side)
+        for listed in mechanism.lists
+        for side in (True, False)
+    ]
+    return max(tried, key=lambda each: each.delta)
+
+
 def _static(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float) -> StaticLooks:
-    weight = mechanism.replay_weight(looks)
     reach = math.ceil(_STATIC_REACH * law.scale)
-    margins = np.arange(weight - reach, reach + 1, max(1, law.scale // _STATIC_STEPS))
-    margins = margins[margins <= mechanism.boundaries[0]]
-    delta, margin, adds_user = static_delta(law, weight, looks, margins, epsilon)
-    return StaticLooks(looks, weight, margin, delta, adds_user)
+    found = []
+    for listed in mechanism.lists:
+        weight = listed.replay_weight(looks)
+        margins = np.arange(weight - reach, reach + 1, max(1, law.scale // _STATIC_STEPS))
+        margins = margins[margins <= mechanism.boundaries[0]]
+        if listed.hits:
+            attained = static_delta_with_hits(law, weight, looks, listed.hits, margins, epsilon)
+        else:
+            attained = static_delta(law, weight, looks, margins, epsilon)
+        delta, margin, adds_user = attained
+        found.append(StaticLooks(looks, weight, margin, delta, adds_user))
+    return max(found, key=lambda each: each.delta)
 
 
 def _lone(law: NoiseLaw, mechanism: NamesMechanism) -> tuple[float, int]:
@@ -159,14 +183,15 @@ def _lone(law: NoiseLaw, mechanism: NamesMechanism) -> tuple[float, int]:
 
     Without the user none of them can be, so this is the delta of such a stream at every epsilon.
     """
-    if not mechanism.tests_lone_items:
-        return 0.0, 0
-    looks = np.arange(1, mechanism.most_looks + 1)
-    places = np.searchsorted(mechanism.units, mechanism.purse // looks, side="right") - 1
-    log_tails = law.log_tail(mechanism.boundaries[0] - np.array(mechanism.weights)[places])
-    deltas = -np.expm1(looks * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16)))
-    worst = int(np.argmax(deltas))
-    return float(deltas[worst]) * (1 - ROUNDING), int(looks[worst])
+    best = (0.0, 0)
+    for listed in mechanism.lists if mechanism.tests_lone_items else ():
+        looks = np.arange(1, listed.most_looks + 1)
+        places = np.searchsorted(listed.units, listed.purse // looks, side="right") - 1
+        log_tails = law.log_tail(mechanism.boundaries[0] - np.array(listed.weights)[places])
+        deltas = -np.expm1(looks * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16)))
+        worst = int(np.argmax(deltas))
+        best = max(best, (float(deltas[worst]) * (1 - ROUNDING), int(looks[worst])))
+    return best
 
 
 def _together(law: NoiseLaw, mechanism: NamesMechanism, epsilon: float) -> float:
@@ -180,9 +205,9 @@ def _together(law: NoiseLaw, mechanism: NamesMechanism, epsilon: float) -> float
     each = law.tail(mechanism.boundaries[0] - mechanism.weights[0])
     best = 0.0
     for part in range(_SPLITS + 1):
-        looks = mechanism.most_looks * part // _SPLITS
+        looks = mechanism.looks_list.most_looks * part // _SPLITS
         log_none = looks * math.log1p(-min(each, 1 - 1e-16))
-        place = mechanism.payable(mechanism.purse - looks * mechanism.units[0])
+        place = mechanism.looks_list.payable(mechanism.purse - looks * mechanism.units[0])
         rest = 0.0
         if place is not None:
             rest = _one_look(law, mechanism, mechanism.weights[place], epsilon - log_none)
@@ -202,8 +227,9 @@ def _violations(audit: NamesExactAudit, claim: NamesClaim) -> list[str]:
     found = []
     price = audit.worst_price
     if price.look.divergence > price.claimed:
+        who = " that pays for hits" if price.pays_hits else ""
         found.append(
-            f"a look of weight {price.weight:,} has a divergence of {price.look.divergence:.6g} at order "
+            f"a look of weight {price.weight:,}{who} has a divergence of {price.look.divergence:.6g} at order "
             f"{claim.order:.4g}, but its price is {price.claimed:.6g}"
         )
     if audit.purse_delta * (1 - ROUNDING) > claim.delta_looks:

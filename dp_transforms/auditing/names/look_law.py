@@ -59,37 +59,44 @@ class LookLaw:
                 logs.append(np.where(is_possible, self._law.log_mass(start - moved, end - moved), -math.inf))
         return np.array(with_user), np.array(without)
 
-    def worst(self, weight: int, order: float, reach: int, *, finely: bool = True) -> WorstLook:
+    def worst(self, weight: int, order: float, reach: int, *, finely: bool = True, hit_price: float = 0.0) -> WorstLook:
         """The largest divergence over all counts for which the first boundary is up to `reach` above them.
 
         And down to where one of the later boundaries is at the count: those after it are no other case. finely: with
-        all integers near the worst counts; else on a grid alone, and so a little lower.
+        all integers near the worst counts; else on a grid alone, and so a little lower. hit_price: what level 1 pays
+        besides.
         """
         scale = self._law.scale
         lowest = -min([d for d in self.distances if d > _LATER * scale] or self.distances[-1:]) - scale
         step = max(1, scale // _STEPS)
         margins = np.arange(lowest, reach + 1, step)
-        found = self._divergences(margins, weight, order)
+        found = self._divergences(margins, weight, order, hit_price)
         while finely and step > 1:
             near = margins[np.argsort(-found.max(axis=0), kind="stable")[:_WORST]]
             reached, step = step, max(1, step // 15)
             margins = np.unique(near[:, None] + np.arange(-reached, reached + 1, step))
             margins = margins[margins <= reach]
-            found = self._divergences(margins, weight, order)
+            found = self._divergences(margins, weight, order, hit_price)
         direction, at = np.unravel_index(np.argmax(found), found.shape)
         return WorstLook(float(found[direction, at]) * (1 - ROUNDING), int(margins[at]), bool(direction == 0))
 
-    def _divergences(self, margins: Whole, weight: int, order: float) -> Values:
+    def _divergences(self, margins: Whole, weight: int, order: float, hit_price: float) -> Values:
         """With the user against without, and the reverse: float64[2, n]."""
         with_user, without = self.log_masses(margins, weight)
-        return np.array([divergence(with_user, without, order), divergence(without, with_user, order)])
+        paid = np.zeros((len(with_user), 1))
+        paid[1] = hit_price
+        sides = ((with_user, without), (without, with_user))
+        return np.array([divergence(*side, order, paid) for side in sides])
 
 
-def divergence(log_p: Values, log_q: Values, order: float) -> Values:
-    """``ln(sum P^order Q^(1 - order)) / (order - 1)``, at least 0, over the first axis. Both have the same outcomes."""
+def divergence(log_p: Values, log_q: Values, order: float, paid: Values | float = 0.0) -> Values:
+    """``ln(sum P^order Q^(1 - order) e^((1 - order) paid)) / (order - 1)``, at least 0, over the first axis.
+
+    Both have the same outcomes. paid: for each outcome, what it pays besides.
+    """
     lam = order - 1
     with np.errstate(invalid="ignore", over="ignore"):
-        exponent = lam * (log_p - log_q)
+        exponent = lam * (log_p - log_q - paid)
         far = exponent > 1
         gained = np.where(far, np.exp(log_p + exponent) - np.exp(log_p), np.exp(log_p) * np.expm1(exponent))
     gained[log_p == -math.inf] = 0.0
@@ -114,6 +121,35 @@ def static_delta(
         for moved in (weight, 0):
             hit, miss = law.log_tail(np.array([margin - moved, 1 - margin + moved])).tolist()
             logs.append(choose + names * hit + (looks - names) * miss)
+        for adds_user, (p, q) in ((True, logs), (False, logs[::-1])):
+            delta = float(np.sum(np.exp(p) * -np.expm1(np.minimum(0.0, epsilon + q - p))))
+            best = max(best, (delta * (1 - ROUNDING), margin, adds_user))
+    return best
+
+
+def static_delta_with_hits(
+    law: NoiseLaw, weight: int, looks: int, hits: int, margins: npt.NDArray[np.int64], epsilon: float
+) -> tuple[float, int, bool]:
+    """The same of a user who no longer counts after so many names: the number of the look that excludes it, or of
+    names if none does, says all that is published about it."""
+    from scipy.special import gammaln
+
+    def log_choose(n: Values, k: Values) -> Values:
+        return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
+
+    names = np.arange(min(hits, looks + 1))
+    last = np.arange(hits, looks + 1)
+    choose = np.concatenate(
+        [log_choose(np.full(len(names), looks), names), log_choose(last - 1, np.full(len(last), hits - 1))]
+    )
+    named = np.concatenate([names, np.full(len(last), hits)])
+    missed = np.concatenate([looks - names, last - hits])
+    best = (0.0, int(margins[0]), True)
+    for margin in margins.tolist():
+        logs = []
+        for moved in (weight, 0):
+            hit, miss = law.log_tail(np.array([margin - moved, 1 - margin + moved])).tolist()
+            logs.append(choose + named * hit + missed * miss)
         for adds_user, (p, q) in ((True, logs), (False, logs[::-1])):
             delta = float(np.sum(np.exp(p) * -np.expm1(np.minimum(0.0, epsilon + q - p))))
             best = max(best, (delta * (1 - ROUNDING), margin, adds_user))

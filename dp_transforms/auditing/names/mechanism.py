@@ -12,11 +12,43 @@ _LEVELS = 6  # of each item; what more boundaries show is the same again
 
 
 @dataclasses.dataclass(frozen=True)
+class PricesOfUser:
+    """A price list, and what a user has to pay its looks with.
+
+    weights, units: rising, and what a look with each costs. purse: in units, without what is taken out for hits.
+    hits: after so many a user on this list no longer counts, 0: hits are free; hit_units: what it pays for each.
+    """
+
+    weights: tuple[int, ...]
+    units: tuple[int, ...]
+    purse: int
+    hits: int = 0
+    hit_units: int = 0
+
+    @property
+    def most_looks(self) -> int:
+        """A purse pays for no more looks than this."""
+        return self.purse // self.units[0]
+
+    def payable(self, amount: int) -> int | None:
+        """Where in the list the largest weight is that costs at most this; None if none does."""
+        place = bisect.bisect_right(self.units, amount) - 1
+        return None if place < 0 else place
+
+    def replay_weight(self, looks: int) -> int:
+        """Of a user of this list with so many looks in the whole run."""
+        place = self.payable(self.purse // min(looks, self.most_looks))
+        assert place is not None
+        return self.weights[place]
+
+
+@dataclasses.dataclass(frozen=True)
 class NamesMechanism:
     """shape, scale: of the noise. weights, units: what a look may weigh, rising, and what each costs of a purse.
 
     purse: in units. boundaries, known_boundaries: noisy sums from which an item has level 1, 2, ..., if it is not
     known and if it is. tests_lone_items: whether an item is drawn for only if somebody holds it (an open domain).
+    hits_list: of users who pay for hits; None where nobody does. Level 1 is then a hit, and level 2 is the last one.
     """
 
     shape: float
@@ -27,13 +59,19 @@ class NamesMechanism:
     boundaries: tuple[int, ...]
     known_boundaries: tuple[int, ...]
     tests_lone_items: bool = True
+    hits_list: PricesOfUser | None = None
 
     @classmethod
     def of_plan(cls, plan: NamesPlan) -> NamesMechanism:
+        levels = 2 if plan.hits_per_user else _LEVELS
         first, known = (
-            tuple(start + level * plan.spacing for level in range(_LEVELS))
+            tuple(start + level * plan.spacing for level in range(levels))
             for start in (plan.threshold, plan.known_threshold)
         )
+        hits_list = None
+        if plan.hits_per_user:
+            left = plan.purse - plan.hits_per_user * plan.hit_units
+            hits_list = PricesOfUser(plan.hit_weights, plan.hit_look_units, left, plan.hits_per_user, plan.hit_units)
         return cls(
             shape=plan.shape,
             scale=plan.scale,
@@ -43,12 +81,26 @@ class NamesMechanism:
             boundaries=first,
             known_boundaries=known,
             tests_lone_items=not plan.domain_size,
+            hits_list=hits_list,
         )
+
+    @property
+    def looks_list(self) -> PricesOfUser:
+        return PricesOfUser(self.weights, self.units, self.purse)
+
+    @property
+    def lists(self) -> tuple[PricesOfUser, ...]:
+        """The looks list, and the hits list if there is one."""
+        return (self.looks_list,) if self.hits_list is None else (self.looks_list, self.hits_list)
 
     @property
     def most_looks(self) -> int:
         """A purse pays for no more looks than this."""
-        return self.purse // self.units[0]
+        return max(listed.most_looks for listed in self.lists)
+
+    @property
+    def spacing(self) -> int:
+        return self.boundaries[1] - self.boundaries[0]
 
     @property
     def spacings(self) -> tuple[tuple[int, ...], ...]:
@@ -56,16 +108,10 @@ class NamesMechanism:
         both = (self.boundaries, self.known_boundaries)
         return tuple(dict.fromkeys(tuple(bound - each[0] for bound in each) for each in both))
 
-    def payable(self, amount: int) -> int | None:
-        """Where in the list the largest weight is that costs at most this; None if none does."""
-        place = bisect.bisect_right(self.units, amount) - 1
-        return None if place < 0 else place
-
-    def replay_weight(self, looks: int) -> int:
-        """Of a user with so many looks in the whole run."""
-        place = self.payable(self.purse // min(looks, self.most_looks))
-        assert place is not None
-        return self.weights[place]
+    def replay_choice(self, looks: int) -> tuple[int, PricesOfUser]:
+        """The weight of a user with so many looks in the whole run, and its list: the one that gives it more."""
+        best = max(self.lists, key=lambda listed: listed.replay_weight(looks))
+        return best.replay_weight(looks), best
 
 
 @dataclasses.dataclass(frozen=True)

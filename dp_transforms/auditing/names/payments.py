@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,12 @@ import numpy.typing as npt
 from dp_transforms.auditing.names.copies import numbers_of, pairs_of_numbers
 from dp_transforms.auditing.names.mechanism import NamesMechanism
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.item_holders import pays_hits_of, terms_of, weights_of
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.naming.item_sums import ItemSums
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.naming.purses import Purses
-from dp_transforms.naming.replay_weights import weigh_replay
+from dp_transforms.naming.replay_weights import weigh_replay, weigh_replay_with_hits
 from dp_transforms.window_schedule import WindowSchedule
 
 _WINDOWS = 6
@@ -29,7 +31,16 @@ _ITEMS = 40  # which users share
 _MOST_PAIRS = 8  # of a usual user in a window
 
 Rows = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]  # users, windows, items
-Weights = dict[tuple[int, int, int], int]  # by user, window and item
+
+
+class Paid(NamedTuple):
+    """A look: its weight, and whether the user is on the hits list."""
+
+    weight: int
+    pays_hits: bool
+
+
+Weights = dict[tuple[int, int, int], Paid]  # by user, window and item
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +72,8 @@ def audit_payments(mechanism: NamesMechanism, settings: NamingSettings, secret: 
             found.append(f"in a {name}, users have weights that are not on the price list, such as {unlisted[0]:,}")
         if shares[-1] > 1:
             found.append(f"in a {name}, a user pays {shares[-1]:.4g} times what is in its purse")
-    if _changed(replayed, _replay(fewer, run, keys)) or _sums(rows, run, keys) != _added_up(replayed):
+    added_up = run.hits_per_user > 0 or _sums(rows, run, keys) == _added_up(replayed)
+    if _changed(replayed, _replay(fewer, run, keys)) or not added_up:
         found.append("in a replay, weights of a user change with the events of others")
     if _changed(streamed, _stream(fewer, run, keys)):
         found.append("in a stream, weights of a user change with the events of others")
@@ -96,13 +108,29 @@ def _pairs(rows: Rows, keys: StreamKeys) -> UserPairs:
 
 
 def _replay(rows: Rows, settings: NamingSettings, keys: StreamKeys) -> Weights:
-    """Each user by itself: then the sums are its weights."""
+    """Each user by itself: then the sums are its weights. Where users pay for hits there are holders instead."""
     found: Weights = {}
+    if settings.hits_per_user:
+        cells = weigh_replay_with_hits(_pairs(rows, keys), settings, keys)
+        assert cells.terms is not None
+        windows, items = np.repeat(cells.windows, cells.counts), np.repeat(cells.items, cells.counts)
+        return _weights(cells.holders, windows, numbers_of(cells.table, items), cells.terms)
     for user in np.unique(rows[0]).tolist():
         own = rows[0] == user
         for (window, item), weight in _sums((rows[0][own], rows[1][own], rows[2][own]), settings, keys).items():
-            found[user, window, item] = weight
+            found[user, window, item] = Paid(weight, False)
     return found
+
+
+def _weights(
+    users: npt.NDArray[np.uint64],
+    windows: npt.NDArray[np.int64],
+    items: npt.NDArray[np.int64],
+    terms: npt.NDArray[np.int64],
+) -> Weights:
+    at = zip(users.tolist(), windows.tolist(), items.tolist(), strict=True)
+    paid = zip(weights_of(terms).tolist(), pays_hits_of(terms).tolist(), strict=True)
+    return {place: Paid(*each) for place, each in zip(at, paid, strict=True) if each[0]}
 
 
 def _sums(rows: Rows, settings: NamingSettings, keys: StreamKeys) -> dict[tuple[int, int], int]:
@@ -113,8 +141,8 @@ def _sums(rows: Rows, settings: NamingSettings, keys: StreamKeys) -> dict[tuple[
 
 def _added_up(weights: Weights) -> dict[tuple[int, int], int]:
     found: dict[tuple[int, int], int] = {}
-    for (_, window, item), weight in weights.items():
-        found[window, item] = found.get((window, item), 0) + weight
+    for (_, window, item), paid in weights.items():
+        found[window, item] = found.get((window, item), 0) + paid.weight
     return found
 
 
@@ -122,26 +150,35 @@ def _stream(rows: Rows, settings: NamingSettings, keys: StreamKeys) -> Weights:
     purses, found = Purses(settings, keys), {}
     for window in range(_WINDOWS):
         here = rows[1] == window
-        if not here.any():
-            continue
-        pairs = _pairs((rows[0][here], rows[1][here], rows[2][here]), keys)
-        weights = purses.spend(pairs, window).tolist()
-        users, numbers = pairs.users[pairs.user_codes()].tolist(), numbers_of(pairs.table, pairs.items).tolist()
-        for user, item, weight in zip(users, numbers, weights, strict=True):
-            if weight:
-                found[user, window, item] = weight
+        if here.any():
+            pairs = _pairs((rows[0][here], rows[1][here], rows[2][here]), keys)
+            if settings.hits_per_user:
+                terms = purses.spend_on_lists(pairs, window)
+            else:
+                weights = purses.spend(pairs, window)
+                terms = terms_of(weights, np.zeros(len(weights), dtype=np.bool_))
+            users, numbers = pairs.users[pairs.user_codes()], numbers_of(pairs.table, pairs.items)
+            found |= _weights(users, pairs.windows, numbers, terms)
     return found
 
 
 def _spent(weights: Weights, mechanism: NamesMechanism) -> tuple[dict[int, int], list[int]]:
-    """Units by user, at the prices of the list; and weights that are not on it."""
-    units = dict(zip(mechanism.weights, mechanism.units, strict=True))
+    """Units by user, at the prices of the lists, with all its hits if it pays for any; and weights that are on none."""
+    units = {
+        Paid(weight, listed.hits > 0): price
+        for listed in mechanism.lists
+        for weight, price in zip(listed.weights, listed.units, strict=True)
+    }
     spent: dict[int, int] = {}
     unlisted = []
-    for (user, _, _), weight in weights.items():
-        if weight not in units:
-            unlisted.append(weight)
-        spent[user] = spent.get(user, 0) + units.get(weight, mechanism.purse + 1)
+    pays_hits = {user for (user, _, _), paid in weights.items() if paid.pays_hits}
+    for (user, _, _), paid in weights.items():
+        if paid not in units:
+            unlisted.append(paid.weight)
+        spent[user] = spent.get(user, 0) + units.get(paid, mechanism.purse + 1)
+    hits = mechanism.hits_list
+    for user in pays_hits if hits else ():
+        spent[user] += hits.hits * hits.hit_units
     return spent, unlisted
 
 

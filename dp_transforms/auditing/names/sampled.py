@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.auditing.names.copies import Published, name_pairs, pairs_of_numbers, run_copies, settings_of_scene
+from dp_transforms.auditing.names.exclusion import exclusion_p_values
 from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism
 from dp_transforms.auditing.names.noise_law import NoiseLaw
 from dp_transforms.auditing.names.scenes import Cell, Scene, SceneWeights, counts_of, expected_levels
@@ -26,8 +27,10 @@ FALSE_ALARM = 1e-6  # of all tests of agreement together
 _LOOKS = (1, 2, 3, 5, 10)  # of the user in the stream from which epsilon is estimated
 _STEPS = 10  # of margins tried, for each unit of scale
 _PAIRS_OF_ALL_RUNS = 2_000_000  # some ten seconds for each world
+_PAIRS_WITH_HITS = 60_000  # the sequential monitor takes its time for each name
 _PAIRS_OF_A_SCENE = 400_000
 _MOST_COPIES = 5_000  # of each other scene
+_MOST_COPIES_WITH_HITS = 1_500
 _PAIRS_AT_ONCE = 300_000
 _PASS = 0.3  # probability with which noise alone reaches the lowest threshold of the other scenes
 _SURE = 1e-4  # probability with which an item that must become known does not
@@ -82,12 +85,13 @@ def design_names_sampling(
     from scipy.stats import binom
 
     heaviest = mechanism.weights[-1]
-    best = NamesSamplingDesign(1, 1, mechanism.replay_weight(1), 0, runs, 0, 1.0, 1.0, 0.0)
+    most_pairs = _PAIRS_OF_ALL_RUNS if mechanism.hits_list is None else _PAIRS_WITH_HITS
+    best = NamesSamplingDesign(1, 1, mechanism.replay_choice(1)[0], 0, runs, 0, 1.0, 1.0, 0.0)
     for looks in (number for number in _LOOKS if number <= min(most_looks, mechanism.most_looks)):
-        weight = mechanism.replay_weight(looks)
+        weight = mechanism.replay_choice(looks)[0]
         for margin in range(-2 * law.scale, 3 * law.scale + 1, max(1, law.scale // _STEPS)):
             others = max(1, math.ceil((1 - margin) / heaviest))
-            affordable = min(runs, max(1, _PAIRS_OF_ALL_RUNS // (looks * (1 + others))))
+            affordable = min(runs, max(1, most_pairs // (looks * (1 + others))))
             p, q = law.tail(margin - weight), law.tail(margin)
             for event in range(1, looks + 1):
                 shown, hidden = float(binom.sf(event - 1, looks, p)), float(binom.sf(event - 1, looks, q))
@@ -117,8 +121,7 @@ def scene_of_design(design: NamesSamplingDesign, mechanism: NamesMechanism) -> S
 
 def other_scenes(mechanism: NamesMechanism, law: NoiseLaw, forget_after: int, slide_seconds: int) -> list[Scene]:
     """New items of several levels, and items that are known, held by nobody but the user, and forgotten."""
-    spacing = mechanism.boundaries[1] - mechanism.boundaries[0]
-    heaviest = mechanism.weights[-1]
+    spacing, heaviest = mechanism.spacing, mechanism.weights[-1]
     levels = [Cell(0, item, 1 + round(item * spacing / heaviest), True) for item in range(3)]
     known = max(1, law.smallest_margin(_PASS))
     threshold = known + _gap(mechanism)
@@ -141,9 +144,17 @@ def other_scenes(mechanism: NamesMechanism, law: NoiseLaw, forget_after: int, sl
 
 
 def _scene(name: str, cells: list[Cell], mechanism: NamesMechanism, *, known: int, threshold: int) -> Scene:
-    spacing = mechanism.boundaries[1] - mechanism.boundaries[0]
     is_domain = not mechanism.tests_lone_items
-    return Scene(name, tuple(cells), threshold, threshold if is_domain else known, 0, spacing, is_domain=is_domain)
+    return Scene(
+        name,
+        tuple(cells),
+        threshold,
+        threshold if is_domain else known,
+        0,
+        mechanism.spacing,
+        is_domain=is_domain,
+        many_levels=mechanism.hits_list is None,
+    )
 
 
 def _gap(mechanism: NamesMechanism) -> int:
@@ -183,7 +194,8 @@ def sample_names(
         on_step(f"sampled: {scene.name}", number / (len(scenes) + 1))
         weights = SceneWeights.of_scene(scene, mechanism, slide)
         pairs = sum(1 + cell.others for cell in scene.cells)
-        copies = design.runs if not number else max(1, min(design.runs, _MOST_COPIES, _PAIRS_OF_A_SCENE // pairs))
+        most = _MOST_COPIES if mechanism.hits_list is None else _MOST_COPIES_WITH_HITS
+        copies = design.runs if not number else max(1, min(design.runs, most, _PAIRS_OF_A_SCENE // pairs))
         for with_user in (True, False):
             parts = list(_run(scene, settings, copies, max(1, _PAIRS_AT_ONCE // pairs), secret, with_user))
             levels = np.concatenate([part.levels for part in parts])
@@ -202,6 +214,10 @@ def sample_names(
     tests.add("the event, without the user", binomial_p_value(seen[False], design.runs, design.q))
     if mechanism.tests_lone_items:
         _test_empty_purses(mechanism, settings, law, design.runs, secret, tests)
+    if mechanism.hits_list is not None:
+        on_step("sampled: users without hits left", 1.0)
+        for name, p_value in exclusion_p_values(mechanism, settings, law, design.runs, secret):
+            tests.add(name, p_value)
     epsilon = epsilon_lower_bound(seen[True], seen[False], design.runs, claim.delta, CONFIDENCE)
     p_value = min(1.0, tests.smallest * tests.number)
     if epsilon > claim.epsilon:
@@ -261,10 +277,12 @@ def _test_empty_purses(
 
     So many are drawn for as it pays for, and of the next window none.
     """
-    most, weight = mechanism.most_looks, mechanism.weights[0]
+    most, weight = mechanism.looks_list.most_looks, mechanism.weights[0]
     copies = max(1, min(runs, 20_000 // most))
     threshold = weight + max(1, law.smallest_margin(_PASS))
-    for in_order in (False, True):
+    # A user of a replay with so many pairs may be on the hits list, and named no more after its hits (`exclusion`).
+    is_on_looks_list = mechanism.replay_choice(most)[1] == mechanism.looks_list
+    for in_order in (False, True) if is_on_looks_list else (True,):
         cells = [Cell(0, 0, 0, True), *([Cell(1, 1, 0, True)] if in_order else [])]
         scene = _scene("empty purses", cells, mechanism, known=threshold, threshold=threshold)
         run = settings_of_scene(settings, dataclasses.replace(scene, in_order=in_order), 1, f"empty purses, {in_order}")

@@ -34,7 +34,9 @@ class Cell:
 @dataclasses.dataclass(frozen=True)
 class Scene:
     """in_order: as a stream, window by window; else as a replay. threshold ... spacing: of the run, as in
-    `NamingSettings`. is_domain: all items of all copies are a known domain."""
+    `NamingSettings`. is_domain: all items of all copies are a known domain. many_levels: False where level 2 is the
+    last one.
+    """
 
     name: str
     cells: tuple[Cell, ...]
@@ -44,6 +46,7 @@ class Scene:
     spacing: int
     in_order: bool = False
     is_domain: bool = False
+    many_levels: bool = True
 
     @property
     def windows(self) -> int:
@@ -71,9 +74,9 @@ class SceneWeights:
             if cell.by_user:
                 looks[cell.window] = looks.get(cell.window, 0) + 1
         if not scene.in_order:
-            weight = mechanism.replay_weight(max(1, sum(looks.values())))
+            weight = mechanism.replay_choice(max(1, sum(looks.values())))[0]
             windows = range(scene.windows)
-            return cls(dict.fromkeys(windows, weight), dict.fromkeys(windows, mechanism.replay_weight(1)))
+            return cls(dict.fromkeys(windows, weight), dict.fromkeys(windows, mechanism.replay_choice(1)[0]))
         paced = functools.partial(paced_weights, mechanism, windows=scene.windows, slide_seconds=slide_seconds)
         return cls(paced(looks), {window: paced({window: 1})[window] for window in range(scene.windows)})
 
@@ -96,7 +99,7 @@ def paced_weights(
         expected = 0
         if window < windows - 1:
             expected = max(_LEAST_EXPECTED, so_far * (windows - window - 1) // max(window - first + 1, day))
-        place = mechanism.payable(left // (expected + number)) or 0
+        place = mechanism.looks_list.payable(left // (expected + number)) or 0
         payable = min(number, left // mechanism.units[place])
         assert payable in (0, number)
         left -= payable * mechanism.units[place]
@@ -149,6 +152,8 @@ def _masses(scene: Scene, law: NoiseLaw, margin: int, is_drawn: bool) -> Values:
         return np.eye(1, _LEVELS, dtype=np.float64).reshape(-1)
     bounds = margin + scene.spacing * np.arange(_LEVELS - 1)
     tails = np.exp(law.log_tail(bounds))
+    if not scene.many_levels:
+        tails[2:] = 0.0
     return np.asarray(-np.diff([1.0, *tails, 0.0]))
 
 

@@ -1,0 +1,121 @@
+"""The audit of release mode `names` where users pay for hits too: sound plans pass, and faults of hits are found."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dp_transforms.accounting.purse.zone_prices import zone_price
+from dp_transforms.auditing.names.exact import audit_names_exactly
+from dp_transforms.auditing.names.exclusion import exclusion_p_values
+from dp_transforms.auditing.names.look_law import LookLaw, static_delta, static_delta_with_hits
+from dp_transforms.auditing.names.noise_law import NoiseLaw, reach_of_prices
+from dp_transforms.auditing.names.payments import audit_payments
+from dp_transforms.auditing.names.sampled import FALSE_ALARM, design_names_sampling, sample_names
+from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.monitoring.user_budgets import UserBudgets
+from dp_transforms.naming import purses
+from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, run_settings
+from tests.helpers.small_runs import SECRET
+
+HITS = 2
+
+
+def test_a_sound_plan_passes() -> None:
+    plan = audited_plan(hits=HITS)
+    mechanism, claim = mechanism_and_claim(plan)
+    audit = audit_names_exactly(mechanism, claim, most_looks=2)
+    assert audit.violations == ()
+    assert audit.prices == len(plan.weights) + len(plan.hit_weights)
+    assert 0.9999 < audit.worst_price.ratio <= 1
+    assert audit_payments(mechanism, run_settings(plan), SECRET).violations == ()
+
+
+@pytest.mark.parametrize("hit_price", [0.0, 0.02, 0.3])
+def test_the_worst_count_of_three_outcomes_is_that_of_the_plan(hit_price: float) -> None:
+    noise, order, weight = ExponentialPower(2.5, 60), 8.0, 9
+    spacing = round(5.5 * noise.standard_deviation)
+    reach = reach_of_prices(2.5, order, weight, 60)
+    look = LookLaw(NoiseLaw(2.5, 60, reach + weight + 1), (0, spacing))
+    found = look.worst(weight, order, reach, hit_price=hit_price).divergence
+    price = zone_price(noise, order, weight, spacing, hit_price=hit_price)
+    assert found == pytest.approx(price, rel=1e-6)
+    assert found <= price
+
+
+def test_equal_looks_of_a_user_that_is_excluded() -> None:
+    """With more hits than looks they are binomial; with fewer they attain less; one hit, by its definition."""
+    law, margins = NoiseLaw(2.0, 10, 80), np.array([6])
+    free = static_delta(law, 4, 5, margins, 0.3)[0]
+    assert static_delta_with_hits(law, 4, 5, 6, margins, 0.3)[0] == pytest.approx(free, rel=1e-9)
+    deltas = [static_delta_with_hits(law, 4, 5, hits, margins, 0.3)[0] for hits in (1, 2, 5)]
+    assert deltas[0] < deltas[1] <= deltas[2] * (1 + 1e-9)
+    p, q = law.tail(2), law.tail(6)
+    worlds = [[*(x * (1 - x) ** look for look in range(5)), (1 - x) ** 5] for x in (p, q)]
+    wanted = [sum(max(0.0, a - np.exp(0.3) * b) for a, b in zip(*pair, strict=True)) for pair in (worlds, worlds[::-1])]
+    assert deltas[0] == pytest.approx(max(wanted), rel=1e-6)
+
+
+def test_hits_that_pay_nothing_are_found() -> None:
+    """The prices are those of looks that hits pay for, but nothing is taken out of the purse for a hit."""
+    mechanism, claim = mechanism_and_claim(audited_plan(hits=HITS))
+    assert mechanism.hits_list is not None
+    free = dataclasses.replace(mechanism.hits_list, hit_units=0)
+    violations = audit_names_exactly(dataclasses.replace(mechanism, hits_list=free), claim, most_looks=1).violations
+    assert any("that pays for hits has a divergence" in text for text in violations)
+
+
+def test_a_list_of_hits_without_a_floor_is_found() -> None:
+    """Its smallest weight costs a third, so that a purse pays for three times as many lone items."""
+    mechanism, claim = mechanism_and_claim(audited_plan(hits=HITS))
+    listed = mechanism.hits_list
+    assert listed is not None
+    cheap = dataclasses.replace(listed, units=(listed.units[0] // 3, *listed.units[1:]))
+    violations = audit_names_exactly(dataclasses.replace(mechanism, hits_list=cheap), claim, most_looks=1).violations
+    assert any("a purse pays for" in text for text in violations)
+    assert any("holds alone" in text for text in violations)
+
+
+def _exclusion(runs: int = 100) -> dict[str, float]:
+    plan = audited_plan(hits=HITS)
+    mechanism, _ = mechanism_and_claim(plan)
+    return dict(exclusion_p_values(mechanism, run_settings(plan), law_of(mechanism), runs, SECRET))
+
+
+def test_users_without_hits_left_do_not_count() -> None:
+    found = _exclusion()
+    assert len(found) == 3
+    assert min(found.values()) > 1e-3
+
+
+def test_hits_that_are_not_charged_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UserBudgets, "charge", lambda self, users, hits: None)
+    assert _exclusion()["users without hits left"] < FALSE_ALARM
+
+
+def test_hits_that_are_not_paid_for_beforehand_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user of a stream joins the list, and its purse is as full as before."""
+    original = purses.Purses.__init__
+
+    def init(self: purses.Purses, *arguments: Any) -> None:
+        original(self, *arguments)
+        self._units_of_all_hits = 0
+
+    monkeypatch.setattr(purses.Purses, "__init__", init)
+    plan = audited_plan(hits=HITS)
+    (violation,) = audit_payments(mechanism_and_claim(plan)[0], run_settings(plan), SECRET).violations
+    assert violation.startswith("in a stream, a user pays")
+
+
+@pytest.mark.long
+def test_the_real_code_agrees_with_its_law() -> None:
+    plan = audited_plan(hits=HITS)
+    mechanism, claim = mechanism_and_claim(plan)
+    law = law_of(mechanism)
+    design = design_names_sampling(mechanism, claim, law, 1_000, 2)
+    audit = sample_names(mechanism, claim, run_settings(plan), design, law, SECRET)
+    assert audit.violations == ()
+    assert audit.p_value > 0.001
