@@ -32,6 +32,7 @@ def main() -> int:
         "--rates", type=int, nargs="+", default=(), help="events/s that stream_load tries, rising; one: no search"
     )
     parser.add_argument("--rounds", type=int, default=3, help="runs of finding and names_speed; default: 3")
+    parser.add_argument("--methods", nargs="+", default=(), help="finding: run these alone, keep the other rows")
     parser.add_argument("--scale", type=int, default=20, help="dp_sqlp: a so much smaller log; default: 20")
     options = parser.parse_args()
     unknown = set(options.names) - set(_NAMES)
@@ -44,7 +45,7 @@ def main() -> int:
         more = {
             "speed": {"full": options.full},
             "names_speed": {"full": options.full, "rounds": options.rounds},
-            "finding": {"rounds": options.rounds},
+            "finding": {"rounds": options.rounds, "methods": options.methods},
             "dp_sqlp": {"scale": options.scale},
             "stream_load": {"minutes": options.minutes, "rates": options.rates},
         }.get(name, {})

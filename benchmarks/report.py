@@ -60,6 +60,12 @@ def format_value(value: float, unit: str) -> str:
     return f"{value:,.{digits}f} {unit}".strip()
 
 
+def read_results(name: str) -> dict[str, Any]:
+    """What the last run wrote; empty if there is none."""
+    path = RESULTS / f"{name}.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
 def write_results(name: str, figures: Sequence[Figure], **details: Any) -> Path:
     """Figures, and whatever else is worth keeping, as ``results/NAME.json``."""
     RESULTS.mkdir(exist_ok=True)

@@ -35,7 +35,7 @@ def _of_finding(document: dict[str, Any]) -> Iterator[str]:
         yield _row(*["---"] * (5 + len(SIZES)))
         for row in of_log:
             recalls = [_percent(row[f"recall_{size}"]) for size in SIZES]
-            shares = [f"{row['below_half']:.2%}", f"{row['of_nobody']:.1f}"]
+            shares = [f"{row['below_half']:.2%}".replace("%", " %"), f"{row['of_nobody']:.1f}"]
             yield _row(row["method"], f"{row['pairs']:,.0f}", *recalls, *shares, row["note"])
 
 
