@@ -130,6 +130,8 @@ def _settings(plan: ChargingPlan) -> MonitorSettings:
 def _progress() -> Iterator[Advance]:
     """A line on stderr that says what is done; gone at the end."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    # Where nobody looks, rich would leave an empty line in the place of the bar.
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading the plan", total=1.0)
         yield lambda text, share: progress.update(task, description=text, completed=share)

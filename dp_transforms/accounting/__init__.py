@@ -20,7 +20,6 @@ From a budget to a plan; read `release_plan` first:
 - `calibration`: the noise, the threshold and the shares of delta for a budget.
 - `activity`: the usual looks of a plan from a histogram of users' activity, and what that costs.
 - `purse`: a package; looks and hits paid from one purse, at one Renyi order. For release mode `names`.
-- `activity`: the usual looks from a histogram of users' activity, and what such a histogram costs.
 - `named_counts`: what counts of named items cost of a purse.
 - `plan_checks`: what the fields of a plan must satisfy.
 - `plan_json`: a plan as JSON text and back, read as hostile input; its fingerprint.

@@ -156,7 +156,7 @@ def test_known_items_are_looked_at_in_windows_without_events(tmp_path):
     ran = Ran(tmp_path, {"silence": (MemoryStream.of([arrivals_of(log)]), plan, {"shards": 3})})
     transcript, expected = transcript_of(log, plan, holders=stream_holders)
     assert {entry.window for entry in transcript.named if not entry.nobody} == {0}
-    assert len({entry.window for entry in transcript.named if entry.nobody}) > 3
+    assert len({entry.window for entry in transcript.named if entry.nobody}) > 1
     assert ran.reports["silence"] == expected
 
 

@@ -159,9 +159,9 @@ NAMES_LINE = encode_report(NAMES) + "\n"
         [HEADER_LINE, NAMES_LINE.replace('"at_least_users": 240', '"at_least_users": -1')],
         [
             HEADER_LINE,
-            NAMES_LINE.replace('"zone": null, "noisy_count": null, "level": 3', '"zone": "above", "level": 3'),
+            NAMES_LINE.replace('"zone": null, "noisy_count": 255', '"zone": "above", "noisy_count": 255'),
         ],
-        [HEADER_LINE, NAMES_LINE.replace('"noisy_count": null, "level": 3', '"noisy_count": -1, "level": 3')],
+        [HEADER_LINE, NAMES_LINE.replace('"noisy_count": 255, "level": 3', '"noisy_count": -1, "level": 3')],
         [HEADER_LINE, RECORD_LINE.replace("2017-10-01T04:00:00Z", "2017-10-01T04:00:00+02:00")],
         [HEADER_LINE, RECORD_LINE.replace("2017-10-01T04:00:00Z", "2017-13-01T04:00:00Z")],
         [HEADER_LINE, RECORD_LINE.replace("2017-10-01T04:00:00Z", "٢٠١٧-10-01T04:00:00Z")],
