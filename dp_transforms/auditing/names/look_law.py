@@ -134,7 +134,7 @@ def static_delta_with_hits(
     names if none does, says all that is published about it."""
     from scipy.special import gammaln
 
-    def log_choose(n: Values, k: Values) -> Values:
+    def log_choose(n: Whole, k: Whole) -> Values:
         return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
 
     names = np.arange(min(hits, looks + 1))

@@ -147,7 +147,8 @@ def _added_up(weights: Weights) -> dict[tuple[int, int], int]:
 
 
 def _stream(rows: Rows, settings: NamingSettings, keys: StreamKeys) -> Weights:
-    purses, found = Purses(settings, keys), {}
+    purses = Purses(settings, keys)
+    found: Weights = {}
     for window in range(_WINDOWS):
         here = rows[1] == window
         if here.any():
@@ -176,9 +177,9 @@ def _spent(weights: Weights, mechanism: NamesMechanism) -> tuple[dict[int, int],
         if paid not in units:
             unlisted.append(paid.weight)
         spent[user] = spent.get(user, 0) + units.get(paid, mechanism.purse + 1)
-    hits = mechanism.hits_list
-    for user in pays_hits if hits else ():
-        spent[user] += hits.hits * hits.hit_units
+    if mechanism.hits_list is not None:
+        for user in pays_hits:
+            spent[user] += mechanism.hits_list.hits * mechanism.hits_list.hit_units
     return spent, unlisted
 
 
