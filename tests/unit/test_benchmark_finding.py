@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import dp_sqlp, found_names
 from benchmarks.finding_logs import LogPairs
+from benchmarks.finding_methods import METHODS, OURS
 from benchmarks.found_pairs import FoundPairs, columns, found_cells
 from tests.helpers.names_plans import small_names_plan
 from tests.helpers.small_runs import MINUTE, START
@@ -66,6 +67,17 @@ def test_stream_order_names_what_many_hold_and_pays_for_each_look() -> None:
     assert paid.max() <= plan.purse
     assert paid.min() > 0
     assert {(3, 1), (4, 1)} <= set(zip(windows.tolist(), items.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "method", [name for name in METHODS if name not in OURS and name != "PipelineDP select_partitions"]
+)
+def test_each_peer_finds_what_nearly_all_hold_and_not_what_one_holds(method: str) -> None:
+    users = [[(0, 0), (1, 0)]] * 300 + [[(2, 1)]]
+    log = log_of_users(users, 2, 3)
+    found = METHODS[method](log, np.random.default_rng(3)).run()
+    assert found.reported.tolist() == [True, True, False]
+    assert found.pairs == 2 + found.of_nobody
 
 
 @pytest.mark.parametrize(("shift", "exponent"), [(26.0, 6.738), (1000.0, 1.4)])
