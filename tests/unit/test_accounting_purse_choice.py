@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dp_transforms.accounting.purse import purse_search
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_open_threshold
 from dp_transforms.accounting.purse.order_budget import delta_of_budget, order_budget
 from dp_transforms.accounting.purse.purse_choice import PurseChoice, choose_purse
@@ -79,6 +80,19 @@ def test_ten_hits_and_as_many_looks_as_there_are_windows() -> None:
     users = [c.threshold / c.hit_prices.replay_weight(1152) for c in (at_shape, free) if c.hit_prices is not None]
     assert 240 < users[0] < 250
     assert 225 < users[1] < users[0]
+
+
+def test_hits_are_chosen_where_few_looks_are_hits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And looks alone where each tenth is one, as a plan takes it: the hits are used up too early."""
+    activity = {"usual_looks": (100, 200), "most_looks": 200, "level_spacing": 5.5, "hits": (0, 3, 10)}
+    assert choose_purse(**BUDGET, **activity).hit_prices is None
+    monkeypatch.setattr(purse_search, "HIT_SHARE", 0.01)
+    with_hits = choose_purse(**BUDGET, **activity)
+    assert with_hits.hit_prices is not None
+    assert with_hits.hit_prices.hits == 3
+    alone = choose_purse(**BUDGET, **{**activity, "hits": (0,)})
+    users = [found_from(c.prices, c.threshold, 200, hit_prices=c.hit_prices) for c in (with_hits, alone)]
+    assert users[0] < users[1] * 0.97
 
 
 def test_what_is_chosen_adds_up_to_delta() -> None:

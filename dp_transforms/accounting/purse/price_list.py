@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.purse.level_prices import check_spacing, level_price
-from dp_transforms.accounting.purse.look_prices import check_order, look_price
+from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, check_order, look_price
+from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
 from dp_transforms.accounting.purse.zone_prices import zone_price
 from dp_transforms.checks import check_positive, check_range, check_whole
 from dp_transforms.exponential_power import ExponentialPower
@@ -31,6 +32,8 @@ PURSE_UNITS = 10**12  # a full purse
 MOST_LOOKS = 10**7
 _EACH = 32  # up to so many looks each number has its own weight, beyond it weights rise by the ratio
 _RATIO = 1.02  # of amounts; weights go with their root or less, so that rounding down costs at most about 1 %
+_SOME_WEIGHTS = 60  # with prices between which others are guessed at first
+_GUESSES = 3  # by powers, before halves
 _MORE = 1 + 1e-9  # before rounding up: above the error of a product of floats
 
 
@@ -68,10 +71,13 @@ class PriceList:
                 raise ValueError(f"{name} must rise. Use make_price_list.")
         if self.units[-1] > self.purse:
             raise ValueError(f"the largest weight must cost at most {self.purse} units, what is left for looks.")
-        price = _pricing(self.noise, self.order, self.budget, self.hit_units, self.spacing)
-        for weight, units in zip(self.weights, self.units, strict=True):
-            if units < price(weight):
-                raise ValueError(f"weight {weight} costs {price(weight)} units, got {units}. Use make_price_list.")
+        paid = np.array(self.units) * (self.budget / PURSE_UNITS / _MORE)
+        published = _published(self.noise, self.order, self.budget, self.hit_units, self.spacing)
+        for unsure in np.flatnonzero(~within(published, np.array(self.weights), paid)):
+            weight, units = self.weights[unsure], self.units[unsure]
+            needed = _units(self.noise, self.order, self.budget, self.hit_units, self.spacing, weight)
+            if units < needed:
+                raise ValueError(f"weight {weight} costs {needed} units, got {units}. Use make_price_list.")
 
     @property
     def purse(self) -> int:
@@ -140,19 +146,17 @@ def make_price_list(
     _check_terms(noise, order, budget, hit_units, hits, spacing)
     check_whole("most_looks", most_looks, 1, MOST_LOOKS)
     check_whole("fewest_looks", fewest_looks, 1, most_looks)
-    price = _pricing(noise, order, budget, hit_units, spacing)
     purse = PURSE_UNITS - hits * hit_units
-    listed: dict[int, int] = {}
-    largest = max(1, noise.scale // 50)
-    for number in _numbers_of_looks(fewest_looks, most_looks):
-        amount = purse // number
-        largest = _largest_weight(price, amount, largest) if amount > 0 else 0
-        if not largest:
-            raise ValueError(
-                f"a purse for {number} looks leaves too little for each at scale {noise.scale}. Use a larger scale, "
-                "fewer looks, or fewer hits."
-            )
-        listed[largest] = max(price(largest), purse // most_looks)
+    numbers = _numbers_of_looks(fewest_looks, most_looks)
+    amounts = purse // np.array(numbers)
+    published = _published(noise, order, budget, hit_units, spacing)
+    largest, units = _largest_weights(published, budget, amounts)
+    if not np.all(largest):
+        raise ValueError(
+            f"a purse for {numbers[int(np.argmin(largest))]} looks leaves too little for each at scale {noise.scale}. "
+            "Use a larger scale, fewer looks, or fewer hits."
+        )
+    listed = dict(zip(largest.tolist(), np.maximum(units, purse // most_looks).tolist(), strict=True))
     weights = tuple(sorted(listed))
     return PriceList(
         noise, order, budget, weights, tuple(listed[weight] for weight in weights), hit_units, hits, spacing
@@ -184,10 +188,13 @@ def _check_terms(noise: ExponentialPower, order: float, budget: float, hit_units
     check_range("budget * (order - 1)", budget * (order - 1), 0, 500)
 
 
-def _pricing(
-    noise: ExponentialPower, order: float, budget: float, hit_units: int, spacing: int
-) -> Callable[[int], int]:
-    return functools.partial(_units, noise, order, budget, hit_units, spacing)
+def _published(noise: ExponentialPower, order: float, budget: float, hit_units: int, spacing: int) -> Published:
+    return Published(noise, order, spacing, _hit_price(budget, hit_units) if hit_units else None)
+
+
+def _hit_price(budget: float, hit_units: int) -> float:
+    """A hit's worth, rounded down: what looks pay grows as it falls."""
+    return budget * hit_units / PURSE_UNITS / _MORE
 
 
 @functools.lru_cache(maxsize=20_000)
@@ -196,8 +203,7 @@ def _units(noise: ExponentialPower, order: float, budget: float, hit_units: int,
     if spacing and weight > spacing:
         return PURSE_UNITS + 1  # it would pass two boundaries at once
     if hit_units:
-        # A hit's worth, rounded down: what looks pay grows as it falls.
-        price = zone_price(noise, order, weight, spacing, hit_price=budget * hit_units / PURSE_UNITS / _MORE)
+        price = zone_price(noise, order, weight, spacing, hit_price=_hit_price(budget, hit_units))
     elif spacing:
         price = level_price(noise, order, weight, spacing)
     else:
@@ -206,26 +212,45 @@ def _units(noise: ExponentialPower, order: float, budget: float, hit_units: int,
     return math.ceil(share * PURSE_UNITS) if share <= 1 else PURSE_UNITS + 1
 
 
-def _largest_weight(price: Callable[[int], int], amount: int, start: int) -> int:
-    """A weight with a price of at most `amount`, the largest up to 0.1 % of the amount; 0 where none has. Prices rise.
+def _largest_weights(
+    published: Published, budget: float, amounts: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """For each amount a weight with a price of at most that, the largest up to 0.1 % of it, or 0; and its price.
 
-    start: a weight at which to begin. From there by powers, prices being close to one near each weight, and by halves
-    where that takes long.
+    From the prices of some weights by interpolation, then by squares, prices being close to them, and by halves.
     """
-    low, high = 0, 0  # the largest known to be payable, the smallest known not to be; 0: not known
-    weight, power = max(1, start), 2.0
-    last: tuple[int, int] | None = None
+
+    def units_of(weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        scarce, most = (float(amount) / PURSE_UNITS * budget for amount in (amounts.min(), amounts.max()))
+        share = price_bounds(published, weights, least=max(SMALLEST_PRICE, scarce / 2), most=most) / budget * _MORE
+        return np.asarray(np.ceil(np.where(share <= 1, share, 2) * PURSE_UNITS), dtype=np.int64)
+
+    weights = _some_weights(published, units_of, int(amounts.max()))
+    costs = np.maximum.accumulate(units_of(weights))
+    guess = np.exp(np.interp(np.log(np.maximum(amounts, 1)), np.log(costs), np.log(weights))).astype(np.int64)
+    low, low_cost = np.zeros(len(amounts), dtype=np.int64), np.ones(len(amounts), dtype=np.int64)
+    high = np.full(len(amounts), np.iinfo(np.int64).max // 4)  # the smallest known not to be payable
+    at = np.arange(len(amounts))  # those that are not done
     for attempt in itertools.count():
-        cost = price(weight)
-        if cost <= amount:
-            low = weight
-        else:
-            high = weight
-        if (high and high - low <= 1) or (low and amount * 0.999 <= price(low)):
-            return low
-        if last and last[0] != weight and min(cost, last[1]) < PURSE_UNITS and cost != last[1]:
-            power = min(40.0, max(1.0, math.log(cost / last[1]) / math.log(weight / last[0])))
-        last = (weight, cost)
-        weight = math.floor(weight * (amount * 0.9998 / cost) ** (1 / power)) if attempt < 12 else (low + high) // 2
-        weight = max(low + 1, min(weight, high - 1 if high else weight))
+        cost = units_of(guess)
+        payable = cost <= amounts[at]
+        low[at[payable]], low_cost[at[payable]] = guess[payable], cost[payable]
+        high[at[~payable]] = guess[~payable]
+        done = (high[at] - low[at] <= 1) | ((low[at] > 0) & (amounts[at] * 0.999 <= low_cost[at]))
+        at, guess, cost = at[~done], guess[~done], cost[~done]
+        if not len(at):
+            return low, low_cost
+        halves = (low[at] + np.minimum(high[at], 4 * low[at] + 4)) // 2
+        closer = guess * np.sqrt(amounts[at] * 0.9998 / cost)
+        guess = np.clip(closer.astype(np.int64) if attempt < _GUESSES else halves, low[at] + 1, high[at] - 1)
     raise AssertionError("unreachable")
+
+
+def _some_weights(
+    published: Published, units_of: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]], most: int
+) -> npt.NDArray[np.int64]:
+    """From 1 to one that costs more than the largest amount, or is as large as any may be."""
+    largest = published.noise.scale
+    while units_of(np.array([largest]))[0] <= most and (not published.spacing or largest < published.spacing):
+        largest *= 2
+    return np.asarray(np.unique(np.geomspace(1, largest, _SOME_WEIGHTS).astype(np.int64)))

@@ -90,7 +90,13 @@ def best_terms(terms: Terms, shapes: Sequence[float], hits: Sequence[int]) -> Fo
     if alone is None:
         return None
     terms = terms._replace(hit_share=HIT_SHARE if len(hits) > 1 else 0.0)
-    with_hits = _descend(terms, shapes, np.unique(orders).tolist(), alone, [number for number in hits if number])
+    listed = [number for number in hits if number]
+    if 0 in hits:
+        # With hits the best shape and order are hardly others. Where they find less there, they find no more elsewhere.
+        here = _with_hits(terms, alone.shape, alone.order, listed)
+        if here is None or here.users > alone.users:
+            return _finer(terms, alone)
+    with_hits = _descend(terms, shapes, np.unique(orders).tolist(), alone, listed)
     if with_hits is not None and (0 not in hits or with_hits.users < alone.users - math.log1p(LEAST_GAIN)):
         return _finer_with_hits(terms, with_hits)
     return _finer(terms, alone) if 0 in hits else None

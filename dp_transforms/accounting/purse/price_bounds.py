@@ -1,0 +1,347 @@
+"""Upper bounds on the prices of many weights at once: much faster than the prices, and at most 0.02 % above them.
+
+Guarantee: `price_bounds` is at least the price of each weight, of bits, levels or hits, for all integer counts;
+`within` says yes only where a price is at most what is given (docs/purse.md, section 10). Errors of floats are added.
+
+A search in the counts: the excess over a long interval of counts is bounded by that of a few corners, which enclose it,
+and only intervals whose bound is above what is allowed are cut. Names as in `look_prices`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.accounting.purse.look_prices import ROUNDING, SMALLEST_PRICE, log_tails
+from dp_transforms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
+
+_ABOVE_FOUND = 1e-4  # relative: what a bound may be above the largest excess that was found
+_FIRST_INTERVALS = 5  # for each unit of scale
+_CUTS = 4
+_SLOPE_ERRORS = 1e-12  # of differences of tails: of the larger one, times the size of its logarithm
+_OUTCOME_ERRORS = 5e-12  # of the probability of an outcome, likewise
+_REST = 1e-6  # of what is found: what the boundaries of levels beyond the reach may add
+_SMALLEST_DECAY = math.log(2)
+_FAR = -600.0  # logarithm of a tail that is no longer computed with as a number
+_WEIGHTS_AT_ONCE = 256
+_MOST_STEPS = 40
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """What is published of a look: a bit (spacing 0), all levels, or with a `hit_price` the three outcomes."""
+
+    noise: ExponentialPower
+    order: float
+    spacing: int = 0
+    hit_price: float | None = None
+
+    @property
+    def has_levels(self) -> bool:
+        return self.spacing > 0 and self.hit_price is None
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """Those that are followed one by one, from m."""
+        if not self.spacing:
+            return (0,)
+        return (-self.spacing, 0, self.spacing) if self.has_levels else (0, self.spacing)
+
+
+def price_bounds(
+    published: Published, weights: Ints, *, least: float = SMALLEST_PRICE, most: float = math.inf
+) -> Floats:
+    """Bounds on the prices of these weights; infinite where they are above `most`, or cannot be bounded in floats.
+
+    least: a smaller price is not looked at closely: its bound is this.
+    """
+    lam = published.order - 1
+    nothing = np.full(len(weights), math.nan)
+    excess = _in_parts(published, weights, nothing, math.expm1(lam * least / 2), math.expm1(min(lam * most, 600.0)))
+    return np.maximum(least, np.log1p(excess) / lam * (1 + ROUNDING))
+
+
+def within(published: Published, weights: Ints, prices: Floats) -> Bools:
+    """Whether the price of each weight is certainly at most this one. No: it needs a closer look."""
+    lam = published.order - 1
+    allowed = np.expm1(np.minimum(lam * prices * (1 - 2 * ROUNDING), 600.0)) * (1 - ROUNDING)
+    return np.isfinite(_in_parts(published, weights, allowed, math.expm1(lam * SMALLEST_PRICE / 2), math.inf))
+
+
+def _in_parts(published: Published, weights: Ints, allowed: Floats, least: float, most: float) -> Floats:
+    parts = [slice(at, at + _WEIGHTS_AT_ONCE) for at in range(0, len(weights), _WEIGHTS_AT_ONCE)]
+    return np.concatenate(
+        [np.zeros(0), *(_Search(published, weights[part], allowed[part], least, most).excess() for part in parts)]
+    )
+
+
+class _Corner(NamedTuple):
+    """Bounds on one pair of P and Q, and on their complements: (low, high) each."""
+
+    p: tuple[Floats, Floats]
+    q: tuple[Floats, Floats]
+    not_p: tuple[Floats, Floats]
+    not_q: tuple[Floats, Floats]
+
+
+class _Search:
+    """Excesses. allowed: of each weight; NaN: what is found, and a little more. least: what is taken to be found at
+    first. most: beyond it nothing is searched."""
+
+    def __init__(self, published: Published, weights: Ints, allowed: Floats, least: float, most: float) -> None:
+        self.published, self.noise, self.order = published, published.noise, published.order
+        self.lam = published.order - 1
+        self.weights, self.allowed, self.most = weights, allowed, most
+        self.found = np.full(len(weights), least)
+        self.failed = (weights > published.spacing) & (published.spacing > 0)
+        self.reach = weights + 2 * self.noise.scale
+        self.rest = np.zeros(len(weights))  # what boundaries beyond the reach add, of levels
+        worth = 1.0 if published.hit_price is None else math.exp(-self.lam * published.hit_price)
+        self.worth = worth * (1 + ROUNDING)
+
+    def excess(self) -> Floats:
+        """A bound for each weight; infinite where none within what is allowed was found."""
+        with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
+            if self.published.has_levels:
+                self._one_period()
+            else:
+                self._all_counts()
+        return np.where(self.failed | (self.found > self.most), math.inf, self._limit())
+
+    def _limit(self) -> Floats:
+        return np.where(np.isnan(self.allowed), self.found * (1 + _ABOVE_FOUND), self.allowed)
+
+    def _open(self) -> Bools:
+        return ~self.failed & (self.found <= self.most)
+
+    def _all_counts(self) -> None:
+        """From the middle outward, until the bound on all further counts is within what is allowed."""
+        spacing = self.published.spacing
+        boundaries = len(self.published.boundaries)
+        which = np.flatnonzero(self._open())
+        first, last = self.weights[which] + 1 - spacing - self.reach[which], self.reach[which]
+        for _ in range(_MOST_STEPS):
+            self._search(which, first, last)
+            beyond = boundaries * self._beyond(self.reach)
+            which = np.flatnonzero(self._open() & (beyond > self._limit()))
+            if not len(which):
+                return
+            before = self.reach[which]
+            self.reach[which] = after = np.ceil(before * 1.25).astype(np.int64)
+            mirrored = self.weights[which] + 1 - spacing
+            self._search(which, before, after)
+            first, last = mirrored - after, mirrored - before
+        self.failed[which] = True
+
+    def _one_period(self) -> None:
+        """All cases of levels: m in one period of the boundaries, with the middle one nearest to the count."""
+        for _ in range(_MOST_STEPS):
+            self._sample_bits()
+            beyond = self._beyond(self.reach)
+            far = (beyond <= _REST * self.found) & (self._decay(self.reach) >= _SMALLEST_DECAY)
+            which = np.flatnonzero(self._open() & ~far)
+            if not len(which):
+                break
+            self.reach[which] = np.ceil(self.reach[which] * 1.25)
+        self.failed[which] = True
+        self.rest = 2 * beyond
+        which = np.flatnonzero(self._open())
+        first = (self.weights[which] - self.published.spacing) // 2
+        self._search(which, first, first + self.published.spacing + 1)
+
+    def _sample_bits(self) -> None:
+        """A bit tells no more than its level: excesses at some counts, from below."""
+        which = np.flatnonzero(self._open())
+        w, reach = self.weights[which, None], self.reach[which, None]
+        m = w + 1 + (np.linspace(-0.5, 1, 30) * (reach - w - 1)).astype(np.int64)
+        p, q, not_p, not_q = self.tails_at(m - w), self.tails_at(m), self.tails_at(1 - m + w), self.tails_at(1 - m)
+        total = np.exp(self.order * p - self.lam * q) + np.exp(self.order * not_p - self.lam * not_q) - 1
+        self.found[which] = np.maximum(self.found[which], np.nan_to_num(total.max(axis=1), posinf=math.inf))
+
+    def _beyond(self, reach: Ints) -> Floats:
+        """`look_prices.beyond_reach` of each weight."""
+        log_p, log_q = self.tails_at(reach - self.weights), self.tails_at(reach)
+        lowest, highest = self._hazards(reach - self.weights)[0], self._hazards(reach)[1]
+        falls = highest <= self.order / self.lam * lowest * (1 - 1e-9)
+        error = 2 * self.order * LOG_TAIL_ERROR * np.maximum(1.0, -log_q)
+        other = np.expm1(-self.lam * np.log1p(-np.exp(log_p + error)))
+        bound = np.maximum(np.exp(self.order * log_p - self.lam * log_q + error), other) * (1 + ROUNDING)
+        return np.where(falls & (log_p <= -math.log(2 * self.order)), bound, math.inf)
+
+    def _decay(self, reach: Ints) -> Floats:
+        """As in `level_prices`: ``ln(P (P/Q)^lam)`` falls by at least this much from one boundary to the next."""
+        lowest, highest = self._hazards(reach - self.weights)[0], self._hazards(reach)[1]
+        return self.published.spacing / self.noise.scale * lowest * (self.order - self.lam * highest / lowest)
+
+    def _hazards(self, margins: Ints) -> tuple[Floats, Floats]:
+        """`ExponentialPower.hazard_bounds`; margins: >= 1."""
+        at, shape = (margins - 0.5) / self.noise.scale, self.noise.shape
+        low = shape * at ** (shape - 1)
+        return low * (1 - 1e-12), (low + (shape - 1) / at) * (1 + 1e-12)
+
+    def tails_at(self, margins: Ints) -> Floats:
+        """``ln Pr[Z >= margin]``."""
+        tails = log_tails(self.noise, int(np.max(np.abs(margins), initial=1)) + 1)
+        return np.asarray(tails[margins + len(tails) // 2])
+
+    def _search(self, which: Ints, first: Ints, last: Ints) -> None:
+        """All counts from first to last for each of these weights: found rises, or failed is set."""
+        stride = max(1, self.noise.scale // _FIRST_INTERVALS)
+        number = -(-(last - first) // stride)
+        index = np.repeat(which, number)
+        step = np.arange(len(index)) - np.repeat(np.cumsum(number) - number, number)
+        lower = np.repeat(first, number) + step * stride
+        upper = np.minimum(lower + stride, np.repeat(last, number))
+        while len(index):
+            bound, at_ends = self._bounds(index, lower, upper)
+            single = upper - lower <= 1
+            bound = np.where(single, at_ends, bound)
+            np.maximum.at(self.found, index, at_ends)
+            again = ~(bound <= self._limit()[index]) & self._open()[index]
+            self.failed[index[again & single]] = True
+            index, lower, upper = index[again & ~single], lower[again & ~single], upper[again & ~single]
+            width = upper - lower
+            cuts = np.arange(_CUTS + 1)[:, None]
+            edges = lower + cuts * width // _CUTS
+            index, lower, upper = np.tile(index, _CUTS), edges[:-1].ravel(), edges[1:].ravel()
+            some = upper > lower
+            index, lower, upper = index[some], lower[some], upper[some]
+
+    def _bounds(self, index: Ints, lower: Ints, upper: Ints) -> tuple[Floats, Floats]:
+        """A bound on the excess over all m from lower to upper, and the larger of those at both ends."""
+        weights, spacing = self.weights[index], self.published.spacing
+        boundaries = [_Boundary(self, weights, lower + by, upper + by) for by in self.published.boundaries]
+        # The largest sum over all choices of a corner for each boundary: an outcome depends on neighbours alone.
+        best = boundaries[0].below
+        ends = best[:2]
+        for here, there in itertools.pairwise(boundaries):
+            is_above = here.lower + here.upper + spacing > weights
+            hits = [[self._between(here, i, there, j, is_above) for j in range(3)] for i in range(3)]
+            ends = [ends[k] + hits[k][k] for k in range(2)]
+            best = [_largest(best[i] + hits[i][j] for i in range(3)) for j in range(3)]
+        last = boundaries[-1]
+        bound = _largest(best[k] + last.above[k] for k in range(3)) - 1
+        each_end = [ends[k] + last.above[k] - 1 for k in range(2)]
+        if self.published.has_levels:
+            bound += self._further(index, lower, upper)
+            each_end = [at + self._further(index, m, m) for at, m in zip(each_end, (lower, upper), strict=True)]
+        at_ends = _largest(each_end)
+        return np.where(np.isnan(bound), math.inf, bound), np.where(np.isnan(at_ends), math.inf, at_ends)
+
+    def _between(self, here: _Boundary, i: int, there: _Boundary, j: int, is_above: Bools) -> Floats:
+        """Of the outcome between two boundaries, at a corner of each; by the tails on the side where they are small.
+
+        Where both boundaries are too far out for that: it adds no more than all that is above the first, or below the
+        second.
+        """
+        one, two = here.corners[i], there.corners[j]
+        p = np.where(is_above, one.p[1] - two.p[0], two.not_p[1] - one.not_p[0])
+        q = np.where(is_above, one.q[0] - two.q[1], two.not_q[0] - one.not_q[1])
+        found = np.where(there.far_below, there.below[j], self.part(p, q))
+        return np.where(here.far_above, here.above[i], found) * self.worth
+
+    def part(self, p: Floats, q: Floats) -> Floats:
+        """``P (P/Q)^lam`` of one outcome, rounded up."""
+        log_p, log_q = np.log(p), np.log(q)
+        error = 1 + 2 * self.order * _OUTCOME_ERRORS * np.maximum(1.0, -np.minimum(log_p, log_q))
+        return np.where(p > 0, p * np.exp(self.lam * (log_p - log_q)) * error, 0.0)
+
+    def falling_part(self, weights: Ints, lower: Ints, upper: Ints) -> Floats:
+        """A bound on ``P (P/Q)^lam`` of all that is above a boundary from lower to upper, both > weight."""
+        before, first = self.tails_at(lower - weights), self.tails_at(lower)
+        last = self.tails_at(upper)
+        steepness, _ = self._hazards(lower - weights)
+        at_upper = self.order * (before - steepness * (upper - lower) / self.noise.scale) - self.lam * last
+        error = 4 * self.order * LOG_TAIL_ERROR * np.maximum(1.0, -last)
+        return np.exp(np.maximum(self.order * before - self.lam * first, at_upper) + error)
+
+    def _further(self, index: Ints, lower: Ints, upper: Ints) -> Floats:
+        """What all other boundaries of levels add, at most."""
+        weights, spacing, reach = self.weights[index], self.published.spacing, self.reach[index]
+        total = self.rest[index].copy()
+        for k in itertools.count(2):
+            near = lower + k * spacing < reach
+            if not np.any(near):
+                break
+            at = np.flatnonzero(near)
+            total[at] += self.falling_part(weights[at], lower[at] + k * spacing, upper[at] + k * spacing)
+        # Below m - spacing: refined at m - 2 spacing.
+        lowest, low = self.tails_at(1 - upper + 2 * spacing), self.tails_at(1 - upper + spacing)
+        share = np.exp(lowest - low + 4 * LOG_TAIL_ERROR * np.maximum(1.0, -lowest))
+        missed = np.exp(self.tails_at(1 - upper + spacing + weights)) * np.expm1(-self.lam * np.log1p(-share))
+        return total + (missed + np.exp(lowest)) * (1 + 1e-9)
+
+
+class _Boundary:
+    """One boundary from lower to upper: three corners, two of them its ends, whose triangle encloses all its (Q, P).
+
+    P as a function of Q is concave, of slope `_slopes`: the third corner is where the tangents of the ends meet. Where
+    a tail is too small for a float, the corners are boxes.
+    """
+
+    def __init__(self, search: _Search, weights: Ints, lower: Ints, upper: Ints) -> None:
+        self.lower, self.upper = lower, upper
+        with_user, without = [lower - weights, upper - weights], [lower, upper]
+        log_p, log_q = [search.tails_at(m) for m in with_user], [search.tails_at(m) for m in without]
+        log_not_p, log_not_q = [search.tails_at(1 - m) for m in with_user], [search.tails_at(1 - m) for m in without]
+        p, q, not_p, not_q = ([np.exp(log) for log in logs] for logs in (log_p, log_q, log_not_p, log_not_q))
+        slopes = [_slopes(search.noise, weights, m) for m in without]
+        p_step = np.where(with_user[0] >= 1, p[0] * -np.expm1(log_p[1] - log_p[0]), _step(log_not_p, not_p))
+        q_step = np.where(lower >= 1, q[0] * -np.expm1(log_q[1] - log_q[0]), _step(log_not_q, not_q))
+        turn = (slopes[1] - slopes[0]) * q_step
+        share = np.where(turn > 0, (p_step - slopes[0] * q_step) / turn, 0.5)  # of q_step, from the upper end
+        share = np.clip(np.nan_to_num(share, nan=0.5), 0.0, 1.0)
+        above = _SLOPE_ERRORS * np.maximum(1.0, -np.minimum(log_p[1], log_q[1]))
+        below = _SLOPE_ERRORS * np.maximum(1.0, -np.minimum(log_not_p[0], log_not_q[0]))
+        meeting = _Corner(
+            _around(p[1] + slopes[1] * share * q_step, above * p[0]),
+            _around(q[1] + share * q_step, above * q[0], least=q[1]),
+            _around(not_p[0] + slopes[0] * (1 - share) * q_step, below * not_p[1]),
+            _around(not_q[0] + (1 - share) * q_step, below * not_q[1], least=not_q[0]),
+        )
+        ends = [_Corner((p[k], p[k]), (q[k], q[k]), (not_p[k], not_p[k]), (not_q[k], not_q[k])) for k in range(2)]
+        box = _Corner((p[1], p[0]), (q[1], q[0]), (not_p[0], not_p[1]), (not_q[0], not_q[1]))
+        self.far_above = far_above = np.minimum(log_p[1], log_q[1]) < _FAR
+        self.far_below = far_below = np.minimum(log_not_p[0], log_not_q[0]) < _FAR
+        self.corners = [_instead(far_above | far_below, box, corner) for corner in (*ends, meeting)]
+        self.below = [np.where(far_below, not_p[1], search.part(c.not_p[1], c.not_q[0])) for c in self.corners]
+        self.above = [search.part(c.p[1], c.q[0]) for c in self.corners]
+        if np.any(far_above):
+            at = np.flatnonzero(far_above)
+            for part in self.above:
+                part[at] = search.falling_part(weights[at], lower[at], upper[at])
+
+
+def _step(logs: list[Floats], tails: list[Floats]) -> Floats:
+    return tails[1] * -np.expm1(logs[0] - logs[1])
+
+
+def _slopes(noise: ExponentialPower, weights: Ints, margins: Ints) -> Floats:
+    """dP/dQ: the density with the user over that without, at ``margin - 1/2``."""
+    at = (margins - 0.5) / noise.scale
+    return np.exp(np.abs(at) ** noise.shape - np.abs(at - weights / noise.scale) ** noise.shape)
+
+
+def _around(value: Floats, error: Floats, least: Floats | float = 0.0) -> tuple[Floats, Floats]:
+    return np.maximum(value - error, least), value + error
+
+
+def _instead(where: Bools, this: _Corner, other: _Corner) -> _Corner:
+    return _Corner(
+        *((np.where(where, a[0], b[0]), np.where(where, a[1], b[1])) for a, b in zip(this, other, strict=True))
+    )
+
+
+def _largest(values: Iterable[Floats]) -> Floats:
+    return functools.reduce(np.maximum, values)

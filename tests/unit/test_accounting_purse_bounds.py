@@ -1,0 +1,144 @@
+"""Bounds on many prices: never below the prices of the definition, close above them, and what they say is enough."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.accounting.purse import price_bounds as module
+from dp_transforms.accounting.purse.level_prices import level_price
+from dp_transforms.accounting.purse.look_prices import look_price
+from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
+from dp_transforms.accounting.purse.zone_prices import zone_price
+from dp_transforms.exponential_power import ExponentialPower
+from tests.unit import purse_oracle
+
+
+def exact_prices(published: Published, weights: np.ndarray) -> np.ndarray:
+    noise, order, spacing = published.noise, published.order, published.spacing
+
+    def price(weight: int) -> float:
+        if not spacing:
+            return look_price(noise, order, weight)
+        if published.hit_price is None:
+            return level_price(noise, order, weight, spacing)
+        return zone_price(noise, order, weight, spacing, hit_price=published.hit_price)
+
+    return np.array([price(int(weight)) for weight in weights])
+
+
+def published(shape: float, scale: int, order: float, deviations: float, hit_price: float | None) -> Published:
+    noise = ExponentialPower(shape, scale)
+    return Published(noise, order, math.ceil(deviations * noise.standard_deviation), hit_price)
+
+
+@pytest.mark.parametrize(
+    "kind", [(0, None), (5.5, None), (5.5, 0.0), (5.5, 0.03)], ids=["bit", "levels", "two", "hits"]
+)
+@pytest.mark.parametrize(
+    ("shape", "scale", "order"),
+    [(1.5, 2000, 27.0), (2.0, 3000, 14.0), (2.75, 3000, 16.0), (3.0, 1000, 17.0), (4.0, 1000, 17.0), (2.5, 500, 200.0)],
+)
+def test_bounds_are_hardly_above_the_prices(
+    shape: float, scale: int, order: float, kind: tuple[float, float | None]
+) -> None:
+    looks = published(shape, scale, order, *kind)
+    weights = np.unique(np.geomspace(0.004, 0.1, 7) * scale * min(1, 17 / order)).astype(np.int64) + 1
+    exact = exact_prices(looks, weights)
+    found = price_bounds(looks, weights, most=5.0)
+    payable = exact < 4.9
+    assert np.all(found >= exact)
+    assert np.all(found[payable] <= exact[payable] * 1.0002 + 1e-9)
+    assert np.all(np.isinf(found[exact > 5.001]))
+    assert np.all(within(looks, weights, found)[np.isfinite(found)])
+    assert not np.any(within(looks, weights, exact * (1 - 1e-6) - 1e-10))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.sampled_from([1.0, 1.3, 2.0, 2.5, 3.0, 4.0]),
+    scale=st.integers(5, 60),
+    order=st.floats(1.2, 40.0),
+    deviations=st.sampled_from([0.0, 2.2, 3.0, 5.5, 9.0]),
+    hit_price=st.none() | st.sampled_from([0.0, 0.01, 0.2, 3.0]),
+    weight=st.integers(1, 12),
+)
+def test_a_bound_is_never_below_the_price(
+    shape: float, scale: int, order: float, deviations: float, hit_price: float | None, weight: int
+) -> None:
+    looks = published(shape, scale, order, deviations, hit_price if deviations else None)
+    if looks.spacing and weight > looks.spacing:
+        return
+    weights = np.array([weight])
+    exact = exact_prices(looks, weights)
+    assert price_bounds(looks, weights)[0] >= exact[0] * (1 - 1e-9)
+    assert not within(looks, weights, exact * (1 - 1e-6) - 1e-10)[0]
+
+
+def test_bounds_hold_by_the_definition_with_50_digits() -> None:
+    for shape, scale, order, weight in ((1.0, 6, 2.0, 1), (2.0, 6, 17.0, 1), (2.5, 7, 4.0, 3)):
+        exact = purse_oracle.price(shape, scale, order, weight, range(-12 * scale, 12 * scale))
+        found = price_bounds(Published(ExponentialPower(shape, scale), order), np.array([weight]))[0]
+        assert exact <= found <= exact * 1.0002
+
+
+def test_a_bound_does_not_depend_on_the_weights_beside_it() -> None:
+    looks = published(2.5, 3000, 17.0, 5.5, 0.03)
+    weights = np.arange(20, 320)
+    together = price_bounds(looks, weights)
+    alone = [price_bounds(looks, weights[i : i + 1])[0] for i in (0, 7, 255, 256, 299)]
+    assert together[[0, 7, 255, 256, 299]] == pytest.approx(alone, rel=1e-9)
+
+
+def test_weights_that_pass_two_boundaries_and_orders_beyond_floats_have_no_bound() -> None:
+    looks = published(2.0, 100, 17.0, 2.5, None)
+    assert price_bounds(looks, np.array([looks.spacing + 1]))[0] == math.inf
+    assert not within(looks, np.array([looks.spacing + 1]), np.array([1e9]))[0]
+    assert price_bounds(Published(ExponentialPower(4.0, 100), 900.0), np.array([80]))[0] == math.inf
+
+
+def test_tails_that_no_float_holds_are_bounded_as_well() -> None:
+    """The zone is so wide that the tails of the other boundary underflow; some maxima are where a tail is e^-300."""
+    for shape, order, weight in ((4.0, 17.0, 5), (4.0, 17.0, 20), (3.0, 17.0, 40), (2.0, 40.0, 60)):
+        looks = published(shape, 400, order, 30.0, 0.03)
+        exact = exact_prices(looks, np.array([weight]))[0]
+        assert exact <= price_bounds(looks, np.array([weight]))[0] <= exact * 1.0002 + 1e-9
+
+
+def test_small_prices_need_no_closer_look() -> None:
+    looks = published(2.5, 3000, 17.0, 5.5, 0.03)
+    weights = np.array([3, 30, 300])
+    close, coarse = price_bounds(looks, weights), price_bounds(looks, weights, least=1e-3)
+    assert coarse[:2].tolist() == [1e-3, 1e-3]
+    assert coarse[2] == pytest.approx(close[2], rel=3e-4)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Planted faults
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_without_the_third_corner_bounds_are_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault: an interval is judged by its ends."""
+    looks, weights = published(2.5, 3000, 17.0, 0, None), np.arange(10, 300, 10)
+    exact = exact_prices(looks, weights)
+    right = module._Search._bounds
+
+    def by_ends(self, index, lower, upper):  # type: ignore[no-untyped-def]
+        at_ends = right(self, index, lower, upper)[1]
+        return at_ends, at_ends
+
+    monkeypatch.setattr(module._Search, "_bounds", by_ends)
+    monkeypatch.setattr(module, "_ABOVE_FOUND", 1e-12)
+    assert np.any(price_bounds(looks, weights) < exact * (1 - 1e-6))
+
+
+def test_without_the_counts_beyond_the_reach_bounds_are_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, weights = published(3.0, 1000, 17.0, 0, None), np.array([200])
+    right = price_bounds(looks, weights)[0]
+    monkeypatch.setattr(module._Search, "_beyond", lambda self, reach: np.zeros(len(reach)))
+    assert price_bounds(looks, weights)[0] < right / 4
