@@ -21,7 +21,8 @@ class HeavyHitter(NamedTuple):
         None in counts and kms21.
     noisy_count: users that hold it, with noise; None for ``above``, and in kms21, where publishing it would break the
         theorem. In names of the `counts_for` largest items of a window alone, at least 0.
-    level: in names how many boundaries the noisy sum of its holders' weights reaches, from 1 on; else None.
+    level: in names how many boundaries the noisy sum of its holders' weights reaches, from 1 on; with a price for hits
+        1 (a hit) or 2. Else None.
     at_least_users: in names at least so many users hold it. A wrong number is published for an item and window with a
         probability, over the noise, of at most `size_error` of the plan. Else None.
     """
