@@ -27,6 +27,7 @@ _PLAIN_LABEL = re.compile(r'(?!.*>=)[^\s"\\~●○≥]+')
 _UNITS = (("w", 604_800), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 # They differ in shape, so nobody needs the colour.
 _SYMBOLS = {ABOVE: ("●", "*"), BETWEEN: ("○", "="), None: ("", "")}
+_MOST_HITS = 10**6  # of a plan that is worth a word
 _AT_LEAST = ("≥", ">=")
 _STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
 
@@ -66,8 +67,8 @@ def windows_table(
 def legend(reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = None, ascii_only: bool = False) -> str:
     """The meaning of the signs that occur in the table.
 
-    plan: of the header of the report, which may be hostile. It has the error probability of sizes, `size_error`, and
-        the noise of counts beside names.
+    plan: of the header of the report, which may be hostile. It has the error probability of sizes, `size_error`,
+        `hits_per_user`, and the noise of counts beside names.
     """
     rows = list(reports)
     zones = {heavy_hitter.zone for report in rows for heavy_hitter in report.heavy_hitters}
@@ -85,9 +86,21 @@ def legend(reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = 
     epsilon = "epsilon" if ascii_only else "ε"
     if any(heavy_hitter.level is not None for report in rows for heavy_hitter in report.heavy_hitters):
         parts.append(f"{epsilon} spent: all of {totals} in every window. A user may have spent it; no report tells.")
+        parts.append(_what_was_paid(plan or {}))
     else:
         parts.append(f"{epsilon} spent: running estimate, of {totals} for the whole run.")
-    return " ".join(parts)
+    return " ".join(part for part in parts if part)
+
+
+def _what_was_paid(plan: Mapping[str, Any]) -> str:
+    """Of a run of names; nothing where the plan does not say."""
+    hits = plan.get("hits_per_user")
+    if not isinstance(hits, int) or isinstance(hits, bool) or not 0 <= hits <= _MOST_HITS:
+        return ""
+    if not hits:
+        return "Users paid for looks alone."
+    number = "1 hit" if hits == 1 else f"{hits:,} hits"
+    return f"Users paid for looks; those with many paid less, and for {number} each, after which they no longer count."
 
 
 def is_ascii_only(console: Console) -> bool:
