@@ -30,10 +30,11 @@ _COLUMNS = {
     "labels": "labels",
     "counts": "counts",
     "kms21": "kms21",
-    "pipelinedp": "Pipe-\nline-\nDP",
-    "weighted_gaussian": "Gauss,\nweigh-\nted",
-    "gaussian_histograms": "Gauss,\nhisto-\ngrams",
+    "pipelinedp": "Pipe-\nlineDP,\nbest cap",
+    "weighted_gaussian": "weight-\ned Gaus-\nsian",
+    "gaussian_histograms": "Gaussian\nhisto-\ngrams",
 }
+_MOST_PADDED = 7  # with more columns, blanks beside them would cut heads off in 80 columns
 _OTHERS = (
     "Other methods at the same budget: PipelineDP's partition selection with the cap that is best for this activity;"
     " a Gaussian histogram in which each user weighs 1 / sqrt(its pairs); a Gaussian histogram for each window, where"
@@ -68,9 +69,10 @@ def found_table(plan: ReleasePlan, found: FoundFrom) -> Table:
     """One row for each activity, one column for each method; the plan's own stand out."""
     table = Table(
         title=f"Users from which an item is found with {FOUND:.0%}: epsilon {plan.epsilon:g}, delta {plan.delta:g}, "
-        f"{plan.schedule.horizon:,} windows"
+        f"{plan.schedule.horizon:,} windows",
+        padding=(0, 0 if len(found) > _MOST_PADDED else 1),
     )
-    table.add_column("pairs\nof\neach", justify="right")
+    table.add_column("pairs\nof each\nin the\nrun", justify="right")
     own = (NAMES, NAMES_KNOWN) if plan.release == NAMES else (plan.release,)
     for method in found:
         table.add_column(_COLUMNS[method], justify="right", style="bold" if method in own else None)
