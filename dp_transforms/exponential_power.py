@@ -26,6 +26,7 @@ from dp_transforms.checks import check_fraction, check_range, check_whole
 from dp_transforms.discrete_laplace_law import UNIFORM_BITS
 
 MIN_SHAPE, MAX_SHAPE = 1.0, 4.0  # the error bound of the exact tables is for these
+COUNT_SHAPE = 2.0  # of the noise of counts of named items, which is Gaussian: prices and draws have it from here
 MAX_SCALE = 100_000  # a table has up to 89 entries for each unit of scale at shape 1, 9.5 at shape 2
 LOG_TAIL_ERROR = 1e-13  # of `log_upper_tail`, times max(1, |logarithm|); against 50 digits it is less than 1.2e-14
 _FAR = 300.0  # exponent from which a continued fraction takes over from scipy, long before exp(-700) underflows
@@ -234,7 +235,7 @@ def _values(series: list[int], step: Fraction, first: Fraction, count: int) -> I
 
 
 def _integral_from_zero(shape: float, upper: Fraction) -> int:
-    """The integral of ``exp(-x^p)`` from 0 to upper <= 1/8 or little more, in units of 2^-208."""
+    """The integral of ``exp(-x^p)`` from 0 to upper <= 1/128 or little more, in units of 2^-208."""
     exponent = _fixed(_power(upper, shape))
     power = Fraction(shape)
     total, term, k = 0, _ONE, 0

@@ -198,12 +198,14 @@ class NamesPlan(ReleasePlan):
         if not self.hits_per_user:
             without = {"hit_units": 0, "hits_from": 0, "hit_weights": (), "hit_look_units": ()}
             for name, empty in without.items():
+                if not isinstance(empty, tuple):
+                    check_whole(name, getattr(self, name), 0)
                 if getattr(self, name) != empty:
                     raise ValueError(f"{name} must be {empty} where hits_per_user is 0.")
             return
         check_whole("hit_units", self.hit_units, 1)
         check_whole("hits_from", self.hits_from, 1, self.most_looks)
-        if self.hit_weights[-1:] > self.weights[-1:]:
+        if self.weights and self.hit_weights[-1:] > self.weights[-1:]:
             raise ValueError(f"each of hit_weights must be at most {self.weights[-1]}, the largest of weights.")
 
     def _check_counts(self) -> None:
@@ -211,7 +213,7 @@ class NamesPlan(ReleasePlan):
         names = ("counts_per_user", "count_units", "count_scale")
         if not self.counts_for:
             for name in names:
-                if getattr(self, name) != 0:
+                if check_whole(name, getattr(self, name), 0) != 0:
                     raise ValueError(f"{name} must be 0 where counts_for is 0.")
             return
         if self.hits_per_user:
@@ -223,6 +225,8 @@ class NamesPlan(ReleasePlan):
             raise ValueError(f"count_units must be at least {needed} at this count_scale, got {self.count_units}.")
         if self.counts_per_user * self.count_units > SHARE_OF_COUNTS * PURSE_UNITS:
             raise ValueError(f"counts must cost at most {SHARE_OF_COUNTS:.0%} of a purse. Calibrate the plan again.")
+        if self.counts_per_user * self.count_units + self.prices.units[0] > PURSE_UNITS:
+            raise ValueError("counts leave less of a purse than a look costs. Use most_looks of 2 or more.")
 
     def _check_thresholds(self) -> None:
         horizon = self.schedule.horizon
@@ -332,4 +336,4 @@ class NamesPlan(ReleasePlan):
 def _as_tuple(name: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, (list, tuple)) or len(value) > _MOST_WEIGHTS:
         raise ValueError(f"{name} must be at most {_MOST_WEIGHTS:,} whole numbers, got {shown(value)}.")
-    return tuple(value)
+    return tuple(check_whole(f"each of {name}", each, 1) for each in value)

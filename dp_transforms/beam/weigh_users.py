@@ -14,7 +14,7 @@ from dp_transforms.monitoring.counted_messages import holder_messages
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.naming.item_sums import sum_messages
 from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.naming.replay_weights import weigh_replay, weigh_replay_with_hits
+from dp_transforms.naming.replay_weights import choose_replay, weigh_replay, weigh_replay_with_hits
 
 
 class WeighUsers(beam.PTransform):
@@ -46,7 +46,8 @@ class WeighUsersDoFn(KeyedDoFn):
     def process(self, group: tuple[tuple[int, int], Iterable[bytes]]) -> Iterator[tuple[tuple[int, int], bytes]]:
         (slab, _), blobs = group
         pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
-        self._unpaid.inc(int(np.maximum(0, np.diff(pairs.splits) - self._settings.most_looks).sum()))
+        in_run = np.diff(pairs.splits)
+        self._unpaid.inc(int((in_run - choose_replay(in_run, self._settings).looks).sum()))
         for shard, packed in self._packed(pairs):
             yield (slab, shard), packed
 

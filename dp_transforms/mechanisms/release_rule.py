@@ -78,7 +78,7 @@ class HitOrAbove:
     there is no higher level. likely_noise: the noise reaches more with a probability of at most `size_error` of the
     plan. largest_weight: no user adds more.
 
-    Guarantee: that of the prices of the plan, whose three outcomes these are (docs/purse.md, section 2). Condition:
+    Guarantee: that of the prices of the plan, whose three outcomes these are (docs/purse.md, section 9). Condition:
     each look is paid for beforehand, and users on the hits list are excluded after the hits that they have paid for.
     Unit: one user.
     """

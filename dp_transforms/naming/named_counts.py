@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.exponential_power import COUNT_SHAPE, ExponentialPower
 from dp_transforms.mechanisms.noise_table import noise_table
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.equal_rows import group_starts
@@ -23,8 +23,6 @@ from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.naming_settings import NamingSettings
 
 Whole = npt.NDArray[np.int64]
-
-COUNT_SHAPE = 2.0  # Gaussian
 
 
 def counted_rows(named: NamedItems, most: int) -> Whole:

@@ -206,3 +206,16 @@ def test_a_log_without_events_has_no_reports_in_an_open_domain(tmp_path):
     branches.add("nothing", [], chosen)
     found, _ = branches.run()
     assert found == {"empty": [], "nothing": []}
+
+
+def test_pairs_that_are_not_paid_because_of_counts_are_told_to_the_operator(tmp_path):
+    log, chosen = busy_log(4), naming_settings(WINDOWS, counts_for=1)
+    branches = Branches(key_file(tmp_path))
+    branches.add("a run", batches_of(log, 400), chosen, shards=1)
+    _, result = branches.run()
+    pairs = Counter(
+        user for users in items_by_window_and_user(log, chosen).values() for user, items in users.items() for _ in items
+    )
+    paid = sum(map(len, replay_weights(log, chosen, chosen.stream_keys(SECRET)).values()))
+    assert paid < sum(min(count, chosen.most_looks) for count in pairs.values())
+    assert operator_counts(result)[PAIRS_UNPAID] == sum(pairs.values()) - paid

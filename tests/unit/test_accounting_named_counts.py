@@ -93,6 +93,13 @@ def test_a_plan_whose_counts_are_too_cheap_is_refused(plan: NamesPlan) -> None:
     assert fields["count_scale"] == plan.count_scale
 
 
+def test_counts_that_leave_no_look_to_pay_for_are_refused() -> None:
+    with pytest.raises(ValueError, match="counts leave less of a purse than a look costs"):
+        plan_of(counts_for=1, most_looks=1, usual_looks=(1, 1))
+    plan = plan_of(counts_for=1, most_looks=2, usual_looks=(1, 2))
+    assert plan.found_from(1) <= plan.found_from(2)
+
+
 def test_the_draws_of_counts_are_paid_from_delta_sampling(plan: NamesPlan) -> None:
     looks = plan.most_looks * plan.noise.sampling_total_variation
     counts = plan.counts_per_user * count_noise(plan.count_scale).sampling_total_variation

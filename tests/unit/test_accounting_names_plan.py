@@ -281,6 +281,8 @@ def _less(values: tuple[int, ...], at: int) -> list[int]:
         (lambda p: {"weights_per_user": 3}, "missing or unknown fields: weights_per_user"),
         (lambda p: {"hits_per_user": -1}, "hits_per_user must be a whole number in 0"),
         (lambda p: {"hit_units": 1}, "hit_units must be 0 where hits_per_user is 0"),
+        (lambda p: {"hit_units": False}, "hit_units must be a whole number"),
+        (lambda p: {"count_units": 0.0}, "count_units must be a whole number"),
         (lambda p: {"hits_from": 1}, "hits_from must be 0 where hits_per_user is 0"),
         (lambda p: {"hit_weights": [1]}, r"hit_weights must be \(\) where hits_per_user is 0"),
         (lambda p: {"hit_look_units": [1]}, r"hit_look_units must be \(\) where hits_per_user is 0"),
