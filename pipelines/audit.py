@@ -48,7 +48,8 @@ Advance = Callable[[str, float], None]
     "--rounds",
     type=click.IntRange(min=1, max=100_000),
     metavar="N",
-    help="How many items the adversary gives the user, one per window if there are enough windows. "
+    help="How many items the adversary gives the user, one per window if there are enough windows; in names, the most "
+    "looks of the user in what is tried. "
     "Default: until the user is excluded, or its purse is empty.",
 )
 @click.option(
