@@ -10,6 +10,7 @@ from benchmarks.report import Figure
 
 _NAMES = (
     "speed",
+    "names_speed",
     "finding",
     "dp_sqlp",
     "utility",
@@ -30,6 +31,8 @@ def main() -> int:
     parser.add_argument(
         "--rates", type=int, nargs="+", default=(), help="events/s that stream_load tries, rising; one: no search"
     )
+    parser.add_argument("--rounds", type=int, default=3, help="runs of finding and names_speed; default: 3")
+    parser.add_argument("--scale", type=int, default=20, help="dp_sqlp: a so much smaller log; default: 20")
     options = parser.parse_args()
     unknown = set(options.names) - set(_NAMES)
     if unknown:
@@ -40,6 +43,9 @@ def main() -> int:
             continue
         more = {
             "speed": {"full": options.full},
+            "names_speed": {"full": options.full, "rounds": options.rounds},
+            "finding": {"rounds": options.rounds},
+            "dp_sqlp": {"scale": options.scale},
             "stream_load": {"minutes": options.minutes, "rates": options.rates},
         }.get(name, {})
         figures = importlib.import_module(f"benchmarks.{name}").run(quick=options.quick, **more)

@@ -5,21 +5,22 @@ processing at scale. PVLDB 17(12), arXiv 2303.18086. Its section 5.1: 10 million
 Zipf-Mandelbrot (N = 100,000, q = 26, s = 6.738); a million keys, each record's by Zipf-Mandelbrot (q = 1000, s = 1.4);
 epsilon 6, delta 1e-9; T = 100 and 1,000 steps. Records fall on steps at random here.
 
-``scale``: users, keys and q are divided by it, so that each key has as many users as before, and a scaled-down log has
-1/scale as many keys of each size. Found keys are multiplied by it.
+``scale``: users and keys are divided by it, and each key stands for so many neighbours of like frequency
+(`scaled_shift`). So each key has as many users as before, and a scaled-down log has 1/scale as many keys of each size.
+Found keys are multiplied by it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from benchmarks.found_names import OrderedStream
+from benchmarks.found_names import LOOKS_ALONE, OrderedStream
 from benchmarks.report import Figure, show_figures, write_results
 from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
@@ -32,9 +33,8 @@ _KEY_SHIFT, _KEY_EXPONENT = 1000.0, 1.4
 _EPSILON, _DELTA = 6.0, 1e-9
 # An open replica of DP-SQLP (github.com/lucadibello/confidential-storm, benchmark/utility, June 2026): ten runs' means.
 _REPLICA = {100: 32_146, 1000: 24_407}
-_LEAST_SCALE = {("step", 100): 1, ("step", 1000): 1, ("so far", 100): 50, ("so far", 1000): 500, ("whole", 0): 1}
+_LEAST_SCALE = {("step", 100): 1, ("step", 1000): 1, ("so far", 100): 100, ("so far", 1000): 1000, ("whole", 0): 1}
 _ONE_STEP_SECONDS = 3600
-_NAMES: dict[str, Any] = {"usual_looks": (1, 1000), "known_error": 1e-5}
 
 
 class Records(NamedTuple):
@@ -51,6 +51,11 @@ def zipf_mandelbrot(ranks: int, shift: float, exponent: float) -> npt.NDArray[np
     return np.asarray(shares / shares[-1])
 
 
+def scaled_shift(scale: int) -> float:
+    """q for a key that stands for `scale` neighbours: ``rank + q`` is that of the middle one, over scale."""
+    return (_KEY_SHIFT + 0.5) / scale - 0.5
+
+
 def simulate(users: int, keys: int, shift: float, steps: int, random: np.random.Generator) -> Records:
     """The workload with so many users and keys."""
     of_user = 1 + np.searchsorted(zipf_mandelbrot(*_RECORDS), random.random(users))
@@ -61,10 +66,10 @@ def simulate(users: int, keys: int, shift: float, steps: int, random: np.random.
     return Records(*np.divmod(cells, keys), step)
 
 
-def run(*, quick: bool = False, scale: int = 10) -> list[Figure]:
+def run(*, quick: bool = False, scale: int = 20) -> list[Figure]:
     """scale: at least this; cumulative windows, where a user pays for each of its keys in every step, need more."""
     console = Console(stderr=True)
-    scale = 100 if quick else scale
+    scale = 200 if quick else scale
     figures: list[Figure] = []
     for way, steps in _LEAST_SCALE:
         factor = max(scale, _LEAST_SCALE[way, steps] * (10 if quick else 1))
@@ -77,7 +82,7 @@ def run(*, quick: bool = False, scale: int = 10) -> list[Figure]:
 
 def _figures(way: str, steps: int, factor: int) -> Iterator[Figure]:
     keys, users = _KEYS // factor, _USERS // factor
-    records = simulate(users, keys, _KEY_SHIFT / factor, steps, np.random.default_rng(steps))
+    records = simulate(users, keys, scaled_shift(factor), steps, np.random.default_rng(steps))
     budgets = (_EPSILON,) if way == "step" else (_EPSILON, _EPSILON / 2)
     for epsilon in budgets:
         plan = _plan(way, steps, epsilon)
@@ -106,7 +111,7 @@ def _plan(way: str, steps: int, epsilon: float) -> NamesPlan:
     looks = {"usual_looks": (steps, 10 * steps), "most_looks": 32 * steps} if way == "so far" else {}
     delta = _DELTA * epsilon / _EPSILON
     plan = ReleasePlan.calibrate(
-        epsilon=epsilon, delta=delta, schedule=schedule, release="names", **{**_NAMES, **looks},
+        epsilon=epsilon, delta=delta, schedule=schedule, release="names", **{**LOOKS_ALONE, **looks},
         max_users=10**8, max_items=10**7,
     )  # fmt: skip
     assert isinstance(plan, NamesPlan)

@@ -25,7 +25,7 @@ from dp_transforms.window_schedule import WindowSchedule
 
 _EPSILON, _DELTA = 2.0, 1e-9
 _MODES: dict[str, dict[str, Any]] = {
-    "names": {"usual_looks": (1, 1000), "known_error": 1e-5},
+    "names": found_names.LOOKS_ALONE,
     "labels": {"hits_per_user": 3},
     "counts": {"hits_per_user": 10},
 }
@@ -50,21 +50,34 @@ _OURS = ("names, replay", "names, stream order", "labels", "counts")
 Row = dict[str, Any]
 
 
-def run(*, quick: bool = False) -> list[Figure]:
-    """The rows of all logs, as figures and as a table for each log."""
+def run(*, quick: bool = False, rounds: int = _ROUNDS) -> list[Figure]:
+    """A table for each log, and its pairs as figures."""
     console = Console(stderr=True)
-    rounds = 1 if quick else _ROUNDS
+    rounds = 1 if quick else rounds
     tables: dict[str, list[Row]] = {}
+    activity: dict[str, Row] = {}
     figures: list[Figure] = []
     for log in all_logs(quick=quick):
         rows = tables[log.name] = []
+        activity[log.name] = _activity(log)
         for method, note, found in _methods(log, rounds, console):
             rows.append({"method": method, "note": note, "runs": len(found), **columns(log, found)})
         _show(log, rows)
         figures += _figures(log.name, rows)
-    write_results("finding", figures, epsilon=_EPSILON, delta=_DELTA, rounds=rounds, modes=_MODES, tables=tables)
+        budget = {"epsilon": _EPSILON, "delta": _DELTA}
+        write_results("finding", figures, **budget, rounds=rounds, modes=_MODES, logs=activity, tables=tables)
     show_figures(f"Pairs found at epsilon {_EPSILON:g}, delta {_DELTA:g}", figures)
     return figures
+
+
+def _activity(log: LogPairs) -> Row:
+    """Of users: how many pairs (window, item) they have. Of pairs: how many have at least so many users."""
+    median, most_active = np.quantile(log.looks, [0.5, 0.99])
+    held = {str(size): int((log.holders >= size).sum()) for size in SIZES}
+    return {
+        "rows": len(log), "users": len(log.looks), "windows": log.horizon,
+        "median": float(median), "p99": float(most_active), "held": held,
+    }  # fmt: skip
 
 
 def _methods(log: LogPairs, rounds: int, console: Console) -> Iterator[tuple[str, str, list[FoundPairs]]]:

@@ -8,6 +8,7 @@ import secrets
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,12 @@ from dp_transforms.naming.purses import Purses
 from dp_transforms.run_settings import settings_of_plan
 
 Whole = npt.NDArray[np.int64]
+# Choices of a plan. Looks alone, also where a plan could choose a price for hits too: `OrderedStream` has no monitor.
+LOOKS_ALONE: dict[str, Any] = {
+    "usual_looks": (1, 1000),
+    "known_error": 1e-5,
+    **({"hits_per_user": 0} if "hits_per_user" in NamesPlan.CHOICES else {}),
+}
 _COMMAND = "dp_transforms.pipelines.cli"
 
 

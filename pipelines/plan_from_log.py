@@ -20,7 +20,7 @@ from dp_transforms.accounting.activity import (
     split_epsilon,
     usual_looks_of,
 )
-from dp_transforms.accounting.names_plan import MOST_LOOKS_OF_PLAN
+from dp_transforms.accounting.names_calibration import MOST_LOOKS_OF_PLAN
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS
 from dp_transforms.accounting.release_plan import DEFAULT_RELEASE, ReleasePlan
 from dp_transforms.checks import check_whole

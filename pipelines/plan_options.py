@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from dp_transforms.accounting.charging_plan import DEFAULT_MAX_ITEMS_PER_USER
-from dp_transforms.accounting.names_plan import DEFAULT_FORGET_AFTER
+from dp_transforms.accounting.names_calibration import DEFAULT_FORGET_AFTER
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS, DEFAULT_USUAL_LOOKS
 from dp_transforms.accounting.release_modes import ACCOUNTANTS, RELEASE_MODES
 from dp_transforms.accounting.release_plan import (

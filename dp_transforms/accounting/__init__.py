@@ -18,12 +18,14 @@ From a budget to a plan; read `release_plan` first:
 - `fewest_users`: from how many users on an item is found, where each counts by chance.
 - `other_methods`: from how many on the methods of others find it, to compare.
 - `calibration`: the noise, the threshold and the shares of delta for a budget.
+- `activity`: the usual looks of a plan from a histogram of users' activity, and what that costs.
 - `purse`: a package; looks and hits paid from one purse, at one Renyi order. For release mode `names`.
 - `activity`: the usual looks from a histogram of users' activity, and what such a histogram costs.
 - `named_counts`: what counts of named items cost of a purse.
 - `plan_checks`: what the fields of a plan must satisfy.
 - `plan_json`: a plan as JSON text and back, read as hostile input; its fingerprint.
 - `release_plan`: `ReleasePlan`, what all plans share; calibrates and reads each kind.
+- `names_calibration`: the search for a plan of names.
 - `charging_plan`, `names_plan`: the two kinds, frozen and checked.
 
 `renyi`, `mixed_charging` and most of `target_charging` serve the papers' library and comparisons. No plan needs them.

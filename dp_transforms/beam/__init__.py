@@ -6,6 +6,8 @@ bound_contributions              at most L items per user and window
 draw_zero_items                  the items of a known domain that are published although nobody holds them
 find_candidates                  items that pass the first stage of their noise draw
 monitor_heavy_hitters            the stateful DoFn: test, charge, exclude, report, window after window
+name_heavy_hitters               release mode names: weigh_users, draw_empty_items and name_items; or, with a price for
+                                 hits, weigh_users, draw_zero_items, find_looks and monitor_heavy_hitters
 write_reports, write_rejected    reports -> one file; rejected rows -> another file, for the operator
 release_heavy_hitters            `ShiftingHeavyHitters`, which joins these steps
 
@@ -18,6 +20,7 @@ monitor_counted                  for the monitor
 name_stream                      in release mode names: joins the three steps below
 spend_purses                     in release mode names: what a user adds to its items, and what it has left
 name_counted                     in release mode names: which items are named, window after window
+find_looks                       in release mode names with a price for hits: candidates for monitor_counted
 release_counted                  in release mode names: reports in order
 write_report_stream              for writing
 

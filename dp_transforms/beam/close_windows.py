@@ -26,10 +26,12 @@ from dp_transforms.beam.count_for_operator import (
 )
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitoring.hit_settings import HitSettings, are_followed
+from dp_transforms.monitoring.hit_settings import are_followed
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.known_items import KnownItems
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
+from dp_transforms.naming.naming_settings import NamingSettings
 
 encode_elements.register_coders()
 
@@ -54,9 +56,9 @@ class ClosingDoFn(KeyedDoFn):
     PROGRESS = ReadModifyWriteStateSpec("progress_v2", BytesCoder())
     KNOWN = BagStateSpec("known_v1", BytesCoder())
 
-    _settings: HitSettings
+    _settings: MonitorSettings | NamingSettings
 
-    def __init__(self, settings: HitSettings, noise_key: beam.Secret) -> None:
+    def __init__(self, settings: MonitorSettings | NamingSettings, noise_key: beam.Secret) -> None:
         super().__init__(settings, noise_key)
         self._late = operator_counter(LATE_BATCHES)
         self._closed = operator_counter(WINDOWS_CLOSED)

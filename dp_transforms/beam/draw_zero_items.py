@@ -13,8 +13,9 @@ import apache_beam as beam
 from dp_transforms.beam.assign_windows import Sharding, for_shard, window_per_slide
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.monitoring.hit_settings import HitSettings
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.zero_items import draw_zero_items
+from dp_transforms.naming.naming_settings import NamingSettings
 
 
 class DrawZeroItems(beam.PTransform):
@@ -22,7 +23,7 @@ class DrawZeroItems(beam.PTransform):
 
     def __init__(
         self,
-        settings: HitSettings,
+        settings: MonitorSettings | NamingSettings,
         noise_key: beam.Secret,
         sharding: Sharding,
         is_bounded: bool,
@@ -45,11 +46,11 @@ class DrawZeroItems(beam.PTransform):
 class DrawZeroItemsDoFn(KeyedDoFn):
     """Adapts `draw_zero_items`, which has the same result whenever and wherever it runs."""
 
-    _settings: HitSettings
+    _settings: MonitorSettings | NamingSettings
 
     def __init__(
         self,
-        settings: HitSettings,
+        settings: MonitorSettings | NamingSettings,
         noise_key: beam.Secret,
         sharding: Sharding,
         *,

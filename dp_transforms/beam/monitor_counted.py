@@ -10,8 +10,9 @@ import apache_beam as beam
 from dp_transforms.beam.close_windows import ClosingDoFn, read_progress
 from dp_transforms.beam.count_for_operator import PENDING_WINDOWS, operator_gauge
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_window, take_turn
-from dp_transforms.monitoring.hit_settings import HitSettings
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.naming.naming_settings import NamingSettings
 
 ENDED = "ended"  # tag of the second output
 
@@ -19,7 +20,7 @@ ENDED = "ended"  # tag of the second output
 class MonitorCounted(beam.PTransform):
     """``((window, 0), packed candidates)`` -> `WindowReport`, and `RunEnded` tagged `ENDED`."""
 
-    def __init__(self, settings: HitSettings, noise_key: beam.Secret) -> None:
+    def __init__(self, settings: MonitorSettings | NamingSettings, noise_key: beam.Secret) -> None:
         super().__init__()
         self._do_fn = CountedMonitorDoFn(settings, noise_key)
         self._stream = settings.stream
@@ -38,7 +39,7 @@ class CountedMonitorDoFn(ClosingDoFn):
     Candidates for a closed window, or a second time, are dropped and counted.
     """
 
-    def __init__(self, settings: HitSettings, noise_key: beam.Secret) -> None:
+    def __init__(self, settings: MonitorSettings | NamingSettings, noise_key: beam.Secret) -> None:
         super().__init__(settings, noise_key)
         self._pending_windows = operator_gauge(PENDING_WINDOWS)
 

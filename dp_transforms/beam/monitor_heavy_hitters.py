@@ -14,14 +14,17 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import Sharding, max_timestamp
 from dp_transforms.beam.close_windows import ClosingDoFn, read_progress
-from dp_transforms.monitoring.hit_settings import HitSettings
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.naming.naming_settings import NamingSettings
 
 
 class MonitorHeavyHitters(beam.PTransform):
     """``(stream, (slab, shard, packed candidates))`` -> `WindowReport`, at the maximal timestamp of its window."""
 
-    def __init__(self, settings: HitSettings, noise_key: beam.Secret, sharding: Sharding, is_bounded: bool) -> None:
+    def __init__(
+        self, settings: MonitorSettings | NamingSettings, noise_key: beam.Secret, sharding: Sharding, is_bounded: bool
+    ) -> None:
         super().__init__()
         self._do_fn = TimedMonitorDoFn(settings, noise_key, sharding, is_bounded=is_bounded)
 
@@ -48,7 +51,14 @@ class TimedMonitorDoFn(ClosingDoFn):
     DUE = ReadModifyWriteStateSpec("due_v1", VarIntCoder())
     CLOSE = TimerSpec("close_v1", TimeDomain.WATERMARK)
 
-    def __init__(self, settings: HitSettings, noise_key: beam.Secret, sharding: Sharding, *, is_bounded: bool) -> None:
+    def __init__(
+        self,
+        settings: MonitorSettings | NamingSettings,
+        noise_key: beam.Secret,
+        sharding: Sharding,
+        *,
+        is_bounded: bool,
+    ) -> None:
         super().__init__(settings, noise_key)
         self._windows_per_slab = sharding.windows_per_slab
         self._is_bounded = is_bounded

@@ -92,7 +92,7 @@ class ItemHolders:
         counted = counted[order]
         users = pairs.users[pairs.user_codes()[counted]]
         cells = cls._of_ordered_rows(rows[order], users, terms[counted], pairs.table)
-        return cells.select(np.arange(len(cells)))
+        return cells if len(counted) == len(pairs) else cells.select(np.arange(len(cells)))
 
     @classmethod
     def merge(cls, parts: Sequence[ItemHolders]) -> ItemHolders:

@@ -54,9 +54,9 @@ class WindowQueries:
         self._sums = candidates.sums
         self._users, user_of_row = np.unique(candidates.holders, return_inverse=True)
         self._user_of_row = user_of_row.reshape(-1)
-        self._weights: npt.NDArray[np.int64] | None = None  # None: each is 1, and pays for hits
         if candidates.terms is None:
             self._members = keys.widen_users(self._users)[self._user_of_row]
+            self._weights = np.ones(len(self._user_of_row), dtype=np.int64)
             self._pays_hits = np.ones(len(self._user_of_row), dtype=np.bool_)
         else:
             self._members = candidates.members(keys)
@@ -115,10 +115,7 @@ class WindowQueries:
         rows, splits = self._candidates.rows_of(cells)
         holders = self._user_of_row[rows]
         is_active = ~self._pays_hits[rows] | (self._hits[holders] < self._settings.hits_per_user)
-        weights = is_active.astype(np.int64)
-        if self._weights is not None:
-            weights *= self._weights[rows]
-        active_sums = sums_of_groups(weights, splits)
+        active_sums = sums_of_groups(self._weights[rows] * is_active, splits)
         digests = digests_of_groups(self._members[rows] * is_active[:, None], splits)
         hashes = self._candidates.table.hashes[self._candidates.items[cells]]
         noisy_counts = active_sums + self._draw(hashes, digests, self._sums[cells])

@@ -35,8 +35,8 @@ class LookNoise:
         digests = digests_of_groups(cells.members(self._keys), cells.splits)
         hashes = cells.table.hashes.take(cells.items, axis=0)
         uniforms = self._pass_uniforms(cells.windows, hashes, digests)
-        passed: npt.NDArray[np.bool_] = self._table.passes(uniforms, self._known_threshold - cells.sums)
-        passed |= cells.counts == 0
+        passed: npt.NDArray[np.bool_] = cells.counts == 0
+        passed |= self._table.passes(uniforms, self._known_threshold - cells.sums)
         return passed
 
     def nobody_passes(self, windows: Whole, hashes: Words) -> npt.NDArray[np.bool_]:

@@ -49,9 +49,8 @@ class Pace:
         these included, who can pay for all hits and then for these looks. Arguments as of `choose`. Returns bool[u]."""
         if not self._hits_from:
             return np.zeros(len(looks), dtype=np.bool_)
-        payable = (left - self._units_of_all_hits) // self._hits_list.units[0]
         joins: npt.NDArray[np.bool_] = np.minimum(looks_before + looks, MOST_LOOKS) >= self._hits_from
-        joins &= payable >= looks
+        joins &= (left - self._units_of_all_hits) // self._hits_list.units[0] >= looks
         return joins
 
     def choose(

@@ -7,9 +7,11 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.portability.portable_runner import PortableRunner
+from apache_beam.testing import test_stream
 from apache_beam.utils.secret import GcpSecret
 
 from dp_transforms.beam.monitor_stream import MonitorStream
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.event_streams.partition_progress import StreamClock
@@ -114,6 +116,14 @@ def test_portable_engines_get_states_and_the_path_of_the_key(engine, tmp_path):
 def test_a_stream_of_names_has_states_of_its_own(tmp_path):
     job = _portable_job(_pipeline(tmp_path, ENGINES["flink"](), key_file(tmp_path), plan=small_names_plan()))
     _assert_good(job, SECRET, STATES_OF_NAMES)
+
+
+def test_a_stream_of_names_that_beam_reads_has_them_behind_one_timer(tmp_path):
+    pipeline = beam.Pipeline(options=PipelineOptions(ENGINES["flink"]()))
+    pairs = pipeline | test_stream.TestStream() | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])
+    _ = pairs | ShiftingHeavyHitters(small_names_plan(), noise_key=key_file(tmp_path), run_id=RUN_ID)
+    steps = {name: STATES_OF_NAMES[name] for name in ("SpendPurses", "NameItems", "ReleaseWindows")}
+    _assert_good(_portable_job(pipeline), SECRET, {"CloseByWatermark": ({"progress_v1"}, {"close_v1"}), **steps})
 
 
 def test_the_search_finds_a_key_in_a_job(tmp_path):

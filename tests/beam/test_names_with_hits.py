@@ -48,7 +48,7 @@ def in_order(stamped):
 @pytest.mark.parametrize("sliding", [1, 3])
 def test_replays_equal_the_oracle_however_the_work_is_cut(tmp_path, sliding):
     plan = small_names_plan(18, sliding=sliding, forget_after=4, hits=1, known_error=0.12)
-    log = ordered_log(plan, 6, 420)
+    log = ordered_log(plan, 7, 420)
     shuffled = random.Random(6).sample(log, len(log))
     branches, key = Branches(), key_file(tmp_path)
     cuts = {

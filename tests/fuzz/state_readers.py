@@ -149,7 +149,16 @@ def _naming_samples() -> list[Sample]:
     sums = ItemSums.merge(parts)
     named = ItemNamer(settings, keys).name_windows(sums, KnownItems.none(), 0, schedule.horizon)
     known = KnownItems.none().after(named, schedule.horizon, schedule.horizon)
+    with_hits = settings_of(small_names_plan(hits=1))
+    purses_with_hits, held = Purses(with_hits, keys), []
+    for window, _, pairs in pairs_of_events(batch_of(_LOG), schedule, keys, windows_per_slab=1, shards=1):
+        held.append(ItemHolders.of_terms(pairs, purses_with_hits.spend_on_lists(pairs, window)))
     return [
+        *(Sample("purses with hits", cell, "", (), "purses") for cell in purses_with_hits.changed_cells()),
+        *(
+            Sample(f"held {n}", blob, "", (), "held")
+            for n, blob in enumerate(holder_messages(ItemHolders.merge(held), 400))
+        ),
         *(Sample("purses", cell, "", (), "purses") for cell in purses.changed_cells()),
         *(Sample(f"sums {n}", blob, "", (), "sums") for n, blob in enumerate(sum_messages(sums, 400))),
         *(Sample(f"named {n}", blob, "", (), "named") for n, blob in enumerate(named_messages(named))),
@@ -164,6 +173,10 @@ def _read_naming(sample: Sample, data: bytes) -> Any:
         if len(entries) and entries.left.min() < 0:
             raise FaultError("purses", "less than nothing is left")
         return entries.to_cells()
+    if sample.context == "held":
+        cells = ItemHolders.from_bytes(data)
+        _check_table(cells.table, cells.items)
+        return ItemHolders.merge([cells, ItemHolders.from_bytes(sample.data)]).to_bytes()
     if sample.context == "sums":
         sums = ItemSums.from_bytes(data)
         _check_table(sums.table, sums.items)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.monitoring.zero_items import binomial_integers, draw_zero_items
 from dp_transforms.naming.look_candidates import LookCandidates
 from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.naming.purses import Purses
 from dp_transforms.naming.replay_weights import weigh_replay_with_hits
 from tests.helpers.exact_naming import ONE, Held, Law, Range, _cut, _share, _tail
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
@@ -170,6 +171,22 @@ class ChosenStages:
 
 def holders_of_replay(held: Held, settings: NamingSettings) -> ItemHolders:
     """Through the columns of a replay: events, pairs, weights and lists."""
+    parts = _pairs(held, settings, settings.schedule.horizon)
+    return weigh_replay_with_hits(parts[0][1], settings, settings.stream_keys(SECRET)) if parts else ItemHolders.none()
+
+
+def holders_of_stream(held: Held, settings: NamingSettings) -> ItemHolders:
+    """Through the columns of a stream: each user pays window by window, and may go over to the hits list."""
+    purses = Purses(settings, settings.stream_keys(SECRET))
+    parts = [
+        ItemHolders.of_terms(pairs, purses.spend_on_lists(pairs, window))
+        for window, pairs in _pairs(held, settings, windows_per_slab=1)
+    ]
+    return ItemHolders.merge(parts) if parts else ItemHolders.none()
+
+
+def _pairs(held: Held, settings: NamingSettings, windows_per_slab: int) -> list[tuple[int, UserPairs]]:
+    """All pairs, by slab."""
     schedule, keys = settings.schedule, settings.stream_keys(SECRET)
     log = [
         (user, item, schedule.window_end_micros(window) - MICROS // 2)
@@ -177,12 +194,19 @@ def holders_of_replay(held: Held, settings: NamingSettings) -> ItemHolders:
         for window, item in pairs
     ]
     if not log:
-        return ItemHolders.none()
-    parts = pairs_of_events(batch_of(log), schedule, keys, windows_per_slab=schedule.horizon, shards=1)
-    return weigh_replay_with_hits(UserPairs.merge([pairs for _, _, pairs in parts]), settings, keys)
+        return []
+    parts = pairs_of_events(batch_of(log), schedule, keys, windows_per_slab=windows_per_slab, shards=1)
+    return [(slab, pairs) for slab, _, pairs in parts]
 
 
-def law_of_hits(held: Held, settings: NamingSettings, *, domain: Sequence[str] = (), twice: bool = False) -> Law:
+def law_of_hits(
+    held: Held,
+    settings: NamingSettings,
+    *,
+    domain: Sequence[str] = (),
+    twice: bool = False,
+    weigh: Callable[[Held, NamingSettings], ItemHolders] = holders_of_replay,
+) -> Law:
     """The probability of every transcript: what is named in each window, with levels and sizes.
 
     domain: at most one item. twice: items that are held may be drawn for once more, as if they were not; no run does.
@@ -190,7 +214,7 @@ def law_of_hits(held: Held, settings: NamingSettings, *, domain: Sequence[str] =
     assert len(domain) == settings.domain_size <= 1
     labels = sorted({item for pairs in held.values() for _, item in pairs} | set(domain))
     keys = ChosenStages(settings.stream_keys(SECRET))
-    cells = holders_of_replay(held, settings)
+    cells = weigh(held, settings)
     windows = range(settings.schedule.horizon)
     looks = [_ranges(settings, _weights_of(cells, window, item), twice) for window in windows for item in labels]
     empty = [_cut(binomial_integers(1, _tail(settings, settings.known_threshold))) if domain else [(0, ONE - 1)]]

@@ -7,7 +7,8 @@ import math
 
 from dp_transforms.accounting.calibration import hash_delta, sampling_delta
 from dp_transforms.accounting.named_counts import CountPrice, price_counts
-from dp_transforms.accounting.names_plan import LEVEL_SPACING, NamesPlan
+from dp_transforms.accounting.names_calibration import LEVEL_SPACING
+from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.order_budget import order_budget
 from dp_transforms.accounting.purse.price_list import PURSE_UNITS, hits_from, make_price_list

@@ -29,12 +29,12 @@ def end() -> StoredRecord:
 
 
 def test_each_window_once() -> None:
-    assert outcome([report(0), report(10), end()]) == Outcome(2, 6, 0, 0)
+    assert outcome([report(0), report(10), end()]) == Outcome(2, 2, 6, 0, 0)
 
 
 def test_a_second_answer_is_seen_and_the_same_one_again_is_none() -> None:
-    assert outcome([report(0), report(0), end()]) == Outcome(1, 6, 0, 1)
-    assert outcome([report(0), report(0, "b"), report(0), end()]) == Outcome(1, 6, 1, 1)
+    assert outcome([report(0), report(0), end()]) == Outcome(1, 1, 6, 0, 1)
+    assert outcome([report(0), report(0, "b"), report(0), end()]) == Outcome(1, 1, 6, 1, 1)
 
 
 @pytest.mark.parametrize("records", [[report(0)], []])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,15 @@ from dp_transforms.naming import look_candidates
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.adversary import deltas_of_pair
-from tests.helpers.exact_hits import PURSE, HitPrices, hit_prices, holders_of_replay, law_of_hits, without
+from tests.helpers.exact_hits import (
+    PURSE,
+    HitPrices,
+    hit_prices,
+    holders_of_replay,
+    holders_of_stream,
+    law_of_hits,
+    without,
+)
 from tests.helpers.exact_naming import Held
 
 TARGET = "x'"
@@ -83,9 +92,9 @@ def scenarios() -> dict[str, tuple[int, Held]]:
     }
 
 
-def divergences(held: Held, settings: NamingSettings, domain: tuple[str, ...] = ()) -> tuple[float, float]:
+def divergences(held: Held, settings: NamingSettings, **arguments: Any) -> tuple[float, float]:
     """Of the order, with x' from without and the reverse."""
-    p, q = (law_of_hits(part, settings, domain=domain) for part in (held, without(held, TARGET)))
+    p, q = (law_of_hits(part, settings, **arguments) for part in (held, without(held, TARGET)))
     found = []
     for one, other in ((p, q), (q, p)):
         if any(probability > 0 and other.get(transcript, 0.0) == 0 for transcript, probability in one.items()):
@@ -118,6 +127,18 @@ def test_all_transcripts_together_diverge_by_less_than_a_purse(
     name: str, margin: int, known_margin: int, hits: int
 ) -> None:
     assert worst_divergence(name, margin, known_margin, hits) <= prices(hits).budget
+
+
+@pytest.mark.parametrize(("margin", "known_margin"), [(4, 0), pytest.param(16, 10, marks=pytest.mark.long)])
+def test_a_stream_in_which_x_goes_over_to_the_hits_list(margin: int, known_margin: int) -> None:
+    """It begins on the looks list, and pays for its hits in its second window."""
+    held = {TARGET: every_window(4), **others(every_window(4))}
+    added = 3 * prices().weights[0]  # the others do not know that they come once
+    settings = settings_of(4, added + margin, added + margin - known_margin)
+    cells = holders_of_stream({TARGET: held[TARGET]}, settings)
+    assert cells.terms is not None
+    assert cells.terms.tolist() == [2 * 1, *[2 * WEIGHT + 1] * 3]
+    assert 0.3 * prices().budget < max(divergences(held, settings, weigh=holders_of_stream)) <= prices().budget
 
 
 def test_the_purse_is_nearly_used_up() -> None:
@@ -180,7 +201,7 @@ def test_all_transcripts_of_a_known_domain_diverge_by_less_than_a_purse(
     """Nothing is set aside there for items of one user, and no threshold is too low."""
     settings = settings_of(2, known_threshold, domain_size=1)
     for held in ({TARGET: pairs}, {TARGET: pairs, "u": every_window(2)}):
-        assert 0 < max(divergences(held, settings, ("a",))) <= prices().budget
+        assert 0 < max(divergences(held, settings, domain=("a",))) <= prices().budget
 
 
 # ---------------------------------------------------------------------------------------------------------------------

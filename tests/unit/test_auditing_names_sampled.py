@@ -208,13 +208,12 @@ def test_a_purse_that_is_checked_after_its_looks_is_found(monkeypatch: pytest.Mo
 
 
 def test_the_price_of_a_smaller_weight_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Pace.__init__
+    def change(chosen: Chosen, looks: Any, left: Any) -> Chosen:
+        units = np.array(audited_plan().units)
+        less = units[np.maximum(np.searchsorted(units, chosen.units) - 1, 0)]
+        return chosen._replace(units=less, payable=np.minimum(looks, left // less))
 
-    def init(self: Pace, settings: NamingSettings) -> None:
-        original(self, settings)
-        self._units = np.append(self._units[:1] - 1, self._units[:-1])
-
-    monkeypatch.setattr(Pace, "__init__", init)
+    _with_choice(monkeypatch, change)
     _found(_pay(), "stream", OVERDRAWN)
 
 
