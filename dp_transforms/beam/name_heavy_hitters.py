@@ -20,7 +20,7 @@ from dp_transforms.beam.release_named import HOLDERS, NAMED, ReleaseNamed
 from dp_transforms.beam.weigh_users import WeighUsers
 from dp_transforms.naming.naming_settings import NamingSettings
 
-_SHARDS = 16
+_SHARDS = 8
 
 
 class NameHeavyHitters(beam.PTransform):

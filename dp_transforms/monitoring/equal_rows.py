@@ -7,6 +7,8 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 
+_SORT_KEY_LIMIT = 2**62
+
 
 def group_starts(*columns: npt.NDArray) -> npt.NDArray[np.int64]:
     """The first row of each group: any of the columns (of one length) differs there from the row before."""
@@ -15,6 +17,20 @@ def group_starts(*columns: npt.NDArray) -> npt.NDArray[np.int64]:
     for column in columns:
         changes[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(changes)
+
+
+def sort_rows(rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The rows ascending, and where each was; equal ones keep their order. rows: int64[n], at least 0.
+
+    Where it fits, row and place are sorted as one integer, about twice as fast as `argsort`.
+    """
+    bits = len(rows).bit_length()
+    if int(rows.max(initial=0)) << bits >= _SORT_KEY_LIMIT:
+        order = np.argsort(rows, kind="stable")
+        return rows[order], order
+    packed = (rows << bits) | np.arange(len(rows))
+    packed.sort()
+    return packed >> bits, packed & ((1 << bits) - 1)
 
 
 def concatenated_ranges(

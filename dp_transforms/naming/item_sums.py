@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys, Words, sum_modulo_2_128
 from dp_transforms.monitoring.counted_messages import MOST_MESSAGE_BYTES
-from dp_transforms.monitoring.equal_rows import group_slices, group_starts
+from dp_transforms.monitoring.equal_rows import group_slices, group_starts, sort_rows
 from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
 from dp_transforms.monitoring.packed_arrays import (
     HASHES,
@@ -63,10 +63,10 @@ class ItemSums:
         """What the users of these pairs add to their items. weights: int64[len(pairs)]; pairs with 0 do not count."""
         counted = np.flatnonzero(weights)
         rows = pairs.windows[counted] * len(pairs.table) + pairs.items[counted]
-        order = np.argsort(rows, kind="stable")
+        rows, order = sort_rows(rows)
         counted = counted[order]
         users, weights = pairs.users[pairs.user_codes()[counted]], weights[counted]
-        return cls._of_ordered_rows(rows[order], weights, keys.widen_holders(users, weights), pairs.table)
+        return cls._of_ordered_rows(rows, weights, keys.widen_holders(users, weights), pairs.table)
 
     @classmethod
     def merge(cls, parts: Sequence[ItemSums]) -> ItemSums:
@@ -79,10 +79,10 @@ class ItemSums:
         rows = np.concatenate(
             [part.windows * len(table) + item_map[part.items] for part, item_map in zip(parts, item_maps, strict=True)]
         )
-        order = np.argsort(rows, kind="stable")
+        rows, order = sort_rows(rows)
         sums = np.concatenate([part.sums for part in parts])[order]
         digests = np.concatenate([part.digests for part in parts]).take(order, axis=0)
-        return cls._of_ordered_rows(rows[order], sums, digests, table)
+        return cls._of_ordered_rows(rows, sums, digests, table)
 
     @classmethod
     def _of_ordered_rows(

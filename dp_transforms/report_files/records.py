@@ -32,6 +32,7 @@ MAX_HEAVY_HITTERS = 1 << 18
 MAX_RECORD_BYTES = 3 << 24
 # The most that a record, and each heavy hitter, takes as JSON without its texts.
 _RECORD_FRAME_BYTES, _HEAVY_HITTER_FRAME_BYTES = 512, 120
+_FIELDS, _OLD_FIELDS = frozenset(HeavyHitter._fields), frozenset(FIELDS_WITHOUT_LEVELS)
 # Smaller JSON is parsed without a count of its values: it becomes at most 50 times as large.
 _UNCOUNTED_JSON_BYTES = 1 << 20
 _COUNTED_BYTES = 1 << 20
@@ -220,8 +221,9 @@ def _heavy_hitters(entries: Any, measure: Callable[[str], int]) -> tuple[list[He
         raise too_many_heavy_hitters()
     heavy_hitters, size = [], 0
     for entry in entries:
-        if not isinstance(entry, Mapping) or set(entry) != set(FIELDS_WITHOUT_LEVELS):
-            _check_names(entry, HeavyHitter._fields)
+        names = entry.keys() if isinstance(entry, Mapping) else None
+        if names not in (_FIELDS, _OLD_FIELDS):
+            raise _wrong_names(HeavyHitter._fields)
         zone, count = entry["zone"], entry["noisy_count"]
         if not (zone is None or (isinstance(zone, str) and zone in (ABOVE, BETWEEN))):
             raise ReportFileError(f"zone of a heavy hitter must be null, {ABOVE!r} or {BETWEEN!r}.")
@@ -253,7 +255,11 @@ def _size(level: Any, at_least_users: Any) -> tuple[int | None, int | None]:
 
 def _check_names(fields: Any, names: tuple[str, ...]) -> None:
     if not isinstance(fields, Mapping) or set(fields) != set(names):
-        raise ReportFileError(f"a record must have exactly the fields {', '.join(names)}.")
+        raise _wrong_names(names)
+
+
+def _wrong_names(names: tuple[str, ...]) -> ReportFileError:
+    return ReportFileError(f"a record must have exactly the fields {', '.join(names)}.")
 
 
 def is_unicode(text: object) -> bool:
@@ -278,6 +284,8 @@ def _text(value: Any, name: str, measure: Callable[[str], int]) -> tuple[str, in
 
 
 def _whole(value: Any, name: str, low: int, high: int) -> int:
+    if type(value) is int and low <= value <= high:
+        return value
     try:
         number = operator.index(value)
     except TypeError:

@@ -1,0 +1,22 @@
+"""Sorting rows together with their places."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dp_transforms.monitoring import equal_rows
+from dp_transforms.monitoring.equal_rows import sort_rows
+
+
+@pytest.mark.parametrize("limit", [2**62, 2], ids=["packed", "by argsort"])
+@given(rows=st.lists(st.integers(0, 9) | st.integers(0, 2**62 - 1), max_size=40))
+def test_rows_come_ascending_with_their_places_and_equal_ones_in_order(limit: int, rows: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(equal_rows, "_SORT_KEY_LIMIT", limit)
+        ascending, order = sort_rows(np.array(rows, dtype=np.int64))
+    expected = sorted(range(len(rows)), key=lambda place: (rows[place], place))
+    assert order.tolist() == expected
+    assert ascending.tolist() == [rows[place] for place in expected]
