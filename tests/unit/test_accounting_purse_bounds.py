@@ -13,6 +13,7 @@ from dp_transforms.accounting.purse import price_bounds as module
 from dp_transforms.accounting.purse.level_prices import level_price
 from dp_transforms.accounting.purse.look_prices import look_price
 from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
+from dp_transforms.accounting.purse.price_list import PriceList
 from dp_transforms.accounting.purse.zone_prices import zone_price
 from dp_transforms.exponential_power import ExponentialPower
 from tests.unit import purse_oracle
@@ -109,6 +110,26 @@ def test_tails_that_no_float_holds_are_bounded_as_well() -> None:
         assert exact <= price_bounds(looks, np.array([weight]))[0] <= exact * 1.0002 + 1e-9
 
 
+def test_far_tails_of_weights_beyond_the_boundary_are_not_bounded_by_a_hazard_above_it() -> None:
+    """The tail without the user underflows where that with it is still near 1: a huge weight and an order near 1."""
+    for shape, weight, order in ((1.0, 13_000, 1.2), (1.0, 13_000, 1.02), (3.0, 185, 1.001), (2.0, 520, 1.001)):
+        looks = Published(ExponentialPower(shape, 20), order)
+        exact = look_price(looks.noise, order, weight)
+        found = price_bounds(looks, np.array([weight]))[0]
+        assert found >= exact
+        assert not within(looks, np.array([weight]), np.array([exact * (1 - 1e-6)]))[0]
+
+
+@pytest.mark.parametrize("hit_price", [None, 0.1])
+def test_forged_weights_that_no_memory_holds_have_no_bound_and_leave_the_others_alone(hit_price: float | None) -> None:
+    looks = published(2.5, 3000, 17.0, 5.5, hit_price)
+    weights = np.array([30, 300, 10**12, 2**62])
+    found = price_bounds(looks, weights)
+    assert found[:2].tolist() == price_bounds(looks, weights[:2]).tolist()
+    assert np.isinf(found[2:]).all()
+    assert within(looks, weights, np.full(4, found[1])).tolist() == [True, True, False, False]
+
+
 def test_small_prices_need_no_closer_look() -> None:
     looks = published(2.5, 3000, 17.0, 5.5, 0.03)
     weights = np.array([3, 30, 300])
@@ -142,3 +163,14 @@ def test_without_the_counts_beyond_the_reach_bounds_are_too_small(monkeypatch: p
     right = price_bounds(looks, weights)[0]
     monkeypatch.setattr(module._Search, "_beyond", lambda self, reach: np.zeros(len(reach)))
     assert price_bounds(looks, weights)[0] < right / 4
+
+
+@pytest.mark.parametrize(("scale", "spacing"), [(20, 120), (60, 5000), (500, 3000)])
+def test_a_list_that_charges_too_little_is_refused_with_bounds_and_where_prices_are_less_work(
+    scale: int, spacing: int
+) -> None:
+    noise, weight = ExponentialPower(2.5, scale), scale // 15
+    needed = math.ceil(level_price(noise, 17.0, weight, spacing) / 5.0 * 10**12 * (1 + 1e-9))
+    assert PriceList(noise, 17.0, 5.0, (weight,), (needed + 1,), spacing=spacing).most_looks >= 1
+    with pytest.raises(ValueError, match="Use make_price_list"):
+        PriceList(noise, 17.0, 5.0, (weight,), (needed - needed // 10**8 - 2,), spacing=spacing)

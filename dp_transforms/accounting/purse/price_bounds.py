@@ -102,10 +102,12 @@ class _Search:
     def __init__(self, published: Published, weights: Ints, allowed: Floats, least: float, most: float) -> None:
         self.published, self.noise, self.order = published, published.noise, published.order
         self.lam = published.order - 1
-        self.weights, self.allowed, self.most = weights, allowed, most
+        self.allowed, self.most = allowed, most
         self.found = np.full(len(weights), least)
         self.failed = (weights > published.spacing) & (published.spacing > 0)
-        self.reach = weights + 2 * self.noise.scale
+        # In the place of those stands 1: a forged weight may be so large that no memory holds its tails.
+        self.weights = np.where(self.failed, 1, weights).astype(np.int64)
+        self.reach = self.weights + 2 * self.noise.scale
         self.rest = np.zeros(len(weights))  # what boundaries beyond the reach add, of levels
         worth = 1.0 if published.hit_price is None else math.exp(-self.lam * published.hit_price)
         self.worth = worth * (1 + ROUNDING)
@@ -134,7 +136,7 @@ class _Search:
         for _ in range(_MOST_STEPS):
             self._search(which, first, last)
             beyond = boundaries * self._beyond(self.reach)
-            which = np.flatnonzero(self._open() & (beyond > self._limit()))
+            which = np.flatnonzero(self._open() & ~(beyond <= self._limit()))
             if not len(which):
                 return
             before = self.reach[which]
@@ -208,6 +210,7 @@ class _Search:
             single = upper - lower <= 1
             bound = np.where(single, at_ends, bound)
             np.maximum.at(self.found, index, at_ends)
+            self.failed |= self.found > self._limit()  # more than allowed: closer looks would not change that
             again = ~(bound <= self._limit()[index]) & self._open()[index]
             self.failed[index[again & single]] = True
             index, lower, upper = index[again & ~single], lower[again & ~single], upper[again & ~single]
@@ -255,16 +258,18 @@ class _Search:
         """``P (P/Q)^lam`` of one outcome, rounded up."""
         log_p, log_q = np.log(p), np.log(q)
         error = 1 + 2 * self.order * _OUTCOME_ERRORS * np.maximum(1.0, -np.minimum(log_p, log_q))
-        return np.where(p > 0, p * np.exp(self.lam * (log_p - log_q)) * error, 0.0)
+        nothing = (p <= 0) & (q >= 0)  # NaN, or a q below 0, must not pass for nothing
+        return np.where(nothing, 0.0, p * np.exp(self.lam * (log_p - log_q)) * error)
 
     def falling_part(self, weights: Ints, lower: Ints, upper: Ints) -> Floats:
-        """A bound on ``P (P/Q)^lam`` of all that is above a boundary from lower to upper, both > weight."""
+        """A bound on ``P (P/Q)^lam`` of all that is above a boundary from lower to upper; close where both > weight."""
         before, first = self.tails_at(lower - weights), self.tails_at(lower)
         last = self.tails_at(upper)
-        steepness, _ = self._hazards(lower - weights)
+        # Up to the weight, P falls: no more is used. The bound on its hazard is for positive margins.
+        steepness = np.where(lower > weights, self._hazards(np.maximum(lower - weights, 1))[0], 0.0)
         at_upper = self.order * (before - steepness * (upper - lower) / self.noise.scale) - self.lam * last
         error = 4 * self.order * LOG_TAIL_ERROR * np.maximum(1.0, -last)
-        return np.exp(np.maximum(self.order * before - self.lam * first, at_upper) + error)
+        return np.asarray(np.exp(np.maximum(self.order * before - self.lam * first, at_upper) + error))
 
     def _further(self, index: Ints, lower: Ints, upper: Ints) -> Floats:
         """What all other boundaries of levels add, at most."""

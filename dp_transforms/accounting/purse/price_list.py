@@ -34,6 +34,8 @@ _EACH = 32  # up to so many looks each number has its own weight, beyond it weig
 _RATIO = 1.02  # of amounts; weights go with their root or less, so that rounding down costs at most about 1 %
 _SOME_WEIGHTS = 60  # with prices between which others are guessed at first
 _GUESSES = 3  # by powers, before halves
+_BOUNDS_FROM_SCALE = 50
+_BOUNDS_TO_SPACING = 50  # units of scale
 _MORE = 1 + 1e-9  # before rounding up: above the error of a product of floats
 
 
@@ -71,13 +73,19 @@ class PriceList:
                 raise ValueError(f"{name} must rise. Use make_price_list.")
         if self.units[-1] > self.purse:
             raise ValueError(f"the largest weight must cost at most {self.purse} units, what is left for looks.")
-        paid = np.array(self.units) * (self.budget / PURSE_UNITS / _MORE)
-        published = _published(self.noise, self.order, self.budget, self.hit_units, self.spacing)
-        for unsure in np.flatnonzero(~within(published, np.array(self.weights), paid)):
+        for unsure in np.flatnonzero(~self._certainly_enough()):
             weight, units = self.weights[unsure], self.units[unsure]
             needed = _units(self.noise, self.order, self.budget, self.hit_units, self.spacing, weight)
             if units < needed:
                 raise ValueError(f"weight {weight} costs {needed} units, got {units}. Use make_price_list.")
+
+    def _certainly_enough(self) -> npt.NDArray[np.bool_]:
+        """Of each weight: whether the bounds say so. Where these are more work than prices, they are not asked."""
+        if self.noise.scale < _BOUNDS_FROM_SCALE or self.spacing > _BOUNDS_TO_SPACING * self.noise.scale:
+            return np.zeros(len(self.weights), dtype=np.bool_)
+        paid = np.array(self.units) * (self.budget / PURSE_UNITS / _MORE)
+        published = _published(self.noise, self.order, self.budget, self.hit_units, self.spacing)
+        return within(published, np.array(self.weights), paid)
 
     @property
     def purse(self) -> int:
