@@ -28,9 +28,13 @@ WAITING = ReadModifyWriteStateSpec("waiting_v1", BytesCoder())
 
 
 def parts_of_window(group: Group, key: _Key) -> Iterator[tuple[_Key, Part]]:
-    """All that came for a window, keyed as the next step needs it, in elements that engines accept; at least one."""
+    """All that came for a window, keyed as the next step needs it, in elements that engines accept; at least one.
+
+    A blob that came twice is sent once: a source may deliver twice, and two parts with one content would count as one
+    (`WaitingWindows`), so that the window would wait for ever. What is sent here are sets, and the union is the same.
+    """
     (window, _), blobs = group
-    batches = batches_of_blobs(blobs, MOST_MESSAGE_BYTES)
+    batches = batches_of_blobs(dict.fromkeys(blobs), MOST_MESSAGE_BYTES)
     for batch in batches:
         yield key, (window, len(batches), batch)
 

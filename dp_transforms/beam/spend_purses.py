@@ -28,7 +28,7 @@ from dp_transforms.monitoring.item_holders import ItemHolders, weights_of
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.naming.item_sums import ItemSums, sum_messages
 from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.naming.purses import ENTRY_BYTES, Purses
+from dp_transforms.naming.purses import Purses
 
 _PROGRESS = struct.Struct("<qq")  # next_window, entries_when_rewritten
 
@@ -131,5 +131,5 @@ class SpendPursesDoFn(KeyedDoFn):
             cells = held.changed_cells()
         for cell in cells:
             purses.add(cell)
-        self._purse_bytes.set(ENTRY_BYTES * held.entries)
+        self._purse_bytes.set(held.entry_bytes)
         return entries_when_rewritten

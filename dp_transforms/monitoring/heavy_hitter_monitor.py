@@ -7,7 +7,7 @@ accounting of target charging ([CL23] Algorithm 5), or in release mode `names` w
 Guarantee: with the noise, thresholds and hits of a plan, the reports of all windows together are (epsilon, delta)-DP
 for adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L
 items per user; in names: with looks that are paid for. Source: docs/guarantee.md, sections 3 to 5; in names
-docs/purse.md, sections 1, 2 and 4.
+docs/purse.md, section 9.
 """
 
 from __future__ import annotations

@@ -70,9 +70,9 @@ class PurseEntries:
         """The newest entry of each user: the one with the least left.
 
         A look costs at least one unit, so from entry to entry less is left, and looks rise; and who is on the hits list
-        stays there. The result depends neither
-        on the order of the parts nor on how often one is there. So an engine need not keep the order of what is stored,
-        and an entry that is stored twice is not paid twice, as charges that add up would be.
+        stays there. The result depends neither on the order of the parts nor on how often one is there. So an engine
+        need not keep the order of what is stored, and an entry that is stored twice is not paid twice, as charges that
+        add up would be.
         """
         if len(parts) == 1:
             return parts[0]
@@ -174,8 +174,13 @@ class Purses:
 
     @property
     def entries(self) -> int:
-        """How many entries there are, `ENTRY_BYTES` each; some users may have several."""
+        """How many entries there are; some users may have several."""
         return sum(len(entries) for entries in (*self._stored, *self._changed))
+
+    @property
+    def entry_bytes(self) -> int:
+        """What all entries take: `ENTRY_BYTES` each, and one more for the list where users may pay for hits."""
+        return (ENTRY_BYTES + self._has_hits) * self.entries
 
     def changed_cells(self) -> list[bytes]:
         """What was spent since the cells were read, as cells to append to them."""

@@ -282,6 +282,7 @@ def test_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
     cells = purses.changed_cells()
     assert max(map(len, cells)) < 10_000_000
     assert sum(map(len, cells)) < ENTRY_BYTES * 1_000_000 + 1_000
+    assert purses.entry_bytes == ENTRY_BYTES * 1_000_000
     assert Purses(chosen, keys, cells).rewritten_cells() == cells
     again = Purses(chosen, keys, cells)
     assert (again.spend(dataclasses.replace(crowd, windows=np.full(1_000_000, 2)), 2) > 0).all()
