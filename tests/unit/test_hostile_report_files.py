@@ -264,7 +264,7 @@ def test_an_avro_file_with_another_schema_is_refused_before_it_is_decoded(tmp_pa
         zigzag(1) + zigzag(8) + b"\xff" * 8 + b"S" * 16,
         b"\xff" * 30,
         avro_block(1, avro_payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", ABOVE, 5)]))),
-        avro_block(1, avro_payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", None, 7, 1, 5)]))),
+        avro_block(1, avro_payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", None, -7, 1, 5)]))),
         avro_block(1, avro_payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", None, None, 0, 5)]))),
         avro_block(1, avro_payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", None, None, None, 5)]))),
         avro_block(1, avro_payload(LABELS._replace(window_end=(1 << 63) - 1))),
