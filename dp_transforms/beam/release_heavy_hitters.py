@@ -65,7 +65,9 @@ class ShiftingHeavyHitters(beam.PTransform):
     run_id: new for every run; None draws one each time the transform is applied. Reuse it only to resume the same run
         over the same input. A pipeline object or template that runs twice repeats its noise: build it again.
     stream: name in the reports. The budgets of streams that share users add up.
-    shards: how many parts large windows are cut into; results do not depend on it.
+    shards: how many parts large windows are cut into; results do not depend on it. A stream of names that continues
+        from stored state must have the same number: purses are stored by shard, and in another one a user would have a
+        full purse again.
     domain: for a plan with a known domain, that domain: the path of its file, which every worker must be able to read,
         or an `ItemDomain` of at most 5 MB, which travels in the job graph. Events with other items are left out
         and counted.
