@@ -221,8 +221,7 @@ def _heavy_hitters(entries: Any, measure: Callable[[str], int]) -> tuple[list[He
         raise too_many_heavy_hitters()
     heavy_hitters, size = [], 0
     for entry in entries:
-        names = entry.keys() if isinstance(entry, Mapping) else None
-        if names not in (_FIELDS, _OLD_FIELDS):
+        if not isinstance(entry, Mapping) or not (entry.keys() == _FIELDS or entry.keys() == _OLD_FIELDS):
             raise _wrong_names(HeavyHitter._fields)
         zone, count = entry["zone"], entry["noisy_count"]
         if not (zone is None or (isinstance(zone, str) and zone in (ABOVE, BETWEEN))):
