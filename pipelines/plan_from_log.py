@@ -122,11 +122,15 @@ def plan_with_activity(options: dict[str, Any]) -> tuple[ReleasePlan, Activity |
     except ValueError as error:
         raise option_error(error) from None
     budget = {**options, "epsilon": left, "activity_epsilon": epsilon or None}
-    # All that can be wrong is found before the log is read, and before anything is spent.
+    # What can be wrong is found before the log is read, and before anything is spent.
     plan = plan_from_options(**budget)
     activity = _read(options, shifted, most_looks, epsilon)
     if activity.usual_looks is not None:
-        plan = plan_from_options(**{**budget, "usual_looks": activity.usual_looks})
+        try:
+            plan = plan_from_options(**{**budget, "usual_looks": activity.usual_looks})
+        except UserError as error:
+            # What the histogram took is spent: the plan for the default looks stands.
+            click.echo(f"shh: warning: no plan for the usual looks of the log, so it is for others: {error}", err=True)
     return plan, activity
 
 

@@ -196,3 +196,22 @@ def test_a_log_of_which_most_cannot_be_read_ends_before_anything_is_drawn(tmp_pa
     assert isinstance(result.exception, UserError)
     assert "--from-log: 2 of 3 rows cannot be read." in str(result.exception)
     assert not re.search("no json", result.output)
+
+
+def test_a_histogram_that_is_paid_for_is_not_lost_where_its_usual_looks_allow_no_plan(
+    log: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrate = plan_from_log.plan_from_options
+
+    def only_default(**options: object) -> object:
+        if options["usual_looks"] is not None:
+            raise UserError("--hits-per-user makes no user's weight larger.")
+        return calibrate(**options)
+
+    monkeypatch.setattr(plan_from_log, "plan_from_options", only_default)
+    done = run(*BUDGET, *DAY, "--from-log", log, *SAME, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert "shh: warning: no plan for the usual looks of the log, so it is for others" in done.stderr
+    chosen = json.loads(done.stdout)["chosen"]
+    assert chosen["usual_looks"] == [1, 100]
+    assert chosen["activity_epsilon"] > 0
