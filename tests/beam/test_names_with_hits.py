@@ -132,6 +132,7 @@ def test_a_stream_has_the_transcript_of_the_log_however_it_is_cut(tmp_path, slid
     assert any(entry.was_known and not entry.nobody for entry in transcript.named)
 
 
+@pytest.mark.long
 def test_a_stream_with_a_known_domain_and_windows_without_events(tmp_path):
     plan = small_names_plan(sliding=3, domain=DOMAIN, hits=1)
     log = ordered_log(plan, 5)
@@ -209,6 +210,7 @@ def user_parts(log, settings, most_bytes):
             yield from parts_of_shard(((window, shard), blobs.get((window, shard), [])))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("most_bytes", [10**6, 1])
 @pytest.mark.parametrize("seed", range(3))
 def test_windows_in_any_order_give_the_transcript_of_the_oracle(seed, most_bytes, monkeypatch):

@@ -149,6 +149,7 @@ def test_known_items_are_looked_at_in_windows_without_events(tmp_path):
     assert Script(plan).events(log).run(key_file(tmp_path)) == reports_of(named, settings_of(plan))
 
 
+@pytest.mark.long
 def test_a_known_domain_and_windows_without_events(tmp_path, monkeypatch):
     counts = LocalCounter.install(monkeypatch)
     plan = small_names_plan(sliding=3, domain=DOMAIN)
