@@ -45,7 +45,7 @@ demo-stream: $(INSTALLED) flink kafka
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/engines
 
-# What `make test` leaves out: all cases of a test but the first of each four, and what is marked long.
+# What `make test` leaves out: all cases of a test but the first of each six, and what is marked long.
 test-long: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m long --ignore=tests/engines --ignore=tests/fuzz
 
