@@ -157,7 +157,11 @@ def test_a_stream_of_hostile_logs_shows_no_canary(shell: Shell, canaries: Canari
 MISTAKES = {
     "a plan": ["replay", "LOG", "--plan", "LOG", "--output", "r.avro"],
     "an audited plan": ["audit", "--plan", "LOG"],
-    "a domain": ["replay", "LOG", *BUDGET, "--domain-file", "LOG", "--time-unit", "s", "--output", "r.avro"],
+    # Of a domain noise alone may name an item: with this threshold it never does.
+    "a domain": [
+        *("replay", "LOG", *BUDGET, "--release", "labels", "--threshold", "1000000", "--domain-file", "LOG"),
+        *("--time-unit", "s", "--output", "r.avro"),
+    ],
     "a key": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "r.avro", "--noise-key-file", "LOG"],
     "a report": ["show", "LOG"],
     "a chart": ["show", "LOG", "--chart", "LOG"],
