@@ -69,8 +69,13 @@ class ExponentialPower:
 
     def log_upper_tail_at(self, points: Floats) -> Floats:
         """``ln Pr[X >= point * scale]``, with the same errors. points: float64[...]. Returns float64[...]."""
-        log_tail = _log_upper_tail(self.shape, np.abs(points))
-        return np.where(points >= 0, log_tail, np.log1p(-np.exp(log_tail)))
+        return self.log_tails_at(points)[0]
+
+    def log_tails_at(self, points: Floats) -> tuple[Floats, Floats]:
+        """The same, and ``ln Pr[X <= point * scale]``."""
+        smaller = _log_upper_tail(self.shape, np.abs(points))
+        larger = np.log1p(-np.exp(smaller))
+        return np.where(points >= 0, smaller, larger), np.where(points <= 0, smaller, larger)
 
     def upper_tail(self, margin: int) -> float:
         """``Pr[Z >= margin]``, rounded up."""
@@ -119,14 +124,19 @@ def _log_upper_tail(shape: float, at: Floats) -> Floats:
 
     order = 1 / shape
     exponent = at**shape
-    near = np.log(gammaincc(order, np.minimum(exponent, _FAR)))
-    far = np.maximum(exponent, _FAR)
-    # Legendre's continued fraction of the incomplete gamma function (DLMF 8.9.2), from its end.
-    rest = np.zeros_like(far)
-    for term in range(_FRACTION_TERMS, 0, -1):
-        rest = term * (term - order) / (far + 2 * term + 1 - order - rest)
-    beyond = -far + order * np.log(far) - np.log(far + 1 - order - rest) - math.lgamma(order)
-    return np.asarray(np.where(exponent < _FAR, near, beyond) - math.log(2))
+    is_far = exponent >= _FAR
+    log_ratio = np.log(gammaincc(order, np.minimum(exponent, _FAR)))
+    if is_far.any():
+        log_ratio[is_far] = _log_far_ratio(order, exponent[is_far])
+    return np.asarray(log_ratio - math.log(2))
+
+
+def _log_far_ratio(order: float, exponent: Floats) -> Floats:
+    """``ln(Gamma(order, exponent) / Gamma(order))`` from `_FAR` on: Legendre's continued fraction (DLMF 8.9.2)."""
+    rest = np.zeros_like(exponent)
+    for term in range(_FRACTION_TERMS, 0, -1):  # from its end
+        rest = term * (term - order) / (exponent + 2 * term + 1 - order - rest)
+    return np.asarray(-exponent + order * np.log(exponent) - np.log(exponent + 1 - order - rest) - math.lgamma(order))
 
 
 @functools.lru_cache(maxsize=4)

@@ -22,6 +22,7 @@ from dp_transforms.beam.count_for_operator import (
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.item_pairs import item_pairs_of_events
 from dp_transforms.monitoring.stream_settings import StreamSettings
 from dp_transforms.monitoring.user_pairs import pairs_of_events
 from dp_transforms.window_schedule import WindowSchedule
@@ -54,7 +55,7 @@ class Sharding:
 
 
 class AssignWindows(beam.PTransform):
-    """`EventBatch` -> ``((slab, shard), packed UserPairs)``.
+    """`EventBatch` -> ``((slab, shard), packed UserPairs)``; with ``by_item`` packed `ItemPairs`, in one slab.
 
     Bounded input stays in the GlobalWindow, because grouping one key over many Beam windows is quadratic on local
     runners. In a stream each element gets the last instant of its window as timestamp, and a Beam window of one slide,
@@ -68,9 +69,13 @@ class AssignWindows(beam.PTransform):
         sharding: Sharding,
         is_bounded: bool,
         domain: DomainSource | None = None,
+        *,
+        by_item: bool = False,
     ) -> None:
         super().__init__()
-        self._do_fn = PackPairsDoFn(settings, noise_key, sharding, stamp=not is_bounded, domain=domain)
+        self._do_fn = PackPairsDoFn(
+            settings, noise_key, sharding, stamp=not is_bounded, domain=domain, by_item=by_item
+        )
         self._schedule = settings.schedule
         self._is_bounded = is_bounded
 
@@ -86,7 +91,7 @@ def window_per_slide(schedule: WindowSchedule) -> beam.WindowInto:
 
 
 class PackPairsDoFn(KeyedDoFn):
-    """Adapts `pairs_of_events`; counts events outside the declared range or domain for the operator."""
+    """Adapts `pairs_of_events` and `item_pairs_of_events`; counts events outside the declared range or domain for the operator."""
 
     _settings: StreamSettings
 
@@ -98,10 +103,12 @@ class PackPairsDoFn(KeyedDoFn):
         *,
         stamp: bool,
         domain: DomainSource | None = None,
+        by_item: bool = False,
     ) -> None:
         super().__init__(settings, noise_key, domain)
         self._sharding = sharding
         self._stamp = stamp
+        self._by_item = by_item
         self._read = operator_counter(EVENTS_READ)
         self._outside = operator_counter(EVENTS_OUTSIDE_RANGE)
         self._foreign = operator_counter(EVENTS_OUTSIDE_DOMAIN)
@@ -117,15 +124,21 @@ class PackPairsDoFn(KeyedDoFn):
             ]
             self._foreign.inc(int((is_inside & ~is_known).sum()))
             batch = batch.where(is_known)
-        pairs = pairs_of_events(
-            batch,
-            schedule,
-            self._keys,
-            windows_per_slab=self._sharding.windows_per_slab,
-            shards=self._sharding.shards,
-        )
-        for slab, shard, part in pairs:
-            yield for_shard(schedule, slab, shard, part.to_bytes(), stamp=self._stamp)
+        for slab, shard, packed in self._packed(batch):
+            yield for_shard(schedule, slab, shard, packed, stamp=self._stamp)
+
+    def _packed(self, batch: EventBatch) -> Iterator[tuple[int, int, bytes]]:
+        schedule, shards = self._settings.schedule, self._sharding.shards
+        if self._by_item:
+            yield from (
+                (0, shard, part.to_bytes()) for shard, part in item_pairs_of_events(batch, schedule, self._keys, shards)
+            )
+            return
+        windows_per_slab = self._sharding.windows_per_slab
+        for slab, shard, part in pairs_of_events(
+            batch, schedule, self._keys, windows_per_slab=windows_per_slab, shards=shards
+        ):
+            yield slab, shard, part.to_bytes()
 
 
 def for_shard(schedule: WindowSchedule, slab: int, shard: int, packed: bytes, *, stamp: bool) -> object:

@@ -8,7 +8,7 @@ import apache_beam as beam
 
 from dp_transforms.beam.assign_windows import Sharding
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.monitoring.item_pairs import ItemPairs
 from dp_transforms.naming.item_sums import sum_messages
 from dp_transforms.naming.named_counts import count_holders, counted_rows
 from dp_transforms.naming.named_items import NamedItems
@@ -16,7 +16,7 @@ from dp_transforms.naming.naming_settings import NamingSettings
 
 
 class CountHolders(beam.PTransform):
-    """``((0, shard of users), all packed UserPairs)`` -> ``(slab, packed ItemSums)``, with sums of users.
+    """``((0, shard of users), all packed ItemPairs)`` -> ``(slab, packed ItemSums)``, with sums of users.
 
     named: ``(slab, packed NamedItems)``, of all windows. Those that are counted, at most `counts_for` a window, are
     sent to every shard of users.
@@ -60,7 +60,7 @@ class CountHoldersDoFn(KeyedDoFn):
         self, group: tuple[tuple[int, int], Iterable[bytes]], largest: Sequence[bytes]
     ) -> Iterator[tuple[int, bytes]]:
         _, blobs = group
-        pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
+        pairs = ItemPairs.merge([ItemPairs.from_bytes(blob) for blob in blobs])
         counted = NamedItems.merge([NamedItems.from_bytes(blob) for blob in largest])
         holders = count_holders(pairs, counted, self._settings, self._keys)
         for slab, part in holders.by_slab(self._windows_per_slab):

@@ -48,7 +48,7 @@ class NameHeavyHitters(beam.PTransform):
         settings, noise_key = self._settings, self._noise_key
         users = (
             batches
-            | "AssignWindows" >> AssignWindows(settings, noise_key, self._whole_run, True, self._domain)
+            | "AssignWindows" >> AssignWindows(settings, noise_key, self._whole_run, True, self._domain, by_item=True)
             | "GroupByUserShard" >> beam.GroupByKey()
         )
         weighed = users | "WeighUsers" >> WeighUsers(settings, noise_key, self._whole_run)

@@ -11,14 +11,14 @@ from dp_transforms.beam.assign_windows import Sharding
 from dp_transforms.beam.count_for_operator import PAIRS_UNPAID, operator_counter
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.counted_messages import holder_messages
-from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.monitoring.item_pairs import ItemPairs
 from dp_transforms.naming.item_sums import sum_messages
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.naming.replay_weights import choose_replay, weigh_replay, weigh_replay_with_hits
 
 
 class WeighUsers(beam.PTransform):
-    """``((0, shard of users), all packed UserPairs)`` -> ``((0, shard of items), packed ItemSums)``.
+    """``((0, shard of users), all packed ItemPairs)`` -> ``((0, shard of items), packed ItemSums)``.
 
     Where users pay for hits, who holds what matters later: then it is packed `ItemHolders`.
 
@@ -45,13 +45,13 @@ class WeighUsersDoFn(KeyedDoFn):
 
     def process(self, group: tuple[tuple[int, int], Iterable[bytes]]) -> Iterator[tuple[tuple[int, int], bytes]]:
         (slab, _), blobs = group
-        pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
-        in_run = np.diff(pairs.splits)
+        pairs = ItemPairs.merge([ItemPairs.from_bytes(blob) for blob in blobs])
+        in_run = pairs.counts
         self._unpaid.inc(int((in_run - choose_replay(in_run, self._settings).looks).sum()))
         for shard, packed in self._packed(pairs):
             yield (slab, shard), packed
 
-    def _packed(self, pairs: UserPairs) -> Iterator[tuple[int, bytes]]:
+    def _packed(self, pairs: ItemPairs) -> Iterator[tuple[int, bytes]]:
         if self._settings.hits_per_user:
             cells = weigh_replay_with_hits(pairs, self._settings, self._keys)
             for shard, held in cells.shard_by_item(self._sharding.shards):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +22,56 @@ def group_starts(*columns: npt.NDArray) -> npt.NDArray[np.int64]:
 
 
 def sort_rows(rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The rows ascending, and where each was; equal ones keep their order. rows: int64[n], at least 0.
+    """The rows ascending, and where each was; equal ones keep their order. rows: int64[n], at least 0."""
+    return sort_with_codes(rows, np.arange(len(rows)))
 
-    Where it fits, row and place are sorted as one integer, about twice as fast as `argsort`.
+
+def sort_with_codes(
+    rows: npt.NDArray[np.int64], codes: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Rows and codes together, ascending by row; equal rows by code, unless they were all in order already.
+    rows, codes: int64[n], at least 0.
+
+    Where it fits, row and code are sorted as one integer, more than twice as fast as `argsort`.
     """
-    bits = len(rows).bit_length()
+    if np.all(rows[1:] >= rows[:-1]):
+        return rows, codes
+    bits = int(codes.max(initial=0)).bit_length()
     if int(rows.max(initial=0)) << bits >= _SORT_KEY_LIMIT:
-        order = np.argsort(rows, kind="stable")
-        return rows[order], order
-    packed = (rows << bits) | np.arange(len(rows))
+        order = np.lexsort((codes, rows))
+        return rows[order], codes[order]
+    packed = (rows << bits) | codes
     packed.sort()
     return packed >> bits, packed & ((1 << bits) - 1)
+
+
+def sort_distinct(
+    columns: Sequence[npt.NDArray[np.int64]],
+    sizes: Sequence[int],
+    kind: Literal["quicksort", "stable"] = "quicksort",
+) -> list[npt.NDArray[np.int64]]:
+    """The distinct rows of these columns (of one length), ascending by the first column, then by the next ones.
+
+    sizes: column k has values of ``0 .. sizes[k] - 1``. kind: "stable" is several times as fast where the rows are a
+    few parts that are in order. Rows are sorted as one integer where it fits (ten times faster than column by column).
+    """
+    bits = [(size - 1).bit_length() for size in sizes]
+    if sizes[0] << sum(bits[1:]) >= _SORT_KEY_LIMIT:
+        order = np.lexsort(columns[::-1])
+        ordered = [column[order] for column in columns]
+        kept = group_starts(*ordered)
+        return [column[kept] for column in ordered]
+    rows = columns[0].copy()
+    for column, width in zip(columns[1:], bits[1:], strict=True):
+        rows <<= width
+        rows |= column
+    rows.sort(kind=kind)
+    rows = rows[group_starts(rows)]
+    found = []
+    for width in reversed(bits[1:]):
+        found.append(rows & ((1 << width) - 1))
+        rows >>= width
+    return [rows, *reversed(found)]
 
 
 def concatenated_ranges(

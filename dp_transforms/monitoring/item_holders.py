@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys, Words
 from dp_transforms.monitoring.equal_rows import concatenated_ranges, group_slices, group_starts
+from dp_transforms.monitoring.item_pairs import ItemPairs
 from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
 from dp_transforms.monitoring.packed_arrays import (
     HASHES,
@@ -84,7 +85,7 @@ class ItemHolders:
         return cls._of_ordered_rows(rows[order], pairs.users[pairs.user_codes()[order]], None, pairs.table)
 
     @classmethod
-    def of_terms(cls, pairs: UserPairs, terms: npt.NDArray[np.int64]) -> ItemHolders:
+    def of_terms(cls, pairs: UserPairs | ItemPairs, terms: npt.NDArray[np.int64]) -> ItemHolders:
         """These pairs with how each counts. terms: int64[len(pairs)]; pairs without a weight do not count."""
         counted = np.flatnonzero(weights_of(terms))
         rows = pairs.windows[counted] * len(pairs.table) + pairs.items[counted]

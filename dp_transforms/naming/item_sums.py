@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys, Words, sum_modulo_2_128
 from dp_transforms.monitoring.counted_messages import MOST_MESSAGE_BYTES
-from dp_transforms.monitoring.equal_rows import group_slices, group_starts, sort_rows
+from dp_transforms.monitoring.equal_rows import group_slices, group_starts, sort_rows, sort_with_codes
+from dp_transforms.monitoring.item_pairs import ItemPairs
 from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
 from dp_transforms.monitoring.packed_arrays import (
     HASHES,
@@ -59,14 +60,21 @@ class ItemSums:
         return cls(nothing, nothing, nothing, np.zeros((0, 2), dtype=np.uint64), ItemTable.none())
 
     @classmethod
-    def of_weights(cls, pairs: UserPairs, weights: npt.NDArray[np.int64], keys: StreamKeys) -> ItemSums:
+    def of_weights(cls, pairs: UserPairs | ItemPairs, weights: npt.NDArray[np.int64], keys: StreamKeys) -> ItemSums:
         """What the users of these pairs add to their items. weights: int64[len(pairs)]; pairs with 0 do not count."""
-        counted = np.flatnonzero(weights)
-        rows = pairs.windows[counted] * len(pairs.table) + pairs.items[counted]
-        rows, order = sort_rows(rows)
-        counted = counted[order]
-        users, weights = pairs.users[pairs.user_codes()[counted]], weights[counted]
-        return cls._of_ordered_rows(rows, weights, keys.widen_holders(users, weights), pairs.table)
+        codes, rows = pairs.user_codes(), pairs.windows * len(pairs.table) + pairs.items
+        if not weights.all():
+            counted = np.flatnonzero(weights)
+            codes, rows, weights = codes[counted], rows[counted], weights[counted]
+        # What is added to digests is computed once for each user, if each has one weight in all its rows.
+        of_users = np.zeros(len(pairs.users), dtype=np.int64)
+        of_users[codes] = weights
+        users = pairs.users
+        if not np.array_equal(of_users[codes], weights):
+            users, of_users, codes = users[codes], weights, np.arange(len(codes))
+        rows, codes = sort_with_codes(rows, codes)
+        digests = keys.widen_holders(users, of_users).take(codes, axis=0)
+        return cls._of_ordered_rows(rows, of_users[codes], digests, pairs.table)
 
     @classmethod
     def merge(cls, parts: Sequence[ItemSums]) -> ItemSums:

@@ -7,27 +7,29 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.equal_rows import group_starts
+from dp_transforms.monitoring.item_pairs import ItemPairs
 from dp_transforms.monitoring.user_pairs import UserPairs
 
 
-def keep_by_hash(pairs: UserPairs, most: npt.NDArray[np.int64], keys: StreamKeys) -> npt.NDArray[np.bool_]:
+def keep_by_hash(pairs: UserPairs | ItemPairs, most: npt.NDArray[np.int64], keys: StreamKeys) -> npt.NDArray[np.bool_]:
     """Whether each pair is among the first ``most`` ones of its user, in a keyed order of (user, window, item).
 
     A uniform random subset, independent of everything else. ``pairs`` must contain all pairs of its users in its
     windows. most: int64[u], by user. Returns bool[n].
     """
-    sizes = np.diff(pairs.splits)
-    crowded = np.repeat(sizes > most, sizes)
-    rows = np.flatnonzero(crowded)
-    kept = ~crowded
-    if not len(rows):
-        return kept
-    codes = pairs.user_codes()[rows]
+    has_more = pairs.counts > most
+    if not has_more.any():
+        return np.ones(len(pairs), dtype=np.bool_)
+    codes = pairs.user_codes()
+    kept = ~has_more[codes]
+    rows = np.flatnonzero(~kept)
+    codes = codes[rows]
     order = keys.look_order()(
         pairs.users[codes], pairs.windows[rows], pairs.table.hashes.take(pairs.items[rows], axis=0)
     )
     ranked = np.lexsort((order[:, 1], order[:, 0], codes))
-    begins = group_starts(codes)  # lexsort keeps each user in its place
+    codes = codes[ranked]
+    begins = group_starts(codes)
     rank = np.arange(len(rows)) - np.repeat(begins, np.diff(np.append(begins, len(rows))))
     kept[rows[ranked[rank < most[codes]]]] = True
     return kept

@@ -16,7 +16,7 @@ from dp_transforms.mechanisms.noise_table import noise_table
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.equal_rows import group_starts
 from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.monitoring.item_pairs import ItemPairs
 from dp_transforms.naming.item_sums import ItemSums
 from dp_transforms.naming.kept_pairs import keep_by_hash
 from dp_transforms.naming.named_items import NamedItems
@@ -41,7 +41,7 @@ def counted_rows(named: NamedItems, most: int) -> Whole:
     return np.sort(order[rank < most])
 
 
-def count_holders(pairs: UserPairs, counted: NamedItems, settings: NamingSettings, keys: StreamKeys) -> ItemSums:
+def count_holders(pairs: ItemPairs, counted: NamedItems, settings: NamingSettings, keys: StreamKeys) -> ItemSums:
     """How many of these users hold each counted item: sums in which each user adds 1.
 
     ``pairs`` must contain all pairs of its users in the whole run. Of more than `counts_per_user` counted pairs of a
@@ -57,9 +57,7 @@ def count_holders(pairs: UserPairs, counted: NamedItems, settings: NamingSetting
     rows = np.flatnonzero(wanted[at] == cells)
     if not len(rows):
         return ItemSums.none()
-    chosen = UserPairs.from_sorted_codes(
-        pairs.users, pairs.user_codes()[rows], pairs.windows[rows], pairs.items[rows], pairs.table
-    )
+    chosen = pairs.select(rows)
     kept = keep_by_hash(chosen, np.full(len(chosen.users), settings.counts_per_user), keys)
     return ItemSums.of_weights(chosen, kept.astype(np.int64), keys)
 

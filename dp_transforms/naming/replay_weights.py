@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.item_holders import ItemHolders, terms_of
+from dp_transforms.monitoring.item_pairs import ItemPairs
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.naming.item_sums import ItemSums
 from dp_transforms.naming.kept_pairs import keep_by_hash
@@ -45,18 +46,18 @@ def choose_replay(pairs: npt.NDArray[np.int64], settings: NamingSettings) -> Rep
     return ReplayChoice(looks, np.maximum(weights, on_hits_list), on_hits_list > weights)
 
 
-def weigh_replay(pairs: UserPairs, settings: NamingSettings, keys: StreamKeys) -> ItemSums:
+def weigh_replay(pairs: UserPairs | ItemPairs, settings: NamingSettings, keys: StreamKeys) -> ItemSums:
     """What these users add to their items, where users pay for looks alone. ``pairs`` must contain all pairs of its
     users in the whole run. Which pairs count is chosen by keyed hash."""
     if not len(pairs):
         return ItemSums.none()
-    looks, weights, _ = choose_replay(np.diff(pairs.splits), settings)
+    looks, weights, _ = choose_replay(pairs.counts, settings)
     kept = keep_by_hash(pairs, looks, keys)
     return ItemSums.of_weights(pairs, np.where(kept, weights[pairs.user_codes()], 0), keys)
 
 
-def weigh_replay_with_hits(pairs: UserPairs, settings: NamingSettings, keys: StreamKeys) -> ItemHolders:
+def weigh_replay_with_hits(pairs: UserPairs | ItemPairs, settings: NamingSettings, keys: StreamKeys) -> ItemHolders:
     """The same holder by holder, where users may pay for hits."""
-    looks, weights, pays_hits = choose_replay(np.diff(pairs.splits), settings)
+    looks, weights, pays_hits = choose_replay(pairs.counts, settings)
     kept = keep_by_hash(pairs, looks, keys)
     return ItemHolders.of_terms(pairs, np.where(kept, terms_of(weights, pays_hits)[pairs.user_codes()], 0))

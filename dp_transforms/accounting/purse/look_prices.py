@@ -151,7 +151,7 @@ def log_tails(noise: ExponentialPower, reach: int) -> Floats:
     return _log_tails(noise, noise.scale << (max(1, math.ceil(reach / noise.scale)) - 1).bit_length())
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=8)  # sizes of one law; the largest has 16 units of scale or little more
 def _log_tails(noise: ExponentialPower, size: int) -> Floats:
     above = noise.log_upper_tail(np.arange(1, size + 2))
     tails = np.concatenate([np.log1p(-np.exp(above[::-1])), above[:-1]])  # Pr[Z >= m] = 1 - Pr[Z >= 1 - m]

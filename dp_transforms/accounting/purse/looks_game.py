@@ -104,8 +104,7 @@ def _dominating_bits(shape: float, weight: float) -> _Bits:
     points = np.concatenate(
         [np.linspace(far, -1, _INTERVALS // 20 + 1)[:-1], np.linspace(-1, weight - far, _INTERVALS + 1)]
     )
-    log_p, log_q = noise.log_upper_tail_at(points - weight), noise.log_upper_tail_at(points)
-    log_not_p, log_not_q = noise.log_upper_tail_at(weight - points), noise.log_upper_tail_at(-points)
+    (log_p, log_not_p), (log_q, log_not_q) = noise.log_tails_at(points - weight), noise.log_tails_at(points)
     up = np.expm1((log_p - log_q)[1:]) * (1 + _RATIOS)  # P/Q - 1 at the upper ends
     down = np.minimum(
         1.0, -np.expm1((log_not_p - log_not_q)[:-1]) * (1 + _RATIOS)

@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ LEAST_GAIN = 0.03  # in users needed; for less, nobody shall be excluded
 LARGEST_SCALE = 50_000
 _LARGEST_SHARE_OF_HITS = 0.9  # of a purse
 _ORDERS = np.geomspace(0.15, 2.5, 12)  # times 2 ln(1/delta) / epsilon, at which half of epsilon goes into conversion
+_STRIDE = 3  # of shapes and orders that are looked at first
 _SCALE_FOR_1000_LOOKS = 10_000
 _SMALLEST_WEIGHT = 10
 _ACTIVITIES = 5
@@ -84,9 +85,9 @@ def best_terms(terms: Terms, shapes: Sequence[float], hits: Sequence[int]) -> Fo
 
     Looks alone unless hits find more by `LEAST_GAIN`; where both may be chosen.
     """
-    orders = np.clip(1 + _ORDERS * 2 * math.log(1 / terms.delta) / max(terms.epsilon, 1e-9), 1.05, MAX_ORDER)
-    cells = list(itertools.product(shapes, np.unique(orders).tolist()))
-    alone = _best(_with_looks_alone(terms, *cell) for cell in cells)
+    some = np.clip(1 + _ORDERS * 2 * math.log(1 / terms.delta) / max(terms.epsilon, 1e-9), 1.05, MAX_ORDER)
+    orders = np.unique(some).tolist()
+    alone = _looks_alone(terms, shapes, orders)
     if alone is None:
         return None
     terms = terms._replace(hit_share=HIT_SHARE if len(hits) > 1 else 0.0)
@@ -96,7 +97,9 @@ def best_terms(terms: Terms, shapes: Sequence[float], hits: Sequence[int]) -> Fo
         here = _with_hits(terms, alone.shape, alone.order, listed)
         if here is None or here.users > alone.users:
             return _finer(terms, alone)
-    with_hits = _descend(terms, shapes, np.unique(orders).tolist(), alone, listed)
+    if not listed:
+        return _finer(terms, alone) if 0 in hits else None
+    with_hits = _descend(functools.partial(_with_hits, terms, hits=listed), shapes, orders, alone)
     if with_hits is not None and (0 not in hits or with_hits.users < alone.users - math.log1p(LEAST_GAIN)):
         return _finer_with_hits(terms, with_hits)
     return _finer(terms, alone) if 0 in hits else None
@@ -117,19 +120,26 @@ def _with_hits(terms: Terms, shape: float, order: float, hits: Sequence[int]) ->
     )
 
 
+def _looks_alone(terms: Terms, shapes: Sequence[float], orders: Sequence[float]) -> Found | None:
+    """The best of all shapes and orders: from the best of some of them, or of all where some are not enough."""
+    find = functools.partial(_with_looks_alone, terms)
+    start = _best(itertools.starmap(find, itertools.product(shapes[::_STRIDE], orders[::_STRIDE])))
+    if start is None:
+        return _best(itertools.starmap(find, itertools.product(shapes, orders)))
+    return _descend(find, shapes, orders, start)
+
+
 def _descend(
-    terms: Terms, shapes: Sequence[float], orders: Sequence[float], start: Found, hits: Sequence[int]
+    find: Callable[[float, float], Found | None], shapes: Sequence[float], orders: Sequence[float], start: Found
 ) -> Found | None:
-    """From the best shape and order for looks alone to neighbours, while these find more with hits."""
-    if not hits:
-        return None
+    """From this shape and order to neighbours, while these find more."""
     seen: dict[tuple[int, int], Found | None] = {}
     here = (shapes.index(start.shape), orders.index(start.order))
     while True:
         around = [(here[0] + i, here[1] + j) for i in (0, -1, 1) for j in (0, -1, 1)]
         for row, column in around:
             if (row, column) not in seen and 0 <= row < len(shapes) and 0 <= column < len(orders):
-                seen[row, column] = _with_hits(terms, shapes[row], orders[column], hits)
+                seen[row, column] = find(shapes[row], orders[column])
         best = _best(seen.values())
         if best is None or best == seen[here]:
             return best
@@ -239,8 +249,7 @@ def _curve(shape: float, order: float, hit_price: float) -> Floats:
 def _tails(shape: float, moved: float) -> tuple[Floats, Floats]:
     """Logarithms of both tails at `_POINTS` less that many times each of `_WEIGHTS`: float64[weights, points]."""
     noise = ExponentialPower(shape, 1)
-    points = _POINTS - moved * _WEIGHTS[:, None]
-    return noise.log_upper_tail_at(points), noise.log_upper_tail_at(-points)
+    return noise.log_tails_at(_POINTS - moved * _WEIGHTS[:, None])
 
 
 def _quantile(shape: float, tails: Floats) -> Floats:
