@@ -20,7 +20,8 @@ Map of the package, from what knows nothing to what knows all:
 - checks, local_files, avro_container: checks of arguments; how files are opened, and how an output appears whole or not
   at all; Avro files, read with limits.
 - discrete_laplace_law: the law of the noise. mechanisms.discrete_laplace draws from it. exponential_power: the law of
-  the noise of release mode `names` (docs/purse.md).
+  the noise of release mode `names` (docs/purse.md). priced_weights: the weights that its users may
+  have, and what each costs.
 - event_ids, window_schedule, item_domain, rejected_events: what an id is; the declared windows and items; rows that
   could not be read.
 - accounting: from a budget to plain numbers. Knows no mechanism.

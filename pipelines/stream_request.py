@@ -172,8 +172,8 @@ def _check_release(request: StreamRequest) -> None:
         )
     if request.plan.release == "names" and isinstance(request.source, PubSubSubscription):
         raise UserError(
-            "--release names cannot read --pubsub-subscription: the windows of a purse must be closed by counting. Give"
-            " --kafka or --folder, or a plan of --release labels."
+            "--release names cannot read --pubsub-subscription: it was not tried where Dataflow closes windows. Give"
+            " --kafka or --folder, or a plan of --release labels, counts or kms21."
         )
 
 

@@ -20,19 +20,35 @@ from dp_transforms.naming.naming_settings import NamingSettings
 
 
 class MonitorHeavyHitters(beam.PTransform):
-    """``(stream, (slab, shard, packed candidates))`` -> `WindowReport`, at the maximal timestamp of its window."""
+    """``(stream, (slab, shard, packed candidates))`` -> `WindowReport`, at the maximal timestamp of its window.
+
+    In a stream the shards of a window are grouped first, and so come together. They have the timestamp at which the
+    timer of the monitor fires, and an engine may fire it before an element that has its time (docs/engines.md).
+    """
 
     def __init__(
         self, settings: MonitorSettings | NamingSettings, noise_key: beam.Secret, sharding: Sharding, is_bounded: bool
     ) -> None:
         super().__init__()
         self._do_fn = TimedMonitorDoFn(settings, noise_key, sharding, is_bounded=is_bounded)
+        self._is_bounded = is_bounded
+
+    def expand(self, candidates: beam.PCollection) -> beam.PCollection:
+        return (
+            (candidates if self._is_bounded else candidates | "ShardsTogether" >> ShardsTogether())
+            | "InGlobalWindow" >> beam.WindowInto(GlobalWindows())
+            | "CloseWindows" >> beam.ParDo(self._do_fn).with_output_types(WindowReport)
+        )
+
+
+class ShardsTogether(beam.PTransform):
+    """The candidates of a stream, in one Beam window for each of its windows -> the same, in one bundle a window."""
 
     def expand(self, candidates: beam.PCollection) -> beam.PCollection:
         return (
             candidates
-            | "InGlobalWindow" >> beam.WindowInto(GlobalWindows())
-            | "CloseWindows" >> beam.ParDo(self._do_fn).with_output_types(WindowReport)
+            | "GroupByStream" >> beam.GroupByKey()
+            | "Shards" >> beam.FlatMap(_shards).with_output_types(tuple[str, tuple[int, int, bytes]])
         )
 
 
@@ -129,3 +145,11 @@ class TimedMonitorDoFn(ClosingDoFn):
             return GlobalWindow().max_timestamp()
         # Some runners truncate timers to milliseconds: never let that make the output late for its window.
         return Timestamp(micros=max_timestamp(self._settings.schedule, slab).micros // 1000 * 1000)
+
+
+def _shards(
+    group: tuple[str, Iterable[tuple[int, int, bytes]]],
+) -> Iterator[tuple[str, tuple[int, int, bytes]]]:
+    stream, shards = group
+    for each in shards:
+        yield stream, each

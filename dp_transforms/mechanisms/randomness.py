@@ -225,11 +225,11 @@ class StreamKeys:
         """Orders the pairs of a user whose purse cannot pay for all of them."""
         return LookOrder(derive_key(self._secret, "look order", self._stream))
 
-    def widen_holders(self, users: npt.NDArray[np.uint64], weights: npt.NDArray[np.int64]) -> Words:
-        """Users together with their weights as the 128 bits that digests add up. uint64[n], int64[n] -> uint64[n, 2].
-        weights: with hits, numbers that tell the price list too.
+    def widen_holders(self, users: npt.NDArray[np.uint64], terms: npt.NDArray[np.int64]) -> Words:
+        """Users together with their terms as the 128 bits that digests add up. uint64[n], int64[n] -> uint64[n, 2].
+        terms: weights; with hits, numbers that tell the price list too.
 
         The noise is a function of the digest. With the users alone, an item would have the same noise in two logs in
         which one holder has another weight, and the theorem needs a fresh one.
         """
-        return self._weighted_holders(_blocks(users, weights))
+        return self._weighted_holders(_blocks(users, terms))

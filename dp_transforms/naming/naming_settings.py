@@ -15,6 +15,7 @@ from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.mechanisms.release_rule import HitOrAbove
 from dp_transforms.monitoring.stream_settings import StreamSettings
 from dp_transforms.naming.look_noise import LookNoise
+from dp_transforms.priced_weights import PricedWeights
 
 Whole = npt.NDArray[np.int64]
 
@@ -125,28 +126,15 @@ class NamingSettings(StreamSettings):
         """All of it: public output does not say how much of a purse is left."""
         return self.epsilon_total
 
-    def hit_weights_for(self, amounts: Whole) -> Whole:
-        """As `weights_for`, on the hits list, for what is left when the hits are paid."""
-        listed = np.array([0, *self.hit_weights], dtype=np.int64)
-        return listed[np.searchsorted(np.array(self.hit_look_units, dtype=np.int64), amounts, side="right")]
-
-    def weights_for(self, amounts: Whole) -> Whole:
-        """The largest weights that cost at most these amounts, 0 where none does. amounts, result: int64[n]."""
-        weights, units = self._arrays
-        return weights[np.searchsorted(units, amounts, side="right")]
-
-    def units_of(self, weights: Whole) -> Whole:
-        """What looks with these weights cost: each 0 (nothing) or one of `weights`. weights, result: int64[n]."""
-        listed, units = self._arrays
-        index = np.searchsorted(listed, weights)
-        if np.any(listed[np.minimum(index, len(listed) - 1)] != weights):
-            raise ValueError("weights must be 0 or weights of the price list.")
-        return np.concatenate([[0], units])[index]
+    @functools.cached_property
+    def looks_list(self) -> PricedWeights:
+        """`weights` and `units`."""
+        return PricedWeights.of(self.weights, self.units)
 
     @functools.cached_property
-    def _arrays(self) -> tuple[Whole, Whole]:
-        """Weights with a leading 0, for an amount below every price; and units."""
-        return np.array([0, *self.weights], dtype=np.int64), np.array(self.units, dtype=np.int64)
+    def hits_list(self) -> PricedWeights:
+        """`hit_weights` and `hit_look_units`, for what is left when the hits are paid."""
+        return PricedWeights.of(self.hit_weights, self.hit_look_units)
 
 
 def _check_price_list(weights_name: str, weights: tuple[int, ...], units_name: str, units: tuple[int, ...]) -> None:

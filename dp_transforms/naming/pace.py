@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.priced_weights import PricedWeights
 
 Whole = npt.NDArray[np.int64]
 
@@ -38,8 +39,7 @@ class Pace:
                 f"a purse must pay for at most {MOST_LOOKS:,} looks, got {settings.purse // settings.units[0]:,}. Make"
                 " a plan for fewer looks of a user."
             )
-        self._looks_list = _PriceList.of(settings.weights, settings.units)
-        self._hits_list = _PriceList.of(settings.hit_weights, settings.hit_look_units)
+        self._looks_list, self._hits_list = settings.looks_list, settings.hits_list
         self._units_of_all_hits, self._hits_from = settings.units_of_all_hits, settings.hits_from
         self._horizon = settings.schedule.horizon
         self._windows_of_a_day = -(-_DAY_SECONDS // settings.schedule.slide_seconds)
@@ -78,24 +78,13 @@ class Pace:
         expected = np.maximum(least, looks_so_far * windows_left // windows_so_far)
         # If there are more looks than units, the share is 0, however many more.
         shares = left // (np.minimum(expected, left) + looks)
-        weights, units = self._looks_list.largest(shares)
+        weights, units = _largest_or_smallest(self._looks_list, shares)
         if pays_hits is not None:
-            hit_weights, hit_look_units = self._hits_list.largest(shares)
+            hit_weights, hit_look_units = _largest_or_smallest(self._hits_list, shares)
             weights, units = np.where(pays_hits, hit_weights, weights), np.where(pays_hits, hit_look_units, units)
         return Chosen(weights, units, np.minimum(looks, left // units))
 
 
-class _PriceList(NamedTuple):
-    """weights, units: int64[k]."""
-
-    weights: Whole
-    units: Whole
-
-    @classmethod
-    def of(cls, weights: tuple[int, ...], units: tuple[int, ...]) -> _PriceList:
-        return cls(np.array(weights, dtype=np.int64), np.array(units, dtype=np.int64))
-
-    def largest(self, shares: Whole) -> tuple[Whole, Whole]:
-        """The largest weights that cost at most these shares, and at least the smallest one; and what they cost."""
-        which = np.maximum(np.searchsorted(self.units, shares, side="right") - 1, 0)
-        return self.weights[which], self.units[which]
+def _largest_or_smallest(listed: PricedWeights, shares: Whole) -> tuple[Whole, Whole]:
+    """The largest weights that cost at most these shares, and at least the smallest one; and what they cost."""
+    return listed.largest(np.maximum(shares, listed.units[0]))

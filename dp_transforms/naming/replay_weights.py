@@ -39,10 +39,10 @@ def choose_replay(pairs: npt.NDArray[np.int64], settings: NamingSettings) -> Rep
     """
     purses = settings.purse - settings.paid_for_counts(pairs)
     looks = np.minimum(pairs, purses // settings.units[0])
-    weights = settings.weights_for(purses // looks)
+    weights, _ = settings.looks_list.largest(purses // looks)
     if not settings.hits_per_user:
         return ReplayChoice(looks, weights, np.zeros(len(looks), dtype=np.bool_))
-    on_hits_list = settings.hit_weights_for((settings.purse - settings.units_of_all_hits) // looks)
+    on_hits_list, _ = settings.hits_list.largest((settings.purse - settings.units_of_all_hits) // looks)
     return ReplayChoice(looks, np.maximum(weights, on_hits_list), on_hits_list > weights)
 
 

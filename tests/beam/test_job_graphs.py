@@ -129,6 +129,25 @@ def test_a_stream_of_names_that_beam_reads_has_them_behind_one_timer(tmp_path):
     _assert_good(_portable_job(pipeline), SECRET, {"CloseByWatermark": ({"progress_v1"}, {"close_v1"}), **steps})
 
 
+def test_the_candidates_of_a_window_come_to_a_timed_monitor_out_of_one_group(tmp_path):
+    """They have the timestamp of its timer, and an engine may fire that before an element that has its time. So no
+    other element of the window may be on its way when the first one sets the timer."""
+    pipeline = beam.Pipeline(options=PipelineOptions(ENGINES["prism"]()))
+    pairs = pipeline | test_stream.TestStream() | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])
+    _ = pairs | ShiftingHeavyHitters(small_plan(), noise_key=key_file(tmp_path), run_id=RUN_ID)
+    parts = _portable_job(pipeline).components
+    steps = [step for step in parts.transforms.values() if not step.subtransforms]
+    sources = {output: step for step in steps for output in step.outputs.values()}
+    (step,) = (step for step in steps if "CloseWindows" in step.unique_name)
+    while step.spec.urn != "beam:transform:group_by_key:v1":
+        (source,) = step.inputs.values()
+        step = sources[source]
+    key_coder = parts.coders[parts.coders[parts.pcollections[source].coder_id].component_coder_ids[0]]
+    assert key_coder.spec.urn == "beam:coder:string_utf8:v1", "the stream, and not a shard of it"
+    windowing = parts.windowing_strategies[parts.pcollections[source].windowing_strategy_id]
+    assert windowing.window_fn.urn == "beam:window_fn:fixed_windows:v1"
+
+
 def test_the_search_finds_a_key_in_a_job(tmp_path):
     job = _portable_job(_pipeline(tmp_path, prism.options("localhost:1"), key_file(tmp_path), planted=SECRET))
     with pytest.raises(AssertionError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, make_price_list
 from dp_transforms.exponential_power import ExponentialPower
@@ -85,3 +85,9 @@ def with_hits(
         hit_look_units=tuple(units for _, units in rising),
         hits_from=hits_from,
     )
+
+
+def units_of(settings: NamingSettings, weights: Iterable[int]) -> list[int]:
+    """What looks with these weights cost, each 0 (nothing) or one of the list. Raises KeyError for another."""
+    listed = {0: 0, **dict(zip(settings.weights, settings.units, strict=True))}
+    return [listed[int(weight)] for weight in weights]

@@ -90,6 +90,17 @@ def test_every_parameter_is_an_option_and_takes_what_the_option_takes(name: str)
     option.type_cast_value(click.Context(command), example)
 
 
+def test_the_template_and_the_documents_say_which_release_modes_read_pubsub() -> None:
+    """As the command has it: test_names_on_pubsub_are_refused_with_a_remedy."""
+    for name in ("pubsub_subscription", "release"):
+        assert "labels, counts or kms21" in PARAMETERS[name]["helpText"], name
+    (text,) = re.findall(
+        r"^\*\*Pub/Sub\*\*.*?\n\n", (ROOT / "docs" / "deploy.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert "The command refuses `names`" in text
+    assert "--release labels`, `counts` or `kms21`" in text
+
+
 def test_an_option_without_a_value_is_there_or_not() -> None:
     for value, expected in (("true", True), ("false", None)):
         found = command_line(["--kafka=b:9092", f"--producer_times={value}", "--region=r"])

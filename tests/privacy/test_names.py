@@ -21,6 +21,7 @@ from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.adversary import deltas_of_pair
 from tests.helpers.exact_naming import Held, law_of_replay, sums_of_replay
+from tests.helpers.naming_runs import units_of
 
 TARGET = "x'"
 ORDER, EPSILON, DELTA_LOOKS, DELTA_OPEN = 8.0, 2.0, 0.01, 0.01
@@ -150,7 +151,7 @@ def test_x_changes_no_sum_by_more_than_it_pays_for(name: str) -> None:
     with_target, without = (sums_of_replay(part, settings) for part in (held, without_target(held)))
     added = np.array([total - without.get(cell, 0) for cell, total in with_target.items()])
     assert set(without) <= set(with_target)
-    assert settings.units_of(added).sum() <= settings.purse
+    assert sum(units_of(settings, added)) <= settings.purse
     assert 0 < np.count_nonzero(added) == min(len([*held[TARGET]]), MOST_LOOKS)
 
 
@@ -228,7 +229,12 @@ def test_enumeration_finds_empty_items_of_a_domain_that_are_not_drawn(monkeypatc
 def test_enumeration_finds_looks_that_are_not_paid(
     fault: Callable[[tuple[int, ...], np.ndarray], np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(NamingSettings, "weights_for", lambda self, amounts: fault(self.weights, amounts))
+    original = replay_weights.choose_replay
+    monkeypatch.setattr(
+        replay_weights,
+        "choose_replay",
+        lambda pairs, settings: original(pairs, settings)._replace(weights=fault(settings.weights, pairs)),
+    )
     weight = prices().weights[-1]
     near = smallest_open_threshold(prices(), DELTA_OPEN) // weight
     held = {TARGET: every_window(3), **others(dict.fromkeys(every_window(3), near))}

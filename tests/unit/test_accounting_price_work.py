@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.accounting.purse import level_prices, look_prices
+from dp_transforms.accounting.purse import level_prices, look_prices, price_list, zone_prices
 from dp_transforms.accounting.purse.level_prices import level_price
+from dp_transforms.accounting.purse.price_list import PriceList
 from dp_transforms.accounting.purse.price_work import MOST_WORK, price_work
+from dp_transforms.accounting.purse.zone_prices import zone_price
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.exponential_power import ExponentialPower
 from tests.helpers.names_plans import small_names_plan
@@ -58,14 +61,19 @@ def test_plans_of_calibrate_are_far_below_the_limit(epsilon: float, most_looks: 
     assert price_work(plan.noise, plan.order, plan.weights, plan.spacing) < MOST_WORK / 5
 
 
+def cheap_hits(noise: ExponentialPower, order: float, weight: int, spacing: int) -> float:
+    return zone_price(noise, order, weight, spacing, hit_price=0.1)
+
+
 @pytest.mark.parametrize(
     ("shape", "order", "weight"), [(1.0, 3.0, 150), (2.5, 17.0, 40), (4.0, 40.0, 10), (3.0, 1.1, 190)]
 )
+@pytest.mark.parametrize(("price", "scale"), [(level_price, 211), (zone_price, 223), (cheap_hits, 227)])
 def test_no_price_looks_further_than_the_work_says(
-    shape: float, order: float, weight: int, monkeypatch: pytest.MonkeyPatch
+    price: Callable[..., float], scale: int, shape: float, order: float, weight: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All integers that a price reads are tails of one table: how far it is asked for."""
-    noise = ExponentialPower(shape, 211)  # of no other test: nothing is remembered
+    """All integers that a price reads are tails of one table: how far it is asked for. Of levels, and of hits."""
+    noise = ExponentialPower(shape, scale)  # of no other test: nothing is remembered
     spacing = int(np.ceil(5.5 * noise.standard_deviation))
     asked = []
     real = look_prices.log_tails
@@ -76,6 +84,25 @@ def test_no_price_looks_further_than_the_work_says(
 
     monkeypatch.setattr(look_prices, "log_tails", watched)
     monkeypatch.setattr(level_prices, "log_tails", watched)
-    level_price(noise, order, weight, spacing)
+    monkeypatch.setattr(zone_prices, "log_tails", watched)
+    price(noise, order, weight, spacing)
     # Tables are made for up to twice as far.
     assert max(asked) <= price_work(noise, order, [weight], spacing) + 2 * weight
+
+
+def test_bounds_spare_no_price_of_a_list_that_pays_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a forged plan makes its reader compute each price, and the limit is needed beside the bounds."""
+    noise, weights = ExponentialPower(2.5, 2000), range(100, 110)
+    priced = []
+    real = price_list._units
+
+    def watched(*terms: Any) -> int:
+        priced.append(terms[-1])
+        return real(*terms)
+
+    monkeypatch.setattr(price_list, "_units", watched)
+    units = tuple(real(noise, 17.0, 0.9, 0, 8000, weight) for weight in weights)
+    PriceList(noise, 17.0, 0.9, tuple(weights), units, spacing=8000)
+    assert priced == list(weights)
+    PriceList(noise, 17.0, 0.9, tuple(weights), tuple(cost + cost // 1000 for cost in units), spacing=8000)
+    assert priced == list(weights), "a thousandth more spares all of them"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dp_transforms.accounting.calibration import sampling_delta
 from dp_transforms.accounting.purse import purse_search
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_open_threshold
 from dp_transforms.accounting.purse.order_budget import delta_of_budget, order_budget
@@ -100,7 +101,8 @@ def test_what_is_chosen_adds_up_to_delta() -> None:
     assert choice.delta_looks + choice.delta_open <= BUDGET["delta"] * (1 + 1e-12)
     assert delta_of_budget(choice.prices.order, choice.prices.budget, 2.0) <= choice.delta_looks * (1 + 1e-6)
     assert choice.threshold == smallest_open_threshold(choice.prices, choice.delta_open)
-    assert 0 < choice.sampling_delta < 1e-25
+    variation = choice.prices.most_looks * choice.prices.noise.sampling_total_variation
+    assert 0 < sampling_delta(2.0, variation, horizon=1, domain_size=0) < 1e-25
 
 
 def test_levels_are_priced() -> None:

@@ -59,7 +59,7 @@ def test_every_price_pays_for_its_look(spacing: int, hits: int) -> None:
             assert price >= zone_price(noise, 17.0, weight, spacing, hit_price=hit_units * 0.9 / PURSE_UNITS)
     for looks in (1, 7, 32, 40, 10_000):
         weight = prices.replay_weight(looks)
-        paid = min(looks, 40) * int(prices.units_of(np.array([weight]))[0])
+        paid = min(looks, 40) * prices.units[prices.weights.index(weight)]
         assert weight > 0
         assert paid + hits * hit_units <= PURSE_UNITS
 
@@ -81,17 +81,13 @@ def test_with_hits_looks_cost_less_and_all_hits_are_set_aside() -> None:
     assert hits_from(alone, costly) == 0
 
 
-def test_columns_of_amounts_and_weights() -> None:
+def test_columns_of_amounts() -> None:
     prices = reference_list(2.5, 17.0, 100)
     amounts = np.array([0, prices.units[0] - 1, prices.units[0], prices.units[5] + 1, PURSE_UNITS, 5 * PURSE_UNITS])
-    weights = prices.weights_for(amounts)
+    weights, units = prices.listed.largest(amounts)
     first, sixth, last = prices.weights[0], prices.weights[5], prices.weights[-1]
     assert weights.tolist() == [0, 0, first, sixth, last, last]
-    assert prices.units_of(weights).tolist() == [0, 0, prices.units[0], prices.units[5], *2 * [prices.units[-1]]]
-    with pytest.raises(ValueError, match="must be 0 or weights of the price list"):
-        prices.units_of(np.array([first - 1, sixth]))
-    with pytest.raises(ValueError, match="must be 0 or weights of the price list"):
-        prices.units_of(np.array([last + 1]))
+    assert units.tolist() == [0, 0, prices.units[0], prices.units[5], *2 * [prices.units[-1]]]
 
 
 def test_a_purse_pays_for_no_more_looks_than_declared() -> None:

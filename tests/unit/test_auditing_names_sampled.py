@@ -167,9 +167,11 @@ def _found(audit: PaymentAudit, kind: str, fragment: str) -> None:
 
 def test_weights_that_a_replay_does_not_charge_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest weight for each of any number of pairs."""
-    original = NamingSettings.weights_for
+    original = replay_weights.choose_replay
     monkeypatch.setattr(
-        NamingSettings, "weights_for", lambda self, amounts: original(self, np.full_like(amounts, self.purse))
+        replay_weights,
+        "choose_replay",
+        lambda pairs, settings: original(pairs, settings)._replace(weights=np.full_like(pairs, settings.weights[-1])),
     )
     _found(_pay(), "replay", OVERDRAWN)
 

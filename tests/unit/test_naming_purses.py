@@ -16,7 +16,7 @@ from dp_transforms.naming.pace import MOST_LOOKS, Pace
 from dp_transforms.naming.purses import ENTRY_BYTES, PurseEntries, Purses
 from dp_transforms.window_schedule import MOST_WINDOWS, WindowSchedule
 from tests.helpers.core_runs import MICROS, START
-from tests.helpers.naming_runs import naming_settings
+from tests.helpers.naming_runs import naming_settings, units_of
 from tests.helpers.pace_oracle import Wallet, stream_weights
 from tests.helpers.small_runs import SECRET, batch_of
 
@@ -162,7 +162,7 @@ def test_a_purse_is_never_overdrawn_whatever_is_restored():
             window, deaths = stored[0], deaths + 1
             purses = Purses(chosen, keys, stored[1])
     for window, weights in answers.items():
-        for user, units in zip(windows[window].user_codes(), chosen.units_of(weights).tolist(), strict=True):
+        for user, units in zip(windows[window].user_codes(), units_of(chosen, weights), strict=True):
             spent[int(windows[window].users[user])] += units
     assert sum(len(pairs.users) for pairs in windows.values()) == 100_000
     assert deaths > 200
@@ -244,7 +244,7 @@ def test_each_of_the_sliding_windows_of_an_event_is_paid():
     found, store = weights_of([event("u", "i", 2, chosen)], chosen)
     assert sorted(window for window, _, _ in found) == [2, 3, 4]
     assert set(found.values()) <= set(chosen.weights)
-    spent = int(chosen.units_of(np.array(list(found.values()))).sum())
+    spent = sum(units_of(chosen, found.values()))
     assert store.left(hashes_of(["u"], chosen.stream_keys(SECRET)).values()) == [chosen.purse - spent]
 
 
@@ -289,7 +289,7 @@ def test_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
     after = PurseEntries.join([PurseEntries.from_cell(cell) for cell in again.rewritten_cells()])
     assert np.array_equal(after.users, everybody)
     assert (set(after.looks.tolist()), set(after.first_windows.tolist())) == ({2}, {1})
-    assert (after.left < chosen.purse - chosen.units_of(weights)).all(), "everybody had paid before"
+    assert (after.left < chosen.purse - np.array(units_of(chosen, weights))).all(), "everybody had paid before"
 
 
 def test_cells_are_rewritten_when_they_are_many_or_mostly_old():

@@ -27,6 +27,7 @@ from dp_transforms.accounting.purse.price_bounds import Published, price_bounds,
 from dp_transforms.accounting.purse.zone_prices import zone_price
 from dp_transforms.checks import check_positive, check_range, check_whole
 from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.priced_weights import PricedWeights
 
 PURSE_UNITS = 10**12  # a full purse
 MOST_LOOKS = 10**7
@@ -97,19 +98,6 @@ class PriceList:
         """A purse pays for no more looks than this."""
         return self.purse // self.units[0]
 
-    def weights_for(self, amounts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The largest weights that cost at most these amounts, 0 where none does. amounts, result: int64[n]."""
-        weights, units = self._arrays
-        return weights[np.searchsorted(units, amounts, side="right")]
-
-    def units_of(self, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """What looks with these weights cost: each 0 (nothing) or a weight of the list. weights, result: int64[n]."""
-        listed, units = self._arrays
-        index = np.searchsorted(listed, weights)
-        if np.any(listed[np.minimum(index, len(listed) - 1)] != weights):
-            raise ValueError("weights must be 0 or weights of the price list.")
-        return np.concatenate([[0], units])[index]
-
     def replay_weight(self, looks: int, reserved: int = 0) -> int:
         """The weight of a user with so many looks in the whole run, of which at most `most_looks` count; 0: none.
 
@@ -117,12 +105,12 @@ class PriceList:
         """
         purse = self.purse - reserved
         amount = purse // min(check_whole("looks", looks, 1), max(1, purse // self.units[0]))
-        return int(self.weights_for(np.array([amount]))[0])
+        return int(self.listed.largest(np.array([amount]))[0][0])
 
     @functools.cached_property
-    def _arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Weights with a leading 0, for an amount below every price; and units."""
-        return np.array([0, *self.weights], dtype=np.int64), np.array(self.units, dtype=np.int64)
+    def listed(self) -> PricedWeights:
+        """`weights` and `units`, as the workers of a run look them up."""
+        return PricedWeights.of(self.weights, self.units)
 
 
 def replay_weight(prices: PriceList, hit_prices: PriceList | None, looks: int, reserved: int = 0) -> int:
@@ -134,7 +122,7 @@ def replay_weight(prices: PriceList, hit_prices: PriceList | None, looks: int, r
 def hits_from(prices: PriceList, hit_prices: PriceList) -> int:
     """The least number of looks at which a user's replay weight is larger on the list with hits; 0 if at none is."""
     looks = np.arange(1, prices.most_looks + 1)
-    alone, with_hits = (each.weights_for(each.purse // looks) for each in (prices, hit_prices))
+    alone, with_hits = (each.listed.largest(each.purse // looks)[0] for each in (prices, hit_prices))
     larger = np.flatnonzero(with_hits > alone)
     return int(looks[larger[0]]) if len(larger) else 0
 

@@ -3,6 +3,10 @@
 A price looks at each integer up to a reach on both sides of the threshold, and at some intervals between levels beyond
 it. The reach is known without looking: where the certificate (docs/purse.md, sections 2 and 5) bounds all that is
 further away. So the work is bounded by the number of weights, times the reach of the largest, which is the longest.
+That of hits is no longer, with or without a price for them.
+
+The bounds of `price_bounds` spare a plan most of this work, but not a forged one: they are sure of no weight that costs
+exactly its price. A thousand of these, at scale 50,000 with spacing 200,000, would take 47 s to check.
 """
 
 from __future__ import annotations

@@ -70,11 +70,6 @@ class PurseChoice:
                 f"{hit_prices.most_looks} with hits."
             )
 
-    @property
-    def sampling_delta(self) -> float:
-        """What the distance of the sampled noise from its law costs: ``(1 + e^epsilon)`` times it, for every look."""
-        return (1 + math.exp(self.epsilon)) * self.prices.most_looks * self.prices.noise.sampling_total_variation
-
 
 def choose_purse(
     epsilon: float,

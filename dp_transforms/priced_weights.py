@@ -1,0 +1,37 @@
+"""The weights that a user may have in a look, and what each costs: how the largest one that can be paid is found.
+
+A plan and the workers of a run look it up here, and so agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Whole = npt.NDArray[np.int64]
+
+
+class PricedWeights(NamedTuple):
+    """weights: rising. units: what a look with each costs of a purse, rising. Both int64[k]."""
+
+    weights: Whole
+    units: Whole
+
+    @classmethod
+    def of(cls, weights: Sequence[int], units: Sequence[int]) -> PricedWeights:
+        return cls(np.array(weights, dtype=np.int64), np.array(units, dtype=np.int64))
+
+    def largest(self, amounts: Whole) -> tuple[Whole, Whole]:
+        """The largest weights that cost at most these amounts, and what they cost; 0 and 0 where none does.
+
+        amounts, both results: int64[n].
+        """
+        index = np.searchsorted(self.units, amounts, side="right")
+        return _with_leading_0(self.weights)[index], _with_leading_0(self.units)[index]
+
+
+def _with_leading_0(values: Whole) -> Whole:
+    return np.concatenate([np.zeros(1, dtype=np.int64), values])
