@@ -73,9 +73,7 @@ class AssignWindows(beam.PTransform):
         by_item: bool = False,
     ) -> None:
         super().__init__()
-        self._do_fn = PackPairsDoFn(
-            settings, noise_key, sharding, stamp=not is_bounded, domain=domain, by_item=by_item
-        )
+        self._do_fn = PackPairsDoFn(settings, noise_key, sharding, stamp=not is_bounded, domain=domain, by_item=by_item)
         self._schedule = settings.schedule
         self._is_bounded = is_bounded
 
@@ -91,7 +89,10 @@ def window_per_slide(schedule: WindowSchedule) -> beam.WindowInto:
 
 
 class PackPairsDoFn(KeyedDoFn):
-    """Adapts `pairs_of_events` and `item_pairs_of_events`; counts events outside the declared range or domain for the operator."""
+    """Adapts `pairs_of_events` and `item_pairs_of_events`.
+
+    Events outside the declared range or domain are counted for the operator.
+    """
 
     _settings: StreamSettings
 

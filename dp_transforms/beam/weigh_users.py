@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
-import numpy as np
 
 from dp_transforms.beam.assign_windows import Sharding
 from dp_transforms.beam.count_for_operator import PAIRS_UNPAID, operator_counter

@@ -29,8 +29,7 @@ def sort_rows(rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.N
 def sort_with_codes(
     rows: npt.NDArray[np.int64], codes: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Rows and codes together, ascending by row; equal rows by code, unless they were all in order already.
-    rows, codes: int64[n], at least 0.
+    """Rows and codes together, ascending by row; equal rows in any order. rows, codes: int64[n], at least 0.
 
     Where it fits, row and code are sorted as one integer, more than twice as fast as `argsort`.
     """

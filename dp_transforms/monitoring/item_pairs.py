@@ -88,7 +88,7 @@ class ItemPairs:
         codes = np.concatenate([np.searchsorted(users, part.users)[part.codes] for part in parts])
         windows = np.concatenate([part.windows for part in parts])
         items = np.concatenate([item_map[part.items] for part, item_map in zip(parts, item_maps, strict=True)])
-        first = windows.min(initial=MOST_WINDOWS)
+        first = int(windows.min(initial=MOST_WINDOWS))
         sizes = (int(windows.max(initial=first)) - first + 1, len(table), len(users))
         windows, items, codes = sort_distinct((windows - first, items, codes), sizes, kind="stable")
         return cls(users, codes, windows + first, items, table)
@@ -150,9 +150,7 @@ def item_pairs_of_events(
         )
 
 
-def _used(
-    values: int, codes: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64]]:
+def _used(values: int, codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64]]:
     """Which of so many values have a row, None for all of them; and the codes among these."""
     is_used = np.zeros(values, dtype=np.bool_)
     is_used[codes] = True

@@ -24,6 +24,7 @@ from dp_transforms.monitoring.packed_arrays import (
 )
 from dp_transforms.window_schedule import MOST_WINDOWS, WindowSchedule
 
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class UserPairs:
     """n distinct (user, window, item), sorted by user, then window, then item.
@@ -105,7 +106,7 @@ class UserPairs:
         )
         windows = np.concatenate([part.windows for part in parts])
         items = np.concatenate([item_map[part.items] for part, item_map in zip(parts, item_maps, strict=True)])
-        first = windows.min(initial=MOST_WINDOWS)
+        first = int(windows.min(initial=MOST_WINDOWS))
         sizes = (len(users), int(windows.max(initial=first)) - first + 1, len(table))
         user_codes, windows, items = sort_distinct((user_codes, windows - first, items), sizes, kind="stable")
         return cls.from_sorted_codes(users, user_codes, windows + first, items, table)

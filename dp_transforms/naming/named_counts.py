@@ -15,8 +15,8 @@ from dp_transforms.exponential_power import COUNT_SHAPE, ExponentialPower
 from dp_transforms.mechanisms.noise_table import noise_table
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.equal_rows import group_starts
-from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.item_pairs import ItemPairs
+from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.naming.item_sums import ItemSums
 from dp_transforms.naming.kept_pairs import keep_by_hash
 from dp_transforms.naming.named_items import NamedItems

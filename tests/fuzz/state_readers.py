@@ -12,9 +12,11 @@ import numpy as np
 from dp_transforms.event_streams.partition_poller import PartitionPoller
 from dp_transforms.event_streams.partition_progress import CLOCK_BEGIN, CLOCK_END, StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.counted_messages import holder_messages, pair_messages
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.item_pairs import ItemPairs, item_pairs_of_events
 from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
@@ -102,10 +104,13 @@ def _check_table(table: ItemTable, items: np.ndarray) -> None:
         raise FaultError("packed", "items that no label has")
 
 
+def _keys() -> StreamKeys:
+    return settings_of(small_plan()).stream_keys(SECRET)
+
+
 def _pairs() -> list[UserPairs]:
-    keys = settings_of(small_plan()).stream_keys(SECRET)
     schedule = small_plan().schedule
-    return [pairs for _, _, pairs in pairs_of_events(batch_of(_LOG), schedule, keys, windows_per_slab=4, shards=1)]
+    return [pairs for _, _, pairs in pairs_of_events(batch_of(_LOG), schedule, _keys(), windows_per_slab=4, shards=1)]
 
 
 @functools.cache
@@ -114,6 +119,8 @@ def _packed_samples() -> list[Sample]:
     samples = [
         Sample(f"pairs {index}", blob, "", (), "pairs") for index, blob in enumerate(pair_messages(pairs[0], 400))
     ]
+    by_item = [part for _, part in item_pairs_of_events(batch_of(_LOG), small_plan().schedule, _keys(), 2)]
+    samples += [Sample(f"item pairs {n}", part.to_bytes(), "", (), "item pairs") for n, part in enumerate(by_item)]
     holders = ItemHolders.of_pairs(pairs[0])
     samples += [Sample(f"holders {n}", blob, "", (), "holders") for n, blob in enumerate(holder_messages(holders, 400))]
     users, hits = np.arange(20, dtype=np.uint64) * 77, np.ones(20, np.uint32)
@@ -129,6 +136,11 @@ def _read_packed(sample: Sample, data: bytes) -> Any:
         pairs = UserPairs.from_bytes(data)
         _check_table(pairs.table, pairs.items)
         return ItemHolders.of_pairs(UserPairs.merge([pairs, UserPairs.from_bytes(sample.data)])).to_bytes()
+    if sample.context == "item pairs":
+        by_item = ItemPairs.from_bytes(data)
+        _check_table(by_item.table, by_item.items)
+        merged = ItemPairs.merge([by_item, ItemPairs.from_bytes(sample.data)])
+        return [merged.to_bytes(), merged.counts.tolist()]
     holders = ItemHolders.from_bytes(data)
     _check_table(holders.table, holders.items)
     merged_holders = ItemHolders.merge([holders, ItemHolders.from_bytes(sample.data)])

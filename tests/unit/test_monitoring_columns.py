@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring import user_pairs
+from dp_transforms.monitoring import equal_rows
 from dp_transforms.monitoring.contributions import bound_contributions
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_holders import ItemHolders
@@ -192,12 +192,12 @@ def test_merging_in_any_order_gives_the_same(
 def test_the_slow_sort_gives_the_same(events: list[Event], schedule: WindowSchedule) -> None:
     """Rows that do not fit one integer are sorted by columns."""
     fast = {group: pairs.to_bytes() for group, pairs in pairs_by_group(events, schedule, 2, 2).items()}
-    limit = user_pairs._SORT_KEY_LIMIT
+    limit = equal_rows._SORT_KEY_LIMIT
     try:
-        user_pairs._SORT_KEY_LIMIT = 1
+        equal_rows._SORT_KEY_LIMIT = 1
         slow = {group: pairs.to_bytes() for group, pairs in pairs_by_group(events, schedule, 2, 2).items()}
     finally:
-        user_pairs._SORT_KEY_LIMIT = limit
+        equal_rows._SORT_KEY_LIMIT = limit
     assert slow == fast
 
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.monitoring.domain_table import DomainTable
+from dp_transforms.monitoring.item_pairs import ItemPairs, item_pairs_of_events
 from dp_transforms.monitoring.known_items import KnownItems
-from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.naming.empty_items import EmptyItems
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums, sum_messages
@@ -51,10 +51,10 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
     for batch in batches_of(log, batch_size):
         if table is not None:
             batch = batch.where(table.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()])
-        for _, shard, pairs in pairs_of_events(batch, chosen.schedule, keys, windows_per_slab=horizon, shards=shards):
+        for shard, pairs in item_pairs_of_events(batch, chosen.schedule, keys, shards):
             by_users.setdefault(shard, []).append(pairs.to_bytes())
     for blobs in shuffled(by_users.values(), order):
-        pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in shuffled(blobs, order)])
+        pairs = ItemPairs.merge([ItemPairs.from_bytes(blob) for blob in shuffled(blobs, order)])
         for shard, sums in weigh_replay(pairs, chosen, keys).shard_by_item(shards):
             by_items[shard] += sum_messages(sums, most_bytes)
     namer, parts = ItemNamer(chosen, keys), []

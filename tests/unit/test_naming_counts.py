@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.monitoring.item_pairs import ItemPairs, item_pairs_of_events
 from dp_transforms.monitoring.known_items import KnownItems
-from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums
 from dp_transforms.naming.named_counts import count_holders, counted_rows, draw_counts
@@ -46,9 +46,9 @@ def log_of(seed, users=30, events=300):
 def pairs_by_shard(log, chosen, keys, shards):
     found = {}
     for batch in batches_of(log, 70):
-        for _, shard, pairs in pairs_of_events(batch, chosen.schedule, keys, windows_per_slab=WINDOWS, shards=shards):
+        for shard, pairs in item_pairs_of_events(batch, chosen.schedule, keys, shards):
             found.setdefault(shard, []).append(pairs)
-    return [UserPairs.merge(parts) for parts in found.values()]
+    return [ItemPairs.merge(parts) for parts in found.values()]
 
 
 def counted_in_shards(log, chosen, shards):
