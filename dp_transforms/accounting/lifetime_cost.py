@@ -13,14 +13,14 @@ docs/guarantee.md, section 10.
   with Renyi differential privacy*, 2021), beside the deltas of events that are outside of it.
 
 **Why not the best of several rules.** The shares of max_delta, the order and the rule are constants: fixed by the first
-plan, before anything is published. If the rule were chosen at the end, as whichever total is smallest, what was published
-would choose it, and only the sum of the deltas of all rules would be proved (each rule on the transcripts where it was
-the smallest). Nor are privacy profiles of plans composed (PLD): for plans chosen as one goes, the profile of the sum is
-not a filter (Rogers et al. 2016, section 5; Whitehouse, Ramdas, Rogers, Wu, *Fully-adaptive composition in differential
-privacy*, 2023).
+plan, before anything is published. If the rule were chosen at the end, as whichever total is smallest, what was
+published would choose it, and only the sum of the deltas of all rules would be proved (each rule on the transcripts
+where it was the smallest). Nor are privacy profiles of plans composed (PLD): for plans chosen as one goes, the profile
+of the sum is not a filter (Rogers et al. 2016, section 5; Whitehouse, Ramdas, Rogers, Wu, *Fully-adaptive composition
+in differential privacy*, 2023).
 
-**The grid.** Epsilons and divergences are multiples of 10^-15, deltas of 10^-30, all rounded up. The epsilon and delta of
-a plan stand for the decimal numbers that they print as, so that ten runs of 0.1 fit into 1. Such a number is within
+**The grid.** Epsilons and divergences are multiples of 10^-15, deltas of 10^-30, all rounded up. The epsilon and delta
+of a plan stand for the decimal numbers that they print as, so that ten runs of 0.1 fit into 1. Such a number is within
 2^-53 of the float, relatively; the proofs behind a plan round by 10^-12 or more toward more noise (`ROUNDING` of
 `accounting`), so they hold for the decimal number too.
 """
@@ -45,7 +45,7 @@ LARGEST_MAX_EPSILON = 1000
 LARGEST_MAX_DELTA = Decimal("0.01")
 BASIC, RENYI = "basic", "renyi"
 RULES = (BASIC, RENYI)
-_SAMPLING_SHARE = 10**12  # one part in so many of max_delta is set aside for the distances of sampled noise
+_SAMPLING_SHARE = 10**12  # one part in so many of the first delta is set aside for the distances of sampled noise
 # 60 digits, each operation correctly rounded; results are moved by 10^-50 in the safe direction before they are used.
 _MATH = decimal.Context(prec=60, Emin=-(10**9), Emax=10**9, rounding=decimal.ROUND_HALF_EVEN)
 _SLACK = Decimal(1).scaleb(-50)
@@ -96,7 +96,9 @@ class LifetimeCost:
         for name in ("delta", "divergence", "delta_events", "distance", "activity"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < (name == "delta"):
-                raise ValueError(f"{name} must be a whole number of units >= {int(name == 'delta')}, got {shown(value)}.")
+                raise ValueError(
+                    f"{name} must be a whole number of units >= {int(name == 'delta')}, got {shown(value)}."
+                )
         if bool(self.order) != bool(self.divergence):
             raise ValueError("order and divergence must be given together.")
 
@@ -167,7 +169,9 @@ class BudgetRule:
             raise ValueError("the base of the rule does not pay for the conversion at its order.")
 
     @classmethod
-    def declare(cls, max_epsilon: object, max_delta: object, first: LifetimeCost, kind: str | None = None) -> BudgetRule:
+    def declare(
+        cls, max_epsilon: object, max_delta: object, first: LifetimeCost, kind: str | None = None
+    ) -> BudgetRule:
         """The rule of a new population, from its caps and its first plan, before anything is published.
 
         kind: None for ``renyi`` if the first plan has an order, else ``basic``. In ``renyi`` the first plan costs its
@@ -178,14 +182,18 @@ class BudgetRule:
         if largest_epsilon > LARGEST_MAX_EPSILON * 10**EPSILON_DIGITS:
             raise ValueError(f"max_epsilon must be at most {LARGEST_MAX_EPSILON}, got {shown(max_epsilon)}.")
         if largest_delta > _up(LARGEST_MAX_DELTA, DELTA_DIGITS):
-            raise ValueError(f"max_delta must be at most {LARGEST_MAX_DELTA}, got {shown(max_delta)}. Use one such as 1e-8.")
+            raise ValueError(
+                f"max_delta must be at most {LARGEST_MAX_DELTA}, got {shown(max_delta)}. Use one such as 1e-8."
+            )
         # Caps were rounded up, as all that is compared with them. They are what the user wrote, to 10^-15 and 10^-30.
         kind = (RENYI if first.order else BASIC) if kind is None else kind
         if kind == BASIC:
             return cls(BASIC, largest_epsilon, largest_delta)
         if not first.order:
             raise ValueError("the rule renyi needs a first plan of release mode names. Use basic.")
-        sampling = max(largest_delta // _SAMPLING_SHARE, _sampling_units(first.distance, largest_epsilon))
+        sampling = max(
+            min(first.delta, largest_delta) // _SAMPLING_SHARE, _sampling_units(first.distance, largest_epsilon)
+        )
         if sampling > largest_delta // 10:
             raise ValueError(f"max_epsilon = {shown(max_epsilon)} is too large for the rule renyi. Use basic.")
         # What is left of the first plan's delta pays for the conversion, for all runs together.
@@ -231,11 +239,12 @@ class BudgetRule:
 
 
 def pure_divergence(order: str, epsilon: int) -> int:
-    """The Renyi divergence of this order that an epsilon-DP run cannot exceed, in units, rounded up; never above epsilon.
+    """The Renyi divergence of this order that an epsilon-DP run cannot exceed, in units, rounded up; never above
+    epsilon.
 
-    It is that of randomized response: a run that is (epsilon, delta)-DP, and interactive, is a function of one randomized
-    response with epsilon that fails with probability delta (Lyu, *Composition theorems for interactive differential
-    privacy*, 2022, Theorem 1.3; [KOV15] for one answer).
+    It is that of randomized response: a run that is (epsilon, delta)-DP, and interactive, is a function of one
+    randomized response with epsilon that fails with probability delta (Lyu, *Composition theorems for interactive
+    differential privacy*, 2022, Theorem 1.3; [KOV15] for one answer).
     """
     with decimal.localcontext(_MATH):
         alpha, e = Decimal(order), from_epsilon_units(epsilon)
