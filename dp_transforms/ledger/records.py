@@ -6,6 +6,7 @@ import dataclasses
 import decimal
 import enum
 from decimal import Decimal
+from typing import Any
 
 from dp_transforms.accounting.lifetime_cost import (
     BudgetRule,
@@ -14,7 +15,9 @@ from dp_transforms.accounting.lifetime_cost import (
     from_delta_units,
     from_epsilon_units,
 )
+from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.checks import check_names, check_whole, shown
+from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
 
 USER = "user"
 _SHOWN_DIGITS = 6
@@ -86,6 +89,23 @@ class PartRequest:
         check_whole("end_window", self.end_window, self.first_window, self.horizon)
         if self.unit != USER:
             raise ValueError(f"the unit of privacy must be {USER!r}, got {shown(self.unit)}.")
+
+    @classmethod
+    def of_plan(cls, plan: ReleasePlan, *, population: str, stream: str, **fields: Any) -> PartRequest:
+        """The request with all that the plan says. fields: the others; without windows, all of the plan's."""
+        schedule = plan.schedule
+        ends = [format_utc(second * MICROS_PER_SECOND) for second in (schedule.start_seconds, schedule.end_seconds)]
+        windows = {"first_window": 0, "end_window": schedule.horizon}
+        return cls(
+            population=population,
+            stream=stream,
+            plan_fingerprint=plan.fingerprint,
+            cost=LifetimeCost.of_plan(plan),
+            horizon=schedule.horizon,
+            range_start=ends[0],
+            range_end=ends[1],
+            **{**windows, **fields},
+        )
 
     @property
     def fingerprints(self) -> tuple[str, str]:
