@@ -1,0 +1,119 @@
+"""The number of the last entry of a ledger file, kept beside it: ``LEDGER.counter``.
+
+A ledger that is deleted, truncated or restored from a backup would forget charges. So each transaction writes here,
+before its commit, which entry it is about to make (`promise`), and afterwards that it is made (`settle`). Both replace
+the file atomically. Whoever opens the ledger compares. After a crash in between the ledger may be at either entry of an
+unsettled promise, and at no other.
+
+The file also names what each population has spent. So after a restored backup the doctor can charge what was lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+from typing import Any
+
+from dp_transforms.ledger.errors import LedgerDamagedError
+from dp_transforms.local_files import create_new, read_regular, sync_folder
+
+FORMAT = 1
+_MOST_BYTES = 10_000_000
+_HEX = re.compile("[0-9a-f]{0,64}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The end of the ledger: the number and the digest of its last entry."""
+
+    counter: int
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CounterFile:
+    """before, after: the end of the ledger before and after the last transaction. settled: that it was committed.
+
+    populations: name to the plain fields of its rule, and what it has ``spent`` (three whole numbers) and ``runs``.
+    """
+
+    ledger_id: str
+    before: Place
+    after: Place
+    settled: bool
+    populations: dict[str, dict[str, Any]]
+
+
+def counter_path(ledger: pathlib.Path) -> pathlib.Path:
+    return ledger.with_name(f"{ledger.name}.counter")
+
+
+def read_counter(ledger: pathlib.Path) -> CounterFile | None:
+    """None if there is none. Raises LedgerDamagedError, and OSError."""
+    path = counter_path(ledger)
+    try:
+        content = read_regular(path, _MOST_BYTES)
+    except FileNotFoundError:
+        return None
+    try:
+        fields = json.loads(content)
+        if fields["format"] != FORMAT or not isinstance(fields["settled"], bool):
+            raise ValueError
+        if not isinstance(fields["ledger_id"], str) or not isinstance(fields["populations"], dict):
+            raise ValueError
+        before, after = (_place(fields[name]) for name in ("before", "after"))
+        return CounterFile(fields["ledger_id"], before, after, fields["settled"], fields["populations"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise LedgerDamagedError(
+            f"{path} cannot be read: it is damaged or of another version. Bring it back from where it was, or see:"
+            " shh ledger doctor"
+        ) from None
+
+
+def write_counter(ledger: pathlib.Path, content: CounterFile) -> None:
+    """Replaces the file atomically, and returns when it is on the disk. Under the lock of the ledger. Raises
+    OSError.
+    """
+    path = counter_path(ledger)
+    draft = path.with_name(f"{path.name}.new")
+    fields = {"format": FORMAT, **dataclasses.asdict(content)}
+    draft.unlink(missing_ok=True)  # of a process that was killed: the lock is ours
+    with create_new(draft, 0o600) as file:
+        file.write(json.dumps(fields, sort_keys=True).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+    sync_folder(path)
+
+
+def check_counter(found: CounterFile | None, ledger_id: str, end: Place, ledger: pathlib.Path) -> None:
+    """Raises LedgerDamagedError unless the ledger ends where its counter file says."""
+    path, remedy = counter_path(ledger), f"Bring back the newest copy of {ledger.name}, or see: shh ledger doctor"
+    if found is None:
+        raise LedgerDamagedError(f"{path} is missing: it shows that {ledger.name} is not an old copy. {remedy}")
+    if found.ledger_id != ledger_id:
+        raise LedgerDamagedError(f"{path} belongs to another ledger. {remedy}")
+    if end == found.after or (end == found.before and not found.settled):
+        return
+    lost = found.after.counter - end.counter
+    if lost > 0:
+        entries = "entry" if lost == 1 else "entries"
+        raise LedgerDamagedError(
+            f"{ledger} is an older copy: {lost} {entries} less than {path.name} knows, of {found.after.counter}."
+            f" {remedy}"
+        )
+    if lost < 0:
+        raise LedgerDamagedError(f"{path} is an older copy than {ledger.name}: {-lost} behind. {remedy}")
+    raise LedgerDamagedError(f"{ledger} and {path.name} are of two copies that were both written to. {remedy}")
+
+
+def _place(fields: Any) -> Place:
+    counter, digest = fields["counter"], fields["digest"]
+    if not isinstance(counter, int) or isinstance(counter, bool) or counter < 0:
+        raise ValueError
+    if not isinstance(digest, str) or not _HEX.fullmatch(digest):
+        raise ValueError
+    return Place(counter, digest)

@@ -1,0 +1,354 @@
+"""Transactions of a ledger: all reading and writing of one decision happens while no other process can write.
+
+SQLite, a file: a lock file beside it is held for the whole transaction, which begins as BEGIN IMMEDIATE, and the
+counter file is written before the commit. The rollback journal with ``synchronous = EXTRA`` is the mode in which one
+file is the whole ledger at every moment, and a commit that returned survives a loss of power. Not for network file
+systems, whose locks cannot be relied on: use PostgreSQL there.
+
+PostgreSQL: the row of `META` is locked for the whole transaction. There is no counter file: that a server was restored
+from an older backup is found by the fingerprints of states, and by nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import os
+import pathlib
+import secrets
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from dp_transforms.checks import on_one_line
+from dp_transforms.ledger.actor import Actor
+from dp_transforms.ledger.counter_file import (
+    CounterFile,
+    Place,
+    check_counter,
+    read_counter,
+    write_counter,
+)
+from dp_transforms.ledger.errors import LedgerBusyError, LedgerDamagedError, LedgerError
+from dp_transforms.ledger.schema import JOURNAL, META, VERSION, create_tables, entry_digest, has_tables, migrate
+from dp_transforms.local_files import create_new
+
+_POLL_SECONDS = 0.02
+_READS = "shh_reads"  # an execution option: the transaction only reads
+_ADVISORY_LOCK = 0x7368_686C  # of PostgreSQL, while the tables are made
+Spent = Callable[[sa.Connection], dict[str, dict[str, Any]]]
+
+
+class Transaction:
+    """A transaction that may write one entry.
+
+    connection: for reading and writing the tables. actor: who writes. counter, at: number and time of the entry.
+    """
+
+    def __init__(self, connection: sa.Connection, actor: Actor, counter: int) -> None:
+        self.connection = connection
+        self.actor = actor
+        self.counter = counter
+        self.at = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
+        self.entry: dict[str, Any] | None = None
+
+    def enter(self, action: str, population: str, run_id: str, part: int, spent: tuple[int, int], note: str) -> None:
+        """What this transaction does, for the journal. A transaction without it changes nothing."""
+        self.entry = {"action": action, "population": population, "run_id": run_id, "part": part, "note": note}
+        self.entry |= {"spent_epsilon": spent[0], "spent_delta": spent[1]}
+
+
+class Database:
+    """An open ledger. spent: reads what the counter file names of each population."""
+
+    def __init__(
+        self, engine: sa.Engine, name: str, file: pathlib.Path | None, wait_seconds: float, spent: Spent
+    ) -> None:
+        self.engine = engine
+        self.name = name
+        self.file = file
+        self._wait_seconds = wait_seconds
+        self._spent = spent
+
+    @classmethod
+    def open(cls, place: str | os.PathLike[str], *, create: bool, wait_seconds: float, spent: Spent) -> Database:
+        """place: the path of an SQLite file, or the URL of a PostgreSQL database. create: make it if it is not
+        there.
+        """
+        text = os.fspath(place)
+        if "://" in text and not text.startswith("sqlite:///"):
+            database = cls(*_postgres_engine(text, wait_seconds), None, wait_seconds, spent)
+        else:
+            file = pathlib.Path(text.removeprefix("sqlite:///")).absolute()
+            database = cls(_sqlite_engine(file, wait_seconds), str(file), file, wait_seconds, spent)
+        with database._locked(writes=False), database._errors():
+            is_ready = database._is_ready()
+        if not is_ready:
+            with database._locked(), database._errors():
+                database._prepare(create)
+        return database
+
+    @contextlib.contextmanager
+    def write(self, actor: Actor) -> Iterator[Transaction]:
+        """One transaction. It is committed at the end of the block if it has an entry, and else changes nothing."""
+        with self._locked(), self._errors():
+            with self.engine.connect() as connection, connection.begin() as begun:
+                meta = self._check(connection, for_update=True)
+                transaction = Transaction(connection, actor, meta.counter + 1)
+                yield transaction
+                if transaction.entry is None:
+                    begun.rollback()
+                    return
+                promise = self._enter(connection, meta, transaction)
+                if self.file:
+                    write_counter(self.file, promise)
+            if self.file:
+                write_counter(self.file, CounterFile(**{**vars(promise), "settled": True}))
+
+    @contextlib.contextmanager
+    def read(self, *, checked: bool = True) -> Iterator[sa.Connection]:
+        """A consistent look. checked: that the ledger ends where its counter file says."""
+        with self._locked(writes=False), self._errors(), self._reading() as connection:
+            if checked:
+                self._check(connection)
+            yield connection
+
+    @contextlib.contextmanager
+    def repair(self, actor: Actor) -> Iterator[Transaction]:
+        """As `write`, of a ledger that does not end where its counter file says: afterwards it does."""
+        with self._locked(), self._errors():
+            with self.engine.connect() as connection, connection.begin():
+                meta = self.meta(connection)
+                found = read_counter(self.file) if self.file else None
+                last = max(meta.counter, found.after.counter if found else 0)
+                transaction = Transaction(connection, actor, last + 1)
+                yield transaction
+                if transaction.entry is None:
+                    raise LedgerError("a repair must make an entry.")
+                promise = self._enter(connection, meta, transaction)
+                if self.file:
+                    write_counter(self.file, promise)
+            if self.file:
+                write_counter(self.file, CounterFile(**{**vars(promise), "settled": True}))
+
+    def meta(self, connection: sa.Connection, *, for_update: bool = False) -> Any:
+        query = sa.select(META)
+        return connection.execute(query.with_for_update() if for_update else query).one()
+
+    def _check(self, connection: sa.Connection, *, for_update: bool = False) -> Any:
+        meta = self.meta(connection, for_update=for_update)
+        if self.file:
+            check_counter(read_counter(self.file), meta.ledger_id, Place(meta.counter, meta.digest), self.file)
+        return meta
+
+    def _enter(self, connection: sa.Connection, meta: Any, transaction: Transaction) -> CounterFile:
+        assert transaction.entry is not None
+        entry = {"counter": transaction.counter, "at": transaction.at, **vars(transaction.actor), **transaction.entry}
+        digest = entry_digest(meta.digest, entry)
+        connection.execute(sa.insert(JOURNAL).values(digest=digest, **entry))
+        connection.execute(sa.update(META).values(counter=transaction.counter, digest=digest))
+        before, after = Place(meta.counter, meta.digest), Place(transaction.counter, digest)
+        return CounterFile(meta.ledger_id, before, after, settled=False, populations=self._spent(connection))
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        with self.engine.connect().execution_options(**{_READS: True}) as connection, connection.begin():
+            yield connection
+
+    def _is_ready(self) -> bool:
+        """Whether the tables are there and up to date, which needs no writing."""
+        if self.file and not os.path.lexists(self.file):
+            return False
+        if self.file:
+            self._check_file(self.file, None, create=False)
+        with self._reading() as connection:
+            return has_tables(connection) and _version(connection) == VERSION
+
+    def _prepare(self, create: bool) -> None:
+        """Makes the tables, or brings them up to date."""
+        found = read_counter(self.file) if self.file else None
+        if self.file and not self._check_file(self.file, found, create):
+            create_new(self.file, 0o600).close()
+        with self.engine.connect() as connection, connection.begin():
+            if not self.file:
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+            if has_tables(connection):
+                self._migrate(connection, found)
+                return
+            if not create:
+                raise LedgerError(f"there is no ledger at {self.name}. Make one with: shh ledger reserve")
+            if found and not _is_of_a_new_ledger(found):
+                raise _deleted(self.name, found)
+            create_tables(connection)
+            ledger_id = secrets.token_hex(16)
+            connection.execute(sa.insert(META).values(id=1, ledger_id=ledger_id, version=VERSION, counter=0, digest=""))
+            empty = CounterFile(ledger_id, Place(0, ""), Place(0, ""), settled=False, populations={})
+            if self.file:
+                write_counter(self.file, empty)
+        if self.file:
+            write_counter(self.file, CounterFile(**{**vars(empty), "settled": True}))
+
+    def _migrate(self, connection: sa.Connection, found: CounterFile | None) -> None:
+        before = migrate(connection)
+        if before == VERSION or not self.file:
+            return
+        meta = self.meta(connection)
+        if found is None or found.ledger_id != meta.ledger_id or found.after.counter != meta.counter:
+            raise LedgerDamagedError(
+                f"{self.name} is of version {before} and does not end where its counter file says. Bring back the"
+                " newest"
+                " copy of both."
+            )
+        # Only the digest changes, by a rule that the next process repeats if this one dies before the commit.
+        end = Place(meta.counter, meta.digest)
+        write_counter(self.file, CounterFile(meta.ledger_id, found.before, end, found.settled, self._spent(connection)))
+
+    def _check_file(self, file: pathlib.Path, found: CounterFile | None, create: bool) -> bool:
+        """Whether the file is there. Raises LedgerError for one that is no safe place, and for a deleted one."""
+        try:
+            mode = os.lstat(file)
+        except FileNotFoundError:
+            if found and not _is_of_a_new_ledger(found):
+                raise _deleted(self.name, found) from None
+            if not create:
+                raise LedgerError(f"there is no ledger at {self.name}. Make one with: shh ledger reserve") from None
+            return False
+        if not stat.S_ISREG(mode.st_mode):
+            raise LedgerError(f"{self.name} is not a regular file. Name another path with --ledger.")
+        if mode.st_mode & 0o077:
+            raise LedgerError(f"{self.name} can be opened by other users of this machine. Use: chmod 600 {self.name}")
+        return True
+
+    @contextlib.contextmanager
+    def _locked(self, *, writes: bool = True) -> Iterator[None]:
+        """Holds the lock file of an SQLite ledger. Raises LedgerBusyError if another process does so for too long."""
+        if self.file is None:
+            yield
+            return
+        path = self.file.with_name(f"{self.file.name}.lock")
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if writes:
+                raise LedgerError(f"cannot open {path}: {error.strerror}. Check the folder of --ledger.") from None
+            yield  # a read-only file system: nobody can write
+            return
+        try:
+            deadline = time.monotonic() + self._wait_seconds
+            while True:
+                try:
+                    fcntl.flock(descriptor, (fcntl.LOCK_EX if writes else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise self._busy() from None
+                    time.sleep(_POLL_SECONDS)
+                except OSError as error:
+                    raise LedgerError(
+                        f"{path} cannot be locked: {error.strerror}. A ledger file must be on a local disk; use"
+                        " PostgreSQL for several machines."
+                    ) from None
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _busy(self) -> LedgerBusyError:
+        return LedgerBusyError(
+            f"another process has had the ledger {self.name} for {self._wait_seconds:g} s. Try again when it has ended."
+        )
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Errors of the database and of files as LedgerError, without values and passwords."""
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            reason = on_one_line(str(error.orig).strip().partition("\n")[0], most=200)
+            if any(word in reason for word in ("is locked", "lock timeout", "lock_timeout")):
+                raise self._busy() from None
+            if any(word in reason for word in ("malformed", "not a database")):
+                raise LedgerDamagedError(
+                    f"the ledger {self.name} is damaged ({reason}). Bring back the newest copy, or see: shh ledger"
+                    " doctor"
+                ) from None
+            raise LedgerError(
+                f"the ledger {self.name} cannot be used ({reason}); nothing was changed. Check its folder and the space"
+                " that is left, or the server."
+            ) from None
+        except sa.exc.NoResultFound:
+            raise LedgerDamagedError(
+                f"the ledger {self.name} is damaged: a table is empty. See: shh ledger doctor"
+            ) from None
+        except OSError as error:
+            raise LedgerError(
+                f"the ledger {self.name} cannot be used ({error.strerror}); nothing was changed. Check its folder"
+                " and the"
+                " space that is left."
+            ) from None
+
+
+def _version(connection: sa.Connection) -> int:
+    return int(connection.execute(sa.select(META.c.version)).scalar_one())
+
+
+def _is_of_a_new_ledger(found: CounterFile) -> bool:
+    """Of a process that died while it made the ledger."""
+    return not found.settled and found.after.counter == 0
+
+
+def _deleted(name: str, found: CounterFile) -> LedgerDamagedError:
+    return LedgerDamagedError(
+        f"{name} was deleted or emptied: its counter file knows {found.after.counter} entries. Bring back the newest"
+        " copy,"
+        " or see: shh ledger doctor"
+    )
+
+
+def _sqlite_engine(file: pathlib.Path, wait_seconds: float) -> sa.Engine:
+    def connect() -> sqlite3.Connection:
+        # mode=rw: the file is made by us alone, with its mode. The driver must not begin transactions by itself.
+        uri = f"file:{quote(str(file))}?mode=rw"
+        connection = sqlite3.connect(uri, uri=True, timeout=wait_seconds, isolation_level=None)
+        connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        return connection
+
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        reads = connection.get_execution_options().get(_READS, False)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _postgres_engine(text: str, wait_seconds: float) -> tuple[sa.Engine, str]:
+    try:
+        url = sa.make_url(text)
+    except sa.exc.ArgumentError:
+        raise LedgerError("--ledger must be a path, or a URL such as postgresql://host/database.") from None
+    if url.get_backend_name() != "postgresql":
+        raise LedgerError(f"--ledger must be a path or a postgresql:// URL, got one of {url.get_backend_name()}.")
+    name = url.render_as_string(hide_password=True)
+    try:
+        engine = sa.create_engine(url.set(drivername="postgresql+psycopg"), poolclass=NullPool, hide_parameters=True)
+    except ImportError:
+        raise LedgerError(
+            "a ledger on PostgreSQL needs psycopg. Use: pip install 'shifting-heavy-hitters[postgres]'"
+        ) from None
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {max(1, int(wait_seconds * 1000))}")
+        connection.exec_driver_sql("SET LOCAL synchronous_commit = on")  # a commit that returned is on the disk
+
+    return engine, name

@@ -1,0 +1,198 @@
+"""How a part is reserved, within one transaction: its population, its run, what it takes, and the row that it gets."""
+
+from __future__ import annotations
+
+from dp_transforms.accounting.lifetime_cost import (
+    NOTHING,
+    BudgetRule,
+    delta_units,
+    epsilon_units,
+    from_delta_units,
+    from_epsilon_units,
+)
+from dp_transforms.ledger import rows
+from dp_transforms.ledger.actor import is_gone
+from dp_transforms.ledger.database import Transaction
+from dp_transforms.ledger.errors import BudgetExceededError, LedgerBusyError, RunRefusedError
+from dp_transforms.ledger.judgement import Decision
+from dp_transforms.ledger.records import (
+    Balance,
+    Caps,
+    Part,
+    PartRequest,
+    Population,
+    Run,
+    Status,
+    Verdict,
+    VerdictKind,
+    amount,
+)
+
+
+def adopted(transaction: Transaction, request: PartRequest) -> str | None:
+    """The run id of a process that died after it reserved the same first part, before it could write it down."""
+    connection = transaction.connection
+    for run in rows.read_runs(connection, request.population):
+        same = (run.stream, run.plan_fingerprint) == (request.stream, request.plan_fingerprint)
+        if run.status != Status.RESERVED or not same or run.key_fingerprint != request.key_fingerprint:
+            continue
+        parts = [part for part in rows.read_parts(connection, run.run_id) if part.status != Status.RELEASED]
+        if len(parts) != 1 or parts[0].has_started or parts[0].range != (request.first_window, request.end_window):
+            continue
+        part = parts[0]
+        if not part.process or is_gone(part.place, part.process):
+            return run.run_id
+        if part.process != transaction.actor.process and part.input_fingerprint == request.input_fingerprint:
+            raise LedgerBusyError(
+                f"process {part.process.partition(':')[0]} of {part.who} has just reserved the same windows of the"
+                f" same input, as run {run.run_id}. Wait until it has ended. If it is certainly dead: shh ledger"
+                f" fail {run.run_id}"
+            )
+    return None
+
+
+def new_run(
+    transaction: Transaction, population: Population, run_id: str, request: PartRequest, has_part: bool = True
+) -> Verdict:
+    if has_part and (request.first_window or request.state_fingerprint):
+        raise RunRefusedError(
+            f"run {run_id}, which the state belongs to, is not in the ledger. If it was begun without a"
+            " ledger, enter it with shh ledger reserve --run-id, which pays for all of it. If the ledger was restored"
+            " from a backup, see: shh ledger doctor"
+        )
+    connection, rule = transaction.connection, population.rule
+    before = rows.read_balance(connection, population)
+    price = rule.price(request.cost)
+    takes = (price + rule.base) if not before.runs else price
+    if not rule.allows(before.total + takes):
+        raise _too_much(population, before, takes.epsilon, takes.delta)
+    same_input = ""
+    if has_part:
+        others = {run.run_id for run in rows.read_runs(connection, population.name) if run.stream == request.stream}
+        same_input = next(
+            (
+                part.run_id
+                for part in rows.read_parts(connection)
+                if part.run_id in others and part.has_started and part.input_fingerprint == request.input_fingerprint
+            ),
+            "",
+        )
+    run = Run(
+        run_id=run_id,
+        population=population.name,
+        stream=request.stream,
+        plan_fingerprint=request.plan_fingerprint,
+        release=request.cost.release,
+        horizon=request.horizon,
+        range_start=request.range_start,
+        range_end=request.range_end,
+        plan_epsilon=request.cost.epsilon,
+        plan_delta=request.cost.delta,
+        price=price,
+        key_fingerprint=request.key_fingerprint if has_part else "",
+        status=Status.RESERVED,
+        **vars(transaction.actor),
+        reserved_at=transaction.at,
+    )
+    rows.write_run(connection, run)
+    part = _new_part(transaction, run_id, request) if has_part else 0
+    balance = note(transaction, run, part, "reserve")
+    return Verdict(VerdictKind.NEW, run_id, part, transaction.counter, balance, takes, same_input)
+
+
+def known_run(
+    transaction: Transaction, population: Population, run: Run, request: PartRequest, decision: Decision
+) -> Verdict:
+    connection, part = transaction.connection, decision.part
+    if decision.settled:
+        changes = {"status": Status.FINISHED, "finished_at": transaction.at}
+        rows.set_part(connection, decision.settled.part, state_after=request.state_fingerprint, **changes)
+    for dropped in decision.dropped:
+        rows.set_part(connection, dropped.part, status=Status.RELEASED)
+    if decision.kind == VerdictKind.DONE:
+        assert part is not None
+        if decision.settled or decision.dropped:
+            note(transaction, run, part.part, "settle", "finished, as its state says")
+        balance = rows.read_balance(connection, population)
+        return Verdict(decision.kind, run.run_id, part.part, part.claim, balance, NOTHING)
+    if not run.key_fingerprint:
+        rows.set_run(connection, run.run_id, key_fingerprint=request.key_fingerprint)
+    if part is None:
+        number = _new_part(transaction, run.run_id, request)
+    else:
+        number = part.part
+        inputs, state = request.fingerprints
+        changes = {"input_fingerprint": inputs, "state_before": state, "claim": transaction.counter}
+        rows.set_part(connection, number, **changes, **vars(transaction.actor))
+    balance = note(transaction, run, number, str(decision.kind))
+    return Verdict(decision.kind, run.run_id, number, transaction.counter, balance, NOTHING)
+
+
+def _new_part(transaction: Transaction, run_id: str, request: PartRequest) -> int:
+    part = Part(
+        part=0,
+        run_id=run_id,
+        first_window=request.first_window,
+        end_window=request.end_window,
+        input_fingerprint=request.input_fingerprint,
+        state_before=request.state_fingerprint,
+        state_after="",
+        status=Status.RESERVED,
+        claim=transaction.counter,
+        **vars(transaction.actor),
+        reserved_at=transaction.at,
+    )
+    return rows.write_part(transaction.connection, part)
+
+
+def note(transaction: Transaction, run: Run, part: int, action: str, text: str = "") -> Balance:
+    (population,) = rows.read_populations(transaction.connection, run.population)
+    balance = rows.read_balance(transaction.connection, population)
+    spent = balance.total.epsilon, balance.total.delta
+    transaction.enter(action, run.population, run.run_id, part, spent, text)
+    return balance
+
+
+def declared_population(transaction: Transaction, request: PartRequest, caps: Caps | None) -> Population:
+    """The population of the request; declared now if it is new."""
+    found = rows.read_populations(transaction.connection, request.population)
+    if not found:
+        if caps is None:
+            raise RunRefusedError(
+                f"the ledger knows no population {request.population}. Declare it, once, with --max-epsilon and"
+                " --max-delta: what its users may ever lose."
+            )
+        try:
+            rule = BudgetRule.declare(caps.max_epsilon, caps.max_delta, request.cost, caps.rule)
+        except ValueError as error:
+            raise RunRefusedError(str(error)) from None
+        population = Population(request.population, request.unit, rule, transaction.at)
+        rows.write_population(transaction.connection, population)
+        return population
+    population = found[0]
+    rule = population.rule
+    if caps is not None:
+        try:
+            asked = epsilon_units("max_epsilon", caps.max_epsilon), delta_units("max_delta", caps.max_delta)
+        except ValueError as error:
+            raise RunRefusedError(str(error)) from None
+        if asked != (rule.max_epsilon, rule.max_delta) or caps.rule not in (None, rule.kind):
+            raise RunRefusedError(
+                f"the caps of population {population.name} are set once: max epsilon"
+                f" {amount(from_epsilon_units(rule.max_epsilon))}, max delta"
+                f" {amount(from_delta_units(rule.max_delta))},"
+                f" rule {rule.kind}. Leave --max-epsilon and --max-delta out."
+            )
+    return population
+
+
+def _too_much(population: Population, before: Balance, epsilon: int, delta: int) -> BudgetExceededError:
+    left = f"{amount(before.left_epsilon, down=True)} of {amount(before.max_epsilon)}"
+    left_delta = f"{amount(before.left_delta, down=True)} of {amount(before.max_delta)}"
+    return BudgetExceededError(
+        f"this run takes {amount(from_epsilon_units(epsilon))} and delta {amount(from_delta_units(delta))} of what"
+        " users of"
+        f" *{population.name}* may ever lose, and {left} and delta {left_delta} is left. Nothing was read. Use a"
+        " plan with"
+        " a smaller budget, or go on with a run that has paid."
+    )

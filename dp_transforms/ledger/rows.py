@@ -1,0 +1,142 @@
+"""Records to rows and back. Every function works within the caller's transaction."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from typing import Any
+
+import sqlalchemy as sa
+
+from dp_transforms.accounting.lifetime_cost import NOTHING, BudgetRule, Price
+from dp_transforms.ledger.errors import LedgerDamagedError
+from dp_transforms.ledger.records import Balance, Part, Population, Run, Status
+from dp_transforms.ledger.schema import JOURNAL, PARTS, POPULATIONS, RUNS
+
+_DAMAGED = "a row of the ledger cannot be read. See: shh ledger doctor"
+
+
+def read_populations(connection: sa.Connection, name: str | None = None) -> list[Population]:
+    """All of them by name, or the one of this name."""
+    query = sa.select(POPULATIONS).order_by(POPULATIONS.c.name)
+    if name is not None:
+        query = query.where(POPULATIONS.c.name == name)
+    return [_population(row) for row in connection.execute(query).mappings()]
+
+
+def write_population(connection: sa.Connection, population: Population) -> None:
+    fields = population.rule.to_fields()
+    fields["rule_order"] = fields.pop("order")
+    own = {"name": population.name, "unit": population.unit, "declared_at": population.declared_at}
+    connection.execute(sa.insert(POPULATIONS).values(**own, **fields))
+
+
+def read_run(connection: sa.Connection, run_id: str) -> Run | None:
+    row = connection.execute(sa.select(RUNS).where(RUNS.c.run_id == run_id)).mappings().one_or_none()
+    return None if row is None else _run(row)
+
+
+def read_runs(connection: sa.Connection, population: str | None = None) -> list[Run]:
+    """In the order of their names; of one population, or of all."""
+    query = sa.select(RUNS).order_by(RUNS.c.reserved_at, RUNS.c.run_id)
+    if population is not None:
+        query = query.where(RUNS.c.population == population)
+    return [_run(row) for row in connection.execute(query).mappings()]
+
+
+def write_run(connection: sa.Connection, run: Run) -> None:
+    fields = {name: value for name, value in vars(run).items() if name != "price"}
+    prices = {f"price_{name}": value for name, value in vars(run.price).items()}
+    connection.execute(sa.insert(RUNS).values(**fields, **prices))
+
+
+def set_run(connection: sa.Connection, run_id: str, **changes: Any) -> None:
+    connection.execute(sa.update(RUNS).where(RUNS.c.run_id == run_id).values(**changes))
+
+
+def read_parts(connection: sa.Connection, run_id: str | None = None) -> list[Part]:
+    """Of a run, or of all, in the order of their windows; released ones too."""
+    query = sa.select(PARTS).order_by(PARTS.c.run_id, PARTS.c.first_window, PARTS.c.part)
+    if run_id is not None:
+        query = query.where(PARTS.c.run_id == run_id)
+    return [_part(row) for row in connection.execute(query).mappings()]
+
+
+def read_part(connection: sa.Connection, part: int) -> Part:
+    """Raises LedgerDamagedError if it is not there."""
+    row = connection.execute(sa.select(PARTS).where(PARTS.c.part == part)).mappings().one_or_none()
+    if row is None:
+        raise LedgerDamagedError(f"part {part} is not in the ledger. See: shh ledger doctor")
+    return _part(row)
+
+
+def write_part(connection: sa.Connection, part: Part) -> int:
+    """Returns the number that the part gets."""
+    fields = {name: value for name, value in vars(part).items() if name != "part"}
+    key = connection.execute(sa.insert(PARTS).values(**fields)).inserted_primary_key
+    assert key is not None
+    return int(key[0])
+
+
+def set_part(connection: sa.Connection, part: int, **changes: Any) -> None:
+    connection.execute(sa.update(PARTS).where(PARTS.c.part == part).values(**changes))
+
+
+def read_balance(connection: sa.Connection, population: Population) -> Balance:
+    """The sum over all runs but the released ones, in whole numbers."""
+    columns = (RUNS.c.price_epsilon, RUNS.c.price_delta, RUNS.c.price_sampling)
+    charged = (RUNS.c.population == population.name) & (RUNS.c.status != Status.RELEASED)
+    prices = [Price(*row) for row in connection.execute(sa.select(*columns).where(charged))]
+    total = functools.reduce(operator.add, prices, NOTHING)
+    return Balance(population, len(prices), population.rule.total(total, len(prices)))
+
+
+def read_spent(connection: sa.Connection) -> dict[str, dict[str, Any]]:
+    """What the counter file names of each population: its rule, and what it spent."""
+    return {
+        population.name: {
+            **population.rule.to_fields(),
+            "unit": population.unit,
+            "declared_at": population.declared_at,
+            "runs": (balance := read_balance(connection, population)).runs,
+            "spent": [balance.total.epsilon, balance.total.delta, balance.total.sampling],
+        }
+        for population in read_populations(connection)
+    }
+
+
+def read_journal(connection: sa.Connection) -> list[dict[str, Any]]:
+    """All entries, in order."""
+    rows = connection.execute(sa.select(JOURNAL).order_by(JOURNAL.c.counter)).mappings()
+    return [dict(row) for row in rows]
+
+
+def rule_of(fields: dict[str, Any]) -> BudgetRule:
+    """Raises LedgerDamagedError for a rule that cannot be."""
+    try:
+        return BudgetRule.from_fields(fields)
+    except (ValueError, KeyError, TypeError, ArithmeticError):
+        raise LedgerDamagedError(_DAMAGED) from None
+
+
+def _population(row: sa.RowMapping) -> Population:
+    fields = {**row, "order": row["rule_order"]}
+    return Population(row["name"], row["unit"], rule_of(fields), row["declared_at"])
+
+
+def _run(row: sa.RowMapping) -> Run:
+    price = Price(row["price_epsilon"], row["price_delta"], row["price_sampling"])
+    names = [field.name for field in dataclasses.fields(Run) if field.name != "price"]
+    return Run(price=price, **{name: row[name] for name in names} | {"status": _status(row)})
+
+
+def _part(row: sa.RowMapping) -> Part:
+    return Part(**{**row, "status": _status(row)})
+
+
+def _status(row: sa.RowMapping) -> Status:
+    try:
+        return Status(row["status"])
+    except ValueError:
+        raise LedgerDamagedError(_DAMAGED) from None

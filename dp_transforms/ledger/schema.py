@@ -1,0 +1,170 @@
+"""The tables of a ledger, and how those of an older version are brought up to date.
+
+Amounts are whole numbers as decimal text (`Whole`): a delta in units of 10^-30 does not fit into 64 bits, and no
+database may round. Times are ISO 8601 text in UTC, for people: order is by the number of the entry, never by a clock.
+
+Version 0, of before the first release, had no `claim` of a part and no `digest` of an entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from dp_transforms.ledger.errors import LedgerDamagedError, LedgerError
+
+VERSION = 1
+MOST_DIGITS = 60
+
+
+class Whole(sa.types.TypeDecorator[int]):
+    """A whole number >= 0 of any size, as its decimal digits."""
+
+    impl = sa.String(MOST_DIGITS)
+    cache_ok = True
+
+    def process_bind_param(self, value: int | None, dialect: sa.Dialect) -> str | None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0 or len(str(value)) > MOST_DIGITS:
+            raise ValueError("an amount must be a whole number >= 0.")
+        return str(value)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> int:
+        if not isinstance(value, str) or not value.isascii() or not value.isdecimal() or len(value) > MOST_DIGITS:
+            raise LedgerDamagedError("an amount of the ledger is not a whole number. See: shh ledger doctor")
+        return int(value)
+
+
+_tables = sa.MetaData()
+
+META = sa.Table(
+    "shh_ledger",
+    _tables,
+    sa.Column("id", sa.Integer, primary_key=True),  # one row, 1
+    sa.Column("ledger_id", sa.String(32), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("counter", sa.BigInteger, nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+)
+
+POPULATIONS = sa.Table(
+    "shh_populations",
+    _tables,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("unit", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("rule_order", sa.Text, nullable=False),
+    sa.Column("max_epsilon", Whole, nullable=False),
+    sa.Column("max_delta", Whole, nullable=False),
+    sa.Column("base_epsilon", Whole, nullable=False),
+    sa.Column("base_delta", Whole, nullable=False),
+    sa.Column("sampling", Whole, nullable=False),
+    sa.Column("declared_at", sa.Text, nullable=False),
+)
+
+_ACTOR = ("who", "place", "process")
+
+
+def _texts(*names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, sa.Text, nullable=False) for name in names]
+
+
+RUNS = sa.Table(
+    "shh_runs",
+    _tables,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("population", sa.Text, sa.ForeignKey("shh_populations.name"), nullable=False),
+    *_texts("stream", "plan_fingerprint", "release", "range_start", "range_end"),
+    sa.Column("horizon", sa.BigInteger, nullable=False),
+    sa.Column("plan_epsilon", Whole, nullable=False),
+    sa.Column("plan_delta", Whole, nullable=False),
+    sa.Column("price_epsilon", Whole, nullable=False),
+    sa.Column("price_delta", Whole, nullable=False),
+    sa.Column("price_sampling", Whole, nullable=False),
+    *_texts("key_fingerprint", "status", *_ACTOR, "reserved_at"),
+)
+
+PARTS = sa.Table(
+    "shh_parts",
+    _tables,
+    sa.Column("part", sa.Integer, primary_key=True),
+    sa.Column("run_id", sa.Text, sa.ForeignKey("shh_runs.run_id"), nullable=False),
+    sa.Column("first_window", sa.BigInteger, nullable=False),
+    sa.Column("end_window", sa.BigInteger, nullable=False),
+    *_texts("input_fingerprint", "state_before", "state_after", "status"),
+    sa.Column("claim", sa.BigInteger, nullable=False),
+    *_texts(*_ACTOR, "reserved_at", "started_at", "finished_at"),
+)
+sa.Index(
+    "shh_one_part_at_a_window",
+    PARTS.c.run_id,
+    PARTS.c.first_window,
+    unique=True,
+    sqlite_where=PARTS.c.status != "released",
+    postgresql_where=PARTS.c.status != "released",
+)
+
+JOURNAL = sa.Table(
+    "shh_journal",
+    _tables,
+    sa.Column("counter", sa.BigInteger, primary_key=True, autoincrement=False),
+    *_texts("at", "action", "population", "run_id"),
+    sa.Column("part", sa.BigInteger, nullable=False),
+    *_texts(*_ACTOR),
+    sa.Column("spent_epsilon", Whole, nullable=False),
+    sa.Column("spent_delta", Whole, nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+)
+
+
+def create_tables(connection: sa.Connection) -> None:
+    """All tables, empty; those that are there stay."""
+    _tables.create_all(connection)
+
+
+def has_tables(connection: sa.Connection) -> bool:
+    return sa.inspect(connection).has_table(META.name)
+
+
+def entry_digest(before: str, entry: Mapping[str, Any]) -> str:
+    """Hex SHA-256 that chains an entry to all before it. entry: the columns of the journal but the digest itself."""
+    plain = {column.name: entry[column.name] for column in JOURNAL.columns if column.name != "digest"}
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()
+
+
+def migrate(connection: sa.Connection) -> int:
+    """Brings the tables up to date within the caller's transaction. Returns the version that they had.
+
+    Raises LedgerError for tables of a newer version, which this program would not keep to.
+    """
+    version = int(connection.execute(sa.select(META.c.version)).scalar_one())
+    if version > VERSION:
+        raise LedgerError(
+            f"the ledger has version {version}, and this program knows versions up to {VERSION}. Update shh."
+        )
+    for step in range(version, VERSION):
+        _STEPS[step](connection)
+    if version < VERSION:
+        connection.execute(sa.update(META).values(version=VERSION))
+    return version
+
+
+def _from_0(connection: sa.Connection) -> None:
+    """Parts get a claim that no process has, entries the chain of digests."""
+    connection.execute(sa.text("ALTER TABLE shh_parts ADD COLUMN claim BIGINT NOT NULL DEFAULT 0"))
+    connection.execute(sa.text("ALTER TABLE shh_journal ADD COLUMN digest VARCHAR(64) NOT NULL DEFAULT ''"))
+    connection.execute(sa.text("ALTER TABLE shh_ledger ADD COLUMN digest VARCHAR(64) NOT NULL DEFAULT ''"))
+    digest = ""
+    for entry in connection.execute(sa.select(JOURNAL).order_by(JOURNAL.c.counter)).mappings().all():
+        digest = entry_digest(digest, entry)
+        of_entry = sa.update(JOURNAL).where(JOURNAL.c.counter == entry["counter"])
+        connection.execute(of_entry.values(digest=digest))
+    connection.execute(sa.update(META).values(digest=digest))
+
+
+_STEPS: dict[int, Callable[[sa.Connection], None]] = {0: _from_0}

@@ -1,0 +1,37 @@
+"""Several processes at once on one ledger file: nothing is overspent, and a part has one process."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from dp_transforms.ledger import Caps, Ledger
+from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
+from tests.helpers.ledger_runs import CAPS, cost
+
+
+def check_spent(place: pathlib.Path, answers: list[str], runs: int) -> None:
+    assert sum(map(int, answers)) == runs
+    ledger = Ledger.open(place)
+    (balance,) = ledger.balances()
+    assert (balance.runs, balance.total.epsilon) == (runs, runs * cost().epsilon)
+    assert ledger.doctor() == []
+    assert [entry["counter"] for entry in ledger.journal()] == list(range(1, 3 * runs + 1))
+
+
+def test_eight_processes_never_overspend(folder: pathlib.Path) -> None:
+    check_spent(folder / "l.db", crowd(8, spend_all(folder / "l.db", CAPS)), 8)
+
+
+@pytest.mark.long
+def test_eight_processes_never_overspend_in_a_thousand_runs(folder: pathlib.Path) -> None:
+    answers = crowd(8, spend_all(folder / "l.db", Caps(500, "1e-5")))
+    check_spent(folder / "l.db", answers, 1000)
+
+
+def test_of_eight_processes_one_gets_the_part(folder: pathlib.Path) -> None:
+    answers = crowd(8, take_one_part(folder / "l.db", CAPS))
+    assert answers.count("new") == 1
+    assert set(answers) <= {"new", "busy", "done"}
+    assert Ledger.open(folder / "l.db").balances()[0].runs == 1

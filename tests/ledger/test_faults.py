@@ -1,0 +1,325 @@
+"""Ledgers that were deleted, cut off, restored or written twice; full and read-only disks; clocks; old versions."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pathlib
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import sys
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dp_transforms.ledger import (
+    Ledger,
+    LedgerBusyError,
+    LedgerDamagedError,
+    LedgerError,
+    RunRefusedError,
+    StateMark,
+    VerdictKind,
+    database,
+)
+from dp_transforms.ledger.schema import VERSION
+from tests.helpers.ledger_runs import CAPS, PLAN, cost, dies, part
+
+
+@pytest.fixture
+def path(folder: pathlib.Path) -> pathlib.Path:
+    """Of a ledger with two runs; older.db and older.counter beside it are of when it had one."""
+    path = folder / "ledger.db"
+    ledger = Ledger.open(path)
+    ledger.reserve(part(run_id="run 1"), CAPS)
+    shutil.copy(path, folder / "older.db")
+    shutil.copy(f"{path}.counter", folder / "older.counter")
+    verdict = ledger.reserve(part(run_id="run 2"))
+    ledger.start(verdict)
+    ledger.finish(verdict, "state 1")
+    return path
+
+
+def counter(path: pathlib.Path) -> pathlib.Path:
+    return path.with_name(f"{path.name}.counter")
+
+
+def restore(path: pathlib.Path) -> None:
+    shutil.copy(path.with_name("older.db"), path)
+
+
+def delete(path: pathlib.Path) -> None:
+    path.unlink()
+
+
+def cut_to(share: float) -> Callable[[pathlib.Path], None]:
+    def cut(path: pathlib.Path) -> None:
+        os.truncate(path, int(path.stat().st_size * share))
+
+    return cut
+
+
+def restore_counter(path: pathlib.Path) -> None:
+    shutil.copy(path.with_name("older.counter"), counter(path))
+
+
+def go_on_with_a_copy(path: pathlib.Path) -> None:
+    """Two people each write to a copy of their own; then one takes the ledger of the other."""
+    copy = path.with_name("copy.db")
+    shutil.copy(path, copy)
+    shutil.copy(counter(path), counter(copy))
+    Ledger.open(copy).reserve(part(run_id="run 3"))
+    Ledger.open(path).reserve(part(run_id="run 4"))
+    shutil.copy(copy, path)
+
+
+def take_another(path: pathlib.Path) -> None:
+    Ledger.open(path.with_name("another.db")).reserve(part(), CAPS)
+    shutil.copy(path.with_name("another.db"), path)
+
+
+FAULTS = {
+    "deleted": (delete, "deleted or emptied"),
+    "emptied": (cut_to(0), "deleted or emptied"),
+    "cut to half": (cut_to(0.5), "damaged"),
+    "cut to a few bytes": (cut_to(0.01), "damaged|deleted or emptied"),
+    "restored": (restore, "an older copy: 3 entries less"),
+    "counter file deleted": (lambda path: counter(path).unlink(), "is missing"),
+    "counter file restored": (restore_counter, "an older copy than ledger.db: 3 behind"),
+    "counter file damaged": (lambda path: counter(path).write_text("{}"), "cannot be read"),
+    "two copies": (go_on_with_a_copy, "two copies that were both written to"),
+    "another ledger": (take_another, "belongs to another ledger"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_ledger_that_is_not_the_one_that_was_last_written_is_refused(path: pathlib.Path, name: str) -> None:
+    damage, words = FAULTS[name]
+    damage(path)
+    with pytest.raises(LedgerDamagedError, match=words):
+        Ledger.open(path).reserve(part(run_id="run 5"))
+    with pytest.raises(LedgerDamagedError, match=words):
+        Ledger.open(path).balances()
+
+
+def test_the_doctor_charges_what_a_restored_ledger_has_forgotten(path: pathlib.Path) -> None:
+    restore(path)
+    ledger = Ledger.open(path)
+    (fault,) = (finding for finding in ledger.doctor() if finding.is_fault)
+    assert "older copy" in fault.text
+    assert "--repair" in fault.text
+    assert ledger.repair() == ["Population news: charged for what was lost; now 1 of its epsilon is spent."]
+    assert ledger.balances()[0].total.epsilon == 2 * cost().epsilon
+    assert not [finding for finding in ledger.doctor() if finding.is_fault]
+    with pytest.raises(RunRefusedError, match="not in the ledger"):
+        ledger.reserve(part(1, 2, run_id="run 2", state_fingerprint="state 1"))
+
+
+def test_the_doctor_charges_a_population_that_a_restored_ledger_does_not_know(folder: pathlib.Path) -> None:
+    path = folder / "ledger.db"
+    ledger = Ledger.open(path)
+    shutil.copy(path, folder / "older.db")
+    ledger.reserve(part(), CAPS)
+    restore(path)
+    ledger.repair()
+    (balance,) = ledger.balances()
+    assert (balance.total.epsilon, balance.runs) == (cost().epsilon, 1)
+    assert str(balance.max_epsilon.normalize()) == "4"
+
+
+def test_a_ledger_and_counter_file_that_were_restored_together_are_found_by_a_state(path: pathlib.Path) -> None:
+    restore(path)
+    restore_counter(path)
+    ledger = Ledger.open(path)
+    with pytest.raises(RunRefusedError, match="restored from a backup"):
+        ledger.reserve(part(1, 2, run_id="run 2", state_fingerprint="state 1"))
+    (fault,) = (f for f in ledger.doctor([StateMark("run 2", PLAN, 1, "state 1")]) if f.is_fault)
+    assert "not in the ledger" in fault.text
+
+
+def test_a_row_that_somebody_changed_is_found_by_the_doctor(path: pathlib.Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE shh_journal SET spent_epsilon = '0' WHERE counter = 1")
+    connection.close()
+    assert ["journal" in finding.text for finding in Ledger.open(path).doctor() if finding.is_fault] == [True]
+
+
+@pytest.mark.parametrize("amount", ["-1", "nan", "5e-324", "1.5", "", "9" * 61])
+def test_an_amount_that_is_no_whole_number_is_damage(path: pathlib.Path, amount: str) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE shh_runs SET price_epsilon = ?", (amount,))
+    connection.close()
+    with pytest.raises(LedgerDamagedError, match="not a whole number"):
+        Ledger.open(path).balances()
+
+
+def limited(path: pathlib.Path, most_bytes: int, report: pathlib.Path) -> None:
+    """Reserves with files of at most this size; writes how it ended."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+    try:
+        Ledger.open(path).reserve(part(run_id="run 5"))
+        text = "reserved"
+    except LedgerError as error:
+        text = str(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    report.write_text(text)
+
+
+@pytest.mark.parametrize("most_bytes", [0, 100, 600, 5_000, 30_000])
+def test_a_full_disk_changes_nothing(path: pathlib.Path, most_bytes: int) -> None:
+    report = path.with_name("report")
+    dies(lambda: limited(path, most_bytes, report))
+    ledger = Ledger.open(path)
+    runs = ledger.balances()[0].runs
+    if report.read_text() == "reserved":
+        assert runs == 3
+    else:
+        assert "nothing was changed" in report.read_text()
+        assert runs == 2
+    assert not [finding for finding in ledger.doctor() if finding.is_fault]
+    kind = ledger.reserve(part(run_id="run 5")).kind if runs == 2 else VerdictKind.NEW
+    assert kind == VerdictKind.NEW
+
+
+def test_a_disk_of_no_size_is_full_for_the_test_above(path: pathlib.Path) -> None:
+    report = path.with_name("report")
+    dies(lambda: limited(path, 0, report))
+    assert "nothing was changed" in report.read_text()
+
+
+def test_a_ledger_that_is_read_only_can_be_shown_and_not_written(path: pathlib.Path) -> None:
+    report = path.with_name("report")
+
+    def work() -> None:
+        if os.geteuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+        ledger = Ledger.open(path, create=False)
+        runs = ledger.balances()[0].runs
+        try:
+            ledger.reserve(part(run_id="run 5"))
+            words = "reserved"
+        except LedgerError as error:
+            words = str(error)
+        report.write_text(f"{runs} {words}")
+
+    report.touch()
+    for file in (path, counter(path), path.with_name("ledger.db.lock"), report, path.parent):
+        if os.geteuid() == 0:
+            os.chown(file, 65534, 65534)
+    path.chmod(0o400)
+    path.parent.chmod(0o500)
+    try:
+        assert dies(work) is None
+    finally:
+        path.parent.chmod(0o700)
+        path.chmod(0o600)
+    assert report.read_text().startswith("2 the ledger")
+    assert "readonly" in report.read_text()
+    assert Ledger.open(path).balances()[0].runs == 2
+
+
+def test_a_clock_that_is_set_back_changes_only_the_times_that_are_shown(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Earlier(datetime.datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime.datetime:
+            return datetime.datetime(2001, 1, 1, tzinfo=tz)
+
+    clock = types.SimpleNamespace(datetime=Earlier, UTC=datetime.UTC)
+    monkeypatch.setattr(database, "datetime", clock)
+    ledger = Ledger.open(path)
+    verdict = ledger.reserve(part(run_id="run 3"))
+    ledger.start(verdict)
+    ledger.finish(verdict)
+    assert ledger.balances()[0].runs == 3
+    assert [entry["counter"] for entry in ledger.journal()] == list(range(1, 8))
+    assert ["clock was set back" in finding.text for finding in ledger.doctor() if "clock" in finding.text] == [True]
+    assert not [finding for finding in ledger.doctor() if finding.is_fault]
+
+
+def as_version_0(path: pathlib.Path) -> None:
+    """Takes away what later versions added."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE shh_parts DROP COLUMN claim")
+        connection.execute("ALTER TABLE shh_journal DROP COLUMN digest")
+        connection.execute("ALTER TABLE shh_ledger DROP COLUMN digest")
+        connection.execute("UPDATE shh_ledger SET version = 0")
+    connection.close()
+    text = counter(path).read_text()
+    digest = text.split('"after": ')[1].split('"digest": "')[1].split('"')[0]
+    before = text.split('"before": ')[1].split('"digest": "')[1].split('"')[0]
+    counter(path).write_text(text.replace(digest, "").replace(before, ""))
+
+
+def test_a_ledger_of_an_older_version_is_brought_up_to_date(path: pathlib.Path) -> None:
+    before = Ledger.open(path).runs()
+    as_version_0(path)
+    ledger = Ledger.open(path)
+    assert [run for run, _ in ledger.runs()] == [run for run, _ in before]
+    assert ledger.doctor() == []
+    assert ledger.reserve(part(1, 2, run_id="run 2", state_fingerprint="state 1")).kind == VerdictKind.CONTINUES
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT version FROM shh_ledger").fetchall() == [(VERSION,)]
+    connection.close()
+
+
+def test_a_process_that_dies_while_it_brings_a_ledger_up_to_date_loses_nothing(path: pathlib.Path) -> None:
+    as_version_0(path)
+    chance = random.Random(1)
+    for _ in range(10):
+        seconds = chance.uniform(0.0005, 0.02)
+
+        def work(seconds: float = seconds) -> None:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            Ledger.open(path)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+        dies(work)
+    ledger = Ledger.open(path)
+    assert ledger.doctor() == []
+    assert ledger.balances()[0].runs == 2
+
+
+def test_an_older_version_that_was_restored_is_refused(path: pathlib.Path) -> None:
+    restore(path)
+    as_version_0(path)
+    with pytest.raises(LedgerDamagedError, match="does not end where"):
+        Ledger.open(path)
+
+
+def test_a_ledger_of_a_newer_version_is_refused(path: pathlib.Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE shh_ledger SET version = 99")
+    connection.close()
+    with pytest.raises(LedgerError, match="Update shh"):
+        Ledger.open(path)
+
+
+def test_a_process_waits_for_another_one_and_says_when_that_takes_too_long(path: pathlib.Path) -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with Ledger.open(path)._database._locked():
+                os.write(writing, b"1")
+                time.sleep(0.5)
+        finally:
+            sys.stdout.flush()
+            os._exit(0)
+    os.read(reading, 1)
+    with pytest.raises(LedgerBusyError, match=r"has had the ledger .* for 0\.05 s"):
+        Ledger.open(path, wait_seconds=0.05)
+    assert Ledger.open(path, wait_seconds=30).reserve(part(run_id="run 3")).kind == VerdictKind.NEW
+    os.waitpid(child, 0)
+    os.close(reading)
+    os.close(writing)

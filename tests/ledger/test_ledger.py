@@ -1,0 +1,384 @@
+"""What a ledger allows, refuses, charges and shows."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import stat
+from typing import Any
+
+import pytest
+
+from dp_transforms.ledger import (
+    BudgetExceededError,
+    Caps,
+    Ledger,
+    LedgerBusyError,
+    LedgerError,
+    PartRequest,
+    RunRefusedError,
+    StateMark,
+    VerdictKind,
+)
+from dp_transforms.ledger.actor import Actor, is_gone
+from tests.helpers.ledger_runs import CAPS, PLAN, cost, part
+
+HERE = Actor.here()
+GONE = Actor("somebody", HERE.place, "4194303:1:another boot")
+ELSEWHERE = Actor("somebody", "another machine/pid:[1]", "7:1:boot")
+
+
+def living() -> Actor:
+    """Another process that certainly lives: the one that started this one."""
+    from dp_transforms.ledger import actor
+
+    process = actor._process(os.getppid())
+    assert process
+    return Actor("somebody", HERE.place, process)
+
+
+@pytest.fixture
+def ledger(folder: pathlib.Path) -> Ledger:
+    return Ledger.open(folder / "ledger.db")
+
+
+def of(ledger: Ledger, actor: Actor) -> Ledger:
+    return Ledger(ledger._database, actor)
+
+
+def done(ledger: Ledger, request: PartRequest, state: str = "") -> str:
+    """Reserves, starts and finishes a part. Its run id."""
+    verdict = ledger.reserve(request, CAPS)
+    ledger.start(verdict)
+    ledger.finish(verdict, state)
+    return verdict.run_id
+
+
+def spent(ledger: Ledger) -> int:
+    return ledger.balances("news")[0].total.epsilon
+
+
+def test_a_run_takes_its_epsilon_and_says_so(ledger: Ledger) -> None:
+    verdict = ledger.reserve(part(), CAPS)
+    assert verdict.line == "this run takes 0.5 of the 4 that users of *news* may ever lose; 3.5 is left."
+    assert (str(verdict.balance.spent_epsilon), str(verdict.balance.left_delta)) == (
+        "0.500000000000000",
+        "9.000000000000000000000E-9",
+    )
+
+
+def test_a_run_that_would_exceed_a_cap_is_refused_and_changes_nothing(ledger: Ledger) -> None:
+    for number in range(8):
+        ledger.reserve(part(run_id=f"run {number}"), CAPS)
+    with pytest.raises(BudgetExceededError, match=r"takes 0\.5 and delta 1e-09.*0 of 4 and delta 2e-09 of 1e-08"):
+        ledger.reserve(part(run_id="run 8"))
+    assert ledger.balances()[0].runs == 8
+
+
+def test_the_cap_of_delta_binds_too(ledger: Ledger) -> None:
+    for number in range(10):
+        ledger.reserve(part(run_id=f"run {number}", cost=cost(0.1)), CAPS)
+    with pytest.raises(BudgetExceededError, match="delta 0 of 1e-08 is left"):
+        ledger.reserve(part(run_id="run 10", cost=cost(0.1)))
+
+
+def test_ten_runs_of_a_tenth_fit_into_one(ledger: Ledger) -> None:
+    for number in range(10):
+        ledger.reserve(part(run_id=f"run {number}", cost=cost(0.1)), Caps(1.0, 1e-8))
+    assert ledger.balances()[0].left_epsilon == 0
+
+
+def test_a_further_part_costs_nothing_and_windows_may_be_left_out(ledger: Ledger) -> None:
+    run_id = done(ledger, part(0, 1), "state 1")
+    following = part(5, 6, run_id=run_id, state_fingerprint="state 1", input_fingerprint="input 2")
+    verdict = ledger.reserve(following)
+    assert verdict.kind == VerdictKind.CONTINUES
+    assert "takes nothing more; of the 4 that users of *news* may ever lose 3.5 is left." in verdict.line
+    ledger.start(verdict)
+    ledger.finish(verdict, "state 6")
+    assert spent(ledger) == cost().epsilon
+    with pytest.raises(RunRefusedError, match="older copy"):
+        ledger.reserve(part(1, 2, run_id=run_id, state_fingerprint="state 1"))
+
+
+def test_a_part_of_a_finished_night_is_done(ledger: Ledger) -> None:
+    run_id = done(ledger, part(0, 1), "state 1")
+    again = ledger.reserve(part(1, 1, run_id=run_id, state_fingerprint="state 1"))
+    assert again.kind == VerdictKind.DONE
+    assert ledger.reserve(part(0, 1, run_id=run_id)).kind == VerdictKind.DONE
+
+
+def test_a_new_run_over_the_same_input_pays_in_full_and_says_that_it_does(ledger: Ledger) -> None:
+    run_id = done(ledger, part())
+    verdict = ledger.reserve(part())
+    assert verdict.kind == VerdictKind.NEW
+    assert verdict.line.endswith(f"Run {run_id} drew from the same input before, and was paid for too.")
+    assert spent(ledger) == 2 * cost().epsilon
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"input_fingerprint": "input 2"}, "drawn from another input"),
+        ({"plan_fingerprint": "c" * 64}, "used before with another plan"),
+        ({"key_fingerprint": "d" * 64}, "used before with another noise key"),
+        ({"stream": "other"}, "used before with another stream"),
+        ({"end_window": 2}, "windows up to 0"),
+    ],
+)
+def test_a_run_id_that_was_used_is_refused_for_anything_else(
+    ledger: Ledger, changes: dict[str, Any], what: str
+) -> None:
+    run_id = done(ledger, part())
+    with pytest.raises(RunRefusedError, match=what):
+        ledger.reserve(part(run_id=run_id, **changes))
+    assert spent(ledger) == cost().epsilon
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_part_that_drew_is_never_drawn_from_another_input(ledger: Ledger, finished: bool) -> None:
+    first = of(ledger, GONE)
+    verdict = first.reserve(part(run_id="run"), CAPS)
+    first.start(verdict)
+    if finished:
+        first.finish(verdict)
+    with pytest.raises(RunRefusedError, match="another input"):
+        ledger.reserve(part(run_id="run", input_fingerprint="input 2"))
+    kind = VerdictKind.DONE if finished else VerdictKind.RESUMES
+    assert ledger.reserve(part(run_id="run")).kind == kind
+
+
+def test_a_part_that_drew_nothing_may_take_another_input_and_other_windows(ledger: Ledger) -> None:
+    of(ledger, GONE).reserve(part(run_id="run"), CAPS)
+    assert ledger.reserve(part(run_id="run", input_fingerprint="input 2")).kind == VerdictKind.RESUMES
+    verdict = ledger.reserve(part(0, 3, run_id="run"))
+    assert verdict.kind == VerdictKind.CONTINUES
+    ledger.start(verdict)
+    assert spent(ledger) == cost().epsilon
+
+
+def test_a_part_of_a_living_process_is_not_taken_over(ledger: Ledger) -> None:
+    other = of(ledger, living())
+    verdict = other.reserve(part(run_id="run"), CAPS)
+    for request in (part(run_id="run"), part(0, 2, run_id="run"), part()):
+        with pytest.raises(LedgerBusyError, match="shh ledger fail"):
+            ledger.reserve(request)
+    other.start(verdict)
+    with pytest.raises(LedgerBusyError):
+        ledger.reserve(part(run_id="run"))
+    assert spent(ledger) == cost().epsilon
+
+
+def test_a_process_elsewhere_counts_as_alive_until_an_operator_says_otherwise(ledger: Ledger) -> None:
+    first = of(ledger, ELSEWHERE)
+    verdict = first.reserve(part(run_id="run"), CAPS)
+    first.start(verdict)
+    with pytest.raises(LedgerBusyError, match="on another machine"):
+        ledger.reserve(part(run_id="run"))
+    assert ledger.fail_run("run") == 1
+    resumed = ledger.reserve(part(run_id="run"))
+    assert resumed.kind == VerdictKind.RESUMES
+    with pytest.raises(RunRefusedError, match="taken over"):
+        first.finish(verdict)
+    ledger.start(resumed)
+    ledger.finish(resumed)
+
+
+def test_a_first_part_whose_process_died_before_it_wrote_its_run_id_down_is_found_again(ledger: Ledger) -> None:
+    lost = of(ledger, GONE).reserve(part(), CAPS)
+    found = ledger.reserve(part())
+    assert (found.kind, found.run_id) == (VerdictKind.RESUMES, lost.run_id)
+    assert spent(ledger) == cost().epsilon
+
+
+def test_a_first_part_that_drew_is_not_found_again_but_a_new_run(ledger: Ledger) -> None:
+    first = of(ledger, GONE)
+    first.start(first.reserve(part(), CAPS))
+    assert ledger.reserve(part()).kind == VerdictKind.NEW
+
+
+def test_a_part_is_finished_by_what_its_state_says(ledger: Ledger) -> None:
+    """The process died after it had published the state and before it told the ledger."""
+    first = of(ledger, GONE)
+    first.start(first.reserve(part(0, 1, run_id="run"), CAPS))
+    assert ledger.reserve(part(1, 2, run_id="run", state_fingerprint="state 1")).kind == VerdictKind.CONTINUES
+    ((_, parts),) = ledger.runs()
+    assert [(each.has_ended, each.state_after) for each in parts] == [(True, "state 1"), (False, "")]
+
+
+def test_what_follows_an_unfinished_part_is_refused(ledger: Ledger) -> None:
+    first = of(ledger, GONE)
+    first.start(first.reserve(part(0, 1, run_id="run"), CAPS))
+    with pytest.raises(RunRefusedError, match="begun and not finished"):
+        ledger.reserve(part(2, 3, run_id="run", state_fingerprint="state 1"))
+
+
+def test_a_state_of_a_run_that_the_ledger_does_not_know_is_refused_until_it_is_paid_for(ledger: Ledger) -> None:
+    done(ledger, part())
+    following = part(3, 4, run_id="old", state_fingerprint="state 3")
+    with pytest.raises(RunRefusedError, match="not in the ledger"):
+        ledger.reserve(following)
+    assert ledger.reserve_run(part(run_id="old")).kind == VerdictKind.NEW
+    assert ledger.reserve(following).kind == VerdictKind.CONTINUES
+
+
+def test_a_run_that_was_set_aside_is_used_for_nothing_more(ledger: Ledger) -> None:
+    verdict = ledger.reserve_run(part(run_id="run"), CAPS)
+    assert ledger.reserve_run(part(run_id="run")).kind == VerdictKind.CONTINUES
+    assert ledger.reserve(part(run_id="run")).kind == VerdictKind.CONTINUES
+    assert (verdict.kind, spent(ledger)) == (VerdictKind.NEW, cost().epsilon)
+
+
+def test_only_a_run_that_drew_nothing_is_released(ledger: Ledger) -> None:
+    drawn = ledger.reserve(part(run_id="drawn"), CAPS)
+    ledger.start(drawn)
+    waiting = ledger.reserve(part(run_id="waiting"))
+    with pytest.raises(RunRefusedError, match="start record"):
+        ledger.release("drawn")
+    ledger.release("waiting")
+    ledger.release("waiting")
+    assert spent(ledger) == cost().epsilon
+    with pytest.raises(RunRefusedError, match="released"):
+        ledger.start(waiting)
+    with pytest.raises(RunRefusedError, match="released"):
+        ledger.reserve(part(run_id="waiting"))
+    ledger.abandon("drawn")
+    assert spent(ledger) == cost().epsilon
+    with pytest.raises(RunRefusedError, match="abandoned"):
+        ledger.finish(drawn)
+
+
+def test_a_failed_part_stays_charged_and_is_resumed(ledger: Ledger) -> None:
+    verdict = ledger.reserve(part(run_id="run"), CAPS)
+    ledger.start(verdict)
+    ledger.fail(verdict)
+    assert spent(ledger) == cost().epsilon
+    resumed = ledger.reserve(part(run_id="run"))
+    assert resumed.kind == VerdictKind.RESUMES
+    ledger.start(resumed)
+    ledger.finish(resumed, "state 1")
+    ledger.finish(resumed, "state 1")
+    with pytest.raises(RunRefusedError, match="cannot be finished"):
+        ledger.finish(resumed, "state 2")
+
+
+def test_nothing_is_finished_that_was_not_started(ledger: Ledger) -> None:
+    verdict = ledger.reserve(part(), CAPS)
+    with pytest.raises(RunRefusedError, match="reserved, and cannot be finished"):
+        ledger.finish(verdict)
+
+
+def test_caps_are_set_once(ledger: Ledger) -> None:
+    with pytest.raises(RunRefusedError, match="--max-epsilon"):
+        ledger.reserve(part())
+    ledger.reserve(part(run_id="run"), CAPS)
+    ledger.reserve(part(run_id="run 2"), Caps(4, "0.00000001"))
+    for caps in (Caps(5, "1e-8"), Caps(4, "1e-7"), Caps(4, "1e-8", "renyi")):
+        with pytest.raises(RunRefusedError, match="set once"):
+            ledger.reserve(part(run_id="run 3"), caps)
+    with pytest.raises(RunRefusedError, match="no population films"):
+        ledger.balances("films")
+
+
+@pytest.mark.parametrize("caps", [Caps("nan", 1e-8), Caps(-1, 1e-8), Caps(4, 0), Caps(4, 1e-310), Caps(4, 0.5)])
+def test_caps_that_are_no_amounts_are_refused(ledger: Ledger, caps: Caps) -> None:
+    with pytest.raises(RunRefusedError, match="max_"):
+        ledger.reserve(part(), caps)
+    assert ledger.balances() == []
+
+
+def test_populations_do_not_share_a_budget(ledger: Ledger) -> None:
+    done(ledger, part())
+    ledger.reserve(part(population="films"), Caps(1, 1e-9))
+    assert [balance.total.epsilon for balance in ledger.balances()] == [cost().epsilon] * 2
+
+
+def test_the_files_are_closed_to_others(ledger: Ledger, folder: pathlib.Path) -> None:
+    ledger.reserve(part(), CAPS)
+    assert {path.name for path in folder.iterdir()} == {"ledger.db", "ledger.db.counter", "ledger.db.lock"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+def test_a_ledger_that_others_may_open_is_refused(ledger: Ledger, folder: pathlib.Path) -> None:
+    (folder / "ledger.db").chmod(0o640)
+    with pytest.raises(LedgerError, match="chmod 600"):
+        Ledger.open(folder / "ledger.db")
+
+
+def test_a_link_and_a_pipe_are_refused(ledger: Ledger, folder: pathlib.Path) -> None:
+    (folder / "link").symlink_to(folder / "ledger.db")
+    os.mkfifo(folder / "pipe", 0o600)
+    for name in ("link", "pipe"):
+        with pytest.raises(LedgerError, match="not a regular file"):
+            Ledger.open(folder / name)
+
+
+def test_a_ledger_is_made_only_where_it_is_asked_for(folder: pathlib.Path) -> None:
+    with pytest.raises(LedgerError, match="shh ledger reserve"):
+        Ledger.open(folder / "ledger.db", create=False)
+    with pytest.raises(LedgerError, match=r"mysql|needs|path"):
+        Ledger.open("mysql://host/database")
+    assert [path.name for path in folder.iterdir()] in ([], ["ledger.db.lock"])
+
+
+def test_the_journal_says_who_did_what_in_order(ledger: Ledger) -> None:
+    done(ledger, part(run_id="run"))
+    entries = ledger.journal()
+    assert [(entry["counter"], entry["action"], entry["run_id"]) for entry in entries] == [
+        (1, "reserve", "run"),
+        (2, "start", "run"),
+        (3, "finish", "run"),
+    ]
+    assert {entry["who"] for entry in entries} == {HERE.who}
+
+
+def test_the_doctor_shows_what_needs_a_hand(ledger: Ledger) -> None:
+    gone = of(ledger, GONE)
+    gone.reserve(part(run_id="waiting"), CAPS)
+    gone.start(gone.reserve(part(run_id="begun")))
+    ledger.reserve_run(part(run_id="set aside"))
+    texts = [finding.text for finding in ledger.doctor() if not finding.is_fault]
+    assert len(texts) == 3
+    assert any("shh ledger release waiting" in text for text in texts)
+    assert any("begun" in text and "same command and input" in text for text in texts)
+    assert any("set aside" in text and "no part yet" in text for text in texts)
+
+
+def test_the_doctor_compares_states_with_the_ledger(ledger: Ledger) -> None:
+    run_id = done(ledger, part(0, 2), "state 2")
+    marks = {
+        "is sound": StateMark(run_id, PLAN, 2, "state 2"),
+        "older copy": StateMark(run_id, PLAN, 1, "state 1"),
+        "ahead of the ledger": StateMark(run_id, PLAN, 3, "state 3"),
+        "not in the ledger": StateMark("other", PLAN, 3, "state 3"),
+        "another plan": StateMark(run_id, "c" * 64, 2, "state 2"),
+    }
+    for what, mark in marks.items():
+        findings = ledger.doctor([mark])
+        assert [finding.is_fault for finding in findings] == ([] if what == "is sound" else [True])
+        assert all(what in finding.text for finding in findings)
+
+
+def test_a_process_is_gone_only_if_that_is_certain() -> None:
+    assert is_gone(GONE.place, GONE.process)
+    assert not is_gone(HERE.place, HERE.process)
+    assert not is_gone(ELSEWHERE.place, ELSEWHERE.process)
+    number, start, boot = HERE.process.split(":")
+    assert is_gone(HERE.place, f"{number}:{int(start) + 1}:{boot}"), "another process has its number now"
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    from dp_transforms.ledger.actor import _process
+
+    assert is_gone(HERE.place, f"{child}:1:{boot}"), "a zombie has ended"
+    assert _process(child) != HERE.process
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"population": ""}, {"stream": "a\n"}, {"run_id": "x" * 501}, {"end_window": 31}, {"unit": "event"}]
+)
+def test_a_request_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(changes)) if "unit" not in changes else "unit"):
+        part(**changes)
