@@ -19,6 +19,7 @@ gather_in_order                  for steps that take windows in order, without t
 monitor_counted                  for the monitor
 name_stream                      in release mode names: joins the three steps below
 spend_purses                     in release mode names: what a user adds to its items, and what it has left
+answer_in_order                  in release mode names: the base of the next two, each shard of items in order
 name_counted                     in release mode names: which items are named, window after window
 find_looks                       in release mode names with a price for hits: candidates for monitor_counted
 release_counted                  in release mode names: reports in order

@@ -7,20 +7,16 @@ windows in order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import apache_beam as beam
-from apache_beam.coders import BytesCoder, VarIntCoder
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
+from dp_transforms.beam.answer_in_order import AnsweringDoFn
 from dp_transforms.beam.assign_windows import Sharding
-from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counter
 from dp_transforms.beam.gather_counted import GatherCounted
-from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, Turn, parts_of_shard, take_turn
+from dp_transforms.beam.gather_in_order import Part, Turn, parts_of_shard
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.monitoring.counted_messages import Key, Sent, holder_messages, messages_of
-from dp_transforms.monitoring.hit_settings import are_followed
+from dp_transforms.monitoring.counted_messages import Key, Sent, holder_messages
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.zero_items import ZeroItemsOfWindows
@@ -92,23 +88,13 @@ class FindLooksDoFn(KeyedDoFn):
             yield self._settings.stream, (slab, shard, part.to_bytes())
 
 
-class FindLooksCountedDoFn(KeyedDoFn):
-    """Stateful, keyed by shard of items, without timers: finds the candidates of a window when those of all windows
-    before it are found. Windows that have their turn together go together. What comes for a window that had its turn
-    is dropped and counted.
-    """
-
-    PASSED = BagStateSpec("passed_v1", BytesCoder())
-    NEXT_WINDOW = ReadModifyWriteStateSpec("next_window_v1", VarIntCoder())
-
-    _settings: NamingSettings
+class FindLooksCountedDoFn(AnsweringDoFn[ItemHolders]):
+    """Finds the candidates of a window when those of all windows before it are found. What passed is known here."""
 
     def __init__(
         self, settings: NamingSettings, noise_key: beam.Secret, shards: int, domain: DomainSource | None
     ) -> None:
-        super().__init__(settings, noise_key, domain)
-        self._shards = shards
-        self._late = operator_counter(LATE_BATCHES)
+        super().__init__(settings, noise_key, shards, domain)
         self._candidates: LookCandidates
         self._zero_items: ZeroItemsOfWindows | None = None
 
@@ -118,43 +104,13 @@ class FindLooksCountedDoFn(KeyedDoFn):
         if self._domain is not None:
             self._zero_items = ZeroItemsOfWindows(self._domain, self._settings, self._keys, self._shards)
 
-    def process(
-        self,
-        element: tuple[int, Part],
-        near: Any = beam.DoFn.StateParam(NEAR),
-        far: Any = beam.DoFn.StateParam(FAR),
-        waiting: Any = beam.DoFn.StateParam(WAITING),
-        passed: Any = beam.DoFn.StateParam(PASSED),
-        next_window: Any = beam.DoFn.StateParam(NEXT_WINDOW),
-    ) -> Iterator[tuple[Key, Sent]]:
-        shard, part = element
-        turn = take_turn(part, next_window.read() or 0, near, far, waiting)
-        self._late.inc(turn.dropped)
-        if not turn.windows:
-            return
-        first, end = turn.windows[0][0], turn.windows[-1][0] + 1
-        is_followed = are_followed(self._settings)
-        before = KnownItems.from_cells(passed.read()) if is_followed else KnownItems.none()
-        candidates = self._candidates.find(self._cells(shard, turn), before, first, end)
-        if is_followed:
-            self._store(before, before.after(candidates, end, self._settings.forget_after), passed)
-        next_window.write(end)
-        by_window = dict(candidates.by_slab(1))
-        for window in range(first, end):
-            packed = list(holder_messages(by_window[window])) if window in by_window else []
-            for message in messages_of(packed):
-                yield (window, 0), message
-
-    def _cells(self, shard: int, turn: Turn) -> ItemHolders:
+    def find(self, shard: int, turn: Turn, known: KnownItems, first: int, end: int) -> ItemHolders:
         parts = [ItemHolders.from_bytes(blob) for _, blobs in turn.windows for blob in blobs]
         if self._zero_items is not None:
             drawn = (self._zero_items.cells(window, shard) for window, _ in turn.windows)
             parts += [cells for cells in drawn if cells is not None]
-        return ItemHolders.merge(parts) if parts else ItemHolders.none()
+        cells = ItemHolders.merge(parts) if parts else ItemHolders.none()
+        return self._candidates.find(cells, known, first, end)
 
-    def _store(self, before: KnownItems, after: KnownItems, passed: Any) -> None:
-        if after is before:
-            return
-        passed.clear()
-        for cell in after.to_cells():
-            passed.add(cell)
+    def pack(self, found: ItemHolders) -> Iterator[bytes]:
+        return holder_messages(found)

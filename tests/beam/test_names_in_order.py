@@ -108,7 +108,7 @@ def test_windows_in_any_order_give_the_transcript_of_the_oracle(seed, most_bytes
 
 def test_a_window_that_comes_again_is_dropped_and_counted_at_each_step(monkeypatch):
     counts: Counter[str] = LocalCounter.install(monkeypatch)
-    for module in ("spend_purses", "name_counted", "release_counted"):
+    for module in ("spend_purses", "answer_in_order", "release_counted"):
         monkeypatch.setattr(f"dp_transforms.beam.{module}.operator_counter", LocalCounter)
     settings = settings_of(small_names_plan(6))
     steps = Steps(settings, random.Random(1))

@@ -193,7 +193,7 @@ class Steps:
 
     def run(self, parts):
         items = self.gathered(self.taken(self.spend, parts, purses=Bag, progress=Cell), parts_of_shard)
-        found = self.taken(self.find, items, passed=Bag, next_window=Cell)
+        found = self.taken(self.find, items, known=Bag, next_window=Cell)
         windows = self.gathered(found, lambda group: parts_of_window(group, "events"))
         return [output.value for output in self.taken(self.monitor, windows, budgets=Bag, progress=Cell, known=Bag)]
 

@@ -160,7 +160,7 @@ def pairs_source(log: Iterable[Event]) -> Callable[[beam.Pipeline], beam.PCollec
 
 _COUNTING = (
     *("assign_windows", "bound_contributions", "collect_events", "find_candidates", "close_windows"),
-    *("close_by_watermark", "gather_counted", "spend_purses", "name_counted", "release_counted"),
+    *("close_by_watermark", "gather_counted", "spend_purses", "answer_in_order", "release_counted"),
 )
 
 

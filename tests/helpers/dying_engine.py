@@ -305,7 +305,7 @@ class HitsEngine(NamesEngine):
 
     def step(self, stage, element):
         if stage == "name":
-            held = self.state(stage, element[0], **IN_ORDER, passed=Bag, next_window=Cell)
+            held = self.state(stage, element[0], **IN_ORDER, known=Bag, next_window=Cell)
             self.send("windows", self.find.process(element, **held))
         elif stage == "monitor":
             held = self.state(stage, "", **IN_ORDER, budgets=Bag, progress=Cell, known=Bag)
