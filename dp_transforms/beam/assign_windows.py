@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 
 import apache_beam as beam
+import numpy as np
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
@@ -24,6 +25,7 @@ from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.stream_settings import StreamSettings
 from dp_transforms.monitoring.user_pairs import pairs_of_events
+from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.window_schedule import WindowSchedule
 
 _BOUNDED_GROUPS = 128
@@ -49,8 +51,13 @@ class Sharding:
             raise ValueError(f"shards must be a whole number >= 1, got {shards!r}. Leave it out for a good default.")
         if not is_bounded:
             return cls(1, shards or _UNBOUNDED_SHARDS)
-        slabs = min(schedule.horizon, _BOUNDED_GROUPS)
-        return cls(-(-schedule.horizon // slabs), shards or max(1, min(16, _BOUNDED_GROUPS // slabs)))
+        return cls.of_windows(schedule.horizon, shards)
+
+    @classmethod
+    def of_windows(cls, windows: int, shards: int | None = None) -> Sharding:
+        """For bounded input that lies in so many windows."""
+        slabs = min(windows, _BOUNDED_GROUPS)
+        return cls(-(-windows // slabs), shards or max(1, min(16, _BOUNDED_GROUPS // slabs)))
 
 
 class AssignWindows(beam.PTransform):
@@ -59,6 +66,8 @@ class AssignWindows(beam.PTransform):
     Bounded input stays in the GlobalWindow, because grouping one key over many Beam windows is quadratic on local
     runners. In a stream each element gets the last instant of its window as timestamp, and a Beam window of one slide,
     which ends together with the window.
+
+    part: of a run that is taken in parts; events outside of its windows are skipped and counted.
     """
 
     def __init__(
@@ -68,9 +77,10 @@ class AssignWindows(beam.PTransform):
         sharding: Sharding,
         is_bounded: bool,
         domain: DomainSource | None = None,
+        part: RunPart | None = None,
     ) -> None:
         super().__init__()
-        self._do_fn = PackPairsDoFn(settings, noise_key, sharding, stamp=not is_bounded, domain=domain)
+        self._do_fn = PackPairsDoFn(settings, noise_key, sharding, stamp=not is_bounded, domain=domain, part=part)
         self._schedule = settings.schedule
         self._is_bounded = is_bounded
 
@@ -98,10 +108,12 @@ class PackPairsDoFn(KeyedDoFn):
         *,
         stamp: bool,
         domain: DomainSource | None = None,
+        part: RunPart | None = None,
     ) -> None:
         super().__init__(settings, noise_key, domain)
         self._sharding = sharding
         self._stamp = stamp
+        self._part = part or RunPart.whole(settings.schedule)
         self._read = operator_counter(EVENTS_READ)
         self._outside = operator_counter(EVENTS_OUTSIDE_RANGE)
         self._foreign = operator_counter(EVENTS_OUTSIDE_DOMAIN)
@@ -109,7 +121,9 @@ class PackPairsDoFn(KeyedDoFn):
     def process(self, batch: EventBatch) -> Iterator[object]:
         schedule = self._settings.schedule
         self._read.inc(len(batch))
-        is_inside = schedule.first_window(batch.time_micros) >= 0
+        first_window = schedule.first_window(batch.time_micros)
+        is_inside = (first_window >= 0) & (first_window < self._part.end)
+        is_inside &= first_window + schedule.windows_per_event > self._part.first
         self._outside.inc(int((~is_inside).sum()))
         if self._domain is not None:
             is_known = self._domain.contains(self._keys.hash_items(batch.item.dictionary))[
@@ -123,6 +137,8 @@ class PackPairsDoFn(KeyedDoFn):
             self._keys,
             windows_per_slab=self._sharding.windows_per_slab,
             shards=self._sharding.shards,
+            first_open=np.full(len(batch), self._part.first) if self._part.first else None,
+            end=self._part.end,
         )
         for slab, shard, part in pairs:
             yield for_shard(schedule, slab, shard, part.to_bytes(), stamp=self._stamp)

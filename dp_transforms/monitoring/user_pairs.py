@@ -113,14 +113,18 @@ def pairs_of_events(
     windows_per_slab: int,
     shards: int,
     first_open: npt.NDArray[np.int64] | None = None,
+    end: int | None = None,
 ) -> Iterator[tuple[int, int, UserPairs]]:
     """The distinct pairs of a batch, by slab of consecutive windows and shard of users: ``(slab, shard, pairs)``.
 
     An event counts in every window that holds it; events outside the declared range are left out.
     first_open: int64[len(batch)], the first window for which each event is in time; None: all of them.
+    end: windows from this one on are left out; None: none of them.
     """
     first_window = schedule.first_window(batch.time_micros)
     inside = first_window >= 0
+    if end is not None:
+        inside &= first_window < end
     if first_open is not None:
         inside &= first_window + schedule.windows_per_event > first_open
     if not inside.any():
@@ -134,9 +138,13 @@ def pairs_of_events(
         windows = (windows[:, None] + np.arange(schedule.windows_per_event)).reshape(-1)
         user_codes = np.repeat(user_codes, schedule.windows_per_event)
         items = np.repeat(items, schedule.windows_per_event)
+        kept = np.ones(len(windows), dtype=np.bool_)
         if first_open is not None:
-            in_time = windows >= np.repeat(first_open[inside], schedule.windows_per_event)
-            windows, user_codes, items = windows[in_time], user_codes[in_time], items[in_time]
+            kept &= windows >= np.repeat(first_open[inside], schedule.windows_per_event)
+        if end is not None:
+            kept &= windows < end
+        if not kept.all():
+            windows, user_codes, items = windows[kept], user_codes[kept], items[kept]
 
     groups = (windows // windows_per_slab) * shards + (users % np.uint64(shards)).astype(np.int64)[user_codes]
     first_group, last_group = int(groups.min()), int(groups.max())

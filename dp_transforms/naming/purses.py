@@ -135,6 +135,16 @@ class Purses:
         check_unpacked(all((entries.pays_hits is not None) == self._has_hits for entries in self._stored))
         self._changed: list[PurseEntries] = []  # each has more than twice as many entries as the next one
 
+    @classmethod
+    def of_entries(cls, settings: NamingSettings, keys: StreamKeys, entries: PurseEntries, window: int) -> Purses:
+        """The purses of some users before this window, of a state that was stored. Raises ValueError for entries that
+        no run of these settings can have made: with more than a purse, or paid in this window or later."""
+        check_unpacked(bool((entries.left <= settings.purse).all() and (entries.first_windows < window).all()))
+        purses = cls(settings, keys)
+        check_unpacked(not len(entries) or (entries.pays_hits is not None) == purses._has_hits)
+        purses._stored = [entries] if len(entries) else []
+        return purses
+
     def spend(self, pairs: UserPairs, window: int) -> npt.NDArray[np.int64]:
         """Pays for the looks of a window. ``pairs`` must contain all pairs of its users in it.
 

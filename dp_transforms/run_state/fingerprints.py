@@ -37,8 +37,8 @@ class _Seen:
 class InputFingerprint:
     """The files of a log and how they are read, as one hex SHA-256: `text`.
 
-    The names and the order of the files do not matter, nor where they are. Each file is read once here, and again by the
-    run: `check_unchanged` tells afterwards that nobody wrote to one in between.
+    The names and the order of the files do not matter, nor where they are. Each file is read once here, and again by
+    the run: `check_unchanged` tells afterwards that nobody wrote to one in between.
 
     paths: files. reading: all options on which it depends what the rows mean. Raises StateError for a file that cannot
     be read.

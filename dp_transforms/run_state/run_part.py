@@ -23,6 +23,7 @@ from dp_transforms.run_state.state_cells import (
 )
 from dp_transforms.run_state.state_file import StateFile
 from dp_transforms.run_state.state_header import StateError, at_path
+from dp_transforms.window_schedule import WindowSchedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +42,14 @@ class RunPart:
     state_path: str | None = None
     state_fingerprint: str = ""
 
+    @classmethod
+    def whole(cls, schedule: WindowSchedule) -> RunPart:
+        """All windows of a run, before which nothing is carried."""
+        return cls(0, schedule.horizon)
+
     @property
     def windows(self) -> int:
+        """How many windows the part has."""
         return self.end - self.first
 
     def purses(self, users: npt.NDArray[np.uint64]) -> PurseEntries:

@@ -1,8 +1,8 @@
 """What users and items carry from one part of a run to the next, as cells: byte strings under 10 MB.
 
 Of each kind, entries of one user or item are joined by taking the later one, which has less left, more hits, or was
-named later (`join_cells`). The result depends neither on the order of the cells nor on how often one is there. So a part
-hands over only what it has changed, a step that runs twice hands it over twice, and neither matters.
+named later (`join_cells`). The result depends neither on the order of the cells nor on how often one is there. So a
+part hands over only what it has changed, a step that runs twice hands it over twice, and neither matters.
 
 Entries are in buckets, by keyed hash. In how many shards a part works does not matter either: a shard takes the entries
 of its users or items out of the buckets that can have some.
@@ -28,6 +28,7 @@ BUCKETS = 64
 MOST_CELL_BYTES = 10_000_000
 
 Cell = bytes | memoryview
+_HEAD_BYTES = 2
 
 
 class Kind(enum.StrEnum):
@@ -39,6 +40,19 @@ class Kind(enum.StrEnum):
     KNOWN = "known"
     PASSED = "passed"
     HIT_BOUND = "hit_bound"
+
+
+_KINDS = tuple(Kind)
+
+
+def pack_cell(kind: Kind, bucket: int, cell: bytes) -> bytes:
+    """What a step hands over, as bytes that are never empty: the numbers of the kind and the bucket, then the cell."""
+    return bytes((_KINDS.index(kind), bucket)) + cell
+
+
+def unpack_cell(data: bytes) -> tuple[Kind, int, memoryview]:
+    """Inverse of `pack_cell`."""
+    return _KINDS[data[0]], data[1], memoryview(data)[_HEAD_BYTES:]
 
 
 def join_cells(kind: Kind, cells: Sequence[Cell], *, named_from: int = 0) -> list[bytes]:

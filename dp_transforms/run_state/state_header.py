@@ -82,9 +82,7 @@ class StateHeader:
 
     def after(self, part: PartRecord) -> StateHeader:
         """The header when this part is finished."""
-        return dataclasses.replace(
-            self, closed_through=part.end, counter=self.counter + 1, last=part, intent=None
-        )
+        return dataclasses.replace(self, closed_through=part.end, counter=self.counter + 1, last=part, intent=None)
 
     def to_json(self) -> str:
         """One line; the same header always makes the same text."""
