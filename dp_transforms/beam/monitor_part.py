@@ -18,6 +18,7 @@ from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
+from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_cells import (
@@ -44,7 +45,8 @@ class MonitorPart(beam.PTransform):
         return (
             candidates
             | "GatherCandidates" >> beam.GroupByKey()
-            | "CloseWindows" >> beam.ParDo(self._do_fn).with_outputs(STATE, main="reports")
+            | "CloseWindows"
+            >> beam.ParDo(self._do_fn).with_output_types(WindowReport).with_outputs(STATE, main="reports")
         )
 
 

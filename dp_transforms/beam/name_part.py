@@ -43,8 +43,10 @@ class NamePart(beam.PTransform):
         self, settings: NamingSettings, noise_key: beam.Secret, whole_run: Sharding, by_window: Sharding, part: RunPart
     ) -> None:
         super().__init__()
-        step = FindPartLooksDoFn if settings.hits_per_user else NamePartDoFn
+        has_hits = settings.hits_per_user > 0
+        step = FindPartLooksDoFn if has_hits else NamePartDoFn
         self._do_fn = step(settings, noise_key, whole_run, by_window, part)
+        self._found = tuple[str, tuple[int, int, bytes]] if has_hits else tuple[int, bytes]
         self._shards = whole_run.shards
 
     def expand(self, packed: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
@@ -57,7 +59,7 @@ class NamePart(beam.PTransform):
             (starts, packed)
             | "WithStarts" >> beam.Flatten()
             | "GroupByItemShard" >> beam.GroupByKey()
-            | "DrawNoise" >> beam.ParDo(self._do_fn).with_outputs(STATE, main="found")
+            | "DrawNoise" >> beam.ParDo(self._do_fn).with_output_types(self._found).with_outputs(STATE, main="found")
         )
 
 

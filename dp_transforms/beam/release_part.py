@@ -23,7 +23,6 @@ from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.run_settings import settings_of_plan
 from dp_transforms.run_state.run_part import RunPart
@@ -67,6 +66,11 @@ class ReleasePart(beam.PTransform):
         if not 0 <= part.first < part.end <= plan.schedule.horizon:
             raise ValueError(f"windows {part.first} .. {part.end - 1} are not windows of the plan.")
         self._settings = settings_of_plan(plan, stream=stream, run_id=run_id)
+        if isinstance(self._settings, NamingSettings) and self._settings.counts_for:
+            raise ValueError(
+                "counts_for cannot be used with a run that is taken in parts: counts are paid for when all names of the"
+                " run are known. Make the plan without it."
+            )
         self._part = part
         self._noise_key = noise_key
         self._domain = domain_of_plan(domain, plan)
@@ -82,7 +86,6 @@ class ReleasePart(beam.PTransform):
             reports, *states = self._monitor(batches, settings, noise_key, domain)
         for state in states:
             state.element_type = bytes
-        reports.element_type = WindowReport
         return PartOutput(reports, states | "AllState" >> beam.Flatten(pipeline=batches.pipeline))
 
     def _name(
@@ -96,7 +99,6 @@ class ReleasePart(beam.PTransform):
             | "SpendPurses" >> SpendPart(settings, noise_key, whole_run, part)
         )
         held = spent.held
-        held.element_type = tuple[tuple[int, int], bytes]
         if domain is not None:
             if settings.hits_per_user:
                 drawn = DrawZeroItems(settings, noise_key, whole_run, True, domain, part)
@@ -106,10 +108,8 @@ class ReleasePart(beam.PTransform):
             held = (held, empty) | "WithEmptyItems" >> beam.Flatten()
         named = held | "NameItems" >> NamePart(settings, noise_key, whole_run, self._by_window, part)
         if settings.hits_per_user:
-            named.found.element_type = tuple[str, tuple[int, int, bytes]]
             monitored = named.found | "MonitorHeavyHitters" >> MonitorPart(settings, noise_key, part)
             return monitored.reports, spent[STATE], named[STATE], monitored[STATE]
-        named.found.element_type = tuple[int, bytes]
         reports = {NAMED: named.found} | "ReleaseNamed" >> ReleaseNamed(settings, noise_key)
         return reports, spent[STATE], named[STATE]
 

@@ -37,18 +37,14 @@ class SpendPart(beam.PTransform):
 
     def __init__(self, settings: NamingSettings, noise_key: beam.Secret, sharding: Sharding, part: RunPart) -> None:
         super().__init__()
-        if settings.counts_for:
-            raise ValueError(
-                "counts_for cannot be used with a run that is taken in parts: counts are paid for when all names of the"
-                " run are known. Make the plan without it."
-            )
         self._do_fn = SpendPartDoFn(settings, noise_key, sharding, part)
 
     def expand(self, packed: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
         return (
             packed
             | "GroupByUserShard" >> beam.GroupByKey()
-            | "SpendInOrder" >> beam.ParDo(self._do_fn).with_outputs(STATE, main="held")
+            | "SpendInOrder"
+            >> beam.ParDo(self._do_fn).with_output_types(tuple[tuple[int, int], bytes]).with_outputs(STATE, main="held")
         )
 
 

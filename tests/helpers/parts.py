@@ -41,7 +41,8 @@ class Parts:
         write_state(self.states[0], header_of(plan), [])
 
     def take(self, end: int, log: Sequence[Event], *, shards: int | None = None, flags: Sequence[str] = ()) -> list:
-        """The windows up to this one, from all of this log. Returns their reports."""
+        """The windows up to this one, from all of this log. Returns their reports; none with several processes."""
+        is_in_this_process = not any("multi_processing" in flag for flag in flags)
         before = StateFile(self.states[-1])
         part = RunPart(before.header.closed_through, end, before.path, before.fingerprint)
         after = self._folder / f"state-{len(self.states)}"
@@ -52,7 +53,8 @@ class Parts:
             self._plan, part, noise_key=self._key, run_id=RUN_ID, shards=shards, **self._arguments
         )
         collected = Collected()
-        _ = released.reports | "Reports" >> collected.sink()
+        if is_in_this_process:
+            _ = released.reports | "Reports" >> collected.sink()
         named_from = end - getattr(self._plan, "forget_after", 0)
         _ = released.state | WriteState(after, header, part, named_from, "state")
         self.result = pipeline.run()
