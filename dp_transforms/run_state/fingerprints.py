@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
 from collections.abc import Iterable
@@ -40,18 +41,22 @@ class InputFingerprint:
     The names and the order of the files do not matter, nor where they are. Each file is read once here, and again by
     the run: `check_unchanged` tells afterwards that nobody wrote to one in between.
 
-    paths: files. reading: all options on which it depends what the rows mean. Raises StateError for a file that cannot
-    be read.
+    paths: files; they are read when `text` is asked for first. reading: all options on which it depends what the rows
+    mean.
     """
 
     def __init__(self, paths: Iterable[str], reading: Iterable[str]) -> None:
+        self._paths = tuple(dict.fromkeys(paths))
+        self._reading = tuple(reading)
         self._seen: dict[str, _Seen] = {}
-        digests = []
-        for path in dict.fromkeys(paths):
-            digests.append(self._digest(path))
-        parts = [f"shh input 1, {len(digests)} files".encode(), *sorted(digests)]
-        parts += [hashlib.sha256(option.encode("utf-8", "surrogateescape")).digest() for option in reading]
-        self.text = hashlib.sha256(b"".join(parts)).hexdigest()
+
+    @functools.cached_property
+    def text(self) -> str:
+        """Raises StateError for a file that cannot be read."""
+        digests = sorted(map(self._digest, self._paths))
+        parts = [f"shh input 1, {len(digests)} files".encode(), *digests]
+        parts += [hashlib.sha256(option.encode("utf-8", "surrogateescape")).digest() for option in self._reading]
+        return hashlib.sha256(b"".join(parts)).hexdigest()
 
     def _digest(self, path: str) -> bytes:
         content = hashlib.sha256()
