@@ -16,6 +16,7 @@ from rich.console import Console
 from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.checks import check_names
 from dp_transforms.event_files import find_log_chunks, hint_of_log
+from dp_transforms.local_files import open_regular
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.options import UTC_TIME, UserError, field_options
@@ -112,7 +113,8 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     summary = _run(request, beam_options) if options["state"] is None else _run_part(request, beam_options, options)
     if summary is None:
         return
-    _print_summary(summary, options["time_unit"], request.domain_file is not None)
+    skipped = "--start .. --end" if options["state"] is None else "this part"
+    _print_summary(summary, options["time_unit"], request.domain_file is not None, skipped)
     _print_report(request)
 
 
@@ -141,7 +143,7 @@ def _run_part(
     """One part of a run with a state; None if it was done before. account: where runs are accounted for."""
     account = account or RunAccount()
     assert request.noise_key_file is not None
-    path = os.path.realpath(options["state"])
+    path = os.path.abspath(options["state"])
     fields = request.fields
     reading = (*fields.names, fields.time_unit or "", str(fields.csv_line_ends_in_cells))
     with _state_errors(), hold_state(path):
@@ -161,6 +163,7 @@ def _run_part(
             account=account,
         )
         if part.facts.how == DONE:
+            part.tidy()
             account.finish(part.facts, part.facts.state_fingerprint)
             click.echo(part_is_done(part.facts), err=True)
             return None
@@ -232,21 +235,29 @@ def _check_state_options(options: dict[str, Any]) -> None:
             "--state needs --noise-key-file: all parts of a run have one key, since users are recognised by it. Make"
             " one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
         )
+    if os.path.islink(state):
+        raise UserError(f"--state {state} is a link, not a regular file. Give the path of the file itself.")
+    try:
+        open_regular(state).close()
+    except FileNotFoundError:
+        pass  # the first part makes it
+    except OSError as error:
+        raise UserError(f"--state {state} cannot be read: {error.strerror}. Check the path.") from None
     for name in ("output", "dead_letter", "noise_key_file", "plan_file"):
         if options[name] is not None and os.path.realpath(options[name]) == os.path.realpath(state):
             other = "--plan" if name == "plan_file" else flag(name)
             raise UserError(f"--state and {other} name the same file. Name two different ones.")
 
 
-def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bool) -> None:
-    """Prints on stderr: this is for the operator alone."""
+def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bool, covered: str) -> None:
+    """Prints on stderr: this is for the operator alone. covered: outside of which events are skipped."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     unpaid = f" {summary.unpaid:,} pairs (window, item) beyond --most-looks of a user did not count,"
     rejected = f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)"
     console.print(
         f"[dim]Read {summary.events + summary.rejected:,} rows in {summary.seconds:.1f} s"
         f" ({(summary.events + summary.rejected) / summary.seconds:,.0f} a second);"
-        f" {summary.outside_range:,} outside --start .. --end skipped,"
+        f" {summary.outside_range:,} outside {covered} skipped,"
         f"{f' {summary.outside_domain:,} of other items than --domain-file skipped,' if has_domain else ''}"
         f"{unpaid if summary.unpaid else ''}{rejected}[/]"
     )
@@ -254,7 +265,7 @@ def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bo
         console.print("[bold]The log has no rows.[/]")
     elif summary.events == summary.outside_range:
         unit = f"--time-unit {time_unit}" if time_unit else "--time-unit"
-        console.print(f"[bold]No event is inside --start .. --end.[/] Check them, and {unit}.")
+        console.print(f"[bold]No event is inside {covered}.[/] Check them, and {unit}.")
     elif summary.events == summary.outside_range + summary.outside_domain:
         console.print("[bold]No event has an item of --domain-file.[/] Ids are compared as text, blanks included.")
 

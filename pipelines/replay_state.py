@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.checks import shown
-from dp_transforms.local_files import publish
+from dp_transforms.local_files import publish, remove_dead_drafts
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import check_output, output_draft, publish_output
 from dp_transforms.report_files import read_report_file
@@ -141,6 +141,11 @@ class ReplayPart:
     def check_log(self) -> None:
         """Raises StateError if the log was changed since it was fingerprinted. Call it before `publish`."""
         self._log.check_unchanged()
+
+    def tidy(self) -> None:
+        """Removes the drafts that a process left which was killed after it had published."""
+        for path in (self.facts.record.output, self.facts.state_path):
+            remove_dead_drafts(pathlib.Path(path))
 
     def has_dead_letter(self, path: str) -> bool:
         """Whether the process that was killed has written it already: the same input has the same bad rows."""
