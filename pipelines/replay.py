@@ -200,7 +200,7 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
         )
     fields = event_fields(options)
     plan = plan_of_command(options)
-    if options["state"] is not None and getattr(plan, "counts_for", 0):
+    if options["state"] is not None and getattr(plan, "counts_for", None):
         raise UserError(
             "--state cannot be used with a plan that has --counts-for: counts are paid for when all names of the run"
             " are known. Make a plan without it."
@@ -237,6 +237,10 @@ def _check_state_options(options: dict[str, Any]) -> None:
         )
     if os.path.islink(state):
         raise UserError(f"--state {state} is a link, not a regular file. Give the path of the file itself.")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(state))):
+        raise UserError(
+            f"--state {state} cannot be written: its folder does not exist. Create it, or name another one."
+        )
     try:
         open_regular(state).close()
     except FileNotFoundError:

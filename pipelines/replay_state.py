@@ -268,8 +268,6 @@ def _create(plan: ReleasePlan, options: StateOptions, stream: str, key: str) -> 
             " changed. Leave --run-id out: a fresh one is drawn, and kept in the state."
         )
     header = StateHeader(plan.to_json(), plan.fingerprint, stream, options.run_id or uuid.uuid4().hex, key)
-    if not pathlib.Path(options.path).absolute().parent.is_dir():
-        raise UserError(f"--state {options.path} cannot be written: its folder does not exist. Create it.")
     with output_draft(options.path) as folder:
         draft = folder / "state"
         try:

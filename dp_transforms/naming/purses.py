@@ -24,6 +24,7 @@ from dp_transforms.monitoring.packed_arrays import (
     HASHES,
     WHOLE,
     WORDS,
+    Packed,
     check_unpacked,
     count_of_packed,
     pack_arrays,
@@ -96,6 +97,16 @@ class PurseEntries:
         check_unpacked(not columns or sum(map(len, columns)) == len(order))
         return np.maximum.reduceat(np.concatenate(columns)[order], starts) if columns else None
 
+    def take(self, rows: npt.NDArray[np.integer]) -> PurseEntries:
+        """These rows, ascending."""
+        return PurseEntries(
+            self.users[rows],
+            self.left[rows],
+            self.looks[rows],
+            self.first_windows[rows],
+            None if self.pays_hits is None else self.pays_hits[rows],
+        )
+
     def to_cells(self) -> list[bytes]:
         """Byte strings under 10 MB, none for no user."""
         of_list = () if self.pays_hits is None else (self.pays_hits,)
@@ -106,7 +117,7 @@ class PurseEntries:
         ]
 
     @classmethod
-    def from_cell(cls, cell: bytes) -> PurseEntries:
+    def from_cell(cls, cell: Packed) -> PurseEntries:
         """Raises ValueError for bytes in which a purse has no user, or less than nothing."""
         kinds = (HASHES, WHOLE, WORDS, WORDS)
         has_lists = count_of_packed(cell) > len(kinds)

@@ -19,7 +19,6 @@ from dp_transforms.run_state.state_cells import (
     hit_bound_of_cell,
     hits_of_cell,
     join_known,
-    take_entries,
 )
 from dp_transforms.run_state.state_file import StateFile
 from dp_transforms.run_state.state_header import StateError, at_path
@@ -59,7 +58,7 @@ class RunPart:
             for cell in self._cells(Kind.PURSES, [bucket]):
                 entries = PurseEntries.from_cell(cell)
                 check_unpacked(are_of_bucket(entries.users, bucket))
-                parts.append(take_entries(entries, _rows_of(entries.users, asked)))
+                parts.append(entries.take(_rows_of(entries.users, asked)))
         filled = [part for part in parts if len(part)]
         return PurseEntries.join(filled) if filled else PurseEntries.none()
 
@@ -139,6 +138,7 @@ def _rows_of(held: npt.NDArray[np.uint64], asked: npt.NDArray[np.uint64]) -> npt
         return np.zeros(0, dtype=np.int64)
     if len(asked) <= len(held):
         at = np.minimum(np.searchsorted(held, asked), len(held) - 1)
-        return at[held[at] == asked]
+        found: npt.NDArray[np.int64] = at[held[at] == asked]
+        return found
     at = np.minimum(np.searchsorted(asked, held), len(asked) - 1)
     return np.flatnonzero(asked[at] == held)

@@ -20,14 +20,22 @@ import numpy.typing as npt
 from dp_transforms.monitoring.equal_rows import group_starts
 from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.known_items import KnownItems
-from dp_transforms.monitoring.packed_arrays import HASHES, WHOLE, WORDS, check_unpacked, pack_arrays, unpack_arrays
+from dp_transforms.monitoring.packed_arrays import (
+    HASHES,
+    WHOLE,
+    WORDS,
+    Packed,
+    check_unpacked,
+    pack_arrays,
+    unpack_arrays,
+)
 from dp_transforms.monitoring.user_budgets import budget_blobs
 from dp_transforms.naming.purses import PurseEntries
 
 BUCKETS = 64
 MOST_CELL_BYTES = 10_000_000
 
-Cell = bytes | memoryview
+Cell = Packed
 _HEAD_BYTES = 2
 
 
@@ -125,7 +133,7 @@ def hit_bound_of_cell(cell: Cell) -> int:
 def purse_cells(entries: PurseEntries) -> Iterator[tuple[int, bytes]]:
     """The entries by bucket of their users, ``(bucket, cell)``."""
     for bucket, rows in _by_bucket(entries.users):
-        part = take_entries(entries, rows)
+        part = entries.take(rows)
         yield from ((bucket, cell) for cell in part.to_cells())
 
 
@@ -139,13 +147,6 @@ def known_cells(known: KnownItems) -> Iterator[tuple[int, bytes]]:
     """The same for items."""
     for bucket, rows in _by_bucket(known.table.hashes[:, 1]):
         yield from ((bucket, cell) for cell in KnownItems(known.table.take(rows), known.last_named[rows]).to_cells())
-
-
-def take_entries(entries: PurseEntries, rows: npt.NDArray[np.integer] | npt.NDArray[np.bool_]) -> PurseEntries:
-    """These rows, ascending."""
-    pays_hits = None if entries.pays_hits is None else entries.pays_hits[rows]
-    columns = (entries.users, entries.left, entries.looks, entries.first_windows)
-    return PurseEntries(*(column[rows] for column in columns), pays_hits)
 
 
 def are_of_bucket(hashes: npt.NDArray[np.uint64], bucket: int) -> bool:

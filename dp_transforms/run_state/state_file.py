@@ -103,7 +103,7 @@ class StateFile:
         count = self._reader.num_record_batches
         if not 0 < count <= _MOST_ROWS:
             raise StateError(_DAMAGED)
-        chain, rows = _Chain(header), []
+        chain, rows = _Chain(header), list[Row]()
         for position in range(count):
             batch = _batch(self._reader, position)
             kind, bucket, digest = (batch.column(name)[0].as_py() for name in ("kind", "bucket", "sha256"))
