@@ -17,6 +17,7 @@ _NAMES = (
     "accounting",
     "noise_comparison",
     "linear_queries",
+    "run_state",
     "stream_purses",
     "stream_load",
 )  # in this order: a large process would count toward the peak of its children

@@ -10,8 +10,9 @@ from dp_transforms.event_files import EventFileError
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.report_files import ReportFileError
+from dp_transforms.run_state.state_header import StateError
 
-_OURS = "EventFileError|ReportFileError|StreamError"  # their messages contain no cell
+_OURS = "EventFileError|ReportFileError|StreamError|StateError"  # their messages contain no cell
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # which Beam adds
 _BAD_OPTIONS = "Pipeline has validations errors:"  # Beam's own check of its options, one per line
 
@@ -23,7 +24,7 @@ def errors_in_one_line(outcome: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (EventFileError, ReportFileError, StreamError) as error:  # of this process
+    except (EventFileError, ReportFileError, StreamError, StateError) as error:  # of this process
         raise UserError(_WHILE_RUNNING.sub("", str(error))) from None
     except (ValueError, RuntimeError) as error:
         text = str(error)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -14,16 +16,29 @@ from rich.console import Console
 from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.checks import check_names
 from dp_transforms.event_files import find_log_chunks, hint_of_log
+from dp_transforms.local_files import open_regular
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.exit_signals import Unwinding
-from dp_transforms.pipelines.options import UserError, field_options
+from dp_transforms.pipelines.options import UTC_TIME, UserError, field_options
 from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.plan_options import flag, plan_of_command, plan_options
 from dp_transforms.pipelines.plan_words import in_a_sentence
 from dp_transforms.pipelines.replay_progress import show_progress
 from dp_transforms.pipelines.replay_run import ReplayRequest, ReplaySummary, check_memory, run_replay
+from dp_transforms.pipelines.replay_state import (
+    DONE,
+    ReplayPart,
+    RunAccount,
+    StateOptions,
+    open_part,
+    part_is_done,
+    part_is_taken,
+)
 from dp_transforms.pipelines.report_table import is_ascii_only, legend, windows_table
 from dp_transforms.report_files import read_report_file, report_format
+from dp_transforms.run_state.fingerprints import InputFingerprint
+from dp_transforms.run_state.state_header import StateError
+from dp_transforms.run_state.state_lock import hold_state
 from dp_transforms.runners.local import is_local, pipeline_options
 
 _LATEST_WINDOWS = 12
@@ -43,12 +58,25 @@ _ITEMS_PER_WINDOW = 12
 @click.option(
     "--noise-key-file",
     metavar="FILE",
-    help="The noise key: a secret of at least 32 random bytes, mode 0600; not with --run-id. Default: a key that is "
-    "drawn for this run and forgotten.",
+    help="The noise key: a secret of at least 32 random bytes, mode 0600; not with --run-id, but always with --state. "
+    "Default: a key that is drawn for this run and forgotten.",
 )
 @click.option(
     "--run-id",
     help="Name of the run; not with --noise-key-file. Default: a fresh one. Every new run must have a new name.",
+)
+@click.option(
+    "--state",
+    metavar="FILE",
+    help="Take the range in parts, one command after the other, for one budget: a private file with what one part "
+    "hands to the next, made by the first one (mode 0600). The budget options and the key are the same in all parts. "
+    "With --release names users spend at their own pace, as in a stream.",
+)
+@click.option(
+    "--until",
+    type=UTC_TIME,
+    help="With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
+    "Default: --end.",
 )
 @click.option("--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in the report.")
 @click.option(
@@ -82,6 +110,15 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
             check_memory(request.chunks, request.fields, request.plan, request.domain_file)
     except ValueError as error:  # of a file, the plan, or an option
         raise UserError(str(error)) from None
+    summary = _run(request, beam_options) if options["state"] is None else _run_part(request, beam_options, options)
+    if summary is None:
+        return
+    skipped = "--start .. --end" if options["state"] is None else "this part"
+    _print_summary(summary, options["time_unit"], request.domain_file is not None, skipped)
+    _print_report(request)
+
+
+def _run(request: ReplayRequest, beam_options: PipelineOptions, part: ReplayPart | None = None) -> ReplaySummary:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if request.hint and console.is_terminal:  # else the error has the hint, if there is one
         console.print(request.hint, style="bold", markup=False)
@@ -89,9 +126,52 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     # Unwinding lets Beam end its worker processes in order. Threads of this process need no such care.
     stopping = contextlib.nullcontext() if _in_this_process(beam_options) else Unwinding()
     with stopping, show_progress(progress, sum(chunk.bytes for chunk in request.chunks)):
-        summary = run_replay(request, beam_options, progress)
-    _print_summary(summary, options["time_unit"], request.domain_file is not None)
-    _print_report(request)
+        return run_replay(request, beam_options, progress, part)
+
+
+@contextlib.contextmanager
+def _state_errors() -> Iterator[None]:
+    try:
+        yield
+    except StateError as error:
+        raise UserError(str(error)) from None
+
+
+def _run_part(
+    request: ReplayRequest, beam_options: PipelineOptions, options: dict[str, Any], account: RunAccount | None = None
+) -> ReplaySummary | None:
+    """One part of a run with a state; None if it was done before. account: where runs are accounted for."""
+    account = account or RunAccount()
+    assert request.noise_key_file is not None
+    path = os.path.abspath(options["state"])
+    fields = request.fields
+    reading = (*fields.names, fields.time_unit or "", str(fields.csv_line_ends_in_cells))
+    with _state_errors(), hold_state(path):
+        part = open_part(
+            request.plan,
+            StateOptions(
+                path,
+                request.output,
+                until_seconds=options["until"],
+                run_id=options["run_id"],
+                is_recorded=options.get("ledger") is not None,
+                dead_letter=request.dead_letter,
+            ),
+            stream=request.stream,
+            noise_key_file=request.noise_key_file,
+            log=InputFingerprint((chunk.path for chunk in request.chunks), reading),
+            account=account,
+        )
+        if part.facts.how == DONE:
+            part.tidy()
+            account.finish(part.facts, part.facts.state_fingerprint)
+            click.echo(part_is_done(part.facts), err=True)
+            return None
+        request = dataclasses.replace(request, run_id=part.facts.header.run_id)
+        with part.account_of(account):
+            summary = _run(request, beam_options, part)
+    click.echo(part_is_taken(part.facts), err=True)
+    return summary
 
 
 def _in_this_process(beam_options: PipelineOptions) -> bool:
@@ -103,13 +183,16 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
     """Finds all errors that can be known beforehand, before any budget is spent."""
     output, dead_letter = options["output"], options["dead_letter"]
     report_format(output)
-    check_output(output)
+    if options["state"] is None:  # else what exists may be of this part, which was begun before
+        check_output(output)
     if dead_letter:
-        check_output(dead_letter, "--dead-letter")
+        if options["state"] is None:
+            check_output(dead_letter, "--dead-letter")
         if os.path.realpath(dead_letter) == os.path.realpath(output):
             raise UserError("--output and --dead-letter name the same file. Name two different ones.")
     check_names(**{flag(name): options[name] for name in ("stream", "run_id")})
-    if options["run_id"] is not None and options["noise_key_file"] is not None:
+    _check_state_options(options)
+    if options["state"] is None and options["run_id"] is not None and options["noise_key_file"] is not None:
         raise UserError(
             "--run-id and --noise-key-file exclude each other in a replay. If both were used again on a log that has"
             " changed, both runs would draw the same noise, and the two reports would show what changed. Leave --run-id"
@@ -117,6 +200,11 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
         )
     fields = event_fields(options)
     plan = plan_of_command(options)
+    if options["state"] is not None and getattr(plan, "counts_for", None):
+        raise UserError(
+            "--state cannot be used with a plan that has --counts-for: counts are paid for when all names of the run"
+            " are known. Make a plan without it."
+        )
     chunks = find_log_chunks(logs, fields)
     return ReplayRequest(
         chunks=chunks,
@@ -133,15 +221,47 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
     )
 
 
-def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bool) -> None:
-    """Prints on stderr: this is for the operator alone."""
+def _check_state_options(options: dict[str, Any]) -> None:
+    """Raises UserError for options that do not go with ``--state``, or not without it."""
+    state = options["state"]
+    if state is None:
+        if options["until"] is not None:
+            raise UserError("--until belongs to --state. Give --state FILE, or declare another range with --end.")
+        return
+    if "://" in state:
+        raise UserError("--state must be a path, got a URL. Mount what it names, and give the path of that.")
+    if options["noise_key_file"] is None:
+        raise UserError(
+            "--state needs --noise-key-file: all parts of a run have one key, since users are recognised by it. Make"
+            " one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
+        )
+    if os.path.islink(state):
+        raise UserError(f"--state {state} is a link, not a regular file. Give the path of the file itself.")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(state))):
+        raise UserError(
+            f"--state {state} cannot be written: its folder does not exist. Create it, or name another one."
+        )
+    try:
+        open_regular(state).close()
+    except FileNotFoundError:
+        pass  # the first part makes it
+    except OSError as error:
+        raise UserError(f"--state {state} cannot be read: {error.strerror}. Check the path.") from None
+    for name in ("output", "dead_letter", "noise_key_file", "plan_file"):
+        if options[name] is not None and os.path.realpath(options[name]) == os.path.realpath(state):
+            other = "--plan" if name == "plan_file" else flag(name)
+            raise UserError(f"--state and {other} name the same file. Name two different ones.")
+
+
+def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bool, covered: str) -> None:
+    """Prints on stderr: this is for the operator alone. covered: outside of which events are skipped."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     unpaid = f" {summary.unpaid:,} pairs (window, item) beyond --most-looks of a user did not count,"
     rejected = f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)"
     console.print(
         f"[dim]Read {summary.events + summary.rejected:,} rows in {summary.seconds:.1f} s"
         f" ({(summary.events + summary.rejected) / summary.seconds:,.0f} a second);"
-        f" {summary.outside_range:,} outside --start .. --end skipped,"
+        f" {summary.outside_range:,} outside {covered} skipped,"
         f"{f' {summary.outside_domain:,} of other items than --domain-file skipped,' if has_domain else ''}"
         f"{unpaid if summary.unpaid else ''}{rejected}[/]"
     )
@@ -149,7 +269,7 @@ def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bo
         console.print("[bold]The log has no rows.[/]")
     elif summary.events == summary.outside_range:
         unit = f"--time-unit {time_unit}" if time_unit else "--time-unit"
-        console.print(f"[bold]No event is inside --start .. --end.[/] Check them, and {unit}.")
+        console.print(f"[bold]No event is inside {covered}.[/] Check them, and {unit}.")
     elif summary.events == summary.outside_range + summary.outside_domain:
         console.print("[bold]No event has an item of --domain-file.[/] Ids are compared as text, blanks included.")
 

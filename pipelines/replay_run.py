@@ -23,13 +23,16 @@ from dp_transforms.beam.count_for_operator import (
 )
 from dp_transforms.beam.read_events import ReadEvents, ReadProgress
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.release_part import ReleasePart
 from dp_transforms.beam.write_rejected import WriteRejected
 from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.beam.write_state import WriteState
 from dp_transforms.event_files import EventFields, LogChunk, estimate_log
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import output_draft, publish_output
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
+from dp_transforms.pipelines.replay_state import ReplayPart
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.runners.local import free_memory_bytes
 
@@ -99,18 +102,29 @@ def _in_windows(plan: ReleasePlan) -> str:
     return f", each in {repeats} sliding windows," if repeats > 1 else ""
 
 
-def run_replay(request: ReplayRequest, options: PipelineOptions, progress: ReadProgress) -> ReplaySummary:
+def run_replay(
+    request: ReplayRequest, options: PipelineOptions, progress: ReadProgress, part: ReplayPart | None = None
+) -> ReplaySummary:
     """Runs the pipeline and publishes its files, the report last; none of them if anything fails.
 
+    part: of a run with a state; the new state comes after the report. None: the whole range of the plan is the run.
     Raises UserError: one line, without any cell.
     """
     started = time.monotonic()
     with contextlib.ExitStack() as drafts:
         report = _draft(request.output, drafts)
         rejected = _draft(request.dead_letter, drafts) if request.dead_letter else None
+        state = _draft(part.facts.state_path, drafts) if part else None
         with quiet_workers(), errors_in_one_line("nothing was published"):
             pipeline = beam.Pipeline(options=options)
-            _build(pipeline, request, report, rejected, progress)
+            batches, bad_rows = pipeline | "ReadEvents" >> ReadEvents(request.chunks, request.fields, progress)
+            if part and state:
+                reports = _release_part(batches, request, part, state)
+            else:
+                reports = _release(batches, request)
+            _ = reports | "WriteReports" >> WriteReports(report, request.header, shown_name=request.output)
+            if rejected:
+                _ = bad_rows | "WriteRejected" >> WriteRejected(rejected, shown_name=request.dead_letter)
             result = pipeline.run()
             result.wait_until_finish()
         counts = operator_counts(result)
@@ -122,10 +136,15 @@ def run_replay(request: ReplayRequest, options: PipelineOptions, progress: ReadP
             unpaid=counts.get(PAIRS_UNPAID, 0),
             seconds=time.monotonic() - started,
         )
-        if rejected and request.dead_letter:
+        if part:
+            part.check_log()
+        if rejected and request.dead_letter and not (part and part.has_dead_letter(request.dead_letter)):
             publish_output(rejected, request.dead_letter)
         _check_bad_fraction(summary, request)
-        publish_output(report, request.output)
+        if part and state:
+            part.publish(report, state)
+        else:
+            publish_output(report, request.output)
         return summary
 
 
@@ -135,24 +154,34 @@ def _draft(output: str, drafts: contextlib.ExitStack) -> str:
     return str(folder / f"file{pathlib.Path(output).suffix}")
 
 
-def _build(
-    pipeline: beam.Pipeline,
-    request: ReplayRequest,
-    report: str,
-    rejected_rows: str | None,
-    progress: ReadProgress,
-) -> None:
-    batches, rejected = pipeline | "ReadEvents" >> ReadEvents(request.chunks, request.fields, progress)
-    heavy_hitters = batches | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(
+def _release(batches: beam.PCollection, request: ReplayRequest) -> beam.PCollection:
+    transform = ShiftingHeavyHitters(
         request.plan,
         noise_key=request.noise_key_file,
         run_id=request.run_id,
         stream=request.stream,
         domain=request.domain_file,
     )
-    _ = heavy_hitters.reports | "WriteReports" >> WriteReports(report, request.header, shown_name=request.output)
-    if rejected_rows:
-        _ = rejected | "WriteRejected" >> WriteRejected(rejected_rows, shown_name=request.dead_letter)
+    return (batches | "ShiftingHeavyHitters" >> transform).reports
+
+
+def _release_part(batches: beam.PCollection, request: ReplayRequest, part: ReplayPart, state: str) -> beam.PCollection:
+    """state: the path where workers write the new state."""
+    assert request.noise_key_file is not None
+    transform = ReleasePart(
+        request.plan,
+        part.run_part,
+        noise_key=request.noise_key_file,
+        run_id=request.run_id,
+        stream=request.stream,
+        domain=request.domain_file,
+    )
+    released = batches | "ReleasePart" >> transform
+    shown_name = part.facts.state_path
+    _ = released.state | "WriteState" >> WriteState(
+        state, part.header_after, part.run_part, part.named_from, shown_name
+    )
+    return released.reports
 
 
 def _check_bad_fraction(summary: ReplaySummary, request: ReplayRequest) -> None:

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 
 import apache_beam as beam
+import numpy as np
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
@@ -25,6 +26,7 @@ from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_pairs import item_pairs_of_events
 from dp_transforms.monitoring.stream_settings import StreamSettings
 from dp_transforms.monitoring.user_pairs import pairs_of_events
+from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.window_schedule import WindowSchedule
 
 _BOUNDED_GROUPS = 128
@@ -50,8 +52,13 @@ class Sharding:
             raise ValueError(f"shards must be a whole number >= 1, got {shards!r}. Leave it out for a good default.")
         if not is_bounded:
             return cls(1, shards or _UNBOUNDED_SHARDS)
-        slabs = min(schedule.horizon, _BOUNDED_GROUPS)
-        return cls(-(-schedule.horizon // slabs), shards or max(1, min(16, _BOUNDED_GROUPS // slabs)))
+        return cls.of_windows(schedule.horizon, shards)
+
+    @classmethod
+    def of_windows(cls, windows: int, shards: int | None = None) -> Sharding:
+        """For bounded input that lies in so many windows."""
+        slabs = min(windows, _BOUNDED_GROUPS)
+        return cls(-(-windows // slabs), shards or max(1, min(16, _BOUNDED_GROUPS // slabs)))
 
 
 class AssignWindows(beam.PTransform):
@@ -60,6 +67,8 @@ class AssignWindows(beam.PTransform):
     Bounded input stays in the GlobalWindow, because grouping one key over many Beam windows is quadratic on local
     runners. In a stream each element gets the last instant of its window as timestamp, and a Beam window of one slide,
     which ends together with the window.
+
+    part: of a run that is taken in parts; events outside of its windows are skipped and counted.
     """
 
     def __init__(
@@ -69,11 +78,14 @@ class AssignWindows(beam.PTransform):
         sharding: Sharding,
         is_bounded: bool,
         domain: DomainSource | None = None,
+        part: RunPart | None = None,
         *,
         by_item: bool = False,
     ) -> None:
         super().__init__()
-        self._do_fn = PackPairsDoFn(settings, noise_key, sharding, stamp=not is_bounded, domain=domain, by_item=by_item)
+        self._do_fn = PackPairsDoFn(
+            settings, noise_key, sharding, stamp=not is_bounded, domain=domain, part=part, by_item=by_item
+        )
         self._schedule = settings.schedule
         self._is_bounded = is_bounded
 
@@ -104,11 +116,13 @@ class PackPairsDoFn(KeyedDoFn):
         *,
         stamp: bool,
         domain: DomainSource | None = None,
+        part: RunPart | None = None,
         by_item: bool = False,
     ) -> None:
         super().__init__(settings, noise_key, domain)
         self._sharding = sharding
         self._stamp = stamp
+        self._part = part or RunPart.whole(settings.schedule)
         self._by_item = by_item
         self._read = operator_counter(EVENTS_READ)
         self._outside = operator_counter(EVENTS_OUTSIDE_RANGE)
@@ -117,7 +131,9 @@ class PackPairsDoFn(KeyedDoFn):
     def process(self, batch: EventBatch) -> Iterator[object]:
         schedule = self._settings.schedule
         self._read.inc(len(batch))
-        is_inside = schedule.first_window(batch.time_micros) >= 0
+        first_window = schedule.first_window(batch.time_micros)
+        is_inside = (first_window >= 0) & (first_window < self._part.end)
+        is_inside &= first_window + schedule.windows_per_event > self._part.first
         self._outside.inc(int((~is_inside).sum()))
         if self._domain is not None:
             is_known = self._domain.contains(self._keys.hash_items(batch.item.dictionary))[
@@ -131,15 +147,19 @@ class PackPairsDoFn(KeyedDoFn):
     def _packed(self, batch: EventBatch) -> Iterator[tuple[int, int, bytes]]:
         schedule, shards = self._settings.schedule, self._sharding.shards
         if self._by_item:
-            yield from (
-                (0, shard, part.to_bytes()) for shard, part in item_pairs_of_events(batch, schedule, self._keys, shards)
-            )
+            for shard, of_items in item_pairs_of_events(batch, schedule, self._keys, shards):
+                yield 0, shard, of_items.to_bytes()
             return
-        windows_per_slab = self._sharding.windows_per_slab
-        for slab, shard, part in pairs_of_events(
-            batch, schedule, self._keys, windows_per_slab=windows_per_slab, shards=shards
+        for slab, shard, of_users in pairs_of_events(
+            batch,
+            schedule,
+            self._keys,
+            windows_per_slab=self._sharding.windows_per_slab,
+            shards=shards,
+            first_open=np.full(len(batch), self._part.first) if self._part.first else None,
+            end=self._part.end,
         ):
-            yield slab, shard, part.to_bytes()
+            yield slab, shard, of_users.to_bytes()
 
 
 def for_shard(schedule: WindowSchedule, slab: int, shard: int, packed: bytes, *, stamp: bool) -> object:

@@ -16,10 +16,14 @@ from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.zero_items import draw_zero_items
 from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.run_state.run_part import RunPart
 
 
 class DrawZeroItems(beam.PTransform):
-    """Start of a pipeline -> ``((slab, shard of items), packed ItemHolders)``, windowed as `AssignWindows` does."""
+    """Start of a pipeline -> ``((slab, shard of items), packed ItemHolders)``, windowed as `AssignWindows` does.
+
+    part: of its windows alone; None: of all windows of the run.
+    """
 
     def __init__(
         self,
@@ -28,9 +32,10 @@ class DrawZeroItems(beam.PTransform):
         sharding: Sharding,
         is_bounded: bool,
         domain: DomainSource,
+        part: RunPart | None = None,
     ) -> None:
         super().__init__()
-        self._do_fn = DrawZeroItemsDoFn(settings, noise_key, sharding, stamp=not is_bounded, domain=domain)
+        self._do_fn = DrawZeroItemsDoFn(settings, noise_key, sharding, stamp=not is_bounded, domain=domain, part=part)
         self._schedule = settings.schedule
         self._is_bounded = is_bounded
 
@@ -56,10 +61,12 @@ class DrawZeroItemsDoFn(KeyedDoFn):
         *,
         stamp: bool,
         domain: DomainSource,
+        part: RunPart | None = None,
     ) -> None:
         super().__init__(settings, noise_key, domain)
         self._sharding = sharding
         self._stamp = stamp
+        self._part = part or RunPart.whole(settings.schedule)
 
     def process(self, once: bytes) -> Iterator[object]:
         assert self._domain is not None
@@ -69,5 +76,7 @@ class DrawZeroItemsDoFn(KeyedDoFn):
             self._keys,
             windows_per_slab=self._sharding.windows_per_slab,
             shards=self._sharding.shards,
+            first=self._part.first,
+            end=self._part.end,
         ):
             yield for_shard(self._settings.schedule, slab, shard, cells.to_bytes(), stamp=self._stamp)

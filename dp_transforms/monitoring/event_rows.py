@@ -33,13 +33,17 @@ def rows_of_events(
     schedule: WindowSchedule,
     keys: StreamKeys,
     first_open: npt.NDArray[np.int64] | None = None,
+    end: int | None = None,
 ) -> EventRows:
     """An event counts in every window that holds it; events outside the declared range are left out.
 
     first_open: int64[len(batch)], the first window for which each event is in time; None: all of them.
+    end: windows from this one on are left out; None: none of them.
     """
     first_window = schedule.first_window(batch.time_micros)
     inside = first_window >= 0
+    if end is not None:
+        inside &= first_window < end
     if first_open is not None:
         inside &= first_window + schedule.windows_per_event > first_open
     windows = first_window[inside]
@@ -51,7 +55,11 @@ def rows_of_events(
         windows = (windows[:, None] + np.arange(schedule.windows_per_event)).reshape(-1)
         codes = np.repeat(codes, schedule.windows_per_event)
         items = np.repeat(items, schedule.windows_per_event)
+        kept = np.ones(len(windows), dtype=np.bool_)
         if first_open is not None:
-            in_time = windows >= np.repeat(first_open[inside], schedule.windows_per_event)
-            windows, codes, items = windows[in_time], codes[in_time], items[in_time]
+            kept &= windows >= np.repeat(first_open[inside], schedule.windows_per_event)
+        if end is not None:
+            kept &= windows < end
+        if not kept.all():
+            windows, codes, items = windows[kept], codes[kept], items[kept]
     return EventRows(users, codes, windows, items, table)

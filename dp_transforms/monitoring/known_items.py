@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
-from dp_transforms.monitoring.packed_arrays import WHOLE, check_unpacked, pack_arrays, unpack_arrays
+from dp_transforms.monitoring.packed_arrays import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
 
 _MOST_CELL_BYTES = 8_000_000
 
@@ -87,7 +87,7 @@ class KnownItems:
             yield from KnownItems(self.table.take(rows), self.last_named[rows])._cells()
 
     @classmethod
-    def from_cells(cls, cells: Iterable[bytes]) -> KnownItems:
+    def from_cells(cls, cells: Iterable[Packed]) -> KnownItems:
         """Inverse of `to_cells`, in any order. Raises ValueError for cells that do not fit together."""
         tables, windows = [], []
         for cell in cells:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 _MAGIC = b"SHH1"
 _DTYPES = (np.dtype("<u1"), np.dtype("<u4"), np.dtype("<i8"), np.dtype("<u8"), np.dtype("<u2"))
 
+Packed = bytes | memoryview
 Kind = tuple[np.dtype, ...]
 BYTES, WORDS, WHOLE, HASHES, _SHORTS = ((dtype,) for dtype in _DTYPES)
 NARROW: Kind = (*BYTES, *_SHORTS, *WORDS)  # what `narrowest` returns
@@ -25,7 +26,7 @@ def pack_arrays(*arrays: npt.NDArray) -> bytes:
     return b"".join([*headers, *(array.tobytes() for array in arrays)])
 
 
-def unpack_arrays(data: bytes, *kinds: Kind) -> list[npt.NDArray]:
+def unpack_arrays(data: Packed, *kinds: Kind) -> list[npt.NDArray]:
     """Inverse of `pack_arrays`; the arrays are read-only views of the bytes.
 
     kinds: for each array the types that it may have; none: arrays of any number and type.
@@ -49,7 +50,7 @@ def unpack_arrays(data: bytes, *kinds: Kind) -> list[npt.NDArray]:
     return arrays
 
 
-def count_of_packed(data: bytes) -> int:
+def count_of_packed(data: Packed) -> int:
     """How many arrays the bytes hold, by their head alone; 0 for bytes that are no packed arrays."""
     return int.from_bytes(data[4:8], "little") if len(data) >= 8 and data[:4] == _MAGIC else 0
 

@@ -120,13 +120,15 @@ def pairs_of_events(
     windows_per_slab: int,
     shards: int,
     first_open: npt.NDArray[np.int64] | None = None,
+    end: int | None = None,
 ) -> Iterator[tuple[int, int, UserPairs]]:
     """The distinct pairs of a batch, by slab of consecutive windows and shard of users: ``(slab, shard, pairs)``.
 
     An event counts in every window that holds it; events outside the declared range are left out.
     first_open: int64[len(batch)], the first window for which each event is in time; None: all of them.
+    end: windows from this one on are left out; None: none of them.
     """
-    events = rows_of_events(batch, schedule, keys, first_open)
+    events = rows_of_events(batch, schedule, keys, first_open, end)
     if not len(events):
         return
     users = events.users

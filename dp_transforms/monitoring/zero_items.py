@@ -31,12 +31,23 @@ _DIGITS = 100  # relative errors of the sums below stay under 2^-200
 
 
 def draw_zero_items(
-    domain: DomainTable, settings: HitSettings, keys: StreamKeys, *, windows_per_slab: int, shards: int
+    domain: DomainTable,
+    settings: HitSettings,
+    keys: StreamKeys,
+    *,
+    windows_per_slab: int,
+    shards: int,
+    first: int = 0,
+    end: int | None = None,
 ) -> Iterator[tuple[int, int, ItemHolders]]:
-    """All zero items of a run as cells without holders, by slab and shard of items: ``(slab, shard, cells)``."""
+    """All zero items of a run as cells without holders, by slab and shard of items: ``(slab, shard, cells)``.
+
+    first, end: of the windows ``first .. end - 1`` alone; by default of all.
+    """
     draws = ZeroItemDraws(len(domain), settings.query_noise(keys).zero_item_tail(), keys.zero_item_uniforms())
     for slab, group in itertools.groupby(
-        draws.by_window(settings.schedule.horizon), key=lambda drawn: drawn[0] // windows_per_slab
+        draws.by_window(settings.schedule.horizon if end is None else end, first),
+        key=lambda drawn: drawn[0] // windows_per_slab,
     ):
         drawn = list(group)
         windows = np.repeat([window for window, _ in drawn], [len(items) for _, items in drawn])
@@ -77,12 +88,12 @@ class ZeroItemDraws:
         self._uniforms = uniforms
         self._count = Inversion(binomial_integers(domain_size, tail))
 
-    def by_window(self, horizon: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-        """The windows ``0 .. horizon - 1`` with a subset that is not empty, each with its positions, ascending."""
+    def by_window(self, end: int, first: int = 0) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """The windows ``first .. end - 1`` with a subset that is not empty, each with its positions, ascending."""
         if not len(self._count):
             return  # the probability is too small for any 128-bit number
-        for low in range(0, horizon, _WINDOWS_AT_ONCE):
-            windows = np.arange(low, min(horizon, low + _WINDOWS_AT_ONCE))
+        for low in range(first, end, _WINDOWS_AT_ONCE):
+            windows = np.arange(low, min(end, low + _WINDOWS_AT_ONCE))
             counts = self._count.count_not_above(self._draw(windows, np.zeros_like(windows)))
             for at in np.flatnonzero(counts):
                 yield int(windows[at]), self._positions(int(windows[at]), int(counts[at]))

@@ -30,12 +30,13 @@ class EmptyItems:
         self._items = domain.items
         self._horizon = settings.schedule.horizon
 
-    def of_run(self, shards: int) -> Iterator[tuple[int, ItemSums]]:
-        """Of all windows: parts with some of the cells of a shard of items, ``(shard, cells)``."""
+    def of_run(self, shards: int, first: int = 0, end: int | None = None) -> Iterator[tuple[int, ItemSums]]:
+        """Of all windows, or of ``first .. end - 1``: parts with some of the cells of a shard of items, ``(shard,
+        cells)``."""
         windows: list[np.ndarray] = []
         items: list[np.ndarray] = []
         size = 0
-        for window, of_window in self._draws.by_window(self._horizon):
+        for window, of_window in self._draws.by_window(self._horizon if end is None else end, first):
             windows.append(np.full(len(of_window), window))
             items.append(of_window)
             size += len(of_window)

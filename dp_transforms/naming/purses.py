@@ -24,6 +24,7 @@ from dp_transforms.monitoring.packed_arrays import (
     HASHES,
     WHOLE,
     WORDS,
+    Packed,
     check_unpacked,
     count_of_packed,
     pack_arrays,
@@ -96,6 +97,16 @@ class PurseEntries:
         check_unpacked(not columns or sum(map(len, columns)) == len(order))
         return np.maximum.reduceat(np.concatenate(columns)[order], starts) if columns else None
 
+    def take(self, rows: npt.NDArray[np.integer]) -> PurseEntries:
+        """These rows, ascending."""
+        return PurseEntries(
+            self.users[rows],
+            self.left[rows],
+            self.looks[rows],
+            self.first_windows[rows],
+            None if self.pays_hits is None else self.pays_hits[rows],
+        )
+
     def to_cells(self) -> list[bytes]:
         """Byte strings under 10 MB, none for no user."""
         of_list = () if self.pays_hits is None else (self.pays_hits,)
@@ -106,7 +117,7 @@ class PurseEntries:
         ]
 
     @classmethod
-    def from_cell(cls, cell: bytes) -> PurseEntries:
+    def from_cell(cls, cell: Packed) -> PurseEntries:
         """Raises ValueError for bytes in which a purse has no user, or less than nothing."""
         kinds = (HASHES, WHOLE, WORDS, WORDS)
         has_lists = count_of_packed(cell) > len(kinds)
@@ -134,6 +145,16 @@ class Purses:
         self._stored = [PurseEntries.from_cell(cell) for cell in cells]
         check_unpacked(all((entries.pays_hits is not None) == self._has_hits for entries in self._stored))
         self._changed: list[PurseEntries] = []  # each has more than twice as many entries as the next one
+
+    @classmethod
+    def of_entries(cls, settings: NamingSettings, keys: StreamKeys, entries: PurseEntries, window: int) -> Purses:
+        """The purses of some users before this window, of a state that was stored. Raises ValueError for entries that
+        no run of these settings can have made: with more than a purse, or paid in this window or later."""
+        check_unpacked(bool((entries.left <= settings.purse).all() and (entries.first_windows < window).all()))
+        purses = cls(settings, keys)
+        check_unpacked(not len(entries) or (entries.pays_hits is not None) == purses._has_hits)
+        purses._stored = [entries] if len(entries) else []
+        return purses
 
     def spend(self, pairs: UserPairs, window: int) -> npt.NDArray[np.int64]:
         """Pays for the looks of a window. ``pairs`` must contain all pairs of its users in it.

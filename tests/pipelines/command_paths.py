@@ -36,6 +36,9 @@ READ = {
     ("replay", "plan_file"): ["replay", "log.jsonl", "--plan", "PATH", "--output", "out.avro"],
     ("replay", "domain_file"): ["replay", "log.jsonl", *BUDGET, "--domain-file", "PATH", "--output", "out.avro"],
     ("replay", "noise_key_file"): ["replay", "log.jsonl", *BUDGET, "--noise-key-file", "PATH", "--output", "out.avro"],
+    ("replay", "state"): [
+        *("replay", "log.jsonl", *BUDGET, "--noise-key-file", "noise.key", "--state", "PATH", "--output", "out.avro"),
+    ],
     ("replay", "logs"): ["replay", "PATH.jsonl", *BUDGET, "--output", "out.avro"],
     ("show", "report"): ["show", "PATH.avro"],
     ("stream", "plan_file"): [*STREAM, *IN_PROCESS, "--plan", "PATH", "--output", "out"],

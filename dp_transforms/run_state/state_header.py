@@ -1,0 +1,127 @@
+"""The header of a state: which run it belongs to, how far the run is closed, and what is to be published next."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from dp_transforms.checks import check_names, check_whole, is_whole, on_one_line
+
+FORMAT_VERSION = 1
+MOST_HEADER_BYTES = 4 << 20
+_MOST_TEXT = 4096
+_HEX_DIGITS = 64
+
+
+class StateError(ValueError):
+    """A state that cannot be used. One line that says why and gives the remedy; it contains no cell of the data."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PartRecord:
+    """One part of a run: the windows ``first .. end - 1``, taken from one input, published as one output.
+
+    input_fingerprint: hex SHA-256 of what was read (`fingerprints.input_fingerprint`). output: the path of the report.
+    """
+
+    first: int
+    end: int
+    input_fingerprint: str
+    output: str
+
+    def __post_init__(self) -> None:
+        check_whole("first", self.first, 0)
+        check_whole("end", self.end, self.first + 1)
+        _check_hex("input_fingerprint", self.input_fingerprint)
+        if not isinstance(self.output, str) or not self.output:
+            raise ValueError("output must be a path.")
+
+
+@dataclasses.dataclass(frozen=True)
+class StateHeader:
+    """What a state says about its run.
+
+    plan: the JSON of the plan; plan_fingerprint: its fingerprint. stream, run_id: names; the noise depends on them.
+    key_fingerprint: of the noise key (`fingerprints.key_fingerprint`).
+    closed_through: the windows ``0 .. closed_through - 1`` are closed: whatever was to be published of them is.
+    counter: how many parts are finished. last: the latest of them; None before the first.
+    intent: the part that was begun and is not finished. From the moment it is written, the windows of this part may be
+        published from this input alone.
+    """
+
+    plan: str
+    plan_fingerprint: str
+    stream: str
+    run_id: str
+    key_fingerprint: str
+    closed_through: int = 0
+    counter: int = 0
+    last: PartRecord | None = None
+    intent: PartRecord | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.plan, str) or not self.plan:
+            raise ValueError("plan must be JSON text.")
+        check_names(stream=self.stream, run_id=self.run_id)
+        _check_hex("plan_fingerprint", self.plan_fingerprint)
+        _check_hex("key_fingerprint", self.key_fingerprint)
+        check_whole("closed_through", self.closed_through, 0)
+        check_whole("counter", self.counter, 0, self.closed_through)
+        if (self.counter > 0) != (self.last is not None):
+            raise ValueError("the latest part must be there exactly if a part is finished.")
+        if self.last is not None and self.last.end != self.closed_through:
+            raise ValueError("the latest part must end where the run is closed.")
+        if (self.closed_through > 0) != (self.counter > 0):
+            raise ValueError("a window can be closed by a part only.")
+        if self.intent is not None and self.intent.first != self.closed_through:
+            raise ValueError("the part that was begun must begin where the run is closed.")
+
+    def with_intent(self, intent: PartRecord | None) -> StateHeader:
+        return dataclasses.replace(self, intent=intent)
+
+    def after(self, part: PartRecord) -> StateHeader:
+        """The header when this part is finished."""
+        return dataclasses.replace(self, closed_through=part.end, counter=self.counter + 1, last=part, intent=None)
+
+    def to_json(self) -> str:
+        """One line; the same header always makes the same text."""
+        return json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> StateHeader:
+        """Inverse of `to_json`. Raises StateError for anything else, without any of it."""
+        if len(text) > MOST_HEADER_BYTES:
+            raise StateError("its header is too large. It is damaged.")
+        try:
+            fields = json.loads(text)
+        except (ValueError, RecursionError):
+            fields = None
+        if not isinstance(fields, dict):
+            raise StateError("its header cannot be read. It is damaged.")
+        version = fields.pop("format_version", None)
+        if not is_whole(version) or version != FORMAT_VERSION:
+            shown = version if is_whole(version) and abs(version) < 10**6 else "no number"
+            raise StateError(
+                f"it has format version {shown}, and this version of shh knows version {FORMAT_VERSION} alone. Use the"
+                " version of shh that wrote it."
+            )
+        try:
+            return cls(**{**fields, **{name: _part(fields.get(name)) for name in ("last", "intent")}})
+        except (TypeError, ValueError):
+            raise StateError("its header has missing, unknown or wrong fields. It is damaged.") from None
+
+
+def _part(fields: Any) -> PartRecord | None:
+    return None if fields is None else PartRecord(**fields)
+
+
+def _check_hex(name: str, text: object) -> None:
+    is_hex = isinstance(text, str) and len(text) == _HEX_DIGITS and not set(text) - set("0123456789abcdef")
+    if not is_hex:
+        raise ValueError(f"{name} must be {_HEX_DIGITS} hex digits.")
+
+
+def at_path(path: str, error: StateError) -> StateError:
+    """The error with the path of the file at its head."""
+    return StateError(f"the state {on_one_line(path, most=_MOST_TEXT)}: {error}")

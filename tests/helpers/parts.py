@@ -1,0 +1,73 @@
+"""A run that is taken in parts, in this process: pipelines of `ReleasePart` with the state between them."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import apache_beam as beam
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.beam.release_part import ReleasePart
+from dp_transforms.beam.write_state import WriteState
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.run_state.fingerprints import key_fingerprint
+from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.run_state.state_file import StateFile, write_state
+from dp_transforms.run_state.state_header import PartRecord, StateHeader
+from tests.helpers.beam_pipelines import Collected, local_pipeline
+from tests.helpers.oracle import Event
+from tests.helpers.small_runs import RUN_ID, SECRET, batches_of, key_file
+
+INPUT = "1" * 64
+
+
+def header_of(plan: ReleasePlan) -> StateHeader:
+    return StateHeader(plan.to_json(), plan.fingerprint, "events", RUN_ID, key_fingerprint(SECRET))
+
+
+class Parts:
+    """Takes the parts of one run, one after the other. states: the file before the first part, and after each."""
+
+    def __init__(self, folder: pathlib.Path, plan: ReleasePlan, **arguments: Any) -> None:
+        folder.mkdir(exist_ok=True)
+        self._folder, self._plan, self._arguments = folder, plan, arguments
+        self._key = key_file(folder)
+        self.states = [folder / "state-0"]
+        self.reports: list[Any] = []
+        self.result: Any = None
+        write_state(self.states[0], header_of(plan), [])
+
+    def take(self, end: int, log: Sequence[Event], *, shards: int | None = None, flags: Sequence[str] = ()) -> list:
+        """The windows up to this one, from all of this log. Returns their reports; none with several processes."""
+        is_in_this_process = not any("multi_processing" in flag for flag in flags)
+        before = StateFile(self.states[-1])
+        part = RunPart(before.header.closed_through, end, before.path, before.fingerprint)
+        after = self._folder / f"state-{len(self.states)}"
+        header = before.header.after(PartRecord(part.first, end, INPUT, "report"))
+        pipeline = local_pipeline(flags)
+        batches = pipeline | beam.Create(batches_of(log, 200), reshuffle=False).with_output_types(EventBatch)
+        released = batches | ReleasePart(
+            self._plan, part, noise_key=self._key, run_id=RUN_ID, shards=shards, **self._arguments
+        )
+        collected = Collected()
+        if is_in_this_process:
+            _ = released.reports | "Reports" >> collected.sink()
+        named_from = end - getattr(self._plan, "forget_after", 0)
+        _ = released.state | WriteState(after, header, part, named_from, "state")
+        self.result = pipeline.run()
+        self.result.wait_until_finish()
+        self.states.append(after)
+        found = sorted(collected.values, key=lambda report: report.window_start)
+        self.reports += found
+        return found
+
+    def rewritten(self, **fields: Any) -> None:
+        """The latest state with another header."""
+        state = StateFile(self.states[-1])
+        path = self._folder / f"rewritten-{len(self.states)}"
+        cells = [(row.kind, row.bucket, state.cell(row)) for row in state.rows]
+        write_state(path, dataclasses.replace(state.header, **fields), cells)
+        self.states[-1] = path

@@ -1,0 +1,441 @@
+"""The state of a run as a file: what is written is read, what is changed in it is found, cells join in any order."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+from dp_transforms.local_files import create_new
+from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.monitoring.known_items import KnownItems
+from dp_transforms.naming.purses import PurseEntries
+from dp_transforms.run_state import state_cells
+from dp_transforms.run_state.fingerprints import InputFingerprint, key_fingerprint
+from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.run_state.state_cells import (
+    BUCKETS,
+    Kind,
+    buckets_of_shard,
+    budget_cells,
+    hit_bound_cell,
+    hits_of_cell,
+    join_cells,
+    known_cells,
+    pack_cell,
+    purse_cells,
+    unpack_cell,
+)
+from dp_transforms.run_state.state_file import StateFile, replace_state, write_state
+from dp_transforms.run_state.state_header import FORMAT_VERSION, PartRecord, StateError, StateHeader
+from dp_transforms.run_state.state_lock import hold_state
+from tests.helpers.small_runs import SECRET, settings_of, small_plan
+
+PART = PartRecord(0, 3, "1" * 64, "/reports/3.avro")
+HEADER = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64, 3, 1, PART)
+KEYS = settings_of(small_plan()).stream_keys(SECRET)
+
+
+def entries_of(users, seed=0, *, hits=False):
+    """A purse for each of these users, of made-up numbers."""
+    draws = np.random.default_rng(seed)
+    users = np.unique(np.asarray(users, dtype=np.uint64))
+    size = len(users)
+    return PurseEntries(
+        users,
+        draws.integers(0, 1000, size),
+        draws.integers(1, 9, size).astype(np.uint32),
+        draws.integers(0, 3, size).astype(np.uint32),
+        draws.integers(0, 2, size).astype(np.uint8) if hits else None,
+    )
+
+
+def known_of(labels, last_named):
+    table, positions = ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
+    ordered = np.empty(len(table), dtype=np.int64)
+    ordered[positions] = last_named
+    return KnownItems(table, ordered)
+
+
+def written(path: pathlib.Path, header=HEADER):
+    """A state with cells of each kind."""
+    users = np.random.default_rng(1).integers(0, 2**63, 500, dtype=np.uint64)
+    entries, known = entries_of(users), known_of([f"item {n}" for n in range(90)], np.arange(90) % 3)
+    cells = [
+        *((Kind.BUDGETS, *cell) for cell in budget_cells(entries.users, entries.looks)),
+        (Kind.HIT_BOUND, 0, hit_bound_cell(7)),
+        *((Kind.KNOWN, *cell) for cell in known_cells(known)),
+        *((Kind.PASSED, *cell) for cell in known_cells(known)),
+        *((Kind.PURSES, *cell) for cell in purse_cells(entries)),
+    ]
+    write_state(path, header, cells)
+    return entries, known
+
+
+def content_of(state):
+    return state.header, [(row.kind, row.bucket, bytes(state.cell(row))) for row in state.rows]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The file
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 8, 64, 100])
+def test_what_is_written_is_read_by_shard(tmp_path, shards):
+    entries, known = written(tmp_path / "state")
+    state = StateFile(tmp_path / "state")
+    assert state.header == HEADER
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o600
+    part = RunPart(3, 5, str(tmp_path / "state"), state.fingerprint)
+    assert part.hit_bound == 7
+    for shard in range(shards):
+        mine = entries.users[entries.users % np.uint64(shards) == shard]
+        asked = np.unique(np.concatenate([mine[::2], mine[::2] + np.uint64(shards)]))  # half of them, and strangers
+        held = np.isin(entries.users, asked)
+        found = part.purses(asked)
+        assert found.users.tolist() == entries.users[held].tolist()
+        assert found.left.tolist() == entries.left[held].tolist()
+        users, hits = part.hits(asked)
+        assert (users.tolist(), hits.tolist()) == (found.users.tolist(), entries.looks[held].tolist())
+    for kind in (Kind.KNOWN, Kind.PASSED):
+        found = [part.known(kind, shard, shards) for shard in range(shards)]
+        labels = {
+            label: last
+            for one in found
+            for label, last in zip(one.table.labels.to_pylist(), one.last_named, strict=False)
+        }
+        assert labels == dict(zip(known.table.labels.to_pylist(), known.last_named, strict=True))
+        assert sum(map(len, found)) == len(known)
+
+
+def test_the_fingerprint_changes_with_the_content_and_not_with_the_intent(tmp_path):
+    written(tmp_path / "a")
+    written(tmp_path / "b", HEADER.with_intent(PartRecord(3, 4, "2" * 64, "4.avro")))
+    written(tmp_path / "c", dataclasses.replace(HEADER, run_id="run-2"))
+    write_state(tmp_path / "d", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(7))])
+    write_state(tmp_path / "e", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(8))])
+    a, b, *others = (StateFile(tmp_path / name).fingerprint for name in "abcde")
+    assert a == b
+    assert len({a, *others}) == 4
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A small state: its path, its bytes and its content."""
+    path = tmp_path_factory.mktemp("small") / "state"
+    cells = [
+        (Kind.HIT_BOUND, 0, hit_bound_cell(7)),
+        *((Kind.PURSES, *cell) for cell in purse_cells(entries_of([3, 4]))),
+    ]
+    write_state(path, HEADER, cells)
+    return path, path.read_bytes(), content_of(StateFile(path))
+
+
+def content_or_error(path, content):
+    """What is read of these bytes, or the words of the error."""
+    path.write_bytes(content)
+    try:
+        return content_of(StateFile(path))
+    except StateError as error:
+        return str(error)
+
+
+@given(data=st.data())
+def test_a_changed_file_is_refused_or_reads_the_same(data, small):
+    """Bytes that are changed, cut off, left out or doubled. What is not read is not checked: padding."""
+    path, whole, expected = small
+    at = data.draw(st.integers(0, len(whole) - 1))
+    size = data.draw(st.integers(1, 64))
+    change = data.draw(st.sampled_from(["flip", "cut", "leave out", "double", "zero"]))
+    changed = {
+        "flip": whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :],
+        "cut": whole[:at],
+        "leave out": whole[:at] + whole[at + size :],
+        "double": whole[: at + size] + whole[at:],
+        "zero": whole[:at] + bytes(min(size, len(whole) - at)) + whole[at + size :],
+    }[change]
+    found = content_or_error(path, changed)
+    if isinstance(found, str):
+        assert "damaged" in found or "format version" in found
+        assert "\n" not in found
+    else:
+        assert found == expected
+
+
+def test_a_file_that_was_cut_is_refused(small):
+    path, whole, _ = small
+    for size in range(0, len(whole), 7):
+        assert "damaged" in content_or_error(path, whole[:size])
+
+
+@given(content=st.binary(max_size=300))
+def test_bytes_that_are_no_state_are_refused(content, small):
+    assert "damaged" in content_or_error(small[0], content)
+
+
+def test_cells_of_two_files_do_not_make_a_third(tmp_path):
+    """The rows are chained: a cell of another file, with its own digest, is not taken for one of this file."""
+    write_state(tmp_path / "poor", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(1))])
+    write_state(tmp_path / "rich", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(9))])
+    poor, rich = (pa.ipc.open_file(pa.OSFile(str(tmp_path / name))) for name in ("poor", "rich"))
+    with create_new(tmp_path / "mixed", 0o600) as file, pa.ipc.new_file(file, poor.schema) as writer:
+        writer.write_batch(rich.get_batch(0))
+        writer.write_batch(poor.get_batch(1))
+    with pytest.raises(StateError, match="damaged"):
+        StateFile(tmp_path / "mixed")
+
+
+def test_another_version_and_open_modes_are_refused(tmp_path):
+    written(tmp_path / "state")
+    (tmp_path / "state").chmod(0o604)
+    with pytest.raises(StateError, match=r"used by others \(mode 0604\).*chmod 600"):
+        StateFile(tmp_path / "state")
+    text = HEADER.to_json().replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 99')
+    with pytest.raises(StateError, match=r"format version 99.*Use the version of shh that wrote it"):
+        StateHeader.from_json(text)
+    with pytest.raises(StateError, match="cannot be read: No such file"):
+        StateFile(tmp_path / "nowhere")
+
+
+def test_a_state_that_cannot_be_written_leaves_nothing(tmp_path):
+    def cells():
+        yield Kind.HIT_BOUND, 0, hit_bound_cell(1)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_state(tmp_path / "draft", HEADER, cells())
+    assert not list(tmp_path.iterdir())
+    written(tmp_path / "state")
+    with pytest.raises(FileExistsError):
+        write_state(tmp_path / "state", HEADER, [])
+    write_state(tmp_path / "draft", HEADER, [])
+    opened = StateFile(tmp_path / "state")
+    replace_state(tmp_path / "draft", tmp_path / "state")
+    assert opened.rows
+    assert len(content_of(opened)[1]) == len(opened.rows)  # what is open stays whole
+    assert not StateFile(tmp_path / "state").rows
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"closed_through": -1},
+        {"closed_through": 4},
+        {"counter": 0},
+        {"counter": 4},
+        {"last": None},
+        {"intent": PartRecord(2, 4, "1" * 64, "x")},
+        {"run_id": ""},
+        {"run_id": "a\nb"},
+        {"key_fingerprint": "B" * 64},
+        {"plan": ""},
+    ],
+)
+def test_a_header_that_no_run_can_have_is_refused(changes):
+    with pytest.raises(ValueError, match=r"must|can be"):
+        dataclasses.replace(HEADER, **changes)
+    fields = json.loads(HEADER.to_json()) | {
+        name: dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value for name, value in changes.items()
+    }
+    with pytest.raises(StateError, match="damaged"):
+        StateHeader.from_json(json.dumps(fields))
+
+
+@given(st.one_of(st.text(), st.dictionaries(st.text(), st.integers()).map(json.dumps)))
+def test_a_header_of_any_other_text_is_refused(text):
+    with pytest.raises(StateError):
+        StateHeader.from_json(text)
+
+
+def test_headers_follow_the_parts_of_a_run():
+    begun = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64)
+    intended = begun.with_intent(PART)
+    assert StateHeader.from_json(intended.to_json()) == intended
+    after = intended.after(PART)
+    assert (after.closed_through, after.counter, after.last, after.intent) == (3, 1, PART, None)
+    assert StateHeader.from_json(after.to_json()) == after
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Cells
+# ---------------------------------------------------------------------------------------------------------------------
+
+USERS = st.lists(st.integers(0, 2**64 - 1), max_size=30, unique=True)
+
+
+@given(st.lists(USERS, max_size=5), st.booleans(), st.randoms(use_true_random=False))
+def test_purses_join_to_the_least_that_is_left_in_any_order(parts, hits, source):
+    cells, least = [], {}
+    for seed, users in enumerate(parts):
+        entries = entries_of(users, seed, hits=hits)
+        cells += [cell for _, cell in purse_cells(entries)]
+        for user, left in zip(entries.users.tolist(), entries.left.tolist(), strict=True):
+            least[user] = min(left, least.get(user, left))
+    joined = join_cells(Kind.PURSES, cells)
+    source.shuffle(cells)
+    assert join_cells(Kind.PURSES, [*cells, *cells[:3]]) == joined
+    found = PurseEntries.join([PurseEntries.from_cell(cell) for cell in joined])
+    assert dict(zip(found.users.tolist(), found.left.tolist(), strict=True)) == least
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 2**64 - 1), st.integers(1, 9), max_size=20), max_size=5))
+def test_hits_join_to_the_most_that_was_paid(parts):
+    cells, most = [], {}
+    for part in parts:
+        users = np.array(sorted(part), dtype=np.uint64)
+        cells += [c for _, c in budget_cells(users, np.array([part[int(u)] for u in users], dtype=np.uint32))]
+        for user, hits in part.items():
+            most[user] = max(hits, most.get(user, 0))
+    joined = join_cells(Kind.BUDGETS, cells)
+    assert join_cells(Kind.BUDGETS, [*reversed(cells), *joined]) == joined
+    found = {}
+    for cell in joined:
+        users, hits = hits_of_cell(cell)
+        found |= dict(zip(users.tolist(), hits.tolist(), strict=True))
+    assert found == most
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 30), st.integers(0, 9), max_size=20), max_size=4), st.integers(0, 9))
+def test_known_items_join_to_their_latest_window_and_old_ones_are_forgotten(parts, named_from):
+    cells, latest = [], {}
+    for part in parts:
+        known = known_of([f"i{n}" for n in part], list(part.values()))
+        cells += [cell for _, cell in known_cells(known)]
+        for item, window in part.items():
+            latest[f"i{item}"] = max(window, latest.get(f"i{item}", 0))
+    joined = join_cells(Kind.KNOWN, cells, named_from=named_from)
+    assert join_cells(Kind.KNOWN, [*reversed(cells), *joined], named_from=named_from) == joined
+    found = KnownItems.from_cells(joined)
+    labels = dict(zip(found.table.labels.to_pylist(), found.last_named.tolist(), strict=True))
+    assert labels == {item: window for item, window in latest.items() if window >= named_from}
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(1, 200))
+def test_the_bucket_of_a_hash_is_among_those_of_its_shard(value, shards):
+    assert value % BUCKETS in buckets_of_shard(value % shards, shards)
+
+
+def test_a_cell_travels_with_its_kind_and_bucket():
+    for kind in Kind:
+        data = pack_cell(kind, BUCKETS - 1, b"cell")
+        assert data
+        assert unpack_cell(data) == (kind, BUCKETS - 1, b"cell")
+
+
+def test_cells_stay_below_ten_megabytes():
+    users = np.arange(0, 64 * 900_000, 64, dtype=np.uint64)
+    size = len(users)
+    entries = PurseEntries(users, np.ones(size, np.int64), np.ones(size, np.uint32), np.zeros(size, np.uint32))
+    cells = [cell for _, cell in purse_cells(entries)]
+    assert len(cells) > 1
+    assert max(map(len, cells)) < state_cells.MOST_CELL_BYTES
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parts
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):
+    """With right checksums: what no run can have written."""
+    entries = entries_of([64, 128])
+    write_state(tmp_path / "bucket", HEADER, [(Kind.PURSES, 1, entries.to_cells()[0])])
+    late = known_of(["a"], [3])
+    write_state(tmp_path / "late", HEADER, [(Kind.KNOWN, *cell) for cell in known_cells(late)])
+    for name, ask in (
+        ("bucket", lambda part: part.purses(np.array([65], dtype=np.uint64))),
+        ("late", lambda part: part.known(Kind.KNOWN)),
+    ):
+        path = str(tmp_path / name)
+        with pytest.raises(ValueError, match="damaged"):
+            ask(RunPart(3, 5, path, StateFile(path).fingerprint))
+
+
+def test_a_part_without_a_state_carries_nothing():
+    part = RunPart.whole(small_plan().schedule)
+    users = np.array([1, 2], dtype=np.uint64)
+    assert (part.first, part.end, part.windows) == (0, 12, 12)
+    assert len(part.purses(users)) == len(part.hits(users)[0]) == len(part.known(Kind.KNOWN)) == part.hit_bound == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Fingerprints and the lock
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_fingerprint_of_a_log_is_that_of_its_content(tmp_path):
+    for name, content in (("a", b"1"), ("b", b"2"), ("copy of a", b"1")):
+        (tmp_path / name).write_bytes(content)
+
+    def text(*names, reading=("user", "item")):
+        return InputFingerprint([str(tmp_path / name) for name in names], reading).text
+
+    assert text("a", "b") == text("b", "a", "a") == text("copy of a", "b")
+    different = [
+        text("a"),
+        text("a", "b"),
+        text("a", "copy of a"),
+        text("b"),
+        text(),
+        text("a", reading=("item", "user")),
+    ]
+    assert len(set(different)) == len(different)
+    assert text("a", reading=("us", "er")) != text("a", reading=("use", "r"))
+
+
+def test_a_log_that_is_written_to_meanwhile_is_noticed(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"1")
+    log = InputFingerprint([str(path)], [])
+    assert log.text
+    log.check_unchanged()
+    time.sleep(0.02)
+    path.write_bytes(b"2")
+    with pytest.raises(StateError, match="was changed while it was replayed; nothing was published"):
+        log.check_unchanged()
+    path.unlink()
+    with pytest.raises(StateError, match="was changed"):
+        log.check_unchanged()
+    with pytest.raises(StateError, match="cannot be read"):
+        _ = InputFingerprint([str(path)], []).text
+
+
+def test_the_fingerprint_of_a_key_is_no_key_of_the_run():
+    found = key_fingerprint(SECRET)
+    assert len(found) == 64
+    assert found != key_fingerprint(SECRET + b"x")
+    assert SECRET.hex() not in found
+
+
+def test_one_process_at_a_time_holds_a_state(tmp_path):
+    """Until it ends, however it ends."""
+    program = (
+        "import sys, time\nfrom dp_transforms.run_state.state_lock import hold_state\n"
+        "with hold_state(sys.argv[1]):\n    print('held', flush=True)\n    time.sleep(100)"
+    )
+    path = str(tmp_path / "state")
+    with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "held\n"
+            with pytest.raises(StateError, match="another process works on it"), hold_state(path):
+                pass
+        finally:
+            other.kill()
+            other.wait()
+    with hold_state(path), pytest.raises(StateError), hold_state(path):
+        pass
+    (tmp_path / ".linked.lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(StateError, match="cannot be made"), hold_state(tmp_path / "linked"):
+        pass
+    assert not (tmp_path / "victim").exists()
