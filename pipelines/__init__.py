@@ -1,7 +1,7 @@
 """The command ``shh``, installed as `dp_transforms.pipelines`. Each subcommand has a module of its name.
 
 - cli: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line.
-- plan, audit, audit_report: ``shh plan``; ``shh audit`` and how its result is shown.
+- plan, audit, audit_report, audit_tables: ``shh plan``; ``shh audit`` and how its result is shown.
 - plan_from_log: ``shh plan --from-log``, how active users are.
 - replay, replay_run, replay_progress: ``shh replay``, its pipeline, its progress bar.
 - show, report_table, report_chart: ``shh show``; reports as a table and as a picture.

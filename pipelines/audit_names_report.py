@@ -6,7 +6,6 @@ import dataclasses
 import math
 from typing import Any
 
-import rich.box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +14,7 @@ from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.auditing.names.exact import AuditedPrice, NamesExactAudit
 from dp_transforms.auditing.names.payments import PaymentAudit
 from dp_transforms.auditing.names.sampled import FALSE_ALARM, NamesSampledAudit
+from dp_transforms.pipelines.audit_tables import rounded_down, table_of, verdict
 
 FORMAT_VERSION = 1
 _NOT_TRIED = (
@@ -62,7 +62,7 @@ def print_audit(
     for limit in _NOT_TRIED:
         console.print(f"- {limit}.", soft_wrap=True)
     console.print()
-    console.print(_verdict(violations_of(exact, payments, sampled), is_sampled=sampled is not None), soft_wrap=True)
+    console.print(verdict(violations_of(exact, payments, sampled), is_sampled=sampled is not None), soft_wrap=True)
 
 
 def as_record(
@@ -162,15 +162,8 @@ def _plan_text(plan: NamesPlan) -> str:
 
 
 def _exact_table(plan: NamesPlan, exact: NamesExactAudit) -> Table:
-    table = Table(
-        title=f"Exact: divergence at order {plan.order:.4g}; delta at epsilon {plan.epsilon:g}",
-        title_justify="left",
-        box=rich.box.SIMPLE,
-        pad_edge=False,
-    )
-    table.add_column("", no_wrap=True)
-    for title in ("claimed", "attained", "ratio"):
-        table.add_column(title, justify="right", no_wrap=True)
+    title = f"Exact: divergence at order {plan.order:.4g}; delta at epsilon {plan.epsilon:g}"
+    table = table_of(title, ("claimed", "attained", "ratio"))
 
     def add(name: str, claimed: float, attained: float) -> None:
         ratio = "unbounded" if math.isinf(attained) else f"{math.floor(1000 * attained / claimed) / 1000:.3f}"
@@ -216,7 +209,7 @@ def _margin_text(margin: int) -> str:
 
 
 def _payments_table(payments: PaymentAudit) -> Table:
-    table = _plain_table(f"Payments: {payments.users:,} users with {payments.looks:,} pairs, through the real code")
+    table = table_of(f"Payments: {payments.users:,} users with {payments.looks:,} pairs, through the real code")
     for name, share in (("a replay", payments.replay_share), ("a stream", payments.stream_share)):
         text = f"{math.floor(1e4 * share) / 1e4:.4f} of a purse" if share <= 1 else f"{share:.4f} purses"
         table.add_row(f"most that a user spends in {name}", text, style="bold red" if share > 1 else None)
@@ -231,10 +224,12 @@ def _payments_table(payments: PaymentAudit) -> Table:
 
 def _sampled_table(sampled: NamesSampledAudit, plan: NamesPlan) -> Table:
     design = sampled.design
-    table = _plain_table(f"Sampled: {design.runs:,} runs of the real code in each world")
+    table = table_of(f"Sampled: {design.runs:,} runs of the real code in each world")
     percent = f"{100 * sampled.confidence:g} %"
-    table.add_row("epsilon is at least", f"{_down(sampled.epsilon)}, with {percent} confidence, of {plan.epsilon:g}")
-    table.add_row("to be expected of so many runs", _down(design.expected_epsilon))
+    table.add_row(
+        "epsilon is at least", f"{rounded_down(sampled.epsilon)}, with {percent} confidence, of {plan.epsilon:g}"
+    )
+    table.add_row("to be expected of so many runs", rounded_down(design.expected_epsilon))
     event = f"{design.event} of {design.looks} items named" if design.looks > 1 else "the item is named"
     for world, seen, probability in (("with", sampled.p_seen, design.p), ("without", sampled.q_seen, design.q)):
         table.add_row(f"{event}, {world} the user", f"{seen:,}; {design.runs * probability:,.0f} expected")
@@ -244,19 +239,3 @@ def _sampled_table(sampled: NamesSampledAudit, plan: NamesPlan) -> Table:
         style="bold red" if sampled.p_value < FALSE_ALARM else None,
     )
     return table
-
-
-def _plain_table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=rich.box.SIMPLE, pad_edge=False, show_header=False)
-
-
-def _verdict(violations: list[str], *, is_sampled: bool) -> Text:
-    if violations:
-        return Text("VIOLATED: " + "; ".join(violations) + ".", style="bold red")
-    what = "nothing that was computed or sampled" if is_sampled else "nothing that was computed"
-    return Text(f"PASSED: {what} exceeds a claim of this plan.", style="bold green")
-
-
-def _down(epsilon: float) -> str:
-    """Rounded down."""
-    return f"{epsilon * (1 - 5e-4):.3g}" if epsilon < 0.01 else f"{math.floor(1e4 * epsilon) / 1e4:.4f}"

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from typing import Any
 
-import rich.box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +16,7 @@ from dp_transforms.auditing.claim import Mechanism
 from dp_transforms.auditing.exact import ChargedAudit, ExactAudit
 from dp_transforms.auditing.sampled import FALSE_ALARM, SampledAudit
 from dp_transforms.auditing.worst_streams import rounds_until_excluded
+from dp_transforms.pipelines.audit_tables import rounded_down, table_of, verdict
 
 FORMAT_VERSION = 1
 _NEVER_TRIED = (
@@ -41,7 +41,7 @@ def print_audit(
     console.print(_exact_table(plan, exact))
     worst = exact.worst
     console.print(
-        f"The worst stream tried attains epsilon {_down(worst.epsilon)} at delta {plan.delta_accounting:.4g}: "
+        f"The worst stream tried attains epsilon {rounded_down(worst.epsilon)} at delta {plan.delta_accounting:.4g}: "
         f"{stream_text(worst.stream, plan)}.",
         soft_wrap=True,
     )
@@ -60,7 +60,8 @@ def print_audit(
     for limit in not_tried(plan, exact):
         console.print(f"- {limit}.", soft_wrap=True)
     console.print()
-    console.print(_verdict(exact, sampled), soft_wrap=True)
+    violations = [*exact.violations, *(sampled.violations if sampled else ())]
+    console.print(verdict(violations, is_sampled=sampled is not None), soft_wrap=True)
 
 
 def not_tried(plan: ChargingPlan, exact: ExactAudit) -> tuple[str, ...]:
@@ -200,15 +201,8 @@ def _plan_text(plan: ChargingPlan) -> str:
 
 
 def _exact_table(plan: ChargingPlan, exact: ExactAudit) -> Table:
-    table = Table(
-        title=f"Exact: delta at epsilon {plan.epsilon:g}, and epsilon at that share of delta",
-        title_justify="left",
-        box=rich.box.SIMPLE,
-        pad_edge=False,
-    )
-    table.add_column("", no_wrap=True)
-    for title in ("claimed", "attained", "ratio", "epsilon"):
-        table.add_column(title, justify="right", no_wrap=True)
+    title = f"Exact: delta at epsilon {plan.epsilon:g}, and epsilon at that share of delta"
+    table = table_of(title, ("claimed", "attained", "ratio", "epsilon"))
     rows = [
         ("charged results, user added", plan.delta_accounting, exact.adding.attained, exact.adding.epsilon),
         ("charged results, user removed", plan.delta_accounting, exact.removing.attained, exact.removing.epsilon),
@@ -224,7 +218,7 @@ def _exact_table(plan: ChargingPlan, exact: ExactAudit) -> Table:
             f"{claimed:.4g}",
             f"{attained:.4g}",
             f"{math.floor(1000 * attained / claimed) / 1000:.3f}",
-            "" if epsilon is None else f"{_down(epsilon)} of {plan.epsilon:g}",
+            "" if epsilon is None else f"{rounded_down(epsilon)} of {plan.epsilon:g}",
             style="bold red" if attained > claimed else None,
         )
     table.add_row("hash collisions, sampled noise", f"{plan.delta_hash + plan.delta_sampling:.2g}", "not tried", "", "")
@@ -257,15 +251,11 @@ def _confidence_text(worst: ChargedAudit) -> str:
 def _sampled_table(sampled: SampledAudit, plan: ChargingPlan) -> Table:
     sampling = sampled.design
     percent = f"{100 * sampled.confidence:g} %"
-    table = Table(
-        title=f"Sampled: {sampling.runs:,} runs of the real code in each world",
-        title_justify="left",
-        box=rich.box.SIMPLE,
-        pad_edge=False,
-        show_header=False,
+    table = table_of(f"Sampled: {sampling.runs:,} runs of the real code in each world")
+    table.add_row(
+        "epsilon is at least", f"{rounded_down(sampled.epsilon)}, with {percent} confidence, of {plan.epsilon:g}"
     )
-    table.add_row("epsilon is at least", f"{_down(sampled.epsilon)}, with {percent} confidence, of {plan.epsilon:g}")
-    table.add_row("to be expected of so many runs", _down(sampling.expected_epsilon))
+    table.add_row("to be expected of so many runs", rounded_down(sampling.expected_epsilon))
     seen = (("without the user", sampled.p_seen, sampling.p), ("with the user", sampled.q_seen, sampling.q))
     for world, count, probability in seen:
         table.add_row(
@@ -279,14 +269,6 @@ def _sampled_table(sampled: SampledAudit, plan: ChargingPlan) -> Table:
     return table
 
 
-def _verdict(exact: ExactAudit, sampled: SampledAudit | None) -> Text:
-    violations = [*exact.violations, *(sampled.violations if sampled else ())]
-    if violations:
-        return Text("VIOLATED: " + "; ".join(violations) + ".", style="bold red")
-    what = "nothing that was computed or sampled" if sampled else "nothing that was computed"
-    return Text(f"PASSED: {what} exceeds a claim of this plan.", style="bold green")
-
-
 def _distance_text(distance: int, plan: ChargingPlan) -> str:
     """The number of other holders, and how far that is from the threshold."""
     count = plan.threshold + distance
@@ -296,15 +278,6 @@ def _distance_text(distance: int, plan: ChargingPlan) -> str:
     if distance == -1:
         return f"{others}, one fewer than the threshold"
     return f"{others}, {abs(distance):,} {'more' if distance >= 0 else 'fewer'} than the threshold"
-
-
-def _down(epsilon: float) -> str:
-    """Rounded down: four decimals, more if it is very small."""
-    if not math.isfinite(epsilon):
-        return "unbounded"
-    if epsilon < 0.01:
-        return f"{epsilon * (1 - 5e-4):.3g}"
-    return f"{math.floor(1e4 * epsilon) / 1e4:.4f}"
 
 
 def _finite(value: float) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol
 
 from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.auditing.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
@@ -56,3 +57,30 @@ class Claim:
     @classmethod
     def of_plan(cls, plan: ChargingPlan) -> Claim:
         return cls(plan.epsilon, plan.delta, plan.delta_accounting, plan.delta_open, plan.epsilon_after_hits)
+
+
+class DeltaClaim(Protocol):
+    """A claim in any release mode, as far as these modes share it."""
+
+    @property
+    def epsilon(self) -> float: ...
+    @property
+    def delta(self) -> float: ...
+    @property
+    def delta_open(self) -> float: ...
+
+
+def violations_of_delta(lone_delta: float, together_delta: float, claim: DeltaClaim) -> list[str]:
+    """What exceeds the claim, in words.
+
+    lone_delta: attained by items that one user holds alone. together_delta: by everything.
+    """
+    found = []
+    if lone_delta > claim.delta_open:
+        found.append(
+            f"items that one user holds alone are published with probability {lone_delta:.4g}, but only "
+            f"{claim.delta_open:.4g} is set aside for them"
+        )
+    if together_delta > claim.delta:
+        found.append(f"together they attain delta {together_delta:.4g} at epsilon {claim.epsilon:g}")
+    return found

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 
 from dp_transforms.auditing.attack_streams import AttackStream, StreamLaw, largest_argument
-from dp_transforms.auditing.claim import Claim, Mechanism
+from dp_transforms.auditing.claim import Claim, Mechanism, violations_of_delta
 from dp_transforms.auditing.worst_streams import (
     LARGEST_PASS,
     adaptive_streams,
@@ -233,13 +233,7 @@ def _violations(audit: ExactAudit, claim: Claim) -> list[str]:
                 f"{name} one user attains delta {side.attained:.3g} at epsilon {claim.epsilon:g} on charged results, "
                 f"but only {claim.delta_accounting:.3g} is set aside for them"
             )
-    if audit.lone_delta > claim.delta_open:
-        found.append(
-            f"items that one user holds alone are published with probability {audit.lone_delta:.3g}, but only "
-            f"{claim.delta_open:.3g} is set aside for them"
-        )
-    if audit.together_delta > claim.delta:
-        found.append(f"together they attain delta {audit.together_delta:.3g} at epsilon {claim.epsilon:g}")
+    found += violations_of_delta(audit.lone_delta, audit.together_delta, claim)
     for figure in audit.running:
         if figure.delta > claim.delta_accounting:
             found.append(

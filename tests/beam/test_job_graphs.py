@@ -126,7 +126,9 @@ def test_a_stream_of_names_that_beam_reads_has_them_behind_one_timer(tmp_path):
     pairs = pipeline | test_stream.TestStream() | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])
     _ = pairs | ShiftingHeavyHitters(small_names_plan(), noise_key=key_file(tmp_path), run_id=RUN_ID)
     steps = {name: STATES_OF_NAMES[name] for name in ("SpendPurses", "NameItems", "ReleaseWindows")}
-    _assert_good(_portable_job(pipeline), SECRET, {"CloseByWatermark": ({"progress_v1"}, {"close_v1"}), **steps})
+    _assert_good(
+        _portable_job(pipeline), SECRET, {"CloseByWatermark": ({"progress_v1", "later_v1"}, {"close_v1"}), **steps}
+    )
 
 
 def test_the_candidates_of_a_window_come_to_a_timed_monitor_out_of_one_group(tmp_path):

@@ -45,6 +45,7 @@ def test_what_every_window_takes_out_of_purses_and_what_is_known_changes_later_r
     assert len(reports) == case.plan.schedule.horizon
     assert sum(wallet.left < case.plan.units[0] for wallet in expected.wallets.values()) >= 50
     assert sum(entry.was_known for entry in expected.named) >= 50
+    assert any(entry.nobody for entry in expected.named)
     for window in windows:
         for fault in ({"paid_times": {window: 0}}, {"paid_times": {window: 2}}, {"forgotten_at": window + 1}):
             faulty = names_transcript(case.counted, case.plan, **fault).reports

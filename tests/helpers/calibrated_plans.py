@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from dp_transforms.accounting.charging_plan import ChargingPlan
+from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.window_schedule import WindowSchedule
 
@@ -16,6 +18,18 @@ def calibrated_plan(**changes: Any) -> ChargingPlan:
     """epsilon 2 and delta 1e-9 over `HOURLY`, release mode labels, except for the changes."""
     options: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, "release": "labels", **changes}
     return ChargingPlan.calibrate(**options)
+
+
+@functools.cache
+def names_plan(**changes: Any) -> NamesPlan:
+    """epsilon 2 and delta 1e-9 over `HOURLY`, except for the changes. A small scale would hide rounding."""
+    options: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, **changes}
+    return NamesPlan.calibrate(release="names", **options)
+
+
+def short_names_plan(**changes: Any) -> NamesPlan:
+    """With few weights, so that many constructions are quick."""
+    return names_plan(**{"most_looks": 20, "usual_looks": (1, 10), **changes})
 
 
 LABELS = calibrated_plan()

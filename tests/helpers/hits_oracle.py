@@ -18,7 +18,7 @@ import numpy as np
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.naming.naming_settings import NamingSettings
-from tests.helpers.naming_oracle import Named, look_place
+from tests.helpers.naming_oracle import Named, NoiseLaw, look_place
 from tests.helpers.oracle import Event, hash_all, integer_of, items_by_window_and_user, zero_items
 from tests.helpers.pace_oracle import DAY_SECONDS
 
@@ -123,22 +123,9 @@ def oracle_hits(
     assert settings.domain_size == len(set(domain))
     user_hash = hash_all(keys.hash_users, {user for of_cell in holders.values() for user in of_cell})
     item_hash = hash_all(keys.hash_items, {item for _, item in holders} | set(domain))
-    tails = settings.noise.upper_tail_integers()
+    law = NoiseLaw(settings.noise)
+    tail, invert = law.tail, law.invert
     stages = keys.look_uniforms(), keys.look_noise_uniforms()
-
-    def tail(margin: int) -> int:
-        """Of 2^128: Pr[Z >= margin]."""
-        if margin < 1:
-            return _ONE - tail(1 - margin)
-        return tails[margin - 1] if margin <= len(tails) else 0
-
-    def invert(uniform: int) -> int:
-        value = 0
-        while uniform < tail(value + 1):
-            value += 1
-        while not uniform < tail(value):
-            value -= 1
-        return value
 
     def uniform_of(stage: int, window: int, item: str, of_cell: dict[str, tuple[int, bool]]) -> int:
         digest = 0

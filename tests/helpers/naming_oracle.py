@@ -41,6 +41,28 @@ class Named(NamedTuple):
         return self.window, self.item, self.level, self.at_least_users
 
 
+class NoiseLaw:
+    """The law of the noise of one sum, in integers: probabilities of 2^128."""
+
+    def __init__(self, noise: ExponentialPower) -> None:
+        self._tails = noise.upper_tail_integers()
+
+    def tail(self, margin: int) -> int:
+        """Pr[Z >= margin]."""
+        if margin < 1:
+            return _ONE - self.tail(1 - margin)
+        return self._tails[margin - 1] if margin <= len(self._tails) else 0
+
+    def invert(self, uniform: int) -> int:
+        """The largest z with uniform < tail(z), found by walking."""
+        value = 0
+        while uniform < self.tail(value + 1):
+            value += 1
+        while not uniform < self.tail(value):
+            value -= 1
+        return value
+
+
 def replay_weights(log: Iterable[Event], settings: NamingSettings, keys: StreamKeys) -> Weights:
     """From all pairs of each user: the largest weight that its purse can pay in each of them."""
     pairs: dict[str, list[tuple[int, str]]] = {}
@@ -84,22 +106,8 @@ def oracle_names(
     everybody = {user for of_cell in weights.values() for user in of_cell}
     user_hash = hash_all(keys.hash_users, everybody)
     item_hash = hash_all(keys.hash_items, {item for _, item in weights} | set(domain))
-    tails = settings.noise.upper_tail_integers()
-
-    def tail(margin: int) -> int:
-        """Of 2^128: Pr[Z >= margin]."""
-        if margin < 1:
-            return _ONE - tail(1 - margin)
-        return tails[margin - 1] if margin <= len(tails) else 0
-
-    def invert(uniform: int) -> int:
-        """The largest z with uniform < tail(z), found by walking."""
-        value = 0
-        while uniform < tail(value + 1):
-            value += 1
-        while not uniform < tail(value):
-            value -= 1
-        return value
+    law = NoiseLaw(settings.noise)
+    tail, invert = law.tail, law.invert
 
     look_uniforms = keys.look_uniforms()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
-from dp_transforms.report_files import ReportHeader, read_report_file, write_report_file
+from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file, write_report_file
 
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
@@ -45,3 +47,12 @@ def written(folder, ending, reports=REPORTS, header=HEADER):
 def read_all(path):
     header, reports = read_report_file(path)
     return header, list(reports)
+
+
+def refusal(path):
+    """The one line with which a file is refused."""
+    with pytest.raises(ReportFileError) as caught:
+        read_all(path)
+    assert "\n" not in str(caught.value)
+    assert str(path.name) in str(caught.value)
+    return str(caught.value)

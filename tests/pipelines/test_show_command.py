@@ -2,77 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pathlib
 import re
 import subprocess
 import sys
-import unicodedata
-from xml.etree import ElementTree
 
 import pytest
-from rich.console import Console
 
-from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
 from dp_transforms.pipelines import cli
-from dp_transforms.pipelines.report_table import escape_text, label_text, legend, windows_table
+from dp_transforms.pipelines.report_table import escape_text, label_text, legend
 from dp_transforms.report_files import ReportHeader, decode_report, write_report_file
 from dp_transforms.report_streams import ReportFolder
 from tests.helpers.forked import python
 from tests.helpers.shh_process import shh
+from tests.pipelines.shown_reports import HEADER, HOSTILE, LABELS, hostile_characters, rendered, report
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
-HOUR = 3_600_000_000
-START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
-HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected with ε = 2.", {"epsilon": 2.0})
-HOSTILE = "[red]x[/red] \x1b]0;owned\x07\x1b[31m\r\x9b2J\u202eevil\u2028\x00:smile:"
-
-
-def report(window, *heavy_hitters, stream="news", length=HOUR):
-    start = START + window * HOUR
-    return WindowReport(stream, start, start + length, list(heavy_hitters), 2.0, 1e-9, 0.01 * (window + 1))
-
-
-LABELS = [
-    report(0, HeavyHitter("iphone", ABOVE, None), HeavyHitter("the beatles", BETWEEN, 812)),
-    report(5, HeavyHitter("android", ABOVE, None), length=36 * HOUR),
-]
-
-
-@pytest.fixture(autouse=True)
-def _terminal(monkeypatch):
-    for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLORTERM", "LINES"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("COLUMNS", "100")
-
-
-@pytest.fixture
-def show(tmp_path, capsys):
-    """Runs ``shh show`` on a file of the reports; returns what it prints, its errors and its exit code."""
-
-    def run(reports, *options, ending="avro", header=HEADER):
-        path = tmp_path / f"report.{ending}"
-        if reports is not None:
-            path.unlink(missing_ok=True)
-            write_report_file(path, header, reports)
-        code = 0
-        try:
-            cli.main(["show", str(path), *options])
-        except SystemExit as leaving:
-            code = leaving.code
-        printed = capsys.readouterr()
-        return printed.out, printed.err, code
-
-    return run
-
-
-def rendered(reports, *, width=100, color=False, **options):
-    console = Console(
-        file=io.StringIO(), width=width, force_terminal=color, color_system="truecolor" if color else None
-    )
-    console.print(windows_table(reports, **options))
-    return console.file.getvalue()
+pytestmark = pytest.mark.usefixtures("terminal")
 
 
 @pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
@@ -109,114 +57,6 @@ def test_counts_have_no_zone_and_no_sign():
     assert "between" not in legend(reports)
     assert "~N" in legend(reports)
     assert "~N" not in legend(LABELS[1:])
-
-
-NAMES_HEADER = ReportHeader("run-2", "news", "Each user's log.", {"release": "names", "size_error": 0.001})
-NAMES = [
-    report(0, HeavyHitter("big", None, None, 3, 240), HeavyHitter("new", None, None, 1, 12))._replace(
-        epsilon_spent=2.0
-    ),
-    report(1, HeavyHitter("big", None, None, 1, 0), HeavyHitter("old", None, None, 1, None))._replace(
-        epsilon_spent=2.0
-    ),
-]
-
-
-@pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
-def test_names_have_a_size_and_the_legend_says_how_often_it_is_wrong(show, ending):
-    out, err, code = show(NAMES, "--all", ending=ending, header=NAMES_HEADER)
-    assert (err, code) == ("", 0)
-    assert re.search(r"2017-10-01 03:00 +1h +big≥240  new≥12 +2\b", out)
-    assert re.search(r"2017-10-01 04:00 +1h +big  old +2\b", out)  # at least nobody says nothing
-    said = " ".join(out.split())
-    assert (
-        "≥N: at least N users; wrong with a probability of at most 0.001, for each item and window by itself." in said
-    )
-    assert "ε spent: all of 2 in every window. A user may have spent it; no report tells." in said
-    assert "estimate" not in said
-    assert "above" not in said
-    assert "~N" not in said
-
-
-@pytest.mark.parametrize(
-    ("hits", "said"),
-    [
-        (0, "no report tells. Users paid for looks alone."),
-        (1, "those with many paid less, and for 1 hit each, after which they no longer count."),
-        (10, "those with many paid less, and for 10 hits each"),
-        *((hostile, "") for hostile in (None, True, -1, 10**9, 1.5, "\x1b[31m", [3])),
-    ],
-)
-def test_the_legend_of_names_says_what_users_paid_for(hits, said):
-    shown = legend(NAMES, plan={**NAMES_HEADER.plan, "hits_per_user": hits})
-    assert said in shown
-    assert ("paid" in shown) == bool(said)
-    assert "paid" not in legend(LABELS, plan={"hits_per_user": 3})
-
-
-def test_names_without_a_size_need_no_word_on_it():
-    said = legend(NAMES[1:], plan=NAMES_HEADER.plan)
-    assert "at least" not in said
-    assert "ε spent: all of 2" in said
-    assert "≥" not in legend(LABELS, plan=NAMES_HEADER.plan)
-    assert "running estimate, of 2" in legend(LABELS, plan=NAMES_HEADER.plan)
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (0.001, "0.001"),
-        (1e-6, "1e-06"),
-        (0.05, "0.05"),
-        (0.0010001, "0.00101"),  # a probability is never told too small
-        (1.2345e-7, "1.24e-07"),
-        (0.99999, "1"),
-    ],
-)
-def test_the_probability_of_a_wrong_size_is_rounded_up(error, said):
-    told = float(re.search(r"of at most (\S+),", legend(NAMES, plan={"size_error": error}))[1])
-    assert told == float(said)
-    assert told >= error
-
-
-@pytest.mark.parametrize(
-    "plan",
-    [
-        {},
-        *({"size_error": value} for value in (0, 0.0, -0.1, 1, 1.0, 7, True, False, None, "0.001", HOSTILE, [0.1], {})),
-        {"size_error": 10**4000},
-        {"size_error": -(10**4000)},
-        {"size_error": {"\x1b[2J": [0.1]}},
-    ],
-    ids=lambda _: "case",
-)
-def test_a_header_without_a_probability_makes_no_claim(show, plan):
-    header = ReportHeader("run-2", "news", "Each user's log.", plan)
-    out, err, code = show(NAMES, header=header, ending="avro")
-    assert (err, code) == ("", 0)
-    assert "≥N: at least N users; the report does not state how often that is wrong." in " ".join(out.split())
-    assert hostile_characters(out) == []
-    assert legend(NAMES) == legend(NAMES, plan=plan)
-
-
-def test_an_item_of_names_can_be_followed_and_is_whole_as_json(show):
-    out, _, _ = show(NAMES, "--json", "--item", "big", header=NAMES_HEADER)
-    assert [json.loads(line)["heavy_hitters"] for line in out.splitlines()] == [
-        [{"item": "big", "zone": None, "noisy_count": None, "level": level, "at_least_users": users}]
-        for level, users in ((3, 240), (1, 0))
-    ]
-
-
-def test_a_terminal_without_utf_8_gets_sizes_in_ascii(tmp_path):
-    path = tmp_path / "report.avro"
-    labels = ("a", "x>=5", "x≥5", "*starred", "=equal")
-    write_report_file(path, NAMES_HEADER, [report(0, *(HeavyHitter(label, None, None, 1, 7) for label in labels))])
-    shown = shh("show", path, cwd=tmp_path, COLUMNS="150", PYTHONIOENCODING="ascii")
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.isascii()
-    assert r' a>=7  "x>=5">=7  "x\u22655">=7  "*starred">=7  "=equal">=7 ' in shown.stdout
-    assert ">=N: at least N users; wrong with a probability of at most 0.001" in " ".join(shown.stdout.split())
-    assert "epsilon spent: all of 2" in " ".join(shown.stdout.split())
 
 
 def many(windows, items=1):
@@ -282,12 +122,6 @@ def test_json_holds_all_records_in_time_order_and_nothing_else(show):
     out, _, _ = show(LABELS, "--json", "--item", "the beatles", ending="parquet")
     assert json.loads(out)["heavy_hitters"] == [
         {"item": "the beatles", "zone": "between", "noisy_count": 812, "level": None, "at_least_users": None}
-    ]
-
-
-def hostile_characters(text):
-    return [character for character in text if unicodedata.category(character)[0] == "C" and character != "\n"] + [
-        character for character in text if character in "\u2028\u2029"
     ]
 
 
@@ -369,72 +203,6 @@ def test_a_terminal_without_utf_8_gets_ascii(tmp_path):
     assert '="the beatles"~812' in shown.stdout
     assert "* above" in shown.stdout
     assert r"*\xe9" in shown.stdout
-
-
-def drawn(path):
-    """The picture, through an XML parser: labels in order, and the bars as (row, zone by height)."""
-    root = ElementTree.parse(path).getroot()
-    name = "{http://www.w3.org/2000/svg}"
-    labels = [text.text for text in root.iter(f"{name}text") if float(text.get("y")) > 60]
-    bars = [bar for bar in root.iter(f"{name}rect") if bar.get("width") != "100%"]
-    rows = [(int(float(bar.get("y")) - 64) // 20, bar.get("height"), float(bar.get("x"))) for bar in bars]
-    return labels, rows
-
-
-def boxes(path):
-    """Of the bars: y and height."""
-    root = ElementTree.parse(path).getroot()
-    bars = [bar for bar in root.iter("{http://www.w3.org/2000/svg}rect") if bar.get("width") != "100%"]
-    return [(bar.get("y"), bar.get("height")) for bar in bars]
-
-
-def test_a_chart_shows_every_window_of_the_most_frequent_items(show, tmp_path):
-    reports = [report(w, HeavyHitter("long", ABOVE, None), HeavyHitter("short", BETWEEN, 5)) for w in (0, 1, 99)]
-    reports += [report(w, HeavyHitter("long", ABOVE, None)) for w in range(40, 80)]
-    out, err, code = show(reports, "--chart", str(tmp_path / "chart.svg"))
-    assert (err, code) == ("", 0)
-    assert "The latest 24 of 43 windows" in out
-    labels, bars = drawn(tmp_path / "chart.svg")
-    assert labels == ["long", "short"]
-    # Windows that touch are one bar; from the first to the last there are 100, 9 units wide each.
-    assert bars == [(0, "14", 220), (0, "14", 580), (0, "14", 1111), (1, "8", 220), (1, "8", 1111)]
-
-
-def test_a_chart_of_names_draws_a_thicker_bar_for_a_higher_level(show, tmp_path):
-    levels = {0: 1, 1: 1, 2: 2, 3: 3, 4: 4, 5: 90, 99: 1}
-    reports = [report(w, HeavyHitter("a", None, None, level, 5)) for w, level in levels.items()]
-    assert show(reports, "--chart", str(tmp_path / "chart.svg"), header=NAMES_HEADER)[1:] == ("", 0)
-    labels, bars = drawn(tmp_path / "chart.svg")
-    assert labels == ["a"]
-    # Two windows of level 1 are one bar, and so are level 4 and all above it.
-    assert [(height, x) for _, height, x in bars] == [("5", 220), ("8", 238), ("11", 247), ("14", 256), ("5", 1111)]
-    middle = {float(y) + float(height) / 2 for y, height in boxes(tmp_path / "chart.svg")}
-    assert len(middle) == 1
-    assert "thicker: a higher level (1, 2, 3, 4 or more)" in (tmp_path / "chart.svg").read_text()
-    show(LABELS, "--chart", str(tmp_path / "labels.svg"))
-    assert "thicker" not in (tmp_path / "labels.svg").read_text()
-
-
-def test_a_chart_takes_windows_of_different_modes(show, tmp_path):
-    """shh writes one mode into a file; who made another one must not end the command."""
-    path = tmp_path / "chart.svg"
-    mixed = [report(0, HeavyHitter("a", None, 5), HeavyHitter("b", ABOVE, None))]
-    assert show(mixed, "--chart", str(path))[1:] == ("", 0)
-    assert drawn(path)[0] == ["a", "b"]
-
-
-def test_a_chart_escapes_labels_and_overwrites_nothing(show, tmp_path):
-    path = tmp_path / "chart.svg"
-    label = "</text><script>&" + HOSTILE[-12:]
-    show([report(0, HeavyHitter(label, ABOVE, None))], "--chart", str(path), header=ReportHeader("", "", HOSTILE, {}))
-    assert drawn(path)[0] == [label_text(label)]
-    before = path.read_bytes()
-    assert "overwritten" in show(LABELS, "--chart", str(path))[1]
-    assert path.read_bytes() == before
-    assert show(LABELS, "--chart", str(tmp_path / "chart.png"))[2] == 2
-    assert show(LABELS, "--chart", str(tmp_path / "none" / "chart.svg"))[2] == 1
-    assert show([], "--chart", str(tmp_path / "empty.svg"))[2] == 0
-    assert drawn(tmp_path / "empty.svg") == ([], [])
 
 
 def test_show_starts_without_beam(tmp_path):

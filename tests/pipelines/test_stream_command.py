@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import apache_beam as beam
 import pytest
-from apache_beam.io.gcp import pubsub
 
 from dp_transforms import (
     EventFields,
@@ -28,9 +27,7 @@ from dp_transforms import (
 )
 from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.pipelines.cli import main
 from dp_transforms.pipelines.stream_job import job_name
-from dp_transforms.pipelines.stream_pubsub import user_and_item
 from dp_transforms.report_files import read_report_file
 from dp_transforms.run_settings import settings_of_plan
 from tests.helpers import forked, shh_process
@@ -38,19 +35,11 @@ from tests.helpers.beam_pipelines import plain
 from tests.helpers.names_plans import names_plan_of
 from tests.helpers.naming_oracle import oracle_names, reports_of
 from tests.helpers.pace_oracle import stream_weights
+from tests.pipelines.stream_words import DATAFLOW, HOURS, PLAN, PUBSUB, SECRET, START, SUBSCRIPTION, run
 
-START = 1_577_836_800  # 2020-01-01T00:00:00Z
-HOURS = 6
-PLAN = [
-    *("--start", "2020-01-01", "--end", "2020-01-01T06:00:00Z", "--window", "1h"),
-    *("--epsilon", "8", "--delta", "1e-6", "--release", "counts"),
-]
 # The log is older than its windows need, so that they close as soon as nothing new comes.
 HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
 _PATIENCE_SECONDS = 300  # a run takes some seconds of a machine that has nothing else to do
-SUBSCRIPTION = "projects/project/subscriptions/clicks"
-CLOUD = ["--", "--project=project", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=i"]
-SECRET = ["--noise-key-secret", "projects/p/secrets/s/versions/1"]
 
 
 @pytest.fixture
@@ -88,28 +77,11 @@ def test_runs_whose_names_begin_alike_have_jobs_of_different_names():
     assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])", one) for one in names)
 
 
-def run(words: list[str], capsys: pytest.CaptureFixture[str], command: str = "stream") -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the command, run in this process."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        main([command, *words])
-        code = 0
-    except SystemExit as stopped:
-        code = int(stopped.code or 0)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 FOLDER = ["--folder", "logs", "--time-unit", "s"]
 KEY = ["--noise-key-file", "noise.key"]
 OUT = ["--output", "reports"]
 KAFKA = ["--kafka", "localhost:9", "--topic", "t"]
 FLINK = ["--engine", "flink"]
-REMOTE = ["--flink-master", "jobs:8081", "--worker-pool", "localhost:50000"]
-DATAFLOW = ["--engine", "dataflow"]
-PUBSUB = ["--pubsub-subscription", SUBSCRIPTION, "--output-topic", "r", "--output-kafka", "h:1", *SECRET]
 
 
 @pytest.mark.parametrize(
@@ -345,62 +317,3 @@ def test_a_job_that_fails_says_why_in_one_line(folder: pathlib.Path) -> None:
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith("shh: ")
     assert str(folder / "logs") in err.splitlines()[-1]
-
-
-def pubsub_words() -> list[str]:
-    return [
-        *("--pubsub-subscription", SUBSCRIPTION, "--output-topic", "r", "--output-kafka", "localhost:9"),
-        *(*SECRET, *PLAN),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("beam_words", "messages"),
-    [
-        ([], ["--project", "--region", "--temp_location"]),
-        (CLOUD[:-1], ["--sdk_container_image"]),
-        ([*CLOUD, "--project=No", "--dry_run=true"], ["Invalid Project ID"]),
-    ],
-)
-def test_what_dataflow_misses_is_named(
-    beam_words: list[str], messages: list[str], folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = run([*pubsub_words(), *beam_words], capsys)
-    assert code == 1
-    for part in messages:
-        assert part in err.splitlines()[-1]
-
-
-def test_names_on_pubsub_are_refused_with_a_remedy(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = names_plan_of(WindowSchedule.fixed(START, START + 3600 * HOURS, 3600))
-    (folder / "names.json").write_text(plan.to_json())
-    code, out, err = run([*DATAFLOW, *PUBSUB, "--plan", "names.json", *CLOUD, "--dry_run=true"], capsys)
-    assert (code, out) == (1, "")
-    assert "--release names cannot read --pubsub-subscription" in err
-    assert "--kafka or --folder" in err
-
-
-def test_a_dry_run_on_dataflow_builds_the_job_and_sends_nothing(
-    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("google.cloud.dataflow", reason="Google's client is missing: pip install -e '.[dev]'")
-    pytest.importorskip("google.cloud.pubsub", reason="Google's client is missing: pip install -e '.[dev]'")
-    code, out, err = run([*pubsub_words(), *CLOUD, "--dry_run=true"], capsys)
-    assert code == 0, err
-    assert out == ""
-    assert "Nothing was sent" in err
-
-
-def test_pubsub_without_its_client_names_the_extra(
-    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(pubsub, "pubsub", None)  # what Beam has without the extra
-    code, _, err = run([*pubsub_words(), *CLOUD, "--dry_run=true"], capsys)
-    assert code == 1
-    assert "pip install 'shifting-heavy-hitters[gcp]'" in err
-
-
-def test_messages_without_user_and_item_are_no_error() -> None:
-    assert user_and_item(b'{"user": "u", "item": 7, "more": []}', "user", "item") == ("u", 7)
-    for message in (b"", b"\xff", b"[1]", b"{", b'{"user": "u"}', b"[" * 100_000):
-        assert user_and_item(message, "user", "item")[1] is None

@@ -11,17 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.monitoring.item_pairs import ItemPairs, item_pairs_of_events
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums
 from dp_transforms.naming.named_counts import count_holders, counted_rows, draw_counts
 from dp_transforms.naming.named_items import NamedItems
-from dp_transforms.naming.replay_weights import weigh_replay
+from dp_transforms.naming.replay_weights import choose_replay, weigh_replay
+from tests.helpers.calibrated_plans import HOURLY
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.naming_oracle import oracle_counts, oracle_names, replay_weights
 from tests.helpers.naming_runs import naming_settings
-from tests.helpers.small_runs import SECRET, batches_of
+from tests.helpers.small_runs import SECRET, batches_of, settings_of
 
 WINDOWS = 6
 
@@ -184,3 +186,12 @@ def test_noise_of_counts_is_new_for_other_holders_and_has_the_stated_scale():
 def test_settings_refuse_counts_that_leave_nothing_for_looks():
     with pytest.raises(ValueError, match="must leave enough of the purse"):
         naming_settings(WINDOWS, counts_for=2, counts_per_user=10)
+
+
+def test_near_most_looks_users_lose_the_looks_that_counts_cost():
+    """The numbers of docs/purse.md, section 11, and docs/choose_a_budget.md."""
+    chosen = settings_of(ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, counts_for=10))
+    assert 0.19 < chosen.counts_per_user * chosen.count_units / chosen.purse < 0.2
+    looks = choose_replay(np.array([1, 2405, 2406, 2407, 3000, 10**6]), chosen).looks
+    assert looks.tolist() == [1, 2405, 2406, 2406, 2406, 2406]
+    assert chosen.most_looks == 3000

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dp_transforms.auditing.claim import violations_of_delta
 from dp_transforms.auditing.names.few_looks import FewLooks, best_of_few
 from dp_transforms.auditing.names.look_law import ROUNDING, LookLaw, WorstLook, static_delta, static_delta_with_hits
 from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism, PricesOfUser
@@ -244,11 +245,4 @@ def _violations(audit: NamesExactAudit, claim: NamesClaim) -> list[str]:
             f"looks at items that others hold too attain delta {audit.worst_delta:.4g} at epsilon {claim.epsilon:g}, "
             f"but only {claim.delta_looks:.4g} is set aside for looks"
         )
-    if audit.lone_delta > claim.delta_open:
-        found.append(
-            f"items that one user holds alone are named with probability {audit.lone_delta:.4g}, but only "
-            f"{claim.delta_open:.4g} is set aside for them"
-        )
-    if audit.together_delta > claim.delta:
-        found.append(f"together they attain delta {audit.together_delta:.4g} at epsilon {claim.epsilon:g}")
-    return found
+    return found + violations_of_delta(audit.lone_delta, audit.together_delta, claim)
