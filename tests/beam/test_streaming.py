@@ -16,7 +16,7 @@ from apache_beam.transforms.window import SlidingWindows
 
 from dp_transforms.beam.count_for_operator import EVENTS_OUTSIDE_RANGE, EVENTS_READ, LATE_BATCHES
 from dp_transforms.monitoring.event_batch import EventBatch
-from tests.helpers.beam_pipelines import LocalCounter, Script
+from tests.helpers.beam_pipelines import LocalCounter, Script, holders
 from tests.helpers.oracle import oracle_reports, oracle_transcript
 from tests.helpers.small_runs import (
     MICROS,
@@ -29,11 +29,6 @@ from tests.helpers.small_runs import (
     small_plan,
     thousand_windows,
 )
-
-
-def holders(window, users, item="news", second=1, slide=60):
-    """These users hold the item in one window."""
-    return [(f"u{user}", item, (START + slide * window + second) * MICROS) for user in users]
 
 
 def windows_of(reports):

@@ -15,7 +15,7 @@ from dp_transforms.beam.close_by_watermark import CloseByWatermarkDoFn
 from dp_transforms.beam.count_for_operator import EVENTS_OUTSIDE_DOMAIN, EVENTS_READ, LATE_BATCHES, PAIRS_UNPAID
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.counted_messages import GatheredCount
-from tests.helpers.beam_pipelines import LocalCounter, Script
+from tests.helpers.beam_pipelines import LocalCounter, Script, holders
 from tests.helpers.do_fn_state import Bag, Cell, Timer
 from tests.helpers.memory_stream import MemoryStream
 from tests.helpers.names_plans import small_names_plan
@@ -38,11 +38,6 @@ def expected_of(log, plan, domain=()):
 
 def reports_for(log, plan, domain=()):
     return reports_of(expected_of(log, plan, domain), settings_of(plan))
-
-
-def holders(window, users, item="news", second=1):
-    """These users hold the item in one window."""
-    return [(f"u{user}", item, (START + 60 * window + second) * MICROS) for user in users]
 
 
 def told(plan, log, lag_seconds, size=50):

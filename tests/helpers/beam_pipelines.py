@@ -21,6 +21,7 @@ from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import (
+    MICROS,
     RUN_ID,
     START,
 )
@@ -182,6 +183,11 @@ class LocalCounter:
         for module in _COUNTING:
             monkeypatch.setattr(f"dp_transforms.beam.{module}.operator_counter", cls)
         return cls.counts
+
+
+def holders(window: int, users: Iterable[int], item: str = "news", second: int = 1, slide: int = 60) -> list[Event]:
+    """These users hold the item in one window."""
+    return [(f"u{user}", item, (START + slide * window + second) * MICROS) for user in users]
 
 
 class Script:

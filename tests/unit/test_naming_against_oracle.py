@@ -6,12 +6,10 @@ import itertools
 import random
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.item_pairs import ItemPairs, item_pairs_of_events
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.naming.empty_items import EmptyItems
@@ -19,13 +17,10 @@ from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums, sum_messages
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.replay_weights import weigh_replay
-from tests.helpers.core_runs import MICROS, START
+from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
 from tests.helpers.naming_oracle import oracle_names, replay_weights
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.small_runs import SECRET, batches_of
-
-WINDOWS = 6
-DOMAIN = ("a", "b", "0", "é", *(f"other-{number}" for number in range(30)))
 
 
 def published(named, chosen):
@@ -44,7 +39,7 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
     horizon = chosen.schedule.horizon
     by_users: dict = {}
     by_items: dict = {shard: [] for shard in range(shards)}
-    table = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items) if domain else None
+    table = domain_table(domain, keys)
     if table is not None:
         for shard, cells in EmptyItems(table, chosen, keys).of_run(shards):
             by_items[shard] += sum_messages(cells, most_bytes)
@@ -68,25 +63,6 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
             known = KnownItems.from_cells(shuffled(known.after(named, end, chosen.forget_after).to_cells(), order))
             parts.append(NamedItems.from_bytes(named.to_bytes()))
     return NamedItems.merge(shuffled(parts, order))
-
-
-def shuffled(entries, order):
-    entries = list(entries)
-    order.shuffle(entries)
-    return entries
-
-
-EVENT = st.tuples(
-    st.sampled_from([*(f"u{number}" for number in range(9)), "ü☃", "7"]),
-    st.sampled_from(["a", "b", "c", "a much longer label of an item, over several blocks", "0", "é"]),
-    st.one_of(
-        st.integers(START * MICROS, (START + 10 * WINDOWS) * MICROS - 1),
-        st.sampled_from([START, START + 10, START + 10 * WINDOWS]).flatmap(
-            lambda second: st.sampled_from([second * MICROS - 1, second * MICROS])
-        ),
-        st.sampled_from([-(2**63), 2**63 - 1, 0]),
-    ),
-)
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -125,6 +101,11 @@ def test_columns_equal_the_oracle(
     assert published(found, chosen) == expected(log, chosen, domain)
 
 
+def busy(source):
+    """The number of a user."""
+    return source.randrange(25)
+
+
 def oracle_of(log, chosen, domain=()):
     keys = chosen.stream_keys(SECRET)
     log = [event for event in log if not domain or event[1] in domain]
@@ -135,28 +116,13 @@ def expected(log, chosen, domain=()):
     return sorted(named.published for named in oracle_of(log, chosen, domain))
 
 
-def busy_log(seed, windows, users=25, items=6, events=600):
-    """Skewed items that shift with time; a quarter of the windows has no events."""
-    source = random.Random(seed)
-    quiet = set(source.sample(range(windows), windows // 4))
-    log = []
-    while len(log) < events:
-        window = source.randrange(windows)
-        if window in quiet:
-            continue
-        rank = min(int(source.expovariate(0.8)), items - 1)
-        time = (START + 10 * window) * MICROS + source.randrange(10 * MICROS)
-        log.append((f"u{source.randrange(users)}", f"i{(rank + window // 9) % items}", time))
-    return log
-
-
 @pytest.mark.parametrize("forget_after", [0, 1, 5, 40])
 @pytest.mark.parametrize("seed", range(4))
 def test_columns_equal_the_oracle_on_busy_logs(seed, forget_after):
     chosen = naming_settings(
         40, most_looks=12, threshold=60, known_threshold=20, forget_after=forget_after, run_id=f"run {seed}"
     )
-    log = busy_log(seed, 40)
+    log = busy_log(seed, 40, busy)
     found = run_replay(log, chosen, shards=3, batch_size=70, cuts=range(seed, 40, 7))
     assert published(found, chosen) == expected(log, chosen)
 
@@ -168,7 +134,7 @@ def test_busy_logs_exercise_what_they_are_for():
         chosen = naming_settings(
             40, most_looks=12, threshold=60, known_threshold=20, forget_after=1 + seed, run_id=f"run {seed}"
         )
-        log = busy_log(seed, 40)
+        log = busy_log(seed, 40, busy)
         of_run = oracle_of(log, chosen)
         named += of_run
         again += sum(not entry.was_known for entry in of_run) - len({entry.item for entry in of_run})

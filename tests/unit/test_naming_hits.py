@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.release_rule import HitOrAbove
 from dp_transforms.monitoring.counted_messages import holder_messages
-from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.item_holders import ItemHolders, pays_hits_of, terms_of, weights_of
 from dp_transforms.monitoring.item_table import ItemTable
@@ -28,12 +27,10 @@ from dp_transforms.naming.purses import PurseEntries, Purses
 from dp_transforms.naming.replay_weights import choose_replay, weigh_replay_with_hits
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.hits_oracle import oracle_hits, replay_holders, stream_holders
+from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.naming_runs import naming_settings, with_hits
 from tests.helpers.small_runs import SECRET, batches_of
-
-WINDOWS = 6
-DOMAIN = ("a", "b", "0", "é", *(f"other-{number}" for number in range(30)))
 
 
 def pairs_by_shard(log, chosen, keys, shards, batch_size, domain, windows_per_slab):
@@ -47,10 +44,6 @@ def pairs_by_shard(log, chosen, keys, shards, batch_size, domain, windows_per_sl
         for slab, shard, pairs in parts:
             found.setdefault((slab, shard), []).append(UserPairs.from_bytes(pairs.to_bytes()))
     return {key: UserPairs.merge(parts) for key, parts in sorted(found.items())}
-
-
-def domain_table(domain, keys):
-    return DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items) if domain else None
 
 
 def run_hits(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, domain=(), most_bytes=10**6, stream=False):
@@ -96,23 +89,10 @@ def run_hits(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, dom
     return reports, state.budgets
 
 
-def shuffled(entries, order):
-    entries = list(entries)
-    order.shuffle(entries)
-    return entries
-
-
 def oracle_of(log, chosen, domain=(), stream=False):
     keys = chosen.stream_keys(SECRET)
     log = [event for event in log if not domain or event[1] in domain]
     return oracle_hits((stream_holders if stream else replay_holders)(log, chosen, keys), chosen, keys, domain)
-
-
-EVENT = st.tuples(
-    st.sampled_from([*(f"u{number}" for number in range(9)), "ü☃", "7"]),
-    st.sampled_from(["a", "b", "c", "a much longer label of an item, over several blocks", "0", "é"]),
-    st.integers(START * MICROS, (START + 10 * WINDOWS) * MICROS - 1),
-)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -153,20 +133,9 @@ def test_columns_equal_the_oracle(
     assert reports == reports_of(oracle_of(log, chosen, domain, stream).named, chosen)
 
 
-def busy_log(seed, windows, users=25, items=6, events=600):
-    """Skewed items that shift with time; a quarter of the windows has no events; most users do little."""
-    source = random.Random(seed)
-    quiet = set(source.sample(range(windows), windows // 4))
-    log = []
-    while len(log) < events:
-        window = source.randrange(windows)
-        if window in quiet:
-            continue
-        rank = min(int(source.expovariate(0.8)), items - 1)
-        time = (START + 10 * window) * MICROS + source.randrange(10 * MICROS)
-        user = min(source.randrange(4 * users), source.randrange(4 * users))
-        log.append((f"u{user}", f"i{(rank + window // 9) % items}", time))
-    return log
+def mostly_idle(source):
+    """The number of a user; most of them do little."""
+    return min(source.randrange(100), source.randrange(100))
 
 
 def busy_settings(seed, forget_after=3):
@@ -186,7 +155,7 @@ def busy_settings(seed, forget_after=3):
 @pytest.mark.parametrize("forget_after", [0, 1, 5, 40])
 @pytest.mark.parametrize("seed", range(3))
 def test_columns_equal_the_oracle_on_busy_logs(seed, forget_after, stream):
-    chosen, log = busy_settings(seed, forget_after), busy_log(seed, 40)
+    chosen, log = busy_settings(seed, forget_after), busy_log(seed, 40, mostly_idle)
     reports, budgets = run_hits(log, chosen, shards=3, batch_size=70, cuts=range(seed, 40, 7), stream=stream)
     expected = oracle_of(log, chosen, stream=stream)
     assert reports == reports_of(expected.named, chosen)
@@ -201,7 +170,7 @@ def test_busy_logs_exercise_what_they_are_for(stream):
     """Without both lists, excluded users, known items that nobody holds and both levels the equalities say little."""
     named, kept_out, idle, excluded, lists = [], 0, 0, 0, Counter()
     for seed in range(3):
-        chosen, log = busy_settings(seed, 1 + seed), busy_log(seed, 40)
+        chosen, log = busy_settings(seed, 1 + seed), busy_log(seed, 40, mostly_idle)
         keys = chosen.stream_keys(SECRET)
         holders = (stream_holders if stream else replay_holders)(log, chosen, keys)
         lists.update(pays for of_cell in holders.values() for _, pays in of_cell.values())
@@ -308,7 +277,7 @@ def test_purses_of_a_run_with_hits_are_not_those_of_a_run_without():
 
 def held_cells(chosen):
     keys = chosen.stream_keys(SECRET)
-    pairs = pairs_by_shard(busy_log(1, 40, events=120), chosen, keys, 1, 1000, (), 40)[0, 0]
+    pairs = pairs_by_shard(busy_log(1, 40, mostly_idle, events=120), chosen, keys, 1, 1000, (), 40)[0, 0]
     weights = 1 + np.arange(len(pairs)) % 70_000 * 60_000
     return ItemHolders.of_terms(pairs, terms_of(weights, np.arange(len(pairs)) % 3 == 0))
 
