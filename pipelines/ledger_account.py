@@ -1,0 +1,119 @@
+"""A replay that takes part in a ledger: reserved before the log is read, and finished when its report is published."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, Verdict
+from dp_transforms.pipelines.ledger import caps_of
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.replay_state import DONE, RESUMES, PartFacts, RunAccount
+
+
+class LedgerAccount(RunAccount):
+    """The account of one replay. Build it with `of_options`."""
+
+    def __init__(self, ledger: Ledger, population: str, caps: Caps | None) -> None:
+        self._ledger = ledger
+        self._population = population
+        self._caps = caps
+        self._verdict: Verdict | None = None
+
+    @classmethod
+    def of_options(cls, options: dict[str, Any]) -> LedgerAccount | None:
+        """None without ``--ledger``. Raises UserError for options that do not go together."""
+        place, population = options["ledger"], options["population"]
+        given = [name for name in ("population", "max_epsilon", "max_delta") if options[name] is not None]
+        if place is None:
+            if given:
+                flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+                raise UserError(f"{flags} belong to --ledger. Give --ledger FILE too, or leave them out.")
+            return None
+        if population is None:
+            raise UserError(
+                "--ledger needs --population: a name for all streams that share users with this one, for example"
+                " --population news."
+            )
+        with _ledger_errors():
+            return cls(Ledger.open(place), population, caps_of(options["max_epsilon"], options["max_delta"]))
+
+    def reserve(self, facts: PartFacts) -> None:
+        """Raises UserError if the part must not run. Says what the run takes, and what is left."""
+        header, record = facts.header, facts.record
+        # What is done is at its end; a run that has no state yet has no fingerprint of one.
+        first = header.closed_through if facts.how == DONE else record.first
+        end = header.closed_through if facts.how == DONE else record.end
+        self._reserve(
+            facts.plan,
+            stream=header.stream,
+            run_id=header.run_id,
+            first_window=first,
+            end_window=end,
+            input_fingerprint=record.input_fingerprint,
+            key_fingerprint=header.key_fingerprint,
+            state_fingerprint=facts.state_fingerprint if header.counter else "",
+        )
+
+    def reserve_whole(self, plan: ReleasePlan, stream: str, run_id: str | None, input_fingerprint: str) -> Verdict:
+        """A run without a state: one part, with a key that is forgotten, so that nothing can resume it."""
+        return self._reserve(
+            plan,
+            stream=stream,
+            run_id=run_id,
+            input_fingerprint=input_fingerprint,
+            key_fingerprint=secrets.token_hex(32),
+        )
+
+    def _reserve(self, plan: ReleasePlan, *, stream: str, **fields: Any) -> Verdict:
+        with _ledger_errors():
+            try:
+                request = PartRequest.of_plan(plan, population=self._population, stream=stream, **fields)
+            except ValueError as error:
+                raise UserError(str(error)) from None
+            self._verdict = self._ledger.reserve(request, self._caps)
+        click.echo(f"{self._verdict.line[:1].upper()}{self._verdict.line[1:]}", err=True)
+        return self._verdict
+
+    def start(self, facts: PartFacts | None = None) -> None:
+        with _ledger_errors():
+            self._ledger.start(self._reserved)
+
+    def finish(self, facts: PartFacts | None = None, state_fingerprint: str = "") -> None:
+        with _ledger_errors():
+            self._ledger.finish(self._reserved, state_fingerprint)
+
+    def fail(self, facts: PartFacts | None = None) -> None:
+        """Does not hide why the part failed: a ledger that cannot be written now shows the part as running."""
+        may_be_published = facts is not None and facts.how == RESUMES
+        with contextlib.suppress(LedgerError):
+            self._ledger.fail(self._reserved, keep_input=may_be_published)
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """Runs the block, in which all of a run without a state is drawn and published."""
+        self.start()
+        try:
+            yield
+        except BaseException:
+            self.fail()
+            raise
+        self.finish()
+
+    @property
+    def _reserved(self) -> Verdict:
+        assert self._verdict is not None, "reserve comes first"
+        return self._verdict
+
+
+@contextlib.contextmanager
+def _ledger_errors() -> Iterator[None]:
+    try:
+        yield
+    except LedgerError as error:
+        raise UserError(str(error)) from None
