@@ -28,7 +28,7 @@ Map of the package, from what knows nothing to what knows all:
 - mechanisms: keyed randomness, exact noise, release rules. Knows no accounting. `mechanisms.papers` is a library beside
   the pipeline: the papers' mechanisms, each to be used alone.
 - monitoring: the streaming core on numpy columns. naming: the same for release mode `names`, in which users pay for
-  looks. run_settings: from a plan to what workers need.
+  looks. run_settings: from a plan to what workers need. run_state: what one part of a run hands to the next.
 - auditing: what the worst streams attain, exactly and by running the core, against a plan's claim.
 - event_files, report_files: logs in, reports out. event_streams, report_streams: the same for what goes on: partitions
   that grow, and how far each one is; sinks that keep the first answer for a window.

@@ -92,8 +92,9 @@ FILES_AND_STREAMS = ["event_files", "event_streams", "report_files"]
     [
         ("accounting", ["mechanisms", "monitoring", "naming", "auditing"]),
         ("mechanisms", ["accounting", "monitoring", "naming", "auditing"]),
-        ("monitoring", ["accounting", "naming", "auditing"]),
-        ("naming", ["accounting", "auditing"]),
+        ("monitoring", ["accounting", "naming", "auditing", "run_state"]),
+        ("naming", ["accounting", "auditing", "run_state"]),
+        ("run_state", ["accounting", "auditing"]),
     ],
 )
 def test_packages_that_must_not_know_each_other(package: str, forbidden: list[str]) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 
+from dp_transforms.checks import on_one_line
 from dp_transforms.local_files import open_regular
 from dp_transforms.mechanisms.randomness import derive_key
 from dp_transforms.run_state.state_header import StateError
@@ -66,7 +67,7 @@ class InputFingerprint:
                     content.update(piece)
                 self._seen[path] = _Seen.of(os.fstat(file.fileno()))
         except OSError as error:
-            raise StateError(f"{path} cannot be read: {error.strerror}. Check the log.") from None
+            raise StateError(f"{on_one_line(path)} cannot be read: {error.strerror}. Check the log.") from None
         return content.digest()
 
     def check_unchanged(self) -> None:
@@ -78,6 +79,6 @@ class InputFingerprint:
                 found = None
             if found != seen:
                 raise StateError(
-                    f"{path} was changed while it was replayed; nothing was published. Replay files that nobody writes"
+                    f"{on_one_line(path)} was changed while it was replayed; nothing was published. Replay files that nobody writes"
                     " to any more."
                 )

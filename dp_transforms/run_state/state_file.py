@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from dp_transforms.checks import on_one_line
 from dp_transforms.local_files import create_new, open_regular, sync_folder
 from dp_transforms.run_state.state_cells import BUCKETS, MOST_CELL_BYTES, Cell, Kind
 from dp_transforms.run_state.state_header import StateError, StateHeader, at_path
@@ -181,7 +182,7 @@ def _open(path: str) -> pa.RecordBatchFileReader:
             if mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise StateError(
                     f"it can be used by others (mode {stat.S_IMODE(mode):04o}), and it is as private as the log. Close"
-                    f" it with: chmod 600 {path}"
+                    f" it with: chmod 600 {on_one_line(path)}"
                 )
             if not os.fstat(file.fileno()).st_size:
                 raise StateError(_DAMAGED)

@@ -211,3 +211,16 @@ def test_no_mistake_with_an_option_shows_a_cell(shell: Shell, canaries: Canaries
     assert leaks == {}
     # A log of 32 bytes is a key, and one of lines may be a list of items: these are for the operator to know.
     assert {name for name, code in codes.items() if code == 0} <= {"a key", "a domain", "a wrong unit"}
+
+
+@pytest.mark.parametrize("release", ["names", "labels"])
+def test_the_state_of_a_run_holds_no_canary(shell: Shell, canaries: Canaries, release: str) -> None:
+    """It has hashes of users, and labels of items that were named."""
+    shell.home.put("log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
+    shell.home.put("noise.key", bytes(range(32)), 0o600)
+    words = ("replay", "log.jsonl", *BUDGET, "--time-unit", "s", "--output", "report.jsonl", "--release", release)
+    ran = shell.run_clean(*words, "--noise-key-file", "noise.key", "--state", "run.state")
+    assert ran.code == 0, ran.err
+    assert SHARED in ran.out
+    assert len(ran.places["file work/run.state"]) > 1000
+    assert (SHARED.encode() in ran.places["file work/run.state"]) == (release == "names")

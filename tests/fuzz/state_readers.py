@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
+import pathlib
 import re
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -26,9 +29,12 @@ from dp_transforms.naming.item_sums import ItemSums, sum_messages
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.named_messages import named_messages
 from dp_transforms.naming.purses import PurseEntries, Purses
+from dp_transforms.run_state.state_cells import Kind, hit_bound_cell, purse_cells
+from dp_transforms.run_state.state_file import StateFile, write_state
+from dp_transforms.run_state.state_header import PartRecord, StateError, StateHeader
 from tests.fuzz import format_mutators
 from tests.fuzz.log_readers import check_batch
-from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes
+from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes, place_file
 from tests.helpers.memory_stream import Arrival, MemoryPartition
 from tests.helpers.names_plans import small_names_plan
 from tests.helpers.small_runs import MICROS, SECRET, START, batch_of, random_log, settings_of, small_plan
@@ -202,11 +208,51 @@ def _read_naming(sample: Sample, data: bytes) -> Any:
     return known.to_cells()
 
 
+@functools.cache
+def _run_state_samples() -> list[Sample]:
+    """A state before the first window, and one with cells of two kinds and an intent."""
+    header = StateHeader(small_plan().to_json(), small_plan().fingerprint, "events", "run-1", "b" * 64)
+    part, later = PartRecord(0, 3, "1" * 64, "report.avro"), PartRecord(3, 4, "2" * 64, "later.avro")
+    settings = settings_of(small_names_plan())
+    purses = Purses(settings, settings.stream_keys(SECRET))
+    for pairs in _pairs()[:1]:
+        first = pairs.windows == pairs.windows[0]
+        codes, window = pairs.user_codes()[first], int(pairs.windows[0])
+        rows = (pairs.windows[first], pairs.items[first], pairs.table)
+        purses.spend(UserPairs.from_sorted_codes(pairs.users, codes, *rows), window)
+    entries = PurseEntries.from_cell(purses.changed_cells()[0])
+    cells = [(Kind.HIT_BOUND, 0, hit_bound_cell(5)), *((Kind.PURSES, *cell) for cell in purse_cells(entries))]
+    samples = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, of_run, held in (("new", header, []), ("begun", header.after(part).with_intent(later), cells)):
+            write_state(f"{folder}/{name}", of_run, held)
+            samples.append(Sample(name, pathlib.Path(folder, name).read_bytes()))
+    return samples
+
+
+def _place_private(folder: str, name: str, sample: Sample, data: bytes) -> str:
+    path = place_file(folder, name, sample, data)
+    os.chmod(path, 0o600)
+    return path
+
+
+def _read_run_state(sample: Sample, path: str) -> Any:
+    """Whole. What is accepted is what was written: what was changed is padding."""
+    read = []
+    for each in (path, _place_private(os.path.dirname(path), f"{os.path.basename(path)}.whole", sample, sample.data)):
+        state = StateFile(each)
+        read.append([state.header, [(row.kind, row.bucket, bytes(state.cell(row))) for row in state.rows]])
+    if read[0] != read[1]:
+        raise FaultError("state", "another state than the one that was written")
+    return repr(read[0])
+
+
 def state_readers() -> list[Reader]:
     own = {"place": place_bytes, "marks": ()}
     return [
         Reader("progress", _progress_samples, (StreamError,), read=_read_progress, cost=0.5, **own),
         Reader("batch", _batch_samples, (ValueError,), read=_read_batch, cost=0.3, **own),
         Reader("packed", _packed_samples, (ValueError,), read=_read_packed, cost=0.3, **own),
+        Reader("run-state", _run_state_samples, (StateError,), _place_private, _read_run_state, marks=()),
         Reader("naming", _naming_samples, (ValueError,), read=_read_naming, cost=0.3, **own),
     ]

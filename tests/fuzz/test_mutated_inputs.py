@@ -19,7 +19,7 @@ _GROUPS = {
     "folders": ("folder", "folder-position", "report-folder"),
     "records": ("json-record", "avro-record", "avro-schema", "topic-record"),
     "outputs": ("report", "show", "plan", "domain", "key"),
-    "states": ("progress", "batch", "packed", "naming"),
+    "states": ("progress", "batch", "packed", "naming", "run-state"),
 }
 
 
