@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import click
 
@@ -14,6 +14,32 @@ from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, Verdict
 from dp_transforms.pipelines.ledger import caps_of
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.replay_state import DONE, RESUMES, PartFacts, RunAccount
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def ledger_options(function: _F) -> _F:
+    """Adds the options that say where a run is accounted for."""
+    options = (
+        click.option(
+            "--ledger",
+            metavar="LEDGER",
+            help="Keep account over all runs: reserve the budget of this run here before anything is read, and refuse it"
+            " if it does not fit. A file, made by the first run, or postgresql://host/database.",
+        ),
+        click.option(
+            "--population", metavar="NAME", help="With --ledger: a name for all streams that share users with this one."
+        ),
+        click.option(
+            "--max-epsilon",
+            metavar="FLOAT",
+            help="With --ledger: what users of this population may ever lose in all runs together. Set once.",
+        ),
+        click.option("--max-delta", metavar="FLOAT", help="With --ledger: failure probability of that. Set once."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 class LedgerAccount(RunAccount):
@@ -57,7 +83,7 @@ class LedgerAccount(RunAccount):
             end_window=end,
             input_fingerprint=record.input_fingerprint,
             key_fingerprint=header.key_fingerprint,
-            state_fingerprint=facts.state_fingerprint if header.counter else "",
+            state_fingerprint=facts.state_fingerprint if header.parts else "",
         )
 
     def reserve_whole(self, plan: ReleasePlan, stream: str, run_id: str | None, input_fingerprint: str) -> Verdict:

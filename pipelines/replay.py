@@ -19,6 +19,7 @@ from dp_transforms.event_files import find_log_chunks, hint_of_log
 from dp_transforms.local_files import open_regular
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.exit_signals import Unwinding
+from dp_transforms.pipelines.ledger_account import LedgerAccount, ledger_options
 from dp_transforms.pipelines.options import UTC_TIME, UserError, field_options
 from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.plan_options import flag, plan_of_command, plan_options
@@ -78,6 +79,7 @@ _ITEMS_PER_WINDOW = 12
     help="With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
     "Default: --end.",
 )
+@ledger_options
 @click.option("--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in the report.")
 @click.option(
     "--dead-letter", metavar="FILE", help="File for a list of the rows that cannot be read (JSON lines, mode 0600)."
@@ -105,14 +107,19 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     """
     try:
         beam_options = pipeline_options(context.obj or [])
+        account = LedgerAccount.of_options(options)
         request = _request(logs, options)
         if is_local(beam_options) and not options["allow_large_log"]:
             check_memory(request.chunks, request.fields, request.plan, request.domain_file)
     except ValueError as error:  # of a file, the plan, or an option
         raise UserError(str(error)) from None
-    summary = _run(request, beam_options) if options["state"] is None else _run_part(request, beam_options, options)
-    if summary is None:
-        return
+    if options["state"] is None:
+        summary = _run_whole(request, beam_options, options["run_id"], account)
+    else:
+        found = _run_part(request, beam_options, options, account or RunAccount())
+        if found is None:
+            return
+        summary = found
     skipped = "--start .. --end" if options["state"] is None else "this part"
     _print_summary(summary, options["time_unit"], request.domain_file is not None, skipped)
     _print_report(request)
@@ -129,6 +136,25 @@ def _run(request: ReplayRequest, beam_options: PipelineOptions, part: ReplayPart
         return run_replay(request, beam_options, progress, part)
 
 
+def _run_whole(
+    request: ReplayRequest, beam_options: PipelineOptions, run_id: str | None, account: LedgerAccount | None
+) -> ReplaySummary:
+    """All of a run at once, without a state."""
+    if account is None:
+        return _run(request, beam_options)
+    with _state_errors():
+        log = _fingerprint_of_log(request)
+        verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
+        with account.whole():
+            return _run(dataclasses.replace(request, run_id=verdict.run_id), beam_options)
+
+
+def _fingerprint_of_log(request: ReplayRequest) -> InputFingerprint:
+    fields = request.fields
+    reading = (*fields.names, fields.time_unit or "", str(fields.csv_line_ends_in_cells))
+    return InputFingerprint((chunk.path for chunk in request.chunks), reading)
+
+
 @contextlib.contextmanager
 def _state_errors() -> Iterator[None]:
     try:
@@ -138,14 +164,11 @@ def _state_errors() -> Iterator[None]:
 
 
 def _run_part(
-    request: ReplayRequest, beam_options: PipelineOptions, options: dict[str, Any], account: RunAccount | None = None
+    request: ReplayRequest, beam_options: PipelineOptions, options: dict[str, Any], account: RunAccount
 ) -> ReplaySummary | None:
-    """One part of a run with a state; None if it was done before. account: where runs are accounted for."""
-    account = account or RunAccount()
+    """One part of a run with a state; None if it was done before."""
     assert request.noise_key_file is not None
     path = os.path.abspath(options["state"])
-    fields = request.fields
-    reading = (*fields.names, fields.time_unit or "", str(fields.csv_line_ends_in_cells))
     with _state_errors(), hold_state(path):
         part = open_part(
             request.plan,
@@ -154,12 +177,12 @@ def _run_part(
                 request.output,
                 until_seconds=options["until"],
                 run_id=options["run_id"],
-                is_recorded=options.get("ledger") is not None,
+                is_recorded=options["ledger"] is not None,
                 dead_letter=request.dead_letter,
             ),
             stream=request.stream,
             noise_key_file=request.noise_key_file,
-            log=InputFingerprint((chunk.path for chunk in request.chunks), reading),
+            log=_fingerprint_of_log(request),
             account=account,
         )
         if part.facts.how == DONE:

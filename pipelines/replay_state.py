@@ -281,7 +281,7 @@ def _check_run(state: StateFile, plan: ReleasePlan, options: StateOptions, strea
     """Raises UserError unless the state is of this plan, stream, key and run id."""
     header, path = state.header, state.path
     remedy = _BEGIN_ANEW
-    if not header.counter and header.intent is None:
+    if not header.parts and header.intent is None:
         remedy = "No window of its run is published: remove the file to begin another run there."
     if header.plan_fingerprint != plan.fingerprint:
         raise UserError(
@@ -313,6 +313,9 @@ def _facts(state: StateFile, plan: ReleasePlan, end: int, log: str, output: str)
     def facts(how: str, record: PartRecord) -> PartFacts:
         return PartFacts(how, plan, record, header, state.path, state.fingerprint)
 
+    done = next((part for part in header.parts if (part.end, part.input_fingerprint) == (end, log)), None)
+    if done is not None:
+        return facts(DONE, done)
     if header.intent is not None:
         record = header.intent
         if (record.end, record.input_fingerprint, record.output) != (end, log, output):
@@ -323,9 +326,6 @@ def _facts(state: StateFile, plan: ReleasePlan, end: int, log: str, output: str)
                 f" {_end_utc(schedule, record.end)} --output {record.output}. {_BEGIN_ANEW}"
             )
         return facts(RESUMES, record)
-    last = header.last
-    if last is not None and end == last.end and log == last.input_fingerprint:
-        return facts(DONE, last)
     if end <= header.closed_through:
         closed = _end_utc(schedule, header.closed_through)
         if header.closed_through == schedule.horizon:
@@ -334,7 +334,7 @@ def _facts(state: StateFile, plan: ReleasePlan, end: int, log: str, output: str)
             remedy = f"The next part begins there: give a later --until. {_BEGIN_ANEW}"
         raise UserError(f"the windows up to {closed} are published already (state {state.path}). {remedy}")
     record = PartRecord(header.closed_through, end, log, output)
-    return facts(CONTINUES if header.counter else NEW, record)
+    return facts(CONTINUES if header.parts else NEW, record)
 
 
 def _end_utc(schedule: WindowSchedule, end: int) -> str:

@@ -92,7 +92,7 @@ def _check_gone(part: Part, is_gone: IsGone) -> None:
 
 def _again(last: Part, request: PartRequest, waiting: tuple[Part, ...]) -> Decision:
     """The windows of the last part that was drawn, once more."""
-    if last.input_fingerprint != request.input_fingerprint:
+    if last.input_fingerprint not in ("", request.input_fingerprint):  # "": nothing of it was published
         raise RunRefusedError(
             f"windows {last.first_window} .. {last.end_window - 1} of run {last.run_id} were drawn from another input."
             " Use the input as it was then. A corrected log is a new run: it needs another run id and a new state file,"

@@ -124,14 +124,19 @@ class Ledger:
             rows.set_part(transaction.connection, part.part, **changes)
             note(transaction, run, part.part, "finish")
 
-    def fail(self, verdict: Verdict) -> None:
-        """The part failed. It stays charged, and may be resumed with the same input."""
+    def fail(self, verdict: Verdict, *, keep_input: bool = True) -> None:
+        """The part failed. It stays charged, and may be resumed with the same input.
+
+        keep_input: False only if it is certain that nothing of the part was published, by this process or by one
+        before it; then it may be resumed with another input.
+        """
         with self._database.write(self._actor) as transaction:
             run, part = self._claimed(transaction.connection, verdict)
             if part.status in (Status.RUNNING, Status.RESERVED):
                 # What drew nothing goes on waiting; no process has it any more.
                 status = Status.FAILED if part.has_started else Status.RESERVED
-                rows.set_part(transaction.connection, part.part, status=status, place="", process="")
+                changes = {} if keep_input else {"input_fingerprint": ""}
+                rows.set_part(transaction.connection, part.part, status=status, place="", process="", **changes)
                 note(transaction, run, part.part, "fail")
 
     def fail_run(self, run_id: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
 
 from dp_transforms.checks import check_names, check_whole, is_whole, on_one_line
 
@@ -44,8 +43,7 @@ class StateHeader:
 
     plan: the JSON of the plan; plan_fingerprint: its fingerprint. stream, run_id: names; the noise depends on them.
     key_fingerprint: of the noise key (`fingerprints.key_fingerprint`).
-    closed_through: the windows ``0 .. closed_through - 1`` are closed: whatever was to be published of them is.
-    counter: how many parts are finished. last: the latest of them; None before the first.
+    parts: those that are finished, in order: whatever was to be published of their windows is.
     intent: the part that was begun and is not finished. From the moment it is written, the windows of this part may be
         published from this input alone.
     """
@@ -55,9 +53,7 @@ class StateHeader:
     stream: str
     run_id: str
     key_fingerprint: str
-    closed_through: int = 0
-    counter: int = 0
-    last: PartRecord | None = None
+    parts: tuple[PartRecord, ...] = ()
     intent: PartRecord | None = None
 
     def __post_init__(self) -> None:
@@ -66,23 +62,25 @@ class StateHeader:
         check_names(stream=self.stream, run_id=self.run_id)
         _check_hex("plan_fingerprint", self.plan_fingerprint)
         _check_hex("key_fingerprint", self.key_fingerprint)
-        check_whole("closed_through", self.closed_through, 0)
-        check_whole("counter", self.counter, 0, self.closed_through)
-        if (self.counter > 0) != (self.last is not None):
-            raise ValueError("the latest part must be there exactly if a part is finished.")
-        if self.last is not None and self.last.end != self.closed_through:
-            raise ValueError("the latest part must end where the run is closed.")
-        if (self.closed_through > 0) != (self.counter > 0):
-            raise ValueError("a window can be closed by a part only.")
+        begin = 0
+        for part in self.parts:
+            if part.first != begin:
+                raise ValueError("each part must begin where the one before it ended.")
+            begin = part.end
         if self.intent is not None and self.intent.first != self.closed_through:
             raise ValueError("the part that was begun must begin where the run is closed.")
+
+    @property
+    def closed_through(self) -> int:
+        """The windows before this one are closed."""
+        return self.parts[-1].end if self.parts else 0
 
     def with_intent(self, intent: PartRecord | None) -> StateHeader:
         return dataclasses.replace(self, intent=intent)
 
     def after(self, part: PartRecord) -> StateHeader:
         """The header when this part is finished."""
-        return dataclasses.replace(self, closed_through=part.end, counter=self.counter + 1, last=part, intent=None)
+        return dataclasses.replace(self, parts=(*self.parts, part), intent=None)
 
     def to_json(self) -> str:
         """One line; the same header always makes the same text."""
@@ -107,13 +105,10 @@ class StateHeader:
                 " version of shh that wrote it."
             )
         try:
-            return cls(**{**fields, **{name: _part(fields.get(name)) for name in ("last", "intent")}})
-        except (TypeError, ValueError):
+            intent, parts = fields.get("intent"), [PartRecord(**part) for part in fields["parts"]]
+            return cls(**{**fields, "parts": tuple(parts), "intent": None if intent is None else PartRecord(**intent)})
+        except (KeyError, TypeError, ValueError):
             raise StateError("its header has missing, unknown or wrong fields. It is damaged.") from None
-
-
-def _part(fields: Any) -> PartRecord | None:
-    return None if fields is None else PartRecord(**fields)
 
 
 def _check_hex(name: str, text: object) -> None:

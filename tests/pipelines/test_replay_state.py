@@ -70,7 +70,7 @@ def test_the_state_is_private_and_holds_no_user(nights: Nights) -> None:
     assert SECRET not in content
     header = json.loads(StateFile(nights.folder / "run.state").header.to_json())
     assert header["intent"] is None
-    assert header["counter"] == 1
+    assert len(header["parts"]) == 1
 
 
 def test_what_does_not_fit_is_refused_with_the_remedy(nights: Nights, tmp_path: pathlib.Path) -> None:

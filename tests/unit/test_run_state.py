@@ -229,11 +229,9 @@ def test_a_state_that_cannot_be_written_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"closed_through": -1},
-        {"closed_through": 4},
-        {"counter": 0},
-        {"counter": 4},
-        {"last": None},
+        {"parts": (PartRecord(1, 3, "1" * 64, "x"),)},
+        {"parts": (PART, PART)},
+        {"parts": (PART, PartRecord(4, 5, "1" * 64, "x"))},
         {"intent": PartRecord(2, 4, "1" * 64, "x")},
         {"run_id": ""},
         {"run_id": "a\nb"},
@@ -245,7 +243,7 @@ def test_a_header_that_no_run_can_have_is_refused(changes):
     with pytest.raises(ValueError, match=r"must|can be"):
         dataclasses.replace(HEADER, **changes)
     fields = json.loads(HEADER.to_json()) | {
-        name: dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value for name, value in changes.items()
+        name: json.loads(json.dumps(value, default=dataclasses.asdict)) for name, value in changes.items()
     }
     with pytest.raises(StateError, match="damaged"):
         StateHeader.from_json(json.dumps(fields))
@@ -262,7 +260,10 @@ def test_headers_follow_the_parts_of_a_run():
     intended = begun.with_intent(PART)
     assert StateHeader.from_json(intended.to_json()) == intended
     after = intended.after(PART)
-    assert (after.closed_through, after.counter, after.last, after.intent) == (3, 1, PART, None)
+    assert (after.closed_through, after.parts, after.intent) == (3, (PART,), None)
+    third = PartRecord(3, 5, "2" * 64, "y")
+    after = after.with_intent(third).after(third)
+    assert (after.closed_through, after.parts) == (5, (PART, third))
     assert StateHeader.from_json(after.to_json()) == after
 
 
