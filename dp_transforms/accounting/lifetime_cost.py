@@ -6,8 +6,8 @@ together, is (max_epsilon, max_delta)-DP for adding or removing one user with al
 docs/guarantee.md, section 10.
 
 - ``basic``: epsilons and deltas add up. This holds for plans that are chosen as one goes (Rogers, Roth, Ullman, Vadhan,
-  *Privacy odometers and filters*, 2016) and for runs side by side (Haney et al., *Concurrent composition for interactive
-  differential privacy with adaptive privacy-loss parameters*, 2023).
+  *Privacy odometers and filters*, 2016) and for runs side by side (Haney et al., *Concurrent composition for
+  interactive differential privacy with adaptive privacy-loss parameters*, 2023).
 - ``renyi``, of one order that is fixed when the population is declared: divergences of this order add up (Feldman,
   Zrnic, *Individual privacy accounting via a Renyi filter*, 2021; Lecuyer, *Practical privacy filters and odometers
   with Renyi differential privacy*, 2021), beside the deltas of events that are outside of it.
