@@ -25,7 +25,7 @@ PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test test-long test-engines test-engines-long lint format bench clean engines flink kafka prism \
+.PHONY: install demo test test-long test-postgres test-engines test-engines-long lint format bench clean engines flink kafka prism \
   demo-stream audit sbom mutants fuzz docs
 
 install: $(INSTALLED)
@@ -57,6 +57,10 @@ fuzz: $(INSTALLED)
 # Tests on the engines that this machine has the tools for; the others are skipped with a reason. At most 15 minutes.
 test-engines: $(INSTALLED) engines
 	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/engines
+
+# The ledger on a real PostgreSQL server of this machine (Debian: apt-get install postgresql); skipped with a reason without.
+test-postgres: $(INSTALLED)
+	$(BIN)/python -m pytest -n0 -m "long or not long" tests/ledger/test_postgres.py
 
 # Killed workers and task managers, demos, several clusters: an hour.
 test-engines-long: $(INSTALLED) engines

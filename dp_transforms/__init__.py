@@ -29,6 +29,7 @@ Map of the package, from what knows nothing to what knows all:
   the pipeline: the papers' mechanisms, each to be used alone.
 - monitoring: the streaming core on numpy columns. naming: the same for release mode `names`, in which users pay for
   looks. run_settings: from a plan to what workers need. run_state: what one part of a run hands to the next.
+- ledger: which runs drew on whose budget, for ever, in a database; refuses what would overspend.
 - auditing: what the worst streams attain, exactly and by running the core, against a plan's claim.
 - event_files, report_files: logs in, reports out. event_streams, report_streams: the same for what goes on: partitions
   that grow, and how far each one is; sinks that keep the first answer for a window.

@@ -24,8 +24,8 @@ def ledger_options(function: _F) -> _F:
         click.option(
             "--ledger",
             metavar="LEDGER",
-            help="Keep account over all runs: reserve the budget of this run here before anything is read, and refuse it"
-            " if it does not fit. A file, made by the first run, or postgresql://host/database.",
+            help="Keep account over all runs: the budget of this run is reserved here before anything is read, and a run"
+            " that does not fit is refused. A file, made by the first run, or postgresql://host/database.",
         ),
         click.option(
             "--population", metavar="NAME", help="With --ledger: a name for all streams that share users with this one."

@@ -73,14 +73,20 @@ def test_the_demo_simulates_replays_and_shows(tmp_path: pathlib.Path) -> None:
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["clicks.parquet", "report.avro"]
 
 
-@pytest.mark.parametrize("name", ["audit", "plan", "replay", "show", "simulate", "stream"])
+@pytest.mark.parametrize("name", ["audit", "ledger", "plan", "replay", "show", "simulate", "stream"])
 def test_every_option_is_documented(name: str) -> None:
     command = commands()[name]
     text = (ROOT / "docs" / "commands.md").read_text()
     section = re.search(rf"^## shh {name}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert section is not None
     documented = set(re.findall(r"^\| `(--[a-z-]+)", section[1], re.MULTILINE))
-    options = {parameter.opts[0] for parameter in command.params if isinstance(parameter, click.Option)}
+    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    options = {
+        parameter.opts[0]
+        for each in (command, *inner)
+        for parameter in each.params
+        if isinstance(parameter, click.Option)
+    }
     assert documented == options
 
 

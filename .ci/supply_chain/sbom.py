@@ -1,7 +1,8 @@
 """``make sbom``: the packages that a user of shh gets, as CycloneDX, in dist/sbom.cdx.json.
 
 cyclonedx-bom lists all that is installed, development tools too. This keeps the requirements of the package and theirs,
-and marks what only an extra brings (kafka, gcp) as optional. The result is checked against the schema of CycloneDX.
+and marks what only an extra brings (kafka, gcp, postgres) as optional. The result is checked against the schema of
+CycloneDX.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from packaging.requirements import Requirement
 from supply_chain.tools import ROOT, NoAnswerError, run, tool
 
 PROJECT = "shifting-heavy-hitters"
-OPTIONAL_EXTRAS = ("kafka", "gcp")
+OPTIONAL_EXTRAS = ("kafka", "gcp", "postgres")
 OUTPUT = ROOT / "dist" / "sbom.cdx.json"
 _VALIDATE = """
 import sys

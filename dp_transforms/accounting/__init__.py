@@ -26,6 +26,7 @@ From a budget to a plan; read `release_plan` first:
 - `release_plan`: `ReleasePlan`, what all plans share; calibrates and reads each kind.
 - `names_calibration`: the search for a plan of names.
 - `charging_plan`, `names_plan`: the two kinds, frozen and checked.
+- `lifetime_cost`: what runs of plans cost together, for ever, in whole numbers; the filter that the ledger keeps to.
 
 `renyi`, `mixed_charging` and most of `target_charging` serve the papers' library and comparisons. No plan needs them.
 

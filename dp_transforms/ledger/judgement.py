@@ -37,8 +37,8 @@ def judge(run: Run, parts: Sequence[Part], request: PartRequest, process: str, i
     for part in kept:
         if part.status in (Status.RESERVED, Status.RUNNING) and part.process not in ("", process):
             _check_gone(part, is_gone)
-    drawn = sorted((part for part in kept if part.has_started), key=lambda part: part.range)
-    waiting = tuple(part for part in kept if not part.has_started)
+    drawn = sorted((part for part in kept if part.may_be_published), key=lambda part: part.range)
+    waiting = tuple(part for part in kept if not part.may_be_published)
     last = drawn[-1] if drawn else None
     settled = None
     if last and not last.has_ended and request.state_fingerprint and request.first_window == last.end_window:
@@ -92,7 +92,7 @@ def _check_gone(part: Part, is_gone: IsGone) -> None:
 
 def _again(last: Part, request: PartRequest, waiting: tuple[Part, ...]) -> Decision:
     """The windows of the last part that was drawn, once more."""
-    if last.input_fingerprint not in ("", request.input_fingerprint):  # "": nothing of it was published
+    if last.input_fingerprint != request.input_fingerprint:
         raise RunRefusedError(
             f"windows {last.first_window} .. {last.end_window - 1} of run {last.run_id} were drawn from another input."
             " Use the input as it was then. A corrected log is a new run: it needs another run id and a new state file,"

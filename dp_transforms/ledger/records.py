@@ -182,6 +182,12 @@ class Part:
         return bool(self.started_at)
 
     @property
+    def may_be_published(self) -> bool:
+        """Whether something was drawn that somebody may have read. A part that certainly published nothing has no
+        input any more."""
+        return self.has_started and bool(self.input_fingerprint)
+
+    @property
     def has_ended(self) -> bool:
         return self.status == Status.FINISHED
 

@@ -60,6 +60,8 @@ def new_run(
             " ledger, enter it with shh ledger reserve --run-id, which pays for all of it. If the ledger was restored"
             " from a backup, see: shh ledger doctor"
         )
+    if has_part and request.end_window == request.first_window:
+        raise RunRefusedError("the part has no windows. Name a later --until.")
     connection, rule = transaction.connection, population.rule
     before = rows.read_balance(connection, population)
     price = rule.price(request.cost)

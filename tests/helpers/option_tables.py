@@ -43,9 +43,12 @@ def with_tables(page: str, found: Mapping[str, click.Command]) -> str:
     for at, part in enumerate(parts):
         heading = re.match(r"## shh (\w+)\n", part)
         if heading and heading[1] in found:
+            command = found[heading[1]]
+            inner = command.commands.values() if isinstance(command, click.Group) else ()
             options = {
                 parameter.opts[0]: parameter
-                for parameter in found[heading[1]].params
+                for each in (*inner, command)  # of an option that both have, that of the command itself
+                for parameter in each.params
                 if isinstance(parameter, click.Option)
             }
             parts[at] = _ROW.sub(lambda row, options=options: _row(row, options), part)

@@ -222,6 +222,12 @@ def test_a_state_of_a_run_that_the_ledger_does_not_know_is_refused_until_it_is_p
     assert ledger.reserve(following).kind == VerdictKind.CONTINUES
 
 
+def test_a_part_without_windows_begins_no_run(ledger: Ledger) -> None:
+    with pytest.raises(RunRefusedError, match="no windows"):
+        ledger.reserve(part(0, 0), CAPS)
+    assert ledger.balances() == []
+
+
 def test_a_run_that_was_set_aside_is_used_for_nothing_more(ledger: Ledger) -> None:
     verdict = ledger.reserve_run(part(run_id="run"), CAPS)
     assert ledger.reserve_run(part(run_id="run")).kind == VerdictKind.CONTINUES

@@ -93,7 +93,7 @@ class Model:
     ) -> tuple[Any, ModelPart | None]:
         run = self.runs.get(run_id)
         if run is None:
-            if first or state:
+            if first or state or first == end:
                 return REFUSED, None
             if self.charged == MOST_RUNS:
                 return TOO_MUCH, None

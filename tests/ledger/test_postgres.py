@@ -1,0 +1,128 @@
+"""The ledger on a real PostgreSQL server: `make test-postgres`."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from collections.abc import Iterator
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+import sqlalchemy as sa
+
+from dp_transforms.ledger import (
+    BudgetExceededError,
+    Caps,
+    Ledger,
+    LedgerBusyError,
+    LedgerError,
+    RunRefusedError,
+    StateMark,
+    VerdictKind,
+)
+from tests.helpers import postgres_server
+from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
+from tests.helpers.ledger_runs import CAPS, PLAN, cost, dies, part
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there"),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres_server.server() as url:
+        yield url
+
+
+@pytest.fixture
+def url(server: str) -> str:
+    """Of a database of its own."""
+    name = f"t{secrets.token_hex(6)}"
+    engine = sa.create_engine(server.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+
+
+def test_a_run_is_reserved_continued_and_resumed_as_in_a_file(url: str) -> None:
+    ledger = Ledger.open(url)
+    verdict = ledger.reserve(part(run_id="run"), CAPS)
+    assert verdict.line == "this run takes 0.5 of the 4 that users of *news* may ever lose; 3.5 is left."
+    ledger.start(verdict)
+    ledger.finish(verdict, "state 1")
+    following = part(1, 2, run_id="run", state_fingerprint="state 1", input_fingerprint="input 2")
+    second = Ledger.open(url).reserve(following)
+    assert second.kind == VerdictKind.CONTINUES
+    with pytest.raises(RunRefusedError, match="another input"):
+        ledger.reserve(part(run_id="run", input_fingerprint="input 3", state_fingerprint=""))
+    for number in range(7):
+        ledger.reserve(part(run_id=f"run {number}", stream=f"stream {number}"))
+    with pytest.raises(BudgetExceededError):
+        ledger.reserve(part(run_id="run 8", stream="stream 8"))
+    ledger.release("run 3")
+    assert ledger.balances()[0].total.epsilon == 7 * cost().epsilon
+    assert not [finding for finding in ledger.doctor() if finding.is_fault]
+
+
+def test_a_state_finds_a_server_that_was_restored(url: str) -> None:
+    """There is no counter file beside a server."""
+    ledger = Ledger.open(url)
+    ledger.reserve(part(), CAPS)
+    (fault,) = (f for f in ledger.doctor([StateMark("lost", PLAN, 3, "state 3")]) if f.is_fault)
+    assert "not in the ledger" in fault.text
+
+
+def test_eight_processes_never_overspend_on_a_server(url: str) -> None:
+    answers = crowd(8, spend_all(url, Caps(50, "1e-6")))
+    ledger = Ledger.open(url)
+    assert sum(map(int, answers)) == ledger.balances()[0].runs == 100
+    assert ledger.doctor() == []
+    assert [entry["counter"] for entry in ledger.journal()] == list(range(1, 301))
+
+
+def test_of_eight_processes_one_gets_the_part_on_a_server(url: str) -> None:
+    answers = crowd(8, take_one_part(url, CAPS))
+    assert answers.count("new") == 1
+    assert set(answers) <= {"new", "busy", "done"}
+
+
+def test_a_process_that_dies_at_any_moment_leaves_whole_entries(url: str) -> None:
+    Ledger.open(url)
+    for number in range(30):
+
+        def work(number: int = number) -> None:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, 0.002 + number * 0.003)
+            ledger = Ledger.open(url)
+            verdict = ledger.reserve(part(run_id=f"run {number}"), Caps(50, "1e-6"))
+            ledger.start(verdict)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+        dies(work)
+    ledger = Ledger.open(url)
+    assert not [finding for finding in ledger.doctor() if finding.is_fault]
+    entries, charged = ledger.journal(), {run.run_id for run, _ in ledger.runs()}
+    assert {entry["run_id"] for entry in entries if entry["action"] == "reserve"} == charged
+    assert [entry["counter"] for entry in entries] == list(range(1, len(entries) + 1))
+
+
+def test_a_process_waits_for_another_one_and_says_when_that_takes_too_long_on_a_server(url: str) -> None:
+    ledger = Ledger.open(url)
+    ledger.reserve(part(run_id="run"), CAPS)
+    with ledger._database.engine.connect() as connection, connection.begin():
+        ledger._database.meta(connection, for_update=True)
+        began = time.monotonic()
+        with pytest.raises(LedgerBusyError, match="Try again"):
+            Ledger.open(url, wait_seconds=0.2).reserve(part(run_id="run 2"))
+        assert time.monotonic() - began < 10
+
+
+def test_a_server_that_is_not_there_is_one_line_without_a_password() -> None:
+    with pytest.raises(LedgerError, match="cannot be used") as error:
+        Ledger.open("postgresql://somebody:secret@localhost:1/nothing")
+    assert "secret" not in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,124 @@
+"""`shh ledger`: what it shows, what it does, and its errors."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from dp_transforms import ReleasePlan, WindowSchedule
+from dp_transforms.ledger import Ledger, PartRequest
+from tests.helpers.ledger_runs import CAPS, part
+from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import error_line
+
+CAPS_GIVEN = ("--max-epsilon", "4.0", "--max-delta", "1e-8")
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    schedule = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
+    plan = ReleasePlan.calibrate(epsilon=0.5, delta=1e-9, schedule=schedule, release="labels")
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    return tmp_path
+
+
+def reserve(folder: pathlib.Path, *words: str, run_id: str = "run") -> str:
+    options = ("--ledger", "l.db", "--population", "news", "--plan", "plan.json", "--run-id", run_id)
+    result = shh("ledger", "reserve", *options, *words, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_a_run_is_reserved_shown_and_released(folder: pathlib.Path) -> None:
+    said = reserve(folder, *CAPS_GIVEN)
+    assert said == "Run run: this run takes 0.5 of the 4 that users of *news* may ever lose; 3.5 is left.\n"
+    assert "takes nothing more" in reserve(folder)
+    table = shh("ledger", "--ledger", "l.db", "--runs", cwd=folder, COLUMNS="160").stdout
+    assert "0.5 of 4" in table
+    assert "1e-09 of 1e-08" in table
+    assert "0 of 48" in table
+    assert "drew nothing" in shh("ledger", "release", "run", "--ledger", "l.db", cwd=folder).stdout
+    assert "0 of 4" in shh("ledger", "--ledger", "l.db", cwd=folder).stdout
+
+
+def test_a_run_that_does_not_fit_is_refused_in_one_line(folder: pathlib.Path) -> None:
+    reserve(folder, "--max-epsilon", "0.6", "--max-delta", "1e-8")
+    options = ("--ledger", "l.db", "--population", "news", "--plan", "plan.json")
+    line = error_line(shh("ledger", "reserve", *options, cwd=folder))
+    assert "takes 0.5" in line
+    assert "0.1 of 0.6 and delta 9e-09 of 1e-08 is left" in line
+
+
+def test_json_has_exact_amounts_and_every_part(folder: pathlib.Path) -> None:
+    ledger = Ledger.open(folder / "l.db")
+    verdict = ledger.reserve(part(run_id="run"), CAPS)
+    ledger.start(verdict)
+    ledger.finish(verdict, "state 1")
+    result = shh("ledger", "--ledger", "l.db", "--json", cwd=folder)
+    (population,) = json.loads(result.stdout)["populations"]
+    assert (population["spent_epsilon"], population["left_delta"]) == ("0.5", "0.000000009")
+    (run,) = population["runs"]
+    assert (run["status"], run["windows_done"], run["parts"][0]["state_after"]) == ("finished", 1, "state 1")
+
+
+def test_the_chart_rises_with_what_is_spent(folder: pathlib.Path) -> None:
+    reserve(folder, *CAPS_GIVEN)
+    reserve(folder, run_id="run 2")
+    result = shh("ledger", "--ledger", "l.db", "--chart", "c.svg", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    texts = [element.text for element in ElementTree.parse(folder / "c.svg").iter() if element.text]
+    assert "news" in texts
+    assert "may ever lose" in texts
+    assert "4" in texts
+
+
+def test_the_request_of_a_plan_has_what_the_plan_says(folder: pathlib.Path) -> None:
+    plan = ReleasePlan.from_json((folder / "plan.json").read_text())
+    request = PartRequest.of_plan(plan, population="p", stream="s", input_fingerprint="i", key_fingerprint="k")
+    assert (request.horizon, request.first_window, request.end_window) == (48, 0, 48)
+    assert (request.range_start, request.range_end) == ("2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z")
+    assert request.plan_fingerprint == plan.fingerprint
+
+
+def test_the_doctor_ends_with_an_error_where_there_is_a_fault(folder: pathlib.Path) -> None:
+    reserve(folder, *CAPS_GIVEN)
+    sound = shh("ledger", "doctor", "--ledger", "l.db", cwd=folder)
+    assert sound.returncode == 0
+    assert "has no part yet" in sound.stdout
+    before = (folder / "l.db").read_bytes()
+    reserve(folder, run_id="run 2")
+    (folder / "l.db").write_bytes(before)
+    assert "older copy" in error_line(shh("ledger", "--ledger", "l.db", cwd=folder))
+    result = shh("ledger", "doctor", "--ledger", "l.db", cwd=folder)
+    assert result.returncode == 1
+    assert "FAULT: " in result.stdout
+    repaired = shh("ledger", "doctor", "--repair", "--ledger", "l.db", cwd=folder)
+    assert repaired.returncode == 0, repaired.stdout + repaired.stderr
+    assert "now 1 of its epsilon is spent" in repaired.stdout
+    assert "1 of 4" in shh("ledger", "--ledger", "l.db", cwd=folder).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--ledger", "none.db"), "there is no ledger"),
+        (("release", "other", "--ledger", "l.db"), "knows no run other"),
+        (("abandon", "other", "--ledger", "l.db"), "knows no run other"),
+        (("fail", "other", "--ledger", "l.db"), "knows no run other"),
+        (("--ledger", "l.db", "--population", "films"), "knows no population films"),
+        (("reserve", "--ledger", "l.db", "--population", "films", "--plan", "plan.json"), "--max-epsilon"),
+        (("--ledger", "mysql://a:b@c/d"), "postgresql"),
+    ],
+)
+def test_errors_are_one_line_with_a_remedy(folder: pathlib.Path, words: tuple[str, ...], what: str) -> None:
+    reserve(folder, *CAPS_GIVEN)
+    assert what in error_line(shh("ledger", *words, cwd=folder))
+
+
+def test_without_a_ledger_the_usage_is_shown(folder: pathlib.Path) -> None:
+    result = shh("ledger", cwd=folder)
+    assert result.returncode == 2
+    assert "--ledger is missing" in result.stderr

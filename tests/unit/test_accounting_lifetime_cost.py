@@ -1,0 +1,270 @@
+"""What runs cost for ever: amounts on a grid, the rules that add them up, and what each is checked against."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dp_transforms.accounting.lifetime_cost import (
+    BASIC,
+    NOTHING,
+    RENYI,
+    BudgetRule,
+    LifetimeCost,
+    Price,
+    delta_units,
+    epsilon_units,
+    from_delta_units,
+    from_epsilon_units,
+    pure_divergence,
+)
+from dp_transforms.accounting.names_plan import NamesPlan
+from dp_transforms.accounting.purse.order_budget import delta_of_budget
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.accounting.renyi import delta_from_divergences
+from dp_transforms.window_schedule import WindowSchedule
+
+SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
+EPSILON = 10**15
+DELTA = 10**30
+
+
+@functools.cache
+def plan(epsilon: float = 0.5, delta: float = 1e-9, release: str = "names", **choices: Any) -> ReleasePlan:
+    return ReleasePlan.calibrate(epsilon=epsilon, delta=delta, schedule=SCHEDULE, release=release, **choices)
+
+
+@functools.cache
+def cost(**choices: Any) -> LifetimeCost:
+    return LifetimeCost.of_plan(plan(**choices))
+
+
+def runs_that_fit(rule: BudgetRule, each: LifetimeCost) -> int:
+    total, runs = NOTHING, 0
+    while rule.allows(rule.total(total + rule.price(each), runs + 1)):
+        total, runs = total + rule.price(each), runs + 1
+    return runs
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The grid
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "units"),
+    [
+        (0.1, EPSILON // 10),
+        ("0.1", EPSILON // 10),
+        (2, 2 * EPSILON),
+        (Decimal("1e-15"), 1),
+        (1e-16, 1),
+        (1.0000000000000002, EPSILON + 1),
+        ("1.00000000000000000000000000000000000001", EPSILON + 1),
+    ],
+)
+def test_amounts_are_rounded_up_to_the_grid(value: Any, units: int) -> None:
+    assert epsilon_units("epsilon", value) == units
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        math.nan,
+        math.inf,
+        -math.inf,
+        0,
+        0.0,
+        -0.0,
+        -1.5,
+        5e-324,
+        2.2e-308,
+        True,
+        None,
+        "",
+        "nan",
+        "1e-320",
+        "1e400",
+        [1],
+    ],
+)
+def test_what_is_no_normal_number_above_0_is_refused(value: Any) -> None:
+    for units in (epsilon_units, delta_units):
+        with pytest.raises(ValueError, match="max_epsilon must be a "):
+            units("max_epsilon", value)
+
+
+@given(st.floats(1e-12, 1e6))
+def test_the_grid_never_rounds_down(value: float) -> None:
+    """Against what the float prints as; it is within 2^-53 of the float itself."""
+    up = from_epsilon_units(epsilon_units("epsilon", value))
+    assert Decimal(0) <= up - Decimal(repr(value)) < Decimal("1e-15")
+    assert abs(Decimal(repr(value)) / Decimal(value) - 1) <= Decimal(2) ** -53
+
+
+@pytest.mark.parametrize("release", ["names", "labels", "counts", "kms21"])
+def test_a_plan_keeps_its_promise_for_the_number_that_it_prints_as(release: str) -> None:
+    """The proofs behind a plan leave room for far more than the last digit of a float."""
+    made = plan(release=release, epsilon=0.7, delta=1.1e-9)
+    if isinstance(made, NamesPlan):
+        assert delta_of_budget(made.order, made.budget, made.epsilon * (1 - 1e-14)) <= made.delta_looks * (1 - 1e-14)
+    else:
+        assert made._mode.accountant(made.accountant, made.noise, made.hits_per_user).delta(  # type: ignore[attr-defined]
+            made.epsilon * (1 - 1e-14)
+        ) <= made.delta_accounting * (1 + 1e-11)  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Costs
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_cost_of_names_has_its_parts() -> None:
+    made, found = plan(), cost()
+    assert isinstance(made, NamesPlan)
+    assert (found.epsilon, found.delta) == (EPSILON // 2, DELTA // 10**9)
+    assert Decimal(found.order) == Decimal(made.order)
+    assert 0 <= from_epsilon_units(found.divergence) - Decimal(made.budget) < Decimal("1e-15")
+    events = Decimal(made.delta_open) + Decimal(made.delta_hash)
+    assert 0 <= from_delta_units(found.delta_events) - events < Decimal("1e-30")
+    assert found.distance * 1e-45 == pytest.approx(made.delta_sampling / (1 + math.exp(made.epsilon)), rel=1e-12)
+    assert found.distance * (1 + math.exp(made.epsilon)) * 1e-45 >= made.delta_sampling * (1 - 1e-12)
+
+
+def test_a_histogram_of_the_same_users_costs_too() -> None:
+    with_histogram = cost(epsilon=1.96, activity_epsilon=0.04)
+    assert with_histogram.epsilon == 2 * EPSILON
+    assert with_histogram.activity == EPSILON // 25
+    rule = BudgetRule.declare(4, 1e-8, with_histogram)
+    assert rule.price(with_histogram).epsilon - with_histogram.divergence == pure_divergence(rule.order, EPSILON // 25)
+
+
+def test_costs_that_cannot_be_are_refused() -> None:
+    for changes in ({"epsilon": 0}, {"delta": 0}, {"divergence": -1}, {"delta_events": 0.5}, {"order": ""}):
+        with pytest.raises(ValueError, match="must"):
+            dataclasses.replace(cost(), **changes)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rules
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", ["names", "labels", "counts", "kms21"])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-10), (2.0, 1e-9), (8.0, 1e-6)])
+def test_one_run_fits_into_caps_of_its_own_size_and_takes_all_of_them(
+    release: str, epsilon: float, delta: float
+) -> None:
+    one = cost(epsilon=epsilon, delta=delta, release=release)
+    rule = BudgetRule.declare(epsilon, delta, one)
+    assert runs_that_fit(rule, one) == 1
+    assert rule.total(rule.price(one), 1).epsilon == rule.max_epsilon
+    below = float(np.nextafter(epsilon, 0)) - 2e-15
+    assert runs_that_fit(BudgetRule.declare(below, delta, one), one) == 0
+
+
+def test_a_population_that_begins_with_names_adds_divergences_up_and_fits_twice_as_many_runs() -> None:
+    names, labels = cost(), cost(release="labels")
+    assert (BudgetRule.declare(4, 1e-7, names).kind, BudgetRule.declare(4, 1e-7, labels).kind) == (RENYI, BASIC)
+    assert runs_that_fit(BudgetRule.declare(4, 1e-7, labels), labels) == 8
+    assert runs_that_fit(BudgetRule.declare(4, 1e-7, names, BASIC), names) == 8
+    assert runs_that_fit(BudgetRule.declare(4, 1e-7, names), names) == 18
+
+
+@pytest.mark.parametrize(("max_epsilon", "max_delta"), [(4, 1e-8), (2, 1e-7), (10, 2e-9), (0.5, 1e-9)])
+def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(
+    max_epsilon: float, max_delta: float
+) -> None:
+    """dp_accounting on the sum of the divergences; the rest of delta by hand, in floats."""
+    made, one = plan(), cost()
+    assert isinstance(made, NamesPlan)
+    rule = BudgetRule.declare(max_epsilon, max_delta, one)
+    runs = runs_that_fit(rule, one)
+    looks = delta_from_divergences([made.order], [runs * made.budget], max_epsilon)
+    distance = made.delta_sampling / (1 + math.exp(made.epsilon))
+    rest = runs * (made.delta_open + made.delta_hash + distance * (1 + math.exp(max_epsilon)))
+    assert looks + rest <= max_delta * (1 + 1e-9)
+    assert runs >= 1
+
+
+def test_another_run_costs_renyi_of_randomized_response_and_its_whole_delta() -> None:
+    rule = BudgetRule.declare(4, 1e-7, cost())
+    labels = cost(release="labels")
+    assert rule.price(labels) == Price(pure_divergence(rule.order, labels.epsilon), labels.delta, 0)
+    lower = dataclasses.replace(cost(), order="3.5")
+    assert rule.price(lower) == Price(pure_divergence(rule.order, lower.epsilon), lower.delta, 0)
+    higher = dataclasses.replace(cost(), order="900")
+    assert rule.price(higher).epsilon == cost().divergence, "a divergence of a larger order covers this one"
+
+
+@pytest.mark.parametrize("order", [1.01, 2.0, 17.0, 999.0])
+@pytest.mark.parametrize("epsilon", [1e-6, 0.01, 0.5, 3.0])
+def test_the_divergence_of_a_pure_run_is_that_of_randomized_response(order: float, epsilon: float) -> None:
+    p = 1 / (1 + math.exp(-epsilon))
+    terms = [order * math.log(p) + (1 - order) * math.log1p(-p), order * math.log1p(-p) + (1 - order) * math.log(p)]
+    direct = float(np.logaddexp(*terms)) / (order - 1)
+    found = pure_divergence(str(Decimal(order)), epsilon_units("epsilon", epsilon)) / EPSILON
+    assert found == pytest.approx(direct, rel=1e-3 if epsilon < 1e-3 else 1e-9, abs=1e-12)
+    assert found <= min(epsilon, order * epsilon**2 / 2) * (1 + 1e-9) + 1e-15, "Bun and Steinke 2016, Proposition 1.4"
+
+
+def test_amounts_that_only_a_rule_could_have_made_are_checked() -> None:
+    rule = BudgetRule.declare(4, 1e-8, cost())
+    assert BudgetRule.from_fields(rule.to_fields()) == rule
+    with pytest.raises(ValueError, match="conversion"):
+        dataclasses.replace(rule, base=Price(rule.base.epsilon * 9 // 10, rule.base.delta, 0))
+    with pytest.raises(ValueError, match="order"):
+        dataclasses.replace(rule, order="")
+    with pytest.raises(ValueError, match="rule must be"):
+        dataclasses.replace(rule, kind="pld")
+
+
+@pytest.mark.parametrize(
+    ("max_epsilon", "max_delta", "kind", "what"),
+    [
+        (1001, 1e-8, None, "max_epsilon"),
+        (4, 0.011, None, "max_delta"),
+        (4, 1e-12, None, "max_delta must be larger"),
+        (200, 1e-8, RENYI, "Use basic"),
+        (float("nan"), 1e-8, None, "max_epsilon"),
+    ],
+)
+def test_caps_that_no_rule_can_keep_are_refused(
+    max_epsilon: float, max_delta: float, kind: str | None, what: str
+) -> None:
+    with pytest.raises(ValueError, match=what):
+        BudgetRule.declare(max_epsilon, max_delta, cost(), kind)
+
+
+def test_renyi_needs_an_order() -> None:
+    with pytest.raises(ValueError, match="names"):
+        BudgetRule.declare(4, 1e-8, cost(release="labels"), RENYI)
+
+
+def test_the_smallest_of_two_rules_chosen_by_what_was_published_is_not_a_filter() -> None:
+    """Why a rule is fixed beforehand: each of two rules proves delta, and the smaller of their totals does not.
+
+    A randomized response with epsilon 1 is published. If it points to the user, the Renyi total allows what follows,
+    else the sum of epsilons and deltas. What the two proofs let fail in their branches adds up to more than delta.
+    """
+    order, epsilon, delta = 17.0, 2.0, 1e-6
+    first = 1.0
+    p = 1 / (1 + math.exp(-first))
+    lam = order - 1
+    factor = math.exp(order * math.log1p(-1 / order) - math.log(lam))
+    price = pure_divergence("17", EPSILON) / EPSILON
+    # Where it points to the user M = exp(lam (loss - price)) has grown, and with it what the bound lets fail there.
+    grown = math.exp(lam * (first - price))
+    assert p * grown <= 1 < grown
+    affordable = epsilon + math.log(delta / factor) / lam - price
+    renyi_branch = p * grown * factor * math.exp(lam * (price + affordable - epsilon))
+    basic_branch = (1 - p) * delta  # the other branch spends all of delta at once
+    assert renyi_branch + basic_branch > delta * 1.2
