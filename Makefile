@@ -25,7 +25,7 @@ PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test test-long test-postgres test-engines test-engines-long lint format bench clean engines flink kafka prism \
+.PHONY: install demo test test-long test-nights test-postgres test-engines test-engines-long lint format bench clean engines flink kafka prism \
   demo-stream audit sbom mutants fuzz docs
 
 install: $(INSTALLED)
@@ -44,6 +44,11 @@ demo-stream: $(INSTALLED) flink kafka
 # No engine is started: neither Java nor Go is needed. Under 6 minutes on 2 cores, where nothing else runs.
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/engines
+
+# The recipe of README.md over thirty nights, with one missed, one run twice and three killed: five minutes.
+test-nights: $(INSTALLED)
+	SHH_NIGHTS=30 $(BIN)/python -m pytest -n 2 -m "long or not long" tests/pipelines/test_readme_nights.py \
+		tests/pipelines/test_replay_nights.py
 
 # What `make test` leaves out: all cases of a test but the first of each six, and what is marked long.
 test-long: $(INSTALLED)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, Verdict
+from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, Verdict, VerdictKind
 from dp_transforms.pipelines.ledger import caps_of
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.replay_state import DONE, RESUMES, PartFacts, RunAccount
@@ -24,8 +24,8 @@ def ledger_options(function: _F) -> _F:
         click.option(
             "--ledger",
             metavar="LEDGER",
-            help="Keep account over all runs: the budget of this run is reserved here before anything is read, and a run"
-            " that does not fit is refused. A file, made by the first run, or postgresql://host/database.",
+            help="Keep account over all runs: the budget of this run is reserved here before anything is read, and a"
+            " run that does not fit is refused. A file, made by the first run, or postgresql://host/database.",
         ),
         click.option(
             "--population", metavar="NAME", help="With --ledger: a name for all streams that share users with this one."
@@ -72,10 +72,12 @@ class LedgerAccount(RunAccount):
     def reserve(self, facts: PartFacts) -> None:
         """Raises UserError if the part must not run. Says what the run takes, and what is left."""
         header, record = facts.header, facts.record
+        if facts.how == DONE and (header.intent is not None or record != header.parts[-1]):
+            return  # the ledger is asked about the latest part alone
         # What is done is at its end; a run that has no state yet has no fingerprint of one.
         first = header.closed_through if facts.how == DONE else record.first
         end = header.closed_through if facts.how == DONE else record.end
-        self._reserve(
+        verdict = self._reserve(
             facts.plan,
             stream=header.stream,
             run_id=header.run_id,
@@ -85,6 +87,11 @@ class LedgerAccount(RunAccount):
             key_fingerprint=header.key_fingerprint,
             state_fingerprint=facts.state_fingerprint if header.parts else "",
         )
+        if verdict.kind == VerdictKind.DONE and facts.how != DONE:
+            raise UserError(
+                f"the state {facts.state_path} is an older copy: the ledger knows that this part is finished. Bring"
+                " back the newest copy. Without it the run cannot go on; a new one needs another run id and pays in full."
+            )
 
     def reserve_whole(self, plan: ReleasePlan, stream: str, run_id: str | None, input_fingerprint: str) -> Verdict:
         """A run without a state: one part, with a key that is forgotten, so that nothing can resume it."""
@@ -95,6 +102,16 @@ class LedgerAccount(RunAccount):
             input_fingerprint=input_fingerprint,
             key_fingerprint=secrets.token_hex(32),
         )
+
+    def reserve_stream(self, plan: ReleasePlan, **fields: str) -> Verdict:
+        """All windows of a stream, as one part. fields: of `PartRequest`."""
+        return self._reserve(plan, **fields)
+
+    def may_have_drawn(self, run_id: str) -> bool:
+        """Whether the ledger knows a part of this run that may be published."""
+        with _ledger_errors():
+            runs = self._ledger.runs()
+        return any(part.may_be_published for run, parts in runs if run.run_id == run_id for part in parts)
 
     def _reserve(self, plan: ReleasePlan, *, stream: str, **fields: Any) -> Verdict:
         with _ledger_errors():
@@ -111,14 +128,21 @@ class LedgerAccount(RunAccount):
             self._ledger.start(self._reserved)
 
     def finish(self, facts: PartFacts | None = None, state_fingerprint: str = "") -> None:
+        if self._verdict is None:  # a part that was done long ago
+            return
         with _ledger_errors():
-            self._ledger.finish(self._reserved, state_fingerprint)
+            self._ledger.finish(self._verdict, state_fingerprint)
 
     def fail(self, facts: PartFacts | None = None) -> None:
         """Does not hide why the part failed: a ledger that cannot be written now shows the part as running."""
         may_be_published = facts is not None and facts.how == RESUMES
         with contextlib.suppress(LedgerError):
             self._ledger.fail(self._reserved, keep_input=may_be_published)
+
+    def fail_stream(self) -> None:
+        """What it has published so far stays, so it keeps its input."""
+        with contextlib.suppress(LedgerError):
+            self._ledger.fail(self._reserved)
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:

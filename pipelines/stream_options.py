@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from dp_transforms.pipelines.ledger_account import ledger_options
 from dp_transforms.pipelines.options import DURATION, DURATION_OR_ZERO, field_options
 from dp_transforms.pipelines.plan_options import plan_options
 
@@ -205,7 +206,7 @@ def stream_options(function: _F) -> _F:
     for group in (_RUN, _OUTPUT, _CLOCK):
         for option in reversed(group):
             function = option(function)
-    function = field_options(plan_options(function))
+    function = field_options(plan_options(ledger_options(function)))
     for option in reversed(_INPUT):
         function = option(function)
     return function

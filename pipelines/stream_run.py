@@ -17,9 +17,11 @@ from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.partition_progress import ARRIVAL
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.pipelines.flink_watch import FlinkWatch
+from dp_transforms.pipelines.ledger_account import LedgerAccount
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
+from dp_transforms.pipelines.stream_account import accounted
 from dp_transforms.pipelines.stream_engine import started_engine
 from dp_transforms.pipelines.stream_job import StreamJob, job_name
 from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK
@@ -36,8 +38,10 @@ _SECONDS_TO_START = 300.0
 _NOTHING_STARTED = "nothing was started"
 
 
-def run_stream(request: StreamRequest, beam_words: Sequence[str], status: StreamStatus) -> None:
-    """Returns when the run has ended, was drained, or was left running with --detach.
+def run_stream(
+    request: StreamRequest, beam_words: Sequence[str], status: StreamStatus, account: LedgerAccount | None = None
+) -> None:
+    """Returns when the run has ended, was drained, or was left running with --detach. account: None without a ledger.
 
     Raises UserError, one line without any cell, and SystemExit if the operator ended it at once.
     """
@@ -53,16 +57,17 @@ def run_stream(request: StreamRequest, beam_words: Sequence[str], status: Stream
                 size = dataflow.build_job(pipeline).ByteSize()
             status.tell(f"The job can be made; it has {size:,} bytes. Nothing was sent: --dry_run=true.")
             return
-        if request.detach:
-            try:
-                with errors_in_one_line(_NOTHING_STARTED):
-                    result = pipeline.run()
-                _detach(result, request, options, status)
-            except EngineError as error:
-                raise UserError(" ".join(str(error).split())) from None
-            return
-        watch = None if flink is None else FlinkWatch(flink, job_name(request), request.engine.checkpoint_seconds)
-        watch_stream(StreamJob(pipeline), request, status, watch)
+        with accounted(request, account):
+            if request.detach:
+                try:
+                    with errors_in_one_line(_NOTHING_STARTED):
+                        result = pipeline.run()
+                    _detach(result, request, options, status)
+                except EngineError as error:
+                    raise UserError(" ".join(str(error).split())) from None
+                return
+            watch = None if flink is None else FlinkWatch(flink, job_name(request), request.engine.checkpoint_seconds)
+            watch_stream(StreamJob(pipeline), request, status, watch)
 
 
 def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest) -> None:

@@ -1,0 +1,67 @@
+"""A stream that takes part in a ledger: it pays for its whole run when it starts, once for all its restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+from collections.abc import Iterator
+
+from apache_beam.utils.secret import Secret
+
+from dp_transforms.pipelines.ledger_account import LedgerAccount
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.stream_pubsub import PubSubSubscription
+from dp_transforms.pipelines.stream_request import StreamRequest
+from dp_transforms.run_state.fingerprints import key_fingerprint
+
+
+@contextlib.contextmanager
+def accounted(request: StreamRequest, account: LedgerAccount | None) -> Iterator[None]:
+    """Runs the block, in which the engine runs the stream, or starts it with --detach.
+
+    Raises UserError if the run does not fit into what is left, and for a run id that was used before, unless the run is
+    resumed from what its engine stored: then its restarts draw the same noise for the same records.
+    """
+    if account is None:
+        yield
+        return
+    if request.engine.resume_from is None and account.may_have_drawn(request.run_id):
+        raise UserError(
+            f"the ledger knows run {request.run_id!r}, which may have drawn. On other records it would draw the same"
+            " noise, and both together would show what changed. Resume it with --resume-from SAVEPOINT, or leave"
+            " --run-id out: a new run pays in full."
+        )
+    account.reserve_stream(
+        request.plan,
+        stream=request.stream,
+        run_id=request.run_id,
+        input_fingerprint=_fingerprint_of_source(request),
+        key_fingerprint=_fingerprint_of_key(request.noise_key),
+    )
+    account.start()
+    try:
+        yield
+    except BaseException:
+        account.fail_stream()
+        raise
+    if not request.detach:  # else the engine runs on, and nobody tells when it has ended
+        account.finish()
+
+
+def _fingerprint_of_source(request: StreamRequest) -> str:
+    """What decides which events the records are. The records themselves are still to come."""
+    source = request.source
+    text = f"pubsub {source.name}" if isinstance(source, PubSubSubscription) else source.fingerprint()
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _fingerprint_of_key(key: Secret | None) -> str:
+    """Of the key itself where this process can read it, else of the place where it is."""
+    if key is None:
+        return secrets.token_hex(32)  # it is drawn for this process and forgotten
+    path = getattr(key, "path", None)
+    if path is not None:
+        with contextlib.suppress(ValueError):
+            return key_fingerprint(key.get_bytes())
+    return hashlib.sha256(f"noise key at {path or key}".encode()).hexdigest()

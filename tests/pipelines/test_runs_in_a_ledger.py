@@ -1,0 +1,252 @@
+"""`--ledger` of `shh replay` and `shh stream`: what a run takes, what is refused, and what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+from dp_transforms.ledger import Ledger
+from dp_transforms.report_files import read_report_file
+from tests.helpers import forked
+from tests.helpers.replay_logs import log_rows, write_parquet
+from tests.helpers.shh_here import shh
+from tests.helpers.small_runs import key_file
+
+RANGE = ("--start", "2026-01-01", "--end", "2026-01-01T06:00:00Z", "--window", "1h")
+BUDGET = ("--epsilon", "2", "--delta", "1e-6")
+ACCOUNT = ("--ledger", "ledger.db", "--population", "news")
+CAPS = ("--max-epsilon", "5", "--max-delta", "1e-5")
+PARTS = ("--state", "run.state", "--noise-key-file", "noise.key")
+EVENING = "2026-01-01T03:00:00Z"
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    write_parquet(tmp_path / "log.parquet", log_rows())
+    key_file(tmp_path)
+    return tmp_path
+
+
+def replay(
+    folder: pathlib.Path, output: str, *words: str, log: str = "log.parquet"
+) -> subprocess.CompletedProcess[str]:
+    return shh("replay", log, *RANGE, *BUDGET, *ACCOUNT, "--output", output, *words, cwd=folder)
+
+
+def spent(folder: pathlib.Path) -> str:
+    shown = shh("ledger", *ACCOUNT[:2], "--json", cwd=folder)
+    assert shown.returncode == 0, shown.stderr
+    (population,) = json.loads(shown.stdout)["populations"]
+    return str(population["spent_epsilon"])
+
+
+def statuses(folder: pathlib.Path) -> list[list[str]]:
+    """Of the parts of each run."""
+    return [[str(part.status) for part in parts] for _, parts in Ledger.open(folder / "ledger.db").runs()]
+
+
+def error_of(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 1, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("shh: ")]
+    return line
+
+
+def test_a_run_says_what_it_takes_and_one_that_does_not_fit_reads_nothing(folder: pathlib.Path) -> None:
+    words = ("--release", "labels")
+    first = replay(folder, "first.avro", *words, *CAPS)
+    assert first.returncode == 0, first.stderr
+    assert "This run takes 2 of the 5 that users of *news* may ever lose; 3 is left." in first.stderr
+    second = replay(folder, "second.avro", *words)
+    assert second.returncode == 0, second.stderr
+    assert "drew from the same input before" in second.stderr
+    assert spent(folder) == "4"
+    (folder / "log.parquet").rename(folder / "moved.parquet")
+    (folder / "bad.parquet").write_bytes(b"PAR1, as far as anybody can tell")
+    refused = error_of(replay(folder, "third.avro", *words, log="moved.parquet"))
+    assert "this run takes 2" in refused
+    assert "1 of 5" in refused
+    assert "Nothing was read" in refused
+    assert not (folder / "third.avro").exists()
+    assert spent(folder) == "4"
+    assert statuses(folder) == [["finished"], ["finished"]]
+
+
+def test_a_run_id_is_used_once(folder: pathlib.Path) -> None:
+    assert replay(folder, "first.avro", "--run-id", "monday", *CAPS).returncode == 0
+    again = error_of(replay(folder, "again.avro", "--run-id", "monday"))
+    assert "monday was used before" in again
+    assert not (folder / "again.avro").exists()
+    assert spent(folder) == "2"
+
+
+def test_parts_of_one_run_pay_once(folder: pathlib.Path) -> None:
+    first = replay(folder, "1.avro", *PARTS, "--until", EVENING, *CAPS)
+    assert "This run takes 2 of the 5" in first.stderr
+    shutil.copy(folder / "run.state", folder / "backup.state")
+    second = replay(folder, "2.avro", *PARTS)
+    assert second.returncode == 0, second.stderr
+    assert "This part continues a run that has paid, and takes nothing more" in second.stderr
+    done = replay(folder, "2.avro", *PARTS)
+    assert (done.returncode, "is done" in done.stderr) == (0, True)
+    earlier = replay(folder, "1.avro", *PARTS, "--until", EVENING)
+    assert (earlier.returncode, "is done" in earlier.stderr) == (0, True)
+    assert spent(folder) == "2"
+    assert statuses(folder) == [["finished", "finished"]]
+    header = read_report_file(folder / "1.avro")[0]
+    assert header.run_id == read_report_file(folder / "2.avro")[0].run_id
+    # An older copy of the state is of the right run, plan and key. The ledger knows that it is older.
+    shutil.move(folder / "backup.state", folder / "run.state")
+    older = error_of(replay(folder, "3.avro", *PARTS))
+    assert "is an older copy" in older
+    assert not (folder / "3.avro").exists()
+
+
+def test_a_state_that_the_ledger_does_not_know_is_refused(folder: pathlib.Path) -> None:
+    words = ("--output", "1.avro", *PARTS, "--until", EVENING)
+    assert shh("replay", "log.parquet", *RANGE, *BUDGET, *words, cwd=folder).returncode == 0
+    refused = error_of(replay(folder, "2.avro", *PARTS, *CAPS))
+    assert "is not in the ledger" in refused
+
+
+def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder: pathlib.Path) -> None:
+    """Nothing of it was published, so nothing tells the two logs apart. What the run cost stays spent."""
+    good = (folder / "log.parquet").read_bytes()
+    rows = [(user if at % 10 == 0 else "", item, time) for at, (user, item, time) in enumerate(log_rows())]
+    write_parquet(folder / "log.parquet", rows)
+    failed = error_of(replay(folder, "1.avro", *PARTS, "--until", EVENING, *CAPS))
+    assert "nothing was published" in failed
+    assert statuses(folder) == [["failed"]]
+    assert spent(folder) == "2"
+    (folder / "log.parquet").write_bytes(good)
+    assert replay(folder, "1.avro", *PARTS).returncode == 0  # also with another end
+    assert statuses(folder) == [["released", "finished"]]
+    assert spent(folder) == "2"
+    run_id = read_report_file(folder / "1.avro")[0].run_id
+    refused = shh("ledger", "release", *ACCOUNT[:2], run_id, cwd=folder)
+    assert "start record" in error_of(refused)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--population", "news"), "--population belong to --ledger"),
+        (("--max-epsilon", "2", "--max-delta", "1e-6"), "belong to --ledger"),
+        (("--ledger", "ledger.db"), "--ledger needs --population"),
+        ((*ACCOUNT, "--max-epsilon", "2"), "are set together"),
+        (ACCOUNT, "Declare it, once, with --max-epsilon"),
+        ((*ACCOUNT, "--max-epsilon", "nan", "--max-delta", "1e-6"), "max_epsilon"),
+    ],
+)
+def test_options_that_do_not_go_together(folder: pathlib.Path, words: tuple[str, ...], message: str) -> None:
+    done = shh("replay", "log.parquet", *RANGE, *BUDGET, "--output", "r.avro", *words, cwd=folder)
+    assert message in error_of(done)
+    assert not (folder / "r.avro").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Kills
+# ---------------------------------------------------------------------------------------------------------------------
+
+# Kills itself before or after the n-th step of a part: what is told to the ledger, and what gets its name.
+KILLED = """
+import os, signal, sys
+at, calls = int(sys.argv.pop(1)), [0]
+from dp_transforms.ledger import Ledger
+from dp_transforms.pipelines import replay_state
+def die_at(function):
+    def and_perhaps_die(*arguments, **options):
+        calls[0] += 1
+        if calls[0] == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = function(*arguments, **options)
+        calls[0] += 1
+        if calls[0] == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return and_perhaps_die
+for name in ("reserve", "start", "finish"):
+    setattr(Ledger, name, die_at(getattr(Ledger, name)))
+for name in ("replace_state", "publish_output"):
+    setattr(replay_state, name, die_at(getattr(replay_state, name)))
+from dp_transforms.pipelines.cli import main
+main()
+"""
+STEPS = 12
+
+
+def check_kill(folder: pathlib.Path, at: int) -> None:
+    """The second part is killed there. The same command repairs it: one answer, charged once."""
+    assert replay(folder, "1.avro", *PARTS, "--until", EVENING, "--run-id", "monday", *CAPS).returncode == 0
+    words = ["replay", "log.parquet", *RANGE, *BUDGET, *ACCOUNT, "--output", "2.avro", *PARTS, "--run-id", "monday"]
+    ended = forked.run_python("-c", KILLED, at, *words, cwd=folder)
+    assert ended.returncode == (-9 if at <= STEPS else 0), ended.stderr
+    published = folder / "2.avro"
+    before = published.read_bytes() if published.exists() else None
+    repaired = shh(*words, cwd=folder)
+    assert repaired.returncode == 0, repaired.stderr
+    assert before in (None, published.read_bytes())
+    assert spent(folder) == "2"
+    assert [status for status in statuses(folder)[0] if status != "released"] == ["finished", "finished"]
+    assert "sound" in shh("ledger", "doctor", *ACCOUNT[:2], cwd=folder).stdout
+
+
+@pytest.mark.parametrize("at", [*range(1, STEPS + 1)])
+def test_a_part_that_is_killed_anywhere_is_repaired_by_the_same_command(folder: pathlib.Path, at: int) -> None:
+    check_kill(folder, at)
+
+
+def test_there_are_no_more_steps_at_which_a_part_can_be_killed(folder: pathlib.Path) -> None:
+    check_kill(folder, STEPS + 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Streams
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def stream(folder: pathlib.Path, output: str, *words: str) -> subprocess.CompletedProcess[str]:
+    clock = ("--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s", "--shown-within", "1s")
+    return shh(
+        *("stream", "--folder", "logs", *RANGE, *BUDGET, *ACCOUNT, "--engine", "in-process", *clock),
+        *("--noise-key-file", "noise.key", "--output", output, *words),
+        cwd=folder,
+    )
+
+
+def test_a_stream_pays_for_its_run_when_it_starts_and_its_name_is_used_once(folder: pathlib.Path) -> None:
+    (folder / "logs").mkdir()
+    late = [("last", "none", log_rows()[-1][2] + 7200)]  # so that the clock passes the end of the range
+    write_parquet(folder / "logs" / "log.parquet", [*log_rows(), *late])
+    first = stream(folder, "first", "--run-id", "live", "--release", "labels", *CAPS)
+    assert first.returncode == 0, first.stderr
+    assert "This run takes 2 of the 5" in first.stderr
+    assert (spent(folder), statuses(folder)) == ("2", [["finished"]])
+    again = error_of(stream(folder, "again", "--run-id", "live", "--release", "labels"))
+    assert "which may have drawn" in again
+    assert stream(folder, "second", "--release", "labels").returncode == 0
+    assert spent(folder) == "4"
+    third = error_of(stream(folder, "third", "--release", "labels"))
+    assert "Nothing was read" in third
+    assert not list((folder / "third").glob("*"))
+    assert spent(folder) == "4"
+
+
+def test_a_stream_that_fails_stays_charged(folder: pathlib.Path) -> None:
+    (folder / "logs").mkdir()
+    write_parquet(folder / "logs" / "log.parquet", log_rows())
+    endless = ("--start", "2026-01-01", "--end", "2096-01-01", "--window", "3650d", *BUDGET, "--idle-timeout", "1h")
+    words = ("--folder", "logs", *endless, *ACCOUNT, *CAPS, "--engine", "in-process", "--clock", "event")
+    command = ("-m", "dp_transforms.pipelines.cli", "stream", *words, "--output", "reports", "--run-id", "live")
+    with forked.python(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        while "Ctrl-C" not in (line := process.stderr.readline()):
+            assert line, process.wait()
+        assert statuses(folder) == [["running"]]
+        shutil.rmtree(folder / "logs")
+        process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert (spent(folder), statuses(folder)) == ("2", [["failed"]])
