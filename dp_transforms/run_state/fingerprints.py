@@ -79,6 +79,6 @@ class InputFingerprint:
                 found = None
             if found != seen:
                 raise StateError(
-                    f"{on_one_line(path)} was changed while it was replayed; nothing was published. Replay files that nobody writes"
-                    " to any more."
+                    f"{on_one_line(path)} was changed while it was replayed; nothing was published. Replay files that"
+                    " nobody writes to any more."
                 )
