@@ -17,12 +17,15 @@ from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counter
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, Turn, take_turn
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.monitoring.counted_messages import Key, Sent, messages_of
+from dp_transforms.beam.write_state import state_messages
+from dp_transforms.monitoring.counted_messages import messages_of
 from dp_transforms.monitoring.hit_settings import are_followed
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.run_state.state_cells import Kind, known_cells, pack_cell
 
 _Found = TypeVar("_Found", NamedItems, ItemHolders)
 
@@ -39,13 +42,21 @@ class AnsweringDoFn(KeyedDoFn, abc.ABC, Generic[_Found]):
     KNOWN = BagStateSpec("known_v1", BytesCoder())
     NEXT_WINDOW = ReadModifyWriteStateSpec("next_window_v1", VarIntCoder())
 
+    KIND: Kind  # of what is known here, in the state of a run
+
     _settings: NamingSettings
 
     def __init__(
-        self, settings: NamingSettings, noise_key: beam.Secret, shards: int, domain: DomainSource | None
+        self,
+        settings: NamingSettings,
+        noise_key: beam.Secret,
+        shards: int,
+        domain: DomainSource | None,
+        part: RunPart | None = None,
     ) -> None:
         super().__init__(settings, noise_key, domain)
         self._shards = shards
+        self._part, self._hands_over = part or RunPart.whole(settings.schedule), part is not None
         self._late = operator_counter(LATE_BATCHES)
 
     @abc.abstractmethod
@@ -64,15 +75,20 @@ class AnsweringDoFn(KeyedDoFn, abc.ABC, Generic[_Found]):
         waiting: Any = beam.DoFn.StateParam(WAITING),
         known: Any = beam.DoFn.StateParam(KNOWN),
         next_window: Any = beam.DoFn.StateParam(NEXT_WINDOW),
-    ) -> Iterator[tuple[Key, Sent]]:
+    ) -> Iterator[object]:
         """Each window of the turn sends to ``(window, 0)``, even if nothing is found in it."""
         shard, part = element
-        turn = take_turn(part, next_window.read() or 0, near, far, waiting)
+        is_followed = are_followed(self._settings)
+        if (begins_at := next_window.read()) is None:
+            begins_at = self._part.first
+            if is_followed:
+                self.store(KnownItems.none(), self._part.known(self.KIND, shard, self._shards), known)
+            next_window.write(begins_at)
+        turn = take_turn(part, begins_at, near, far, waiting)
         self._late.inc(turn.dropped)
         if not turn.windows:
             return
         first, end = turn.windows[0][0], turn.windows[-1][0] + 1
-        is_followed = are_followed(self._settings)
         before = KnownItems.from_cells(known.read()) if is_followed else KnownItems.none()
         found = self.find(shard, turn, before, first, end)
         if is_followed:
@@ -83,6 +99,9 @@ class AnsweringDoFn(KeyedDoFn, abc.ABC, Generic[_Found]):
             packed = list(self.pack(by_window[window])) if window in by_window else []
             for message in messages_of(packed):
                 yield (window, 0), message
+        if self._hands_over and end == self._part.end:
+            after = KnownItems.from_cells(known.read()) if is_followed else KnownItems.none()
+            yield from state_messages(end, [pack_cell(self.KIND, *cell) for cell in known_cells(after)])
 
     def store(self, before: KnownItems, after: KnownItems, known: Any) -> None:
         """Replaces what is stored, if it changed."""

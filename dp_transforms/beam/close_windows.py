@@ -45,6 +45,11 @@ def read_progress(progress: Any) -> tuple[int, int, int]:
     return next_window, hit_bound, reports
 
 
+def write_progress(progress: Any, next_window: int, hit_bound: int, reports: int) -> None:
+    """What `read_progress` reads."""
+    progress.write(_PROGRESS.pack(next_window, hit_bound, reports))
+
+
 class ClosingDoFn(KeyedDoFn):
     """Closes windows on state that an engine keeps. Subclasses decide which windows are due.
 

@@ -16,12 +16,15 @@ from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import Part, Turn, parts_of_shard
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitoring.counted_messages import Key, Sent, holder_messages
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.zero_items import ZeroItemsOfWindows
 from dp_transforms.naming.look_candidates import LookCandidates
 from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.run_state.state_cells import Kind
 
 
 class FindLooks(beam.PTransform):
@@ -51,18 +54,24 @@ class FindLooksCounted(beam.PTransform):
     """
 
     def __init__(
-        self, settings: NamingSettings, noise_key: beam.Secret, shards: int, domain: DomainSource | None = None
+        self,
+        settings: NamingSettings,
+        noise_key: beam.Secret,
+        shards: int,
+        domain: DomainSource | None = None,
+        part: RunPart | None = None,
     ) -> None:
         super().__init__()
-        self._do_fn = FindLooksCountedDoFn(settings, noise_key, shards, domain)
+        self._do_fn = FindLooksCountedDoFn(settings, noise_key, shards, domain, part)
         self._shards = shards
 
-    def expand(self, messages: beam.PCollection) -> beam.PCollection:
+    def expand(self, messages: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
         return (
             messages
             | "GatherItemShard" >> GatherCounted(self._shards)
             | "ByItemShard" >> beam.FlatMap(parts_of_shard).with_output_types(tuple[int, Part])
-            | "DrawPassBits" >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent])
+            | "DrawPassBits"
+            >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent]).with_outputs(STATE, main="messages")
         )
 
 
@@ -91,10 +100,17 @@ class FindLooksDoFn(KeyedDoFn):
 class FindLooksCountedDoFn(AnsweringDoFn[ItemHolders]):
     """Finds the candidates of a window when those of all windows before it are found. What passed is known here."""
 
+    KIND = Kind.PASSED
+
     def __init__(
-        self, settings: NamingSettings, noise_key: beam.Secret, shards: int, domain: DomainSource | None
+        self,
+        settings: NamingSettings,
+        noise_key: beam.Secret,
+        shards: int,
+        domain: DomainSource | None,
+        part: RunPart | None = None,
     ) -> None:
-        super().__init__(settings, noise_key, shards, domain)
+        super().__init__(settings, noise_key, shards, domain, part)
         self._candidates: LookCandidates
         self._zero_items: ZeroItemsOfWindows | None = None
 

@@ -7,29 +7,47 @@ from typing import Any
 
 import apache_beam as beam
 
-from dp_transforms.beam.close_windows import ClosingDoFn, read_progress
+from dp_transforms.beam.close_windows import ClosingDoFn, read_progress, write_progress
 from dp_transforms.beam.count_for_operator import PENDING_WINDOWS, operator_gauge
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_window, take_turn
+from dp_transforms.beam.write_state import STATE, state_messages
+from dp_transforms.monitoring.hit_settings import are_followed
+from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.user_budgets import UserBudgets
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.run_state.state_cells import (
+    Kind,
+    budget_cells,
+    hit_bound_cell,
+    hits_of_cell,
+    known_cells,
+    pack_cell,
+)
 
 ENDED = "ended"  # tag of the second output
 
 
 class MonitorCounted(beam.PTransform):
-    """``((window, 0), packed candidates)`` -> `WindowReport`, and `RunEnded` tagged `ENDED`."""
+    """``((window, 0), packed candidates)`` -> `WindowReport`, and `RunEnded` tagged `ENDED`.
 
-    def __init__(self, settings: MonitorSettings | NamingSettings, noise_key: beam.Secret) -> None:
+    part: of a run that is taken in parts. What it hands over is tagged `STATE`.
+    """
+
+    def __init__(
+        self, settings: MonitorSettings | NamingSettings, noise_key: beam.Secret, part: RunPart | None = None
+    ) -> None:
         super().__init__()
-        self._do_fn = CountedMonitorDoFn(settings, noise_key)
+        self._do_fn = CountedMonitorDoFn(settings, noise_key, part)
         self._stream = settings.stream
 
     def expand(self, windows: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
         return (
             windows
             | "OneKey" >> beam.FlatMap(parts_of_window, self._stream).with_output_types(tuple[str, Part])
-            | "CloseWindows" >> beam.ParDo(self._do_fn).with_outputs(ENDED, main="reports")
+            | "CloseWindows" >> beam.ParDo(self._do_fn).with_outputs(ENDED, STATE, main="reports")
         )
 
 
@@ -39,8 +57,11 @@ class CountedMonitorDoFn(ClosingDoFn):
     Candidates for a closed window, or a second time, are dropped and counted.
     """
 
-    def __init__(self, settings: MonitorSettings | NamingSettings, noise_key: beam.Secret) -> None:
+    def __init__(
+        self, settings: MonitorSettings | NamingSettings, noise_key: beam.Secret, part: RunPart | None = None
+    ) -> None:
         super().__init__(settings, noise_key)
+        self._part, self._hands_over = part or RunPart.whole(settings.schedule), part is not None
         self._pending_windows = operator_gauge(PENDING_WINDOWS)
 
     def process(
@@ -54,6 +75,8 @@ class CountedMonitorDoFn(ClosingDoFn):
         known: Any = beam.DoFn.StateParam(ClosingDoFn.KNOWN),
     ) -> Iterator[object]:
         stream, part = element
+        if progress.read() is None:
+            self._load(budgets, progress, known)
         next_window, _, _ = read_progress(progress)
         turn = take_turn(part, next_window, near, far, waiting)
         self._late.inc(turn.dropped)
@@ -65,6 +88,26 @@ class CountedMonitorDoFn(ClosingDoFn):
         slabs = [(window, blobs) for window, blobs in turn.windows if blobs]
         yield from self.close_slabs(slabs, budgets, progress, known, next_window=last + 1)
         self._closed.inc(len(turn.windows))
-        if last + 1 == self._settings.schedule.horizon:
-            _, _, reports = read_progress(progress)
+        if last + 1 == self._part.end:
+            _, hit_bound, reports = read_progress(progress)
+            if self._hands_over:
+                yield from state_messages(last + 1, self._packed(budgets, known, hit_bound))
             yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, last + 1, reports))
+
+    def _load(self, budgets: Any, progress: Any, known: Any) -> None:
+        """Puts what is carried into the part into the state."""
+        for blob in self._part.all_hits():
+            budgets.add(blob)
+        if are_followed(self._settings):
+            for cell in self._part.known(Kind.KNOWN).to_cells():
+                known.add(cell)
+        write_progress(progress, self._part.first, self._part.hit_bound, 0)
+
+    def _packed(self, budgets: Any, known: Any, hit_bound: int) -> list[bytes]:
+        """What is carried on after the part."""
+        found = [pack_cell(Kind.HIT_BOUND, 0, hit_bound_cell(hit_bound))]
+        for blob in UserBudgets(budgets.read()).to_blobs():
+            found += [pack_cell(Kind.BUDGETS, *cell) for cell in budget_cells(*hits_of_cell(blob))]
+        if are_followed(self._settings):
+            found += [pack_cell(Kind.KNOWN, *cell) for cell in known_cells(KnownItems.from_cells(known.read()))]
+        return found

@@ -7,6 +7,7 @@ import os
 from typing import NamedTuple
 
 import apache_beam as beam
+from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.assign_windows import Sharding
@@ -18,14 +19,17 @@ from dp_transforms.beam.load_noise_key import resolve_noise_key
 from dp_transforms.beam.monitor_counted import ENDED, MonitorCounted
 from dp_transforms.beam.name_stream import name_stream
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
+from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import StreamError, StreamSource
 from dp_transforms.item_domain import ItemDomain
+from dp_transforms.monitoring.counted_messages import Key, Sent
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.run_settings import settings_of_plan
+from dp_transforms.run_state.run_part import RunPart
 
 
 class StreamOutput(NamedTuple):
@@ -39,6 +43,18 @@ class StreamOutput(NamedTuple):
     reports: beam.PCollection
     ended: beam.PCollection
     rejected: beam.PCollection
+
+
+class StreamPartOutput(NamedTuple):
+    """What `MonitorStream` returns for a part of a run: the same up to the last window of the part, and the state.
+
+    state: what `WriteStateCounted` writes, with the senders of `MonitorStream.state_senders`.
+    """
+
+    reports: beam.PCollection
+    ended: beam.PCollection
+    rejected: beam.PCollection
+    state: beam.PCollection
 
 
 class MonitorStream(beam.PTransform):
@@ -64,6 +80,8 @@ class MonitorStream(beam.PTransform):
     stop_file: when a file appears at this path, what arrived by then counts, all windows are closed, and the run ends.
         All workers must see the file. Leave it there unchanged until the run has ended. "By then" includes an allowance
         for clocks that differ: `StreamClock.stop_micros`.
+    part: the windows of a run that is taken in parts, and the state before them; None: all windows. Events of other
+        windows are left out. A stop closes all windows of the part.
     poll_seconds: how long to wait when a partition has nothing more.
 
     Raises ValueError for an argument that cannot be used, and StreamError for a source that cannot be used.
@@ -84,6 +102,7 @@ class MonitorStream(beam.PTransform):
         confirm: bool = True,
         stop_file: str | None = None,
         poll_seconds: float = 0.5,
+        part: RunPart | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(plan, ReleasePlan):
@@ -115,8 +134,19 @@ class MonitorStream(beam.PTransform):
         self._confirm = confirm
         self._stop_file = stop_file
         self._poll_seconds = poll_seconds
+        if part is not None and not 0 <= part.first < part.end <= plan.schedule.horizon:
+            raise ValueError(f"windows {part.first} .. {part.end - 1} are not windows of the plan.")
+        self._part = part
 
-    def expand(self, begin: beam.pvalue.PBegin) -> StreamOutput:
+    @property
+    def state_senders(self) -> int:
+        """How many shards of steps hand over state."""
+        settings = settings_of_plan(self._plan, stream=self._stream, run_id=self._run_id)
+        if not isinstance(settings, NamingSettings):
+            return 1
+        return 2 * self._shards + (settings.hits_per_user > 0)
+
+    def expand(self, begin: beam.pvalue.PBegin) -> StreamOutput | StreamPartOutput:
         noise_key = resolve_noise_key(self._noise_key, begin.pipeline)
         settings = settings_of_plan(self._plan, stream=self._stream, run_id=self._run_id)
         partitions = self._source.partitions()
@@ -135,14 +165,21 @@ class MonitorStream(beam.PTransform):
             confirm=self._confirm,
             stop_file=self._stop_file,
             poll_seconds=self._poll_seconds,
+            part=self._part,
         )
         if isinstance(settings, NamingSettings):
-            monitored = name_stream(messages, settings, noise_key, self._shards, len(partitions), self._domain)
+            named = name_stream(messages, settings, noise_key, self._shards, len(partitions), self._domain, self._part)
+            reports, ended, states = named
         else:
             monitored = self._monitor(messages, settings, noise_key, len(partitions))
-        reports, ended = monitored.reports, monitored[ENDED]
+            reports, ended, states = monitored.reports, monitored[ENDED], (monitored[STATE],)
         reports.element_type, ended.element_type = WindowReport, RunEnded
-        return StreamOutput(reports, ended, rejected)
+        if self._part is None:
+            return StreamOutput(reports, ended, rejected)
+        for state in states:
+            state.element_type = convert_to_beam_type(tuple[Key, Sent])
+        state = states | "AllState" >> beam.Flatten(pipeline=begin.pipeline)
+        return StreamPartOutput(reports, ended, rejected, state)
 
     def _monitor(
         self, messages: beam.PCollection, settings: MonitorSettings, noise_key: beam.Secret, senders: int
@@ -153,5 +190,5 @@ class MonitorStream(beam.PTransform):
             | "BoundContributions" >> BoundContributionsCounted(settings, noise_key, self._shards, senders)
             | "FindCandidates" >> FindCandidatesCounted(settings, noise_key, self._shards, self._domain)
             | "GatherWindows" >> GatherCounted(self._shards)
-            | "MonitorHeavyHitters" >> MonitorCounted(settings, noise_key)
+            | "MonitorHeavyHitters" >> MonitorCounted(settings, noise_key, self._part)
         )

@@ -15,6 +15,7 @@ from dp_transforms.beam.count_for_operator import KNOWN_ITEMS, operator_gauge
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import Part, Turn, parts_of_shard
 from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitoring.counted_messages import Key, Sent
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.naming.empty_items import EmptyItems
@@ -23,6 +24,8 @@ from dp_transforms.naming.item_sums import ItemSums
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.named_messages import named_messages
 from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.run_state.state_cells import Kind
 
 
 class NameCounted(beam.PTransform):
@@ -33,28 +36,41 @@ class NameCounted(beam.PTransform):
     """
 
     def __init__(
-        self, settings: NamingSettings, noise_key: beam.Secret, shards: int, domain: DomainSource | None = None
+        self,
+        settings: NamingSettings,
+        noise_key: beam.Secret,
+        shards: int,
+        domain: DomainSource | None = None,
+        part: RunPart | None = None,
     ) -> None:
         super().__init__()
-        self._do_fn = NameCountedDoFn(settings, noise_key, shards, domain)
+        self._do_fn = NameCountedDoFn(settings, noise_key, shards, domain, part)
         self._shards = shards
 
-    def expand(self, messages: beam.PCollection) -> beam.PCollection:
+    def expand(self, messages: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
         return (
             messages
             | "GatherItemShard" >> GatherCounted(self._shards)
             | "ByItemShard" >> beam.FlatMap(parts_of_shard).with_output_types(tuple[int, Part])
-            | "NameInOrder" >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent])
+            | "NameInOrder"
+            >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent]).with_outputs(STATE, main="messages")
         )
 
 
 class NameCountedDoFn(AnsweringDoFn[NamedItems]):
     """Names the items of a window when all windows before it are named."""
 
+    KIND = Kind.KNOWN
+
     def __init__(
-        self, settings: NamingSettings, noise_key: beam.Secret, shards: int, domain: DomainSource | None
+        self,
+        settings: NamingSettings,
+        noise_key: beam.Secret,
+        shards: int,
+        domain: DomainSource | None,
+        part: RunPart | None = None,
     ) -> None:
-        super().__init__(settings, noise_key, shards, domain)
+        super().__init__(settings, noise_key, shards, domain, part)
         self._known_items = operator_gauge(KNOWN_ITEMS)
         self._namer: ItemNamer
         self._empty_items: EmptyItems | None = None

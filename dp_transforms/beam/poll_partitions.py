@@ -38,6 +38,7 @@ from dp_transforms.event_streams.stream_source import PartitionReader, StreamErr
 from dp_transforms.monitoring.counted_messages import Key, Sent
 from dp_transforms.monitoring.stream_settings import StreamSettings
 from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.window_schedule import MICROS_PER_SECOND
 
 encode_elements.register_coders()
@@ -70,8 +71,10 @@ class PollPartitions(beam.PTransform):
         stop_file: str | None,
         poll_seconds: float,
         max_records: int = MAX_RECORDS,
+        part: RunPart | None = None,
     ) -> None:
         super().__init__()
+        part = part or RunPart.whole(settings.schedule)
         self._names = [partition.name for partition in partitions]
         do_fn = PollInTimersDoFn if driver == TIMERS else PollInLoopDoFn
         self._driver = driver
@@ -81,7 +84,7 @@ class PollPartitions(beam.PTransform):
             settings,
             noise_key,
             domain,
-            _Polling(clock, source, shards, self._confirm, stop_file, poll_seconds, max_records),
+            _Polling(clock, source, shards, self._confirm, stop_file, poll_seconds, max_records, part.first, part.end),
         )
 
     def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
@@ -111,6 +114,8 @@ class _Polling:
     stop_file: str | None
     poll_seconds: float
     max_records: int
+    first: int
+    end: int
 
 
 class _PollDoFn(KeyedDoFn):
@@ -150,6 +155,8 @@ class _PollDoFn(KeyedDoFn):
             confirm=polling.confirm,
             source=polling.source,
             max_records=polling.max_records,
+            first=polling.first,
+            end=polling.end,
         )
 
     def teardown(self) -> None:

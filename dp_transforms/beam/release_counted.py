@@ -26,6 +26,7 @@ from dp_transforms.beam.monitor_counted import ENDED
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.run_state.run_part import RunPart
 
 encode_elements.register_coders()
 
@@ -38,8 +39,9 @@ class ReleaseCounted(beam.PTransform):
     senders: how many shards of items send to each window.
     """
 
-    def __init__(self, settings: NamingSettings, senders: int) -> None:
+    def __init__(self, settings: NamingSettings, senders: int, part: RunPart | None = None) -> None:
         super().__init__()
+        self._part = part
         self._settings = settings
         self._senders = senders
 
@@ -48,7 +50,8 @@ class ReleaseCounted(beam.PTransform):
             messages
             | "GatherWindows" >> GatherCounted(self._senders)
             | "OneKey" >> beam.FlatMap(parts_of_window, self._settings.stream).with_output_types(tuple[str, Part])
-            | "ReleaseInOrder" >> beam.ParDo(ReleaseCountedDoFn(self._settings)).with_outputs(ENDED, main="reports")
+            | "ReleaseInOrder"
+            >> beam.ParDo(ReleaseCountedDoFn(self._settings, self._part)).with_outputs(ENDED, main="reports")
         )
 
 
@@ -60,8 +63,9 @@ class ReleaseCountedDoFn(beam.DoFn):
 
     PROGRESS = ReadModifyWriteStateSpec("progress_v1", BytesCoder())
 
-    def __init__(self, settings: NamingSettings) -> None:
+    def __init__(self, settings: NamingSettings, part: RunPart | None = None) -> None:
         self._settings = settings
+        self._part = part or RunPart.whole(settings.schedule)
         self._late = operator_counter(LATE_BATCHES)
         self._closed = operator_counter(WINDOWS_CLOSED)
         self._pending_windows = operator_gauge(PENDING_WINDOWS)
@@ -75,7 +79,7 @@ class ReleaseCountedDoFn(beam.DoFn):
         progress: Any = beam.DoFn.StateParam(PROGRESS),
     ) -> Iterator[object]:
         stream, part = element
-        next_window, reports = _PROGRESS.unpack(progress.read() or bytes(_PROGRESS.size))
+        next_window, reports = _PROGRESS.unpack(progress.read() or _PROGRESS.pack(self._part.first, 0))
         turn = take_turn(part, next_window, near, far, waiting)
         self._late.inc(turn.dropped)
         if turn.waiting is not None:
@@ -91,5 +95,5 @@ class ReleaseCountedDoFn(beam.DoFn):
         end = turn.windows[-1][0] + 1
         progress.write(_PROGRESS.pack(end, reports))
         self._closed.inc(len(turn.windows))
-        if end == schedule.horizon:
+        if end == self._part.end:
             yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, end, reports))

@@ -23,12 +23,15 @@ from dp_transforms.beam.count_for_operator import (
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_shard, take_turn
 from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.beam.write_state import STATE, state_messages
 from dp_transforms.monitoring.counted_messages import Key, Sent, holder_messages, messages_of
 from dp_transforms.monitoring.item_holders import ItemHolders, weights_of
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.naming.item_sums import ItemSums, sum_messages
 from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.naming.purses import Purses
+from dp_transforms.naming.purses import PurseEntries, Purses
+from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.run_state.state_cells import Kind, pack_cell, purse_cells
 
 _PROGRESS = struct.Struct("<qq")  # next_window, entries_when_rewritten
 
@@ -38,24 +41,34 @@ class SpendPurses(beam.PTransform):
 
     senders: how many senders each shard of users has. Each shard of users sends to every shard of items of its window,
     even if it has nothing. So each shard of items has as many senders as there are shards.
+
+    part: of a run that is taken in parts. What users have left after it is sent to `STATE`.
     """
 
-    def __init__(self, settings: NamingSettings, noise_key: beam.Secret, shards: int, senders: int) -> None:
+    def __init__(
+        self,
+        settings: NamingSettings,
+        noise_key: beam.Secret,
+        shards: int,
+        senders: int,
+        part: RunPart | None = None,
+    ) -> None:
         super().__init__()
         if settings.counts_for:
             raise ValueError(
                 "counts_for cannot be used with a stream: counts are paid for when all names of the run are known. Make"
                 " the plan without it."
             )
-        self._do_fn = SpendPursesDoFn(settings, noise_key, shards)
+        self._do_fn = SpendPursesDoFn(settings, noise_key, shards, part)
         self._senders = senders
 
-    def expand(self, messages: beam.PCollection) -> beam.PCollection:
+    def expand(self, messages: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
         return (
             messages
             | "GatherUserShard" >> GatherCounted(self._senders)
             | "ByUserShard" >> beam.FlatMap(parts_of_shard).with_output_types(tuple[int, Part])
-            | "SpendInOrder" >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent])
+            | "SpendInOrder"
+            >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent]).with_outputs(STATE, main="messages")
         )
 
 
@@ -72,9 +85,12 @@ class SpendPursesDoFn(KeyedDoFn):
 
     _settings: NamingSettings
 
-    def __init__(self, settings: NamingSettings, noise_key: beam.Secret, shards: int) -> None:
+    def __init__(
+        self, settings: NamingSettings, noise_key: beam.Secret, shards: int, part: RunPart | None = None
+    ) -> None:
         super().__init__(settings, noise_key)
         self._shards = shards
+        self._part, self._hands_over = part or RunPart.whole(settings.schedule), part is not None
         self._late = operator_counter(LATE_BATCHES)
         self._unpaid = operator_counter(PAIRS_UNPAID)
         self._purse_bytes = operator_gauge(PURSE_STATE_BYTES)
@@ -87,9 +103,13 @@ class SpendPursesDoFn(KeyedDoFn):
         waiting: Any = beam.DoFn.StateParam(WAITING),
         purses: Any = beam.DoFn.StateParam(PURSES),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
-    ) -> Iterator[tuple[Key, Sent]]:
-        _, part = element
-        next_window, entries = _PROGRESS.unpack(progress.read() or bytes(_PROGRESS.size))
+    ) -> Iterator[object]:
+        shard, part = element
+        if (stored := progress.read()) is None:
+            next_window, entries = self._part.first, self._load(shard, purses)
+            progress.write(_PROGRESS.pack(next_window, entries))
+        else:
+            next_window, entries = _PROGRESS.unpack(stored)
         turn = take_turn(part, next_window, near, far, waiting)
         self._late.inc(turn.dropped)
         if not turn.windows:
@@ -102,7 +122,23 @@ class SpendPursesDoFn(KeyedDoFn):
         else:
             for window, _ in turn.windows:
                 yield from self._messages(window, {})
-        progress.write(_PROGRESS.pack(turn.windows[-1][0] + 1, entries))
+        end = turn.windows[-1][0] + 1
+        progress.write(_PROGRESS.pack(end, entries))
+        if self._hands_over and end == self._part.end:
+            left = Purses(self._settings, self._keys, purses.read()).rewritten_cells()
+            packed = [
+                pack_cell(Kind.PURSES, bucket, of_bucket)
+                for cell in left
+                for bucket, of_bucket in purse_cells(PurseEntries.from_cell(cell))
+            ]
+            yield from state_messages(end, packed)
+
+    def _load(self, shard: int, purses: Any) -> int:
+        """Puts the purses before the part into the state. Returns how many entries there are."""
+        entries = self._part.purses_of_shard(shard, self._shards)
+        for cell in Purses.of_entries(self._settings, self._keys, entries, self._part.first).rewritten_cells():
+            purses.add(cell)
+        return len(entries)
 
     def _pay(self, window: int, blobs: Sequence[bytes], purses: Purses) -> dict[int, list[bytes]]:
         """What the users of a window add to their items, packed, by shard of items."""

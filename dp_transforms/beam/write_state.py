@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 
 from dp_transforms.beam.gather_all import gather_all
+from dp_transforms.beam.gather_counted import GatherCounted
+from dp_transforms.monitoring.counted_messages import messages_of
 from dp_transforms.report_files.files import write_error
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_cells import Cell, Kind, join_cells, unpack_cell
@@ -36,6 +38,39 @@ class WriteState(beam.PTransform):
 
     def expand(self, cells: beam.PCollection) -> beam.PCollection:
         return gather_all(cells, "WriteState") | "WriteStateFile" >> beam.ParDo(self._do_fn).with_output_types(str)
+
+
+class WriteStateCounted(beam.PTransform):
+    """The same of a stream: from the messages of `state_messages`, once all have come. senders: how many steps and
+    shards send them."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        header: StateHeader,
+        part: RunPart,
+        named_from: int,
+        shown_name: str,
+        senders: int,
+    ) -> None:
+        super().__init__()
+        self._do_fn = WriteStateDoFn(os.fspath(path), header, part, named_from, shown_name)
+        self._senders = senders
+
+    def expand(self, messages: beam.PCollection) -> beam.PCollection:
+        return (
+            messages
+            | "GatherState" >> GatherCounted(self._senders)
+            | "DropKey" >> beam.Values().with_output_types(list[bytes])
+            | "WriteStateFile" >> beam.ParDo(self._do_fn).with_output_types(str)
+        )
+
+
+def state_messages(end: int, packed: list[bytes]) -> Iterator[beam.pvalue.TaggedOutput]:
+    """What one shard of a step of a stream hands over when it has taken the last window of a part: counted messages,
+    tagged `STATE`, for the key ``(end, 0)``."""
+    for message in messages_of(packed):
+        yield beam.pvalue.TaggedOutput(STATE, ((end, 0), message))
 
 
 class WriteStateDoFn(beam.DoFn):

@@ -50,6 +50,7 @@ class PartitionPoller:
     """Steps partitions of one stream.
 
     source: the fingerprint of the source. max_records: how many to read in one step; results do not depend on it.
+    first, end: only the windows ``first .. end - 1`` are taken; by default all of them.
     confirm: whether an intent waits until it is confirmed. False only if nothing is ever restored from a stored state.
     """
 
@@ -64,6 +65,8 @@ class PartitionPoller:
         confirm: bool,
         source: str = "",
         max_records: int = MAX_RECORDS,
+        first: int = 0,
+        end: int | None = None,
     ) -> None:
         self._settings = settings
         self._keys = keys
@@ -72,10 +75,11 @@ class PartitionPoller:
         self._domain = domain
         self._confirm = confirm
         self._max_records = max_records
+        self._first, self._end = first, settings.schedule.horizon if end is None else end
         self._run = _digest_of_run(settings, keys, clock, source)
 
     def start(self) -> PartitionProgress:
-        progress = PartitionProgress(self._settings.schedule, self._clock, self._shards)
+        progress = PartitionProgress(self._settings.schedule, self._clock, self._shards, self._first, self._end)
         progress.run = self._run
         return progress
 
@@ -83,7 +87,9 @@ class PartitionPoller:
         """Raises StreamError for the state of a run with another plan, clock, key, source or number of shards. With
         another key or user field, no user would be recognized, and each would have a new budget."""
         try:
-            progress = PartitionProgress.from_bytes(data, self._settings.schedule, self._clock, self._shards)
+            progress = PartitionProgress.from_bytes(
+                data, self._settings.schedule, self._clock, self._shards, self._first, self._end
+            )
         except ValueError as error:
             raise StreamError(str(error)) from None
         if progress.run != self._run:
@@ -173,7 +179,13 @@ class PartitionPoller:
             batch, first_open = batch.where(is_known), first_open[is_known]
         schedule = self._settings.schedule
         for window, shard, pairs in pairs_of_events(
-            batch, schedule, self._keys, windows_per_slab=1, shards=self._shards, first_open=first_open
+            batch,
+            schedule,
+            self._keys,
+            windows_per_slab=1,
+            shards=self._shards,
+            first_open=first_open,
+            end=self._end,
         ):
             blobs = list(pair_messages(pairs))
             step.messages += [((window, shard), Message(0, blob)) for blob in blobs]

@@ -165,13 +165,17 @@ class PartitionProgress:
     the same during the run.
     """
 
-    def __init__(self, schedule: WindowSchedule, clock: StreamClock, shards: int) -> None:
+    def __init__(
+        self, schedule: WindowSchedule, clock: StreamClock, shards: int, first: int = 0, end: int | None = None
+    ) -> None:
+        """first, end: only the windows ``first .. end - 1`` are taken; by default all of the schedule."""
         self._schedule = schedule
+        self._first, self._end = first, schedule.horizon if end is None else end
         self._clock = clock
         self._shards = shards
         self.position: str | None = None
         self.clock_micros = CLOCK_BEGIN
-        self.next_window = 0
+        self.next_window = first
         self.stop_micros: int | None = None
         self.intent: Intent | None = None
         self.read_at_micros = CLOCK_BEGIN
@@ -180,19 +184,19 @@ class PartitionProgress:
 
     @property
     def windows_due(self) -> int:
-        """Windows ``next_window .. windows_due - 1`` can be closed. Never more than the horizon."""
+        """Windows ``next_window .. windows_due - 1`` can be closed. Never more than the last one of the run."""
         ended_before = np.array([self.clock_micros - self._clock.behind_micros])
-        return int(self._schedule.windows_ended_before(ended_before)[0])
+        return min(self._end, int(self._schedule.windows_ended_before(ended_before)[0]))
 
     @property
     def is_read(self) -> bool:
         """Whether no other record could count, because all windows can be closed."""
-        return self.windows_due == self._schedule.horizon
+        return self.windows_due == self._end
 
     @property
     def is_over(self) -> bool:
         """Whether all windows are closed."""
-        return self.next_window == self._schedule.horizon
+        return self.next_window == self._end
 
     def take(self, polled: Polled, now_micros: int) -> Taken:
         """Takes a poll that was made at this position, and moves to the position behind it. Raises ValueError while an
@@ -224,9 +228,10 @@ class PartitionProgress:
         batch, time = polled.batch.where(is_present), time[is_present]
         value, clock = value[is_present], clock[:-1][is_present]
         passed = np.maximum(value, clock - self._clock.out_of_order_micros) - self._clock.lateness_micros
-        first_open = self._schedule.windows_ended_before(passed)
+        first_open = np.maximum(self._schedule.windows_ended_before(passed), self._first)
         first_window = self._schedule.first_window(time)
-        is_inside = first_window >= 0
+        is_inside = (first_window >= 0) & (first_window < self._end)
+        is_inside &= first_window + self._schedule.windows_per_event > self._first
         late = int((is_inside & (first_window < first_open)).sum())
         after_stop = len(is_by_stop) - int(is_by_stop.sum())
         return Taken(batch, first_open, from_the_future, late, int((~is_inside).sum()), after_stop)
@@ -259,7 +264,8 @@ class PartitionProgress:
         if max(since_micros, self.read_at_micros) > target or target <= self.clock_micros:
             return None
         ended_before = np.array([target - self._clock.behind_micros])
-        return target if self._schedule.windows_ended_before(ended_before)[0] > self.windows_due else None
+        ended = min(self._end, int(self._schedule.windows_ended_before(ended_before)[0]))
+        return target if ended > self.windows_due else None
 
     def intend_clock(self, micros: int) -> Intent:
         """Binds this partition to set its clock at this position, and stops reading. Raises ValueError if an intent is
@@ -305,7 +311,15 @@ class PartitionProgress:
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes, schedule: WindowSchedule, clock: StreamClock, shards: int) -> PartitionProgress:
+    def from_bytes(
+        cls,
+        data: bytes,
+        schedule: WindowSchedule,
+        clock: StreamClock,
+        shards: int,
+        first: int = 0,
+        end: int | None = None,
+    ) -> PartitionProgress:
         """Inverse of `to_bytes`. Raises ValueError for another version or number of shards, and for damaged bytes."""
         try:
             fields = json.loads(data)
@@ -316,7 +330,7 @@ class PartitionProgress:
                 )
             if stored_shards != shards:
                 raise ValueError(f"the run was started with {stored_shards} shards, got {shards}. Keep the number.")
-            progress = cls(schedule, clock, shards)
+            progress = cls(schedule, clock, shards, first, end)
             progress._restore(fields)
         except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError, UnicodeDecodeError):
             raise ValueError("the stored state is damaged. Use an older state, or start a new run.") from None
@@ -326,7 +340,7 @@ class PartitionProgress:
         """Raises TypeError or KeyError for what `to_bytes` does not write."""
         self.position = None if fields["position"] is None else _text(fields["position"])
         self.clock_micros = _micros_within(fields["clock_micros"])
-        self.next_window = _whole(fields["next_window"], 0, self._schedule.horizon)
+        self.next_window = _whole(fields["next_window"], self._first, self._end)
         self.stop_micros = None if fields["stop_micros"] is None else _micros_within(fields["stop_micros"])
         if fields["intent"] is not None:
             intent = Intent(**fields["intent"])
@@ -339,7 +353,7 @@ class PartitionProgress:
             if len(sent) != self._shards:
                 raise TypeError
             messages = [_whole(count, 0, 2**62) for count in sent]
-            self._sent[_whole(window, self.next_window, self._schedule.horizon)] = messages
+            self._sent[_whole(window, self.next_window, self._end)] = messages
 
 
 def _whole(value: Any, low: int, high: int) -> int:

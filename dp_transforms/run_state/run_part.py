@@ -62,6 +62,26 @@ class RunPart:
         filled = [part for part in parts if len(part)]
         return PurseEntries.join(filled) if filled else PurseEntries.none()
 
+    def purses_of_shard(self, shard: int, shards: int) -> PurseEntries:
+        """All purses of a shard of users."""
+        parts = []
+        for bucket in buckets_of_shard(shard, shards):
+            for cell in self._cells(Kind.PURSES, [bucket]):
+                entries = PurseEntries.from_cell(cell)
+                check_unpacked(are_of_bucket(entries.users, bucket))
+                parts.append(entries.take(np.flatnonzero(entries.users % np.uint64(shards) == shard)))
+        filled = [part for part in parts if len(part)]
+        return PurseEntries.join(filled) if filled else PurseEntries.none()
+
+    def all_hits(self) -> list[bytes]:
+        """The hits of all users, as blobs of `UserBudgets`."""
+        found = []
+        for bucket in range(BUCKETS):
+            for cell in self._cells(Kind.BUDGETS, [bucket]):
+                check_unpacked(are_of_bucket(hits_of_cell(cell)[0], bucket))
+                found.append(bytes(cell))
+        return found
+
     def hits(self, users: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
         """Those of these users that have paid hits, ascending, and how many each has paid."""
         found = [(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.uint32))]

@@ -33,7 +33,7 @@ class Parts:
 
     def __init__(self, folder: pathlib.Path, plan: ReleasePlan, **arguments: Any) -> None:
         folder.mkdir(exist_ok=True)
-        self._folder, self._plan, self._arguments = folder, plan, arguments
+        self.folder, self.plan, self._arguments = folder, plan, arguments
         self._key = key_file(folder)
         self.states = [folder / "state-0"]
         self.reports: list[Any] = []
@@ -45,17 +45,17 @@ class Parts:
         is_in_this_process = not any("multi_processing" in flag for flag in flags)
         before = StateFile(self.states[-1])
         part = RunPart(before.header.closed_through, end, before.path, before.fingerprint)
-        after = self._folder / f"state-{len(self.states)}"
+        after = self.folder / f"state-{len(self.states)}"
         header = before.header.after(PartRecord(part.first, end, INPUT, "report"))
         pipeline = local_pipeline(flags)
         batches = pipeline | beam.Create(batches_of(log, 200), reshuffle=False).with_output_types(EventBatch)
         released = batches | ReleasePart(
-            self._plan, part, noise_key=self._key, run_id=RUN_ID, shards=shards, **self._arguments
+            self.plan, part, noise_key=self._key, run_id=RUN_ID, shards=shards, **self._arguments
         )
         collected = Collected()
         if is_in_this_process:
             _ = released.reports | "Reports" >> collected.sink()
-        named_from = end - getattr(self._plan, "forget_after", 0)
+        named_from = end - getattr(self.plan, "forget_after", 0)
         _ = released.state | WriteState(after, header, part, named_from, "state")
         self.result = pipeline.run()
         self.result.wait_until_finish()
@@ -67,7 +67,7 @@ class Parts:
     def rewritten(self, **fields: Any) -> None:
         """The latest state with another header."""
         state = StateFile(self.states[-1])
-        path = self._folder / f"rewritten-{len(self.states)}"
+        path = self.folder / f"rewritten-{len(self.states)}"
         cells = [(row.kind, row.bucket, state.cell(row)) for row in state.rows]
         write_state(path, dataclasses.replace(state.header, **fields), cells)
         self.states[-1] = path
