@@ -88,6 +88,9 @@ class Database:
         else:
             file = pathlib.Path(text.removeprefix("sqlite:///")).absolute()
             database = cls(_sqlite_engine(file, wait_seconds), str(file), file, wait_seconds, spent)
+            with database._errors():
+                # Before a lock file is made beside it.
+                database._check_file(file, read_counter(file), create)
         with database._locked(writes=False), database._errors():
             is_ready = database._is_ready()
         if not is_ready:
@@ -166,8 +169,6 @@ class Database:
         """Whether the tables are there and up to date, which needs no writing."""
         if self.file and not os.path.lexists(self.file):
             return False
-        if self.file:
-            self._check_file(self.file, None, create=False)
         with self._reading() as connection:
             return has_tables(connection) and _version(connection) == VERSION
 
@@ -222,6 +223,8 @@ class Database:
             return False
         if not stat.S_ISREG(mode.st_mode):
             raise LedgerError(f"{self.name} is not a regular file. Name another path with --ledger.")
+        if mode.st_uid != os.geteuid():
+            raise LedgerError(f"{self.name} belongs to another user of this machine. Use PostgreSQL to share a ledger.")
         if mode.st_mode & 0o077:
             raise LedgerError(f"{self.name} can be opened by other users of this machine. Use: chmod 600 {self.name}")
         return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dp_transforms.accounting.lifetime_cost import (
     NOTHING,
     BudgetRule,
@@ -124,7 +126,7 @@ def known_run(
     else:
         number = part.part
         inputs, state = request.fingerprints
-        changes = {"input_fingerprint": inputs, "state_before": state, "claim": transaction.counter}
+        changes: dict[str, Any] = {"input_fingerprint": inputs, "state_before": state, "claim": transaction.counter}
         rows.set_part(connection, number, **changes, **vars(transaction.actor))
     balance = note(transaction, run, number, str(decision.kind))
     return Verdict(decision.kind, run.run_id, number, transaction.counter, balance, NOTHING)

@@ -221,6 +221,8 @@ def test_a_ledger_that_is_read_only_can_be_shown_and_not_written(path: pathlib.P
     finally:
         path.parent.chmod(0o700)
         path.chmod(0o600)
+        for file in (path.parent, *path.parent.iterdir()):
+            os.chown(file, os.geteuid(), os.getegid())
     assert report.read_text().startswith("2 the ledger")
     assert "readonly" in report.read_text()
     assert Ledger.open(path).balances()[0].runs == 2
