@@ -237,11 +237,12 @@ class Database:
             return
         path = self.file.with_name(f"{self.file.name}.lock")
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            made = os.O_CREAT if writes else 0  # a lock needs no file that is open for writing
+            descriptor = os.open(path, os.O_RDONLY | made | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             if writes:
                 raise LedgerError(f"cannot open {path}: {error.strerror}. Check the folder of --ledger.") from None
-            yield  # a read-only file system: nobody can write
+            yield  # nobody has written since the lock was removed, or can: a read-only file system
             return
         try:
             deadline = time.monotonic() + self._wait_seconds
