@@ -162,7 +162,10 @@ class Database:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with self.engine.connect().execution_options(**{_READS: True}) as connection, connection.begin():
+        options: dict[str, Any] = {_READS: True}
+        if self.file is None:  # one snapshot for all statements
+            options["isolation_level"] = "REPEATABLE READ"
+        with self.engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
 
     def _is_ready(self) -> bool:
@@ -344,7 +347,10 @@ def _postgres_engine(text: str, wait_seconds: float) -> tuple[sa.Engine, str]:
         raise LedgerError(f"--ledger must be a path or a postgresql:// URL, got one of {url.get_backend_name()}.")
     name = url.render_as_string(hide_password=True)
     try:
-        engine = sa.create_engine(url.set(drivername="postgresql+psycopg"), poolclass=NullPool, hide_parameters=True)
+        # After the row of META is locked, each statement must see what the one before has committed, whatever the
+        # default of the server is.
+        url = url.set(drivername="postgresql+psycopg")
+        engine = sa.create_engine(url, poolclass=NullPool, hide_parameters=True, isolation_level="READ COMMITTED")
     except ImportError:
         raise LedgerError(
             "a ledger on PostgreSQL needs psycopg. Use: pip install 'shifting-heavy-hitters[postgres]'"

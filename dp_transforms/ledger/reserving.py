@@ -7,8 +7,7 @@ from typing import Any
 from dp_transforms.accounting.lifetime_cost import (
     NOTHING,
     BudgetRule,
-    delta_units,
-    epsilon_units,
+    cap_units,
     from_delta_units,
     from_epsilon_units,
 )
@@ -177,7 +176,7 @@ def declared_population(transaction: Transaction, request: PartRequest, caps: Ca
     rule = population.rule
     if caps is not None:
         try:
-            asked = epsilon_units("max_epsilon", caps.max_epsilon), delta_units("max_delta", caps.max_delta)
+            asked = cap_units(caps.max_epsilon, caps.max_delta)
         except ValueError as error:
             raise RunRefusedError(str(error)) from None
         if asked != (rule.max_epsilon, rule.max_delta) or caps.rule not in (None, rule.kind):

@@ -316,7 +316,7 @@ def check_machine(machine: Any, examples: int, steps: int, phases: tuple[Phase, 
 
 
 def test_a_ledger_answers_as_its_model_does() -> None:
-    check_machine(LedgerMachine, 8, 25)
+    check_machine(LedgerMachine, 5, 25)
 
 
 @pytest.mark.long
