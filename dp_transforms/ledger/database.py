@@ -12,6 +12,7 @@ from an older backup is found by the fingerprints of states, and by nothing else
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import fcntl
 import os
@@ -79,9 +80,7 @@ class Database:
 
     @classmethod
     def open(cls, place: str | os.PathLike[str], *, create: bool, wait_seconds: float, spent: Spent) -> Database:
-        """place: the path of an SQLite file, or the URL of a PostgreSQL database. create: make it if it is not
-        there.
-        """
+        """place: the path of an SQLite file, or the URL of a PostgreSQL database. create: make one that is missing."""
         text = os.fspath(place)
         if "://" in text and not text.startswith("sqlite:///"):
             database = cls(*_postgres_engine(text, wait_seconds), None, wait_seconds, spent)
@@ -112,8 +111,7 @@ class Database:
                 promise = self._enter(connection, meta, transaction)
                 if self.file:
                     write_counter(self.file, promise)
-            if self.file:
-                write_counter(self.file, CounterFile(**{**vars(promise), "settled": True}))
+            self._settle(promise)
 
     @contextlib.contextmanager
     def read(self, *, checked: bool = True) -> Iterator[sa.Connection]:
@@ -138,8 +136,13 @@ class Database:
                 promise = self._enter(connection, meta, transaction)
                 if self.file:
                     write_counter(self.file, promise)
-            if self.file:
-                write_counter(self.file, CounterFile(**{**vars(promise), "settled": True}))
+            self._settle(promise)
+
+    def _settle(self, promise: CounterFile) -> None:
+        """The entry is committed. A promise that cannot be settled is one that a crash left: the next process knows."""
+        if self.file:
+            with contextlib.suppress(OSError):
+                write_counter(self.file, dataclasses.replace(promise, settled=True))
 
     def meta(self, connection: sa.Connection, *, for_update: bool = False) -> Any:
         query = sa.select(META)
@@ -196,8 +199,7 @@ class Database:
             empty = CounterFile(ledger_id, Place(0, ""), Place(0, ""), settled=False, populations={})
             if self.file:
                 write_counter(self.file, empty)
-        if self.file:
-            write_counter(self.file, CounterFile(**{**vars(empty), "settled": True}))
+        self._settle(empty)
 
     def _migrate(self, connection: sa.Connection, found: CounterFile | None) -> None:
         before = migrate(connection)
@@ -207,8 +209,7 @@ class Database:
         if found is None or found.ledger_id != meta.ledger_id or found.after.counter != meta.counter:
             raise LedgerDamagedError(
                 f"{self.name} is of version {before} and does not end where its counter file says. Bring back the"
-                " newest"
-                " copy of both."
+                " newest copy of both."
             )
         # Only the digest changes, by a rule that the next process repeats if this one dies before the commit.
         end = Place(meta.counter, meta.digest)
@@ -282,8 +283,8 @@ class Database:
                 raise self._busy() from None
             if any(word in reason for word in ("malformed", "not a database")):
                 raise LedgerDamagedError(
-                    f"the ledger {self.name} is damaged ({reason}). Bring back the newest copy, or see: shh ledger"
-                    " doctor"
+                    f"the ledger {self.name} is damaged ({reason}). Bring back the newest copy, or see:"
+                    " shh ledger doctor"
                 ) from None
             raise LedgerError(
                 f"the ledger {self.name} cannot be used ({reason}); nothing was changed. Check its folder and the space"

@@ -55,11 +55,15 @@ def adopted(transaction: Transaction, request: PartRequest) -> str | None:
 def new_run(
     transaction: Transaction, population: Population, run_id: str, request: PartRequest, has_part: bool = True
 ) -> Verdict:
+    """Charges a run that the ledger does not know, and reserves its first part. has_part: False for a run alone.
+
+    Raises RunRefusedError for a run that began elsewhere, BudgetExceededError if it does not fit.
+    """
     if has_part and (request.first_window or request.state_fingerprint):
         raise RunRefusedError(
-            f"run {run_id}, which the state belongs to, is not in the ledger. If it was begun without a"
-            " ledger, enter it with shh ledger reserve --run-id, which pays for all of it. If the ledger was restored"
-            " from a backup, see: shh ledger doctor"
+            f"run {run_id}, which the state belongs to, is not in the ledger. If it was begun without a ledger, enter"
+            " it with shh ledger reserve --run-id, which pays for all of it. If the ledger was restored from a backup,"
+            " see: shh ledger doctor"
         )
     if has_part and request.end_window == request.first_window:
         raise RunRefusedError("the part has no windows. Name a later --until.")
@@ -106,6 +110,7 @@ def new_run(
 def known_run(
     transaction: Transaction, population: Population, run: Run, request: PartRequest, decision: Decision
 ) -> Verdict:
+    """Does what was decided about a part of a run that has paid."""
     connection, part = transaction.connection, decision.part
     if decision.settled:
         changes = {"status": Status.FINISHED, "finished_at": transaction.at}
@@ -149,6 +154,7 @@ def _new_part(transaction: Transaction, run_id: str, request: PartRequest) -> in
 
 
 def note(transaction: Transaction, run: Run, part: int, action: str, text: str = "") -> Balance:
+    """The entry of this transaction. Returns what the population has spent with it."""
     (population,) = rows.read_populations(transaction.connection, run.population)
     balance = rows.read_balance(transaction.connection, population)
     spent = balance.total.epsilon, balance.total.delta
@@ -183,8 +189,8 @@ def declared_population(transaction: Transaction, request: PartRequest, caps: Ca
             raise RunRefusedError(
                 f"the caps of population {population.name} are set once: max epsilon"
                 f" {amount(from_epsilon_units(rule.max_epsilon))}, max delta"
-                f" {amount(from_delta_units(rule.max_delta))},"
-                f" rule {rule.kind}. Leave --max-epsilon and --max-delta out."
+                f" {amount(from_delta_units(rule.max_delta))}, rule {rule.kind}. Leave --max-epsilon and --max-delta"
+                " out."
             )
     return population
 
@@ -194,8 +200,6 @@ def _too_much(population: Population, before: Balance, epsilon: int, delta: int)
     left_delta = f"{amount(before.left_delta, down=True)} of {amount(before.max_delta)}"
     return BudgetExceededError(
         f"this run takes {amount(from_epsilon_units(epsilon))} and delta {amount(from_delta_units(delta))} of what"
-        " users of"
-        f" *{population.name}* may ever lose, and {left} and delta {left_delta} is left. Nothing was read. Use a"
-        " plan with"
-        " a smaller budget, or go on with a run that has paid."
+        f" users of *{population.name}* may ever lose, and {left} and delta {left_delta} is left. Nothing was read. Use"
+        " a plan with a smaller budget, or go on with a run that has paid."
     )

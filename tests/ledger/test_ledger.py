@@ -233,6 +233,7 @@ def test_a_run_that_was_set_aside_is_used_for_nothing_more(ledger: Ledger) -> No
     assert ledger.reserve_run(part(run_id="run")).kind == VerdictKind.CONTINUES
     assert ledger.reserve(part(run_id="run")).kind == VerdictKind.CONTINUES
     assert (verdict.kind, spent(ledger)) == (VerdictKind.NEW, cost().epsilon)
+    assert ledger.reserve_run(part(run_id="run", key_fingerprint="")).kind == VerdictKind.CONTINUES
 
 
 def test_only_a_run_that_drew_nothing_is_released(ledger: Ledger) -> None:
