@@ -113,8 +113,8 @@ def known_run(
     """Does what was decided about a part of a run that has paid."""
     connection, part = transaction.connection, decision.part
     if decision.settled:
-        changes = {"status": Status.FINISHED, "finished_at": transaction.at}
-        rows.set_part(connection, decision.settled.part, state_after=request.state_fingerprint, **changes)
+        settled = {"status": Status.FINISHED, "finished_at": transaction.at}
+        rows.set_part(connection, decision.settled.part, state_after=request.state_fingerprint, **settled)
     for dropped in decision.dropped:
         rows.set_part(connection, dropped.part, status=Status.RELEASED)
     if decision.kind == VerdictKind.DONE:
