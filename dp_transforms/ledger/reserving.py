@@ -32,12 +32,15 @@ from dp_transforms.ledger.records import (
 
 def adopted(transaction: Transaction, request: PartRequest) -> str | None:
     """The run id of a process that died after it reserved the same first part, before it could write it down."""
-    connection = transaction.connection
-    for run in rows.read_runs(connection, request.population):
+    by_run: dict[str, list[Part]] = {}
+    for part in rows.read_parts(transaction.connection):
+        if part.status != Status.RELEASED:
+            by_run.setdefault(part.run_id, []).append(part)
+    for run in rows.read_runs(transaction.connection, request.population):
         same = (run.stream, run.plan_fingerprint) == (request.stream, request.plan_fingerprint)
         if run.status != Status.RESERVED or not same or run.key_fingerprint != request.key_fingerprint:
             continue
-        parts = [part for part in rows.read_parts(connection, run.run_id) if part.status != Status.RELEASED]
+        parts = by_run.get(run.run_id, [])
         if len(parts) != 1 or parts[0].has_started or parts[0].range != (request.first_window, request.end_window):
             continue
         part = parts[0]
