@@ -20,7 +20,7 @@ _LEDGER_HELP = "The ledger: a file, or postgresql://host/database."
 
 
 def _ledger_option(function: _F) -> _F:
-    return click.option("--ledger", "place", metavar="LEDGER", help=_LEDGER_HELP)(function)
+    return click.option("--ledger", "place", metavar="FILE|URL", help=_LEDGER_HELP)(function)
 
 
 @click.group(name="ledger", invoke_without_command=True)

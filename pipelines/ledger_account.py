@@ -90,7 +90,7 @@ class LedgerAccount(RunAccount):
         if verdict.kind == VerdictKind.DONE and facts.how != DONE:
             raise UserError(
                 f"the state {facts.state_path} is an older copy: the ledger knows that this part is finished. Bring"
-                " back the newest copy. Without it the run cannot go on; a new one needs another run id and pays in full."
+                " back the newest copy. Without it the run cannot go on; a new one has another run id and pays in full."
             )
 
     def reserve_whole(self, plan: ReleasePlan, stream: str, run_id: str | None, input_fingerprint: str) -> Verdict:

@@ -19,10 +19,10 @@ where it was the smallest). Nor are privacy profiles of plans composed (PLD): th
 beforehand do not carry over as they stand to plans that are chosen as one goes (Rogers et al. 2016; Whitehouse, Ramdas,
 Rogers, Wu, *Fully-adaptive composition in differential privacy*, 2023), and we know of no proof for profiles.
 
-**The grid.** Epsilons and divergences are multiples of 10^-15, deltas of 10^-30, all rounded up. The epsilon and delta
-of a plan stand for the decimal numbers that they print as, so that ten runs of 0.1 fit into 1. Such a number is within
-2^-53 of the float, relatively; the proofs behind a plan round by 10^-12 or more toward more noise (`ROUNDING` of
-`accounting`), so they hold for the decimal number too.
+**The grid.** Epsilons and divergences are multiples of 10^-15, deltas of 10^-30, all rounded up; caps are rounded down.
+The epsilon and delta of a plan stand for the decimal numbers that they print as, so that ten runs of 0.1 fit into 1.
+Such a number is within 2^-53 of the float, relatively; the proofs behind a plan round by 10^-12 or more toward more
+noise (`ROUNDING` of `accounting`), so they hold for the decimal number too.
 """
 
 from __future__ import annotations
@@ -59,6 +59,17 @@ def epsilon_units(name: str, value: object) -> int:
 def delta_units(name: str, value: object) -> int:
     """A delta in units of 10^-30, rounded up. Raises ValueError; see `_decimal`."""
     return _up(_decimal(name, value), DELTA_DIGITS)
+
+
+def cap_units(max_epsilon: object, max_delta: object) -> tuple[int, int]:
+    """Caps in units of 10^-15 and 10^-30, rounded down. Raises ValueError for what is no amount, or rounds to 0."""
+    caps = []
+    for name, value, digits in (("max_epsilon", max_epsilon, EPSILON_DIGITS), ("max_delta", max_delta, DELTA_DIGITS)):
+        units = -_up(_decimal(name, value).copy_negate(), digits)  # exact, unlike a minus
+        if not units:
+            raise ValueError(f"{name} must be at least 1e-{digits}, got {shown(value)}.")
+        caps.append(units)
+    return caps[0], caps[1]
 
 
 def from_epsilon_units(units: int) -> Decimal:
@@ -178,14 +189,13 @@ class BudgetRule:
         epsilon and delta; a further one of the same order costs its divergence, about half of its epsilon. Raises
         ValueError for caps that are not numbers in range, and for ``renyi`` without an order.
         """
-        largest_epsilon, largest_delta = epsilon_units("max_epsilon", max_epsilon), delta_units("max_delta", max_delta)
+        largest_epsilon, largest_delta = cap_units(max_epsilon, max_delta)
         if largest_epsilon > LARGEST_MAX_EPSILON * 10**EPSILON_DIGITS:
             raise ValueError(f"max_epsilon must be at most {LARGEST_MAX_EPSILON}, got {shown(max_epsilon)}.")
         if largest_delta > _up(LARGEST_MAX_DELTA, DELTA_DIGITS):
             raise ValueError(
                 f"max_delta must be at most {LARGEST_MAX_DELTA}, got {shown(max_delta)}. Use one such as 1e-8."
             )
-        # Caps were rounded up, as all that is compared with them. They are what the user wrote, to 10^-15 and 10^-30.
         kind = (RENYI if first.order else BASIC) if kind is None else kind
         if kind == BASIC:
             return cls(BASIC, largest_epsilon, largest_delta)

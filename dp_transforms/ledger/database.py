@@ -12,6 +12,7 @@ from an older backup is found by the fingerprints of states, and by nothing else
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import fcntl
 import os
@@ -79,15 +80,16 @@ class Database:
 
     @classmethod
     def open(cls, place: str | os.PathLike[str], *, create: bool, wait_seconds: float, spent: Spent) -> Database:
-        """place: the path of an SQLite file, or the URL of a PostgreSQL database. create: make it if it is not
-        there.
-        """
+        """place: the path of an SQLite file, or the URL of a PostgreSQL database. create: make one that is missing."""
         text = os.fspath(place)
         if "://" in text and not text.startswith("sqlite:///"):
             database = cls(*_postgres_engine(text, wait_seconds), None, wait_seconds, spent)
         else:
             file = pathlib.Path(text.removeprefix("sqlite:///")).absolute()
             database = cls(_sqlite_engine(file, wait_seconds), str(file), file, wait_seconds, spent)
+            with database._errors():
+                # Before a lock file is made beside it.
+                database._check_file(file, read_counter(file), create)
         with database._locked(writes=False), database._errors():
             is_ready = database._is_ready()
         if not is_ready:
@@ -109,8 +111,7 @@ class Database:
                 promise = self._enter(connection, meta, transaction)
                 if self.file:
                     write_counter(self.file, promise)
-            if self.file:
-                write_counter(self.file, CounterFile(**{**vars(promise), "settled": True}))
+            self._settle(promise)
 
     @contextlib.contextmanager
     def read(self, *, checked: bool = True) -> Iterator[sa.Connection]:
@@ -135,8 +136,13 @@ class Database:
                 promise = self._enter(connection, meta, transaction)
                 if self.file:
                     write_counter(self.file, promise)
-            if self.file:
-                write_counter(self.file, CounterFile(**{**vars(promise), "settled": True}))
+            self._settle(promise)
+
+    def _settle(self, promise: CounterFile) -> None:
+        """The entry is committed. A promise that cannot be settled is one that a crash left: the next process knows."""
+        if self.file:
+            with contextlib.suppress(OSError):
+                write_counter(self.file, dataclasses.replace(promise, settled=True))
 
     def meta(self, connection: sa.Connection, *, for_update: bool = False) -> Any:
         query = sa.select(META)
@@ -159,15 +165,16 @@ class Database:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with self.engine.connect().execution_options(**{_READS: True}) as connection, connection.begin():
+        options: dict[str, Any] = {_READS: True}
+        if self.file is None:  # one snapshot for all statements
+            options["isolation_level"] = "REPEATABLE READ"
+        with self.engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
 
     def _is_ready(self) -> bool:
         """Whether the tables are there and up to date, which needs no writing."""
         if self.file and not os.path.lexists(self.file):
             return False
-        if self.file:
-            self._check_file(self.file, None, create=False)
         with self._reading() as connection:
             return has_tables(connection) and _version(connection) == VERSION
 
@@ -192,8 +199,7 @@ class Database:
             empty = CounterFile(ledger_id, Place(0, ""), Place(0, ""), settled=False, populations={})
             if self.file:
                 write_counter(self.file, empty)
-        if self.file:
-            write_counter(self.file, CounterFile(**{**vars(empty), "settled": True}))
+        self._settle(empty)
 
     def _migrate(self, connection: sa.Connection, found: CounterFile | None) -> None:
         before = migrate(connection)
@@ -203,8 +209,7 @@ class Database:
         if found is None or found.ledger_id != meta.ledger_id or found.after.counter != meta.counter:
             raise LedgerDamagedError(
                 f"{self.name} is of version {before} and does not end where its counter file says. Bring back the"
-                " newest"
-                " copy of both."
+                " newest copy of both."
             )
         # Only the digest changes, by a rule that the next process repeats if this one dies before the commit.
         end = Place(meta.counter, meta.digest)
@@ -222,6 +227,8 @@ class Database:
             return False
         if not stat.S_ISREG(mode.st_mode):
             raise LedgerError(f"{self.name} is not a regular file. Name another path with --ledger.")
+        if mode.st_uid != os.geteuid():
+            raise LedgerError(f"{self.name} belongs to another user of this machine. Use PostgreSQL to share a ledger.")
         if mode.st_mode & 0o077:
             raise LedgerError(f"{self.name} can be opened by other users of this machine. Use: chmod 600 {self.name}")
         return True
@@ -234,11 +241,12 @@ class Database:
             return
         path = self.file.with_name(f"{self.file.name}.lock")
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            made = os.O_CREAT if writes else 0  # a lock needs no file that is open for writing
+            descriptor = os.open(path, os.O_RDONLY | made | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             if writes:
                 raise LedgerError(f"cannot open {path}: {error.strerror}. Check the folder of --ledger.") from None
-            yield  # a read-only file system: nobody can write
+            yield  # nobody has written since the lock was removed, or can: a read-only file system
             return
         try:
             deadline = time.monotonic() + self._wait_seconds
@@ -275,8 +283,8 @@ class Database:
                 raise self._busy() from None
             if any(word in reason for word in ("malformed", "not a database")):
                 raise LedgerDamagedError(
-                    f"the ledger {self.name} is damaged ({reason}). Bring back the newest copy, or see: shh ledger"
-                    " doctor"
+                    f"the ledger {self.name} is damaged ({reason}). Bring back the newest copy, or see:"
+                    " shh ledger doctor"
                 ) from None
             raise LedgerError(
                 f"the ledger {self.name} cannot be used ({reason}); nothing was changed. Check its folder and the space"
@@ -340,7 +348,10 @@ def _postgres_engine(text: str, wait_seconds: float) -> tuple[sa.Engine, str]:
         raise LedgerError(f"--ledger must be a path or a postgresql:// URL, got one of {url.get_backend_name()}.")
     name = url.render_as_string(hide_password=True)
     try:
-        engine = sa.create_engine(url.set(drivername="postgresql+psycopg"), poolclass=NullPool, hide_parameters=True)
+        # After the row of META is locked, each statement must see what the one before has committed, whatever the
+        # default of the server is.
+        url = url.set(drivername="postgresql+psycopg")
+        engine = sa.create_engine(url, poolclass=NullPool, hide_parameters=True, isolation_level="READ COMMITTED")
     except ImportError:
         raise LedgerError(
             "a ledger on PostgreSQL needs psycopg. Use: pip install 'shifting-heavy-hitters[postgres]'"

@@ -97,7 +97,10 @@ def _charge_lost(connection: sa.Connection, actor: Actor, at: str, name: str, kn
     )
     rows.write_run(connection, run)
     after = rows.read_balance(connection, population)
-    return [f"Population {name}: charged for what was lost; now {amount(after.spent_epsilon)} of its epsilon is spent."]
+    return [
+        f"Population {name}: charged for what was lost; now {amount(after.spent_epsilon)} of its epsilon is spent."
+        " Use no run id again that was used since this copy was made."
+    ]
 
 
 def _file_faults(database: Database, connection: sa.Connection) -> list[Finding]:
@@ -111,8 +114,7 @@ def _file_faults(database: Database, connection: sa.Connection) -> list[Finding]
     except LedgerError as error:
         remedy = (
             "If the newest copy is lost: shh ledger doctor --repair charges what the counter file knows to be spent,"
-            " and"
-            " accepts this copy."
+            " and accepts this copy."
         )
         found.append(Finding(True, f"{error}. {remedy}"))
     return found
@@ -128,6 +130,8 @@ def _journal_findings(database: Database, connection: sa.Connection) -> list[Fin
         digest = stored
     if broken or (entries and (entries[-1]["counter"], digest) != (meta.counter, meta.digest)):
         found.append(Finding(True, "Entries of the journal were changed or removed. Bring back a good copy."))
+    if broken:
+        return found
     times = [datetime.datetime.fromisoformat(entry["at"]).timestamp() for entry in entries]
     back = [after - before for before, after in itertools.pairwise(times)]
     if any(step < -_CLOCK_SECONDS for step in back):
@@ -175,8 +179,7 @@ def _state_findings(state: StateMark, runs: Sequence[Run], parts: Sequence[Part]
     if run is None:
         text = (
             f"The state of run {state.run_id} is of a run that is not in the ledger: the ledger is an older copy, or"
-            " the"
-            " run was begun without it. Enter it with shh ledger reserve --run-id, which pays for all of it."
+            " the run was begun without it. Enter it with shh ledger reserve --run-id, which pays for all of it."
         )
         return [Finding(True, text)]
     if run.plan_fingerprint != state.plan_fingerprint:

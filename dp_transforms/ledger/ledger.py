@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 from collections.abc import Sequence
@@ -94,7 +95,7 @@ class Ledger:
             run_id = request.run_id or secrets.token_hex(16)
             run = rows.read_run(transaction.connection, run_id)
             if run is not None:
-                check_same_run(run, request)
+                check_same_run(run, dataclasses.replace(request, key_fingerprint=run.key_fingerprint))
                 balance = rows.read_balance(transaction.connection, population)
                 return Verdict(VerdictKind.CONTINUES, run_id, 0, 0, balance, NOTHING)
             return new_run(transaction, population, run_id, request, has_part=False)

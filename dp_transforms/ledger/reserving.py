@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dp_transforms.accounting.lifetime_cost import (
     NOTHING,
     BudgetRule,
-    delta_units,
-    epsilon_units,
+    cap_units,
     from_delta_units,
     from_epsilon_units,
 )
@@ -31,12 +32,15 @@ from dp_transforms.ledger.records import (
 
 def adopted(transaction: Transaction, request: PartRequest) -> str | None:
     """The run id of a process that died after it reserved the same first part, before it could write it down."""
-    connection = transaction.connection
-    for run in rows.read_runs(connection, request.population):
+    by_run: dict[str, list[Part]] = {}
+    for part in rows.read_parts(transaction.connection):
+        if part.status != Status.RELEASED:
+            by_run.setdefault(part.run_id, []).append(part)
+    for run in rows.read_runs(transaction.connection, request.population):
         same = (run.stream, run.plan_fingerprint) == (request.stream, request.plan_fingerprint)
         if run.status != Status.RESERVED or not same or run.key_fingerprint != request.key_fingerprint:
             continue
-        parts = [part for part in rows.read_parts(connection, run.run_id) if part.status != Status.RELEASED]
+        parts = by_run.get(run.run_id, [])
         if len(parts) != 1 or parts[0].has_started or parts[0].range != (request.first_window, request.end_window):
             continue
         part = parts[0]
@@ -54,11 +58,15 @@ def adopted(transaction: Transaction, request: PartRequest) -> str | None:
 def new_run(
     transaction: Transaction, population: Population, run_id: str, request: PartRequest, has_part: bool = True
 ) -> Verdict:
+    """Charges a run that the ledger does not know, and reserves its first part. has_part: False for a run alone.
+
+    Raises RunRefusedError for a run that began elsewhere, BudgetExceededError if it does not fit.
+    """
     if has_part and (request.first_window or request.state_fingerprint):
         raise RunRefusedError(
-            f"run {run_id}, which the state belongs to, is not in the ledger. If it was begun without a"
-            " ledger, enter it with shh ledger reserve --run-id, which pays for all of it. If the ledger was restored"
-            " from a backup, see: shh ledger doctor"
+            f"run {run_id}, which the state belongs to, is not in the ledger. If it was begun without a ledger, enter"
+            " it with shh ledger reserve --run-id, which pays for all of it. If the ledger was restored from a backup,"
+            " see: shh ledger doctor"
         )
     if has_part and request.end_window == request.first_window:
         raise RunRefusedError("the part has no windows. Name a later --until.")
@@ -105,10 +113,11 @@ def new_run(
 def known_run(
     transaction: Transaction, population: Population, run: Run, request: PartRequest, decision: Decision
 ) -> Verdict:
+    """Does what was decided about a part of a run that has paid."""
     connection, part = transaction.connection, decision.part
     if decision.settled:
-        changes = {"status": Status.FINISHED, "finished_at": transaction.at}
-        rows.set_part(connection, decision.settled.part, state_after=request.state_fingerprint, **changes)
+        settled = {"status": Status.FINISHED, "finished_at": transaction.at}
+        rows.set_part(connection, decision.settled.part, state_after=request.state_fingerprint, **settled)
     for dropped in decision.dropped:
         rows.set_part(connection, dropped.part, status=Status.RELEASED)
     if decision.kind == VerdictKind.DONE:
@@ -124,7 +133,7 @@ def known_run(
     else:
         number = part.part
         inputs, state = request.fingerprints
-        changes = {"input_fingerprint": inputs, "state_before": state, "claim": transaction.counter}
+        changes: dict[str, Any] = {"input_fingerprint": inputs, "state_before": state, "claim": transaction.counter}
         rows.set_part(connection, number, **changes, **vars(transaction.actor))
     balance = note(transaction, run, number, str(decision.kind))
     return Verdict(decision.kind, run.run_id, number, transaction.counter, balance, NOTHING)
@@ -148,6 +157,7 @@ def _new_part(transaction: Transaction, run_id: str, request: PartRequest) -> in
 
 
 def note(transaction: Transaction, run: Run, part: int, action: str, text: str = "") -> Balance:
+    """The entry of this transaction. Returns what the population has spent with it."""
     (population,) = rows.read_populations(transaction.connection, run.population)
     balance = rows.read_balance(transaction.connection, population)
     spent = balance.total.epsilon, balance.total.delta
@@ -175,15 +185,15 @@ def declared_population(transaction: Transaction, request: PartRequest, caps: Ca
     rule = population.rule
     if caps is not None:
         try:
-            asked = epsilon_units("max_epsilon", caps.max_epsilon), delta_units("max_delta", caps.max_delta)
+            asked = cap_units(caps.max_epsilon, caps.max_delta)
         except ValueError as error:
             raise RunRefusedError(str(error)) from None
         if asked != (rule.max_epsilon, rule.max_delta) or caps.rule not in (None, rule.kind):
             raise RunRefusedError(
                 f"the caps of population {population.name} are set once: max epsilon"
                 f" {amount(from_epsilon_units(rule.max_epsilon))}, max delta"
-                f" {amount(from_delta_units(rule.max_delta))},"
-                f" rule {rule.kind}. Leave --max-epsilon and --max-delta out."
+                f" {amount(from_delta_units(rule.max_delta))}, rule {rule.kind}. Leave --max-epsilon and --max-delta"
+                " out."
             )
     return population
 
@@ -193,8 +203,6 @@ def _too_much(population: Population, before: Balance, epsilon: int, delta: int)
     left_delta = f"{amount(before.left_delta, down=True)} of {amount(before.max_delta)}"
     return BudgetExceededError(
         f"this run takes {amount(from_epsilon_units(epsilon))} and delta {amount(from_delta_units(delta))} of what"
-        " users of"
-        f" *{population.name}* may ever lose, and {left} and delta {left_delta} is left. Nothing was read. Use a"
-        " plan with"
-        " a smaller budget, or go on with a run that has paid."
+        f" users of *{population.name}* may ever lose, and {left} and delta {left_delta} is left. Nothing was read. Use"
+        " a plan with a smaller budget, or go on with a run that has paid."
     )

@@ -161,7 +161,7 @@ def _from_0(connection: sa.Connection) -> None:
     connection.execute(sa.text("ALTER TABLE shh_ledger ADD COLUMN digest VARCHAR(64) NOT NULL DEFAULT ''"))
     digest = ""
     for entry in connection.execute(sa.select(JOURNAL).order_by(JOURNAL.c.counter)).mappings().all():
-        digest = entry_digest(digest, entry)
+        digest = entry_digest(digest, dict(entry))
         of_entry = sa.update(JOURNAL).where(JOURNAL.c.counter == entry["counter"])
         connection.execute(of_entry.values(digest=digest))
     connection.execute(sa.update(META).values(digest=digest))

@@ -114,7 +114,8 @@ def test_the_doctor_charges_what_a_restored_ledger_has_forgotten(path: pathlib.P
     (fault,) = (finding for finding in ledger.doctor() if finding.is_fault)
     assert "older copy" in fault.text
     assert "--repair" in fault.text
-    assert ledger.repair() == ["Population news: charged for what was lost; now 1 of its epsilon is spent."]
+    (done,) = ledger.repair()
+    assert done.startswith("Population news: charged for what was lost; now 1 of its epsilon is spent. Use no run id")
     assert ledger.balances()[0].total.epsilon == 2 * cost().epsilon
     assert not [finding for finding in ledger.doctor() if finding.is_fault]
     with pytest.raises(RunRefusedError, match="not in the ledger"):
@@ -188,6 +189,24 @@ def test_a_full_disk_changes_nothing(path: pathlib.Path, most_bytes: int) -> Non
     assert kind == VerdictKind.NEW
 
 
+def test_a_counter_file_that_cannot_be_settled_does_not_undo_what_was_committed(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = database.write_counter, []
+
+    def full_at_the_second(*words: Any) -> None:
+        calls.append(words)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        real(*words)
+
+    monkeypatch.setattr(database, "write_counter", full_at_the_second)
+    ledger = Ledger.open(path)
+    assert ledger.reserve(part(run_id="run 3")).kind == VerdictKind.NEW
+    assert ledger.balances()[0].runs == 3
+    assert ledger.reserve(part(run_id="run 4")).kind == VerdictKind.NEW
+
+
 def test_a_disk_of_no_size_is_full_for_the_test_above(path: pathlib.Path) -> None:
     report = path.with_name("report")
     dies(lambda: limited(path, 0, report))
@@ -221,6 +240,8 @@ def test_a_ledger_that_is_read_only_can_be_shown_and_not_written(path: pathlib.P
     finally:
         path.parent.chmod(0o700)
         path.chmod(0o600)
+        for file in (path.parent, *path.parent.iterdir()):
+            os.chown(file, os.geteuid(), os.getegid())
     assert report.read_text().startswith("2 the ledger")
     assert "readonly" in report.read_text()
     assert Ledger.open(path).balances()[0].runs == 2

@@ -84,6 +84,15 @@ def test_eight_processes_never_overspend_on_a_server(url: str) -> None:
     assert [entry["counter"] for entry in ledger.journal()] == list(range(1, 301))
 
 
+def test_eight_processes_never_overspend_on_a_server_of_another_default(url: str) -> None:
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        name = urlsplit(url).path.lstrip("/")
+        connection.execute(sa.text(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"))
+    engine.dispose()
+    assert sum(map(int, crowd(8, spend_all(url, CAPS)))) == 8
+
+
 def test_of_eight_processes_one_gets_the_part_on_a_server(url: str) -> None:
     answers = crowd(8, take_one_part(url, CAPS))
     assert answers.count("new") == 1

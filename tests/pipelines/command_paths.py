@@ -12,10 +12,13 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from dp_transforms import ReleasePlan, WindowSchedule
+from dp_transforms.ledger import Ledger
 from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.pipelines.cli import main
 from dp_transforms.pipelines.subcommands import shh
 from dp_transforms.report_files import ReportHeader, write_report_file
+from tests.helpers.ledger_runs import CAPS, part
 
 BUDGET = [
     *("--start", "2026-01-01", "--end", "2026-01-01T02:00:00Z", "--window", "1h"),
@@ -24,12 +27,21 @@ BUDGET = [
 IN_PROCESS = ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1s"]
 STREAM = ["stream", "--folder", "logs", "--dead-letter", "bad"]
 KAFKA = ["stream", "--kafka", "localhost:9", "--topic", "t", "--engine", "in-process", *BUDGET]
+RESERVED = ["--population", "news", "--plan", "made.json"]
+PLANNED = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
 HEADER = ReportHeader("run-1", "events", "a guarantee", {})
 REPORT = WindowReport("events", 0, 3_600_000_000, [HeavyHitter("a", ABOVE, None)], 2.0, 1e-9, 0.5)
 
 # (command, option or argument): a command line that reads PATH.
 READ = {
     ("audit", "plan_file"): ["audit", "--plan", "PATH"],
+    ("ledger", "place"): ["ledger", "--ledger", "PATH"],
+    ("ledger reserve", "place"): ["ledger", "reserve", "--ledger", "PATH", *RESERVED],
+    ("ledger reserve", "plan_file"): ["ledger", "reserve", "--ledger", "made.db", *RESERVED[:-1], "PATH"],
+    ("ledger release", "place"): ["ledger", "release", "--ledger", "PATH", "run"],
+    ("ledger abandon", "place"): ["ledger", "abandon", "--ledger", "PATH", "run"],
+    ("ledger fail", "place"): ["ledger", "fail", "--ledger", "PATH", "run"],
+    ("ledger doctor", "place"): ["ledger", "doctor", "--ledger", "PATH"],
     ("plan", "from_log"): ["plan", *BUDGET[:-2], "--from-log", "PATH.jsonl", "--from-log-users", "other"],
     ("plan", "compare"): ["plan", "--compare", "PATH", "plan.json"],
     ("plan", "domain_file"): ["plan", *BUDGET, "--domain-file", "PATH"],
@@ -56,6 +68,7 @@ READ_FOLDERS = {("stream", "folder")}
 # (command, option): command lines that write, by what they write.
 WRITTEN = {
     ("audit", "output"): (["audit", "--plan", "plan.json", "--runs", "0", "--rounds", "1"], ["out.json"]),
+    ("ledger", "chart"): (["ledger", "--ledger", "made.db"], ["out.svg"]),
     ("plan", "output"): (["plan", *BUDGET], ["out.json"]),
     ("plan", "chart"): (["plan", *BUDGET], ["out.svg"]),
     ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl", "out.parquet"]),
@@ -84,12 +97,14 @@ def path_parameters() -> set[tuple[str, str]]:
     for name in shh.list_commands(context):
         command = shh.get_command(context, name)
         assert command is not None
-        for parameter in command.params:
-            words = str(parameter.metavar or parameter.type.name).upper()
-            if any(word in words for word in ("FILE", "FOLDER", "PATH", "SAVEPOINT", "LOG")) or parameter.name in (
-                *("logs", "report"),
-            ):
-                found.add((name, str(parameter.name)))
+        inner = command.commands if isinstance(command, click.Group) else {}
+        for whole, each in {name: command, **{f"{name} {word}": each for word, each in inner.items()}}.items():
+            for parameter in each.params:
+                words = str(parameter.metavar or parameter.type.name).upper()
+                if any(word in words for word in ("FILE", "FOLDER", "PATH", "SAVEPOINT", "LOG")) or parameter.name in (
+                    *("logs", "report"),
+                ):
+                    found.add((whole, str(parameter.name)))
     return found
 
 
@@ -111,6 +126,9 @@ def make_inputs(folder: pathlib.Path) -> None:
     (folder / "logs").mkdir()
     (folder / "logs" / "a.jsonl").write_text(rows + '{"user": "u0", "item": 7.5, "timestamp": 0}\n')
     write_report_file(folder / "report.avro", HEADER, [REPORT])
+    Ledger.open(folder / "made.db").reserve(part(run_id="run"), CAPS)
+    plan = ReleasePlan.calibrate(epsilon=0.5, delta=1e-9, schedule=PLANNED, release="labels")
+    (folder / "made.json").write_text(plan.to_json())
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

@@ -20,6 +20,7 @@ from dp_transforms.accounting.lifetime_cost import (
     BudgetRule,
     LifetimeCost,
     Price,
+    cap_units,
     delta_units,
     epsilon_units,
     from_delta_units,
@@ -242,6 +243,14 @@ def test_caps_that_no_rule_can_keep_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=what):
         BudgetRule.declare(max_epsilon, max_delta, cost(), kind)
+
+
+def test_caps_are_rounded_down() -> None:
+    assert cap_units("4.0000000000000009", "1.9e-30") == (4 * EPSILON, 1)
+    assert cap_units("0.999999999999999" + 30 * "9", 1e-8) == (EPSILON - 1, DELTA // 10**8)
+    for caps in (("9e-16", "1e-8"), (4, "9e-31")):
+        with pytest.raises(ValueError, match="must be at least"):
+            cap_units(*caps)
 
 
 def test_renyi_needs_an_order() -> None:
