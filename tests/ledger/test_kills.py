@@ -64,15 +64,15 @@ def check(folder: pathlib.Path, end: int) -> None:
 
 
 def kill_in_each_step(folder: pathlib.Path, times: int, chance: random.Random) -> None:
+    dry = folder / "dry"
+    dry.mkdir()
+    Night(dry, 1).run()
+    begins = steps_of(dry, 2)  # the same lines in each folder
     for number in range(times):
         for at, step in enumerate(Night.STEPS):
             place = folder / f"{number}-{step}"
             place.mkdir()
             Night(place, 1).run()  # the second night is the one that is killed: it has a state
-            dry = folder / f"{number}-{step}-dry"
-            dry.mkdir()
-            Night(dry, 1).run()
-            begins = steps_of(dry, 2)
             last = begins[Night.STEPS[at + 1]] if at + 1 < len(Night.STEPS) else begins[""]
             die_at = chance.randint(begins[step] + 1, last)
             assert dies(lambda die_at=die_at, place=place: run_and_die(place, 2, die_at)) == signal.SIGKILL

@@ -323,7 +323,7 @@ def test_a_ledger_answers_as_its_model_does() -> None:
 @pytest.mark.parametrize("quarter", range(4))
 def test_a_ledger_answers_as_its_model_does_in_a_hundred_thousand_steps(quarter: int) -> None:
     before = LedgerMachine.steps
-    check_machine(LedgerMachine, 650, 50)
+    check_machine(LedgerMachine, 830, 50)  # about 32 steps each; in the others a rule found nothing to do
     assert LedgerMachine.steps - before >= 25_000
 
 
