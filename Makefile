@@ -25,7 +25,7 @@ PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test test-long test-nights test-postgres test-engines test-engines-long lint format bench clean engines flink kafka prism \
+.PHONY: install demo test test-long test-nights test-ledger test-postgres test-engines test-engines-long lint format bench clean engines flink kafka prism \
   demo-stream audit sbom mutants fuzz docs
 
 install: $(INSTALLED)
@@ -50,9 +50,11 @@ test-nights: $(INSTALLED)
 	SHH_NIGHTS=30 $(BIN)/python -m pytest -n 2 -m "long or not long" tests/pipelines/test_readme_nights.py \
 		tests/pipelines/test_replay_nights.py
 
-# What `make test` leaves out: all cases of a test but the first of each six, and what is marked long.
+# What `make test` leaves out: all cases of a test but the first of each six, and what is marked long. Those of the engines,
+# of the ledger and the fuzzer have targets of their own.
 test-long: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m long --ignore=tests/engines --ignore=tests/fuzz
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m long --ignore=tests/engines --ignore=tests/fuzz \
+		--ignore=tests/ledger
 
 # A million mutated inputs over all readers, and the bombs of gigabytes; `make test` has a short form of both.
 fuzz: $(INSTALLED)
@@ -62,6 +64,10 @@ fuzz: $(INSTALLED)
 # Tests on the engines that this machine has the tools for; the others are skipped with a reason. At most 15 minutes.
 test-engines: $(INSTALLED) engines
 	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/engines
+
+# All cases of the ledger: a hundred kills in each step, a hundred thousand steps beside a model, crowds. Half an hour.
+test-ledger: $(INSTALLED)
+	$(BIN)/python -m pytest -n $(JOBS) -m "long or not long" tests/ledger --ignore=tests/ledger/test_postgres.py
 
 # The ledger on a real PostgreSQL server of this machine (Debian: apt-get install postgresql); skipped with a reason without.
 test-postgres: $(INSTALLED)
