@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 import click
 
 from dp_transforms.accounting.lifetime_cost import RULES
-from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest
+from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, StateMark
 from dp_transforms.pipelines.ledger_tables import chart_of, json_of, print_balances, print_runs
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import check_output, write_output
 from dp_transforms.pipelines.plan_options import read_plan
+from dp_transforms.run_state.state_file import StateFile
+from dp_transforms.run_state.state_header import StateError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _LEDGER_HELP = "The ledger: a file, or postgresql://host/database."
@@ -135,18 +137,35 @@ def fail(place: str | None, run_id: str) -> None:
     is_flag=True,
     help="Accept a restored copy, and charge what its counter file knows to be spent. Only if no newer copy is left.",
 )
-def doctor(place: str | None, repair: bool) -> None:
+@click.option(
+    "--state",
+    "states",
+    metavar="FILE",
+    multiple=True,
+    help="Also compare this state of a run with the ledger: which of them is an older copy. Several may be given.",
+)
+def doctor(place: str | None, repair: bool, states: tuple[str, ...]) -> None:
     """Say what is wrong with a ledger, and which runs need a hand. Ends with exit code 1 if there is a fault."""
+    marks = [_mark_of(path) for path in states]
     with _opened(place) as ledger:
         if repair:
             for line in ledger.repair():
                 click.echo(line)
-        findings = ledger.doctor()
+        findings = ledger.doctor(marks)
     for finding in findings:
         click.echo(f"{'FAULT' if finding.is_fault else 'note'}: {finding.text}")
     if any(finding.is_fault for finding in findings):
         raise UserError("the ledger must not be used as it is.")
     click.echo("The ledger is sound.")
+
+
+def _mark_of(path: str) -> StateMark:
+    try:
+        state = StateFile(path)
+    except StateError as error:
+        raise UserError(str(error)) from None
+    header = state.header
+    return StateMark(header.run_id, header.plan_fingerprint, header.closed_through, state.fingerprint)
 
 
 def caps_of(max_epsilon: str | None, max_delta: str | None, rule: str | None = None) -> Caps | None:

@@ -23,7 +23,7 @@ def ledger_options(function: _F) -> _F:
     options = (
         click.option(
             "--ledger",
-            metavar="LEDGER",
+            metavar="FILE|URL",
             help="Keep account over all runs: the budget of this run is reserved here before anything is read, and a"
             " run that does not fit is refused. A file, made by the first run, or postgresql://host/database.",
         ),

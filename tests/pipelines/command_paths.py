@@ -42,6 +42,7 @@ READ = {
     ("ledger abandon", "place"): ["ledger", "abandon", "--ledger", "PATH", "run"],
     ("ledger fail", "place"): ["ledger", "fail", "--ledger", "PATH", "run"],
     ("ledger doctor", "place"): ["ledger", "doctor", "--ledger", "PATH"],
+    ("ledger doctor", "states"): ["ledger", "doctor", "--ledger", "made.db", "--state", "PATH"],
     ("plan", "from_log"): ["plan", *BUDGET[:-2], "--from-log", "PATH.jsonl", "--from-log-users", "other"],
     ("plan", "compare"): ["plan", "--compare", "PATH", "plan.json"],
     ("plan", "domain_file"): ["plan", *BUDGET, "--domain-file", "PATH"],
@@ -51,11 +52,17 @@ READ = {
     ("replay", "state"): [
         *("replay", "log.jsonl", *BUDGET, "--noise-key-file", "noise.key", "--state", "PATH", "--output", "out.avro"),
     ],
+    ("replay", "ledger"): [
+        *("replay", "log.jsonl", *BUDGET, "--ledger", "PATH", "--population", "news", "--output", "out.avro"),
+    ],
     ("replay", "logs"): ["replay", "PATH.jsonl", *BUDGET, "--output", "out.avro"],
     ("show", "report"): ["show", "PATH.avro"],
     ("stream", "plan_file"): [*STREAM, *IN_PROCESS, "--plan", "PATH", "--output", "out"],
     ("stream", "domain_file"): [*STREAM, *IN_PROCESS, *BUDGET, "--domain-file", "PATH", "--output", "out"],
     ("stream", "noise_key_file"): [*STREAM, *IN_PROCESS, *BUDGET, "--noise-key-file", "PATH", "--output", "out"],
+    ("stream", "ledger"): [
+        *(*STREAM, *IN_PROCESS, *BUDGET, "--ledger", "PATH", "--population", "news", "--output", "out"),
+    ],
     ("stream", "avro_schema"): [*KAFKA, "--format", "avro", "--avro-schema", "PATH", "--output", "out"],
     ("stream", "kafka_config"): [*KAFKA, "--kafka-config", "PATH", "--output", "out"],
     ("stream", "output_kafka_config"): [

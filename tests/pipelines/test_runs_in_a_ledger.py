@@ -99,6 +99,12 @@ def test_parts_of_one_run_pay_once(folder: pathlib.Path) -> None:
     header = read_report_file(folder / "1.avro")[0]
     assert header.run_id == read_report_file(folder / "2.avro")[0].run_id
     # An older copy of the state is of the right run, plan and key. The ledger knows that it is older.
+    doctor = ("ledger", "doctor", *ACCOUNT[:2], "--state")
+    assert "sound" in shh(*doctor, "run.state", cwd=folder).stdout
+    sick = shh(*doctor, "run.state", "--state", "backup.state", cwd=folder)
+    assert "FAULT" in sick.stdout
+    assert "an older copy" in sick.stdout
+    assert "must not be used" in error_of(sick)
     shutil.move(folder / "backup.state", folder / "run.state")
     older = error_of(replay(folder, "3.avro", *PARTS))
     assert "is an older copy" in older
@@ -121,6 +127,7 @@ def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder: pathlib
     assert "nothing was published" in failed
     assert statuses(folder) == [["failed"]]
     assert spent(folder) == "2"
+    assert "sound" in shh("ledger", "doctor", *ACCOUNT[:2], "--state", "run.state", cwd=folder).stdout
     (folder / "log.parquet").write_bytes(good)
     assert replay(folder, "1.avro", *PARTS).returncode == 0  # also with another end
     assert statuses(folder) == [["released", "finished"]]
