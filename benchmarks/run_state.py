@@ -68,7 +68,7 @@ def _measured(step: Callable[[pathlib.Path, int], None], path: pathlib.Path, use
 
 
 def _header(path: pathlib.Path) -> StateHeader:
-    return StateHeader("{}", "a" * 64, "events", "bench", "b" * 64, (PartRecord(0, 1, "1" * 64, str(path)),))
+    return StateHeader("{}", "a" * 64, "events", "bench", "b" * 64, "", (PartRecord(0, 1, "1" * 64, str(path)),))
 
 
 def _write(path: pathlib.Path, users: int) -> None:

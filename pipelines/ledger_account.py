@@ -12,8 +12,8 @@ import click
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, Verdict, VerdictKind
 from dp_transforms.pipelines.ledger import caps_of
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.replay_state import DONE, RESUMES, PartFacts, RunAccount
+from dp_transforms.pipelines.options import LogError, UserError
+from dp_transforms.pipelines.replay_state import DONE, PartFacts, RunAccount
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -133,16 +133,14 @@ class LedgerAccount(RunAccount):
         with _ledger_errors():
             self._ledger.finish(self._verdict, state_fingerprint)
 
-    def fail(self, facts: PartFacts | None = None) -> None:
-        """Does not hide why the part failed: a ledger that cannot be written now shows the part as running."""
-        may_be_published = facts is not None and facts.how == RESUMES
-        with contextlib.suppress(LedgerError):
-            self._ledger.fail(self._reserved, keep_input=may_be_published)
+    @property
+    def resumes(self) -> bool:
+        return self._verdict is not None and self._verdict.kind == VerdictKind.RESUMES
 
-    def fail_stream(self) -> None:
-        """What it has published so far stays, so it keeps its input."""
+    def fail(self, facts: PartFacts | None = None, *, forget: bool = False) -> None:
+        """Does not hide why the part failed: a ledger that cannot be written now shows the part as running."""
         with contextlib.suppress(LedgerError):
-            self._ledger.fail(self._reserved)
+            self._ledger.fail(self._reserved, forget=forget)
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
@@ -150,6 +148,14 @@ class LedgerAccount(RunAccount):
         self.start()
         try:
             yield
+        except LogError:
+            self.fail(forget=not self.resumes)
+            click.echo(
+                f"The run stays charged, and published nothing. To use it: the same command with --run-id"
+                f" {self._reserved.run_id}, when the log is mended.",
+                err=True,
+            )
+            raise
         except BaseException:
             self.fail()
             raise

@@ -18,6 +18,10 @@ class UserError(Exception):
     """An expected failure: one line that says what is wrong, and the remedy. Never contains a cell of the data."""
 
 
+class LogError(UserError):
+    """The log alone is why nothing was published: it fails so with any noise, and nobody has seen what was drawn."""
+
+
 class Duration(click.ParamType):
     """``90s``, ``15m``, ``1h``, ``1d``, ``1w``: whole seconds. may_be_zero: ``0s`` is accepted too."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from dp_transforms.event_files import EventFileError
 from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.options import LogError, UserError
 from dp_transforms.report_files import ReportFileError
 from dp_transforms.run_state.state_header import StateError
 
@@ -24,7 +24,9 @@ def errors_in_one_line(outcome: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (EventFileError, ReportFileError, StreamError, StateError) as error:  # of this process
+    except EventFileError as error:  # of this process
+        raise LogError(_WHILE_RUNNING.sub("", str(error))) from None
+    except (ReportFileError, StreamError, StateError) as error:
         raise UserError(_WHILE_RUNNING.sub("", str(error))) from None
     except (ValueError, RuntimeError) as error:
         text = str(error)
@@ -32,9 +34,10 @@ def errors_in_one_line(outcome: str) -> Iterator[None]:
         if re.search(r"^KeyboardInterrupt\b", text, re.MULTILINE):
             raise KeyboardInterrupt from None
         # Errors of workers arrive as the text of a traceback.
-        ours = re.findall(rf"^\S*\.(?:{_OURS}): (.*?)(?: \[while running .*)?$", text, re.MULTILINE)
+        ours = re.findall(rf"^\S*\.({_OURS}): (.*?)(?: \[while running .*)?$", text, re.MULTILINE)
         if ours:
-            raise UserError(ours[-1]) from None
+            kind, message = ours[-1]
+            raise (LogError if kind == EventFileError.__name__ else UserError)(message) from None
         if type(error) is ValueError and text.startswith(_BAD_OPTIONS):
             raise UserError(f"{' '.join(text.removeprefix(_BAD_OPTIONS).split())} Check what follows --.") from None
         # Only errors about options: the message of a worker was not written to be shown.

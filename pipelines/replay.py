@@ -177,7 +177,7 @@ def _run_part(
                 request.output,
                 until_seconds=options["until"],
                 run_id=options["run_id"],
-                is_recorded=options["ledger"] is not None,
+                population=options["population"],
                 dead_letter=request.dead_letter,
             ),
             stream=request.stream,

@@ -28,7 +28,7 @@ from dp_transforms.beam.write_rejected import WriteRejected
 from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.beam.write_state import WriteState
 from dp_transforms.event_files import EventFields, LogChunk, estimate_log
-from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.options import LogError, UserError
 from dp_transforms.pipelines.output_file import output_draft, publish_output
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
@@ -193,7 +193,7 @@ def _check_bad_fraction(summary: ReplaySummary, request: ReplayRequest) -> None:
             else "see where and why with --dead-letter FILE"
         )
         hint = f" Perhaps: {request.hint}" if request.hint else ""
-        raise UserError(
+        raise LogError(
             f"{summary.rejected:,} of {rows:,} rows ({summary.rejected / rows:.1%}) could not be read, more than the"
             f" {request.max_bad_fraction:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}."
             f"{hint}"

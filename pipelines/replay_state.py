@@ -26,7 +26,7 @@ from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.checks import shown
 from dp_transforms.local_files import publish, remove_dead_drafts
-from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.options import LogError, UserError
 from dp_transforms.pipelines.output_file import check_output, output_draft, publish_output
 from dp_transforms.report_files import read_report_file
 from dp_transforms.run_state.fingerprints import InputFingerprint, key_fingerprint
@@ -82,21 +82,27 @@ class RunAccount:
     def finish(self, facts: PartFacts, state_fingerprint: str) -> None:
         """The report and the new state are in place. state_fingerprint: of the new state."""
 
-    def fail(self, facts: PartFacts) -> None:
-        """The part has failed, and this process has published nothing of it."""
+    @property
+    def resumes(self) -> bool:
+        """Whether an earlier process may have published something of the part that was reserved."""
+        return False
+
+    def fail(self, facts: PartFacts, *, forget: bool) -> None:
+        """The part has failed, and this process has published nothing of it. forget: nor has another one, and the log
+        alone is why: so it may be taken from another log."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StateOptions:
     """path: of the state. until_seconds: of ``--until``; None for the end of the plan. run_id: of ``--run-id``; None if
-    it was not given. is_recorded: whether a ledger keeps which run ids were used. output, dead_letter: the files to
+    it was not given. population: of `--population`; None without a ledger. output, dead_letter: the files to
     publish; no dead letter: None."""
 
     path: str
     output: str
     until_seconds: int | None = None
     run_id: str | None = None
-    is_recorded: bool = False
+    population: str | None = None
     dead_letter: str | None = None
 
 
@@ -124,23 +130,28 @@ class ReplayPart:
     def account_of(self, account: RunAccount) -> Iterator[None]:
         """Writes the intent, and runs the block, in which the pipeline draws and `publish` is called."""
         facts = self.facts
-        self._write_header(facts.header.with_intent(facts.record))
         try:
+            self._write_header(facts.header.with_intent(facts.record))
             account.start(facts)
             yield
-        except BaseException:
+        except BaseException as error:
             if not self._publishes:
-                # What a resumed part drew before may have been published by the process that was killed.
-                if facts.how != RESUMES:
+                # What a resumed part drew before may have been published by the process that was killed. And where
+                # the failure may depend on the noise, another log must not be drawn for with the same noise.
+                forget = isinstance(error, LogError) and facts.how != RESUMES and not account.resumes
+                if forget:
                     with contextlib.suppress(UserError, StateError):  # then it resumes
                         self._write_header(facts.header.with_intent(None))
-                account.fail(facts)
+                account.fail(facts, forget=forget)
             raise
         account.finish(facts, StateFile(facts.state_path).fingerprint)
 
     def check_log(self) -> None:
-        """Raises StateError if the log was changed since it was fingerprinted. Call it before `publish`."""
-        self._log.check_unchanged()
+        """Raises LogError if the log was changed since it was fingerprinted. Call it before `publish`."""
+        try:
+            self._log.check_unchanged()
+        except StateError as error:
+            raise LogError(str(error)) from None
 
     def tidy(self) -> None:
         """Removes the drafts that a process left which was killed after it had published."""
@@ -261,13 +272,14 @@ def part_is_taken(facts: PartFacts) -> str:
 
 def _create(plan: ReleasePlan, options: StateOptions, stream: str, key: str) -> None:
     """A state before the first window, of a run with a fresh id."""
-    if options.run_id is not None and not options.is_recorded:
+    if options.run_id is not None and options.population is None:
         raise UserError(
             "--run-id begins a run only with a ledger, which knows the run ids that were used. If one was used again"
             " with the same key on another log, both runs would draw the same noise, and their reports would show what"
             " changed. Leave --run-id out: a fresh one is drawn, and kept in the state."
         )
-    header = StateHeader(plan.to_json(), plan.fingerprint, stream, options.run_id or uuid.uuid4().hex, key)
+    run_id = options.run_id or uuid.uuid4().hex
+    header = StateHeader(plan.to_json(), plan.fingerprint, stream, run_id, key, options.population or "")
     with output_draft(options.path) as folder:
         draft = folder / "state"
         try:
@@ -297,6 +309,12 @@ def _check_run(state: StateFile, plan: ReleasePlan, options: StateOptions, strea
         raise UserError(
             f"the state {path} belongs to another noise key. Give the file with the key of its run: with another key no"
             f" user is recognised. {remedy}"
+        )
+    if (options.population or "") != header.population:
+        begun = f"with --ledger and --population {header.population}" if header.population else "without --ledger"
+        raise UserError(
+            f"the run of the state {path} was begun {begun}, and all of its parts must be. Give the same options."
+            f" {remedy}"
         )
     if options.run_id is not None and options.run_id != header.run_id:
         raise UserError(

@@ -43,7 +43,7 @@ def accounted(request: StreamRequest, account: LedgerAccount | None) -> Iterator
     try:
         yield
     except BaseException:
-        account.fail_stream()
+        account.fail()  # what it has published so far stays
         raise
     if not request.detach:  # else the engine runs on, and nobody tells when it has ended
         account.finish()

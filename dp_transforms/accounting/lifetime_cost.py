@@ -211,6 +211,8 @@ class BudgetRule:
         if conversion <= 0:
             raise ValueError(f"max_delta must be larger than the delta of the first plan, got {shown(max_delta)}.")
         loss = max(_conversion_loss(first.order, conversion), first.epsilon - first.activity - first.divergence)
+        if first.activity:  # it was published before the order was chosen, so it costs all of its epsilon
+            loss += first.activity - pure_divergence(first.order, first.activity)
         return cls(RENYI, largest_epsilon, largest_delta, first.order, Price(loss, conversion, 0), sampling)
 
     def price(self, cost: LifetimeCost) -> Price:

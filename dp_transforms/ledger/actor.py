@@ -74,7 +74,11 @@ def _place() -> str:
         namespace = os.readlink(_PROC / "self/ns/pid")
     except OSError:
         namespace = ""
-    return f"{socket.gethostname()}/{namespace}"
+    try:
+        machine = pathlib.Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        machine = ""
+    return f"{socket.gethostname()}/{machine}/{namespace}"
 
 
 def _login() -> str:

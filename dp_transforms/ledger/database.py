@@ -342,7 +342,7 @@ def _sqlite_engine(file: pathlib.Path, wait_seconds: float) -> sa.Engine:
 def _postgres_engine(text: str, wait_seconds: float) -> tuple[sa.Engine, str]:
     try:
         url = sa.make_url(text)
-    except sa.exc.ArgumentError:
+    except (sa.exc.ArgumentError, ValueError):  # ValueError: of its port
         raise LedgerError("--ledger must be a path, or a URL such as postgresql://host/database.") from None
     if url.get_backend_name() != "postgresql":
         raise LedgerError(f"--ledger must be a path or a postgresql:// URL, got one of {url.get_backend_name()}.")

@@ -179,7 +179,7 @@ def _state_findings(state: StateMark, runs: Sequence[Run], parts: Sequence[Part]
     if run is None:
         text = (
             f"The state of run {state.run_id} is of a run that is not in the ledger: the ledger is an older copy, or"
-            " the run was begun without it. Enter it with shh ledger reserve --run-id, which pays for all of it."
+            " the run was begun without it. Bring back the newest copy, or begin a new run, which pays in full."
         )
         return [Finding(True, text)]
     if run.plan_fingerprint != state.plan_fingerprint:

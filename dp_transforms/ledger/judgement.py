@@ -56,6 +56,11 @@ def judge(run: Run, parts: Sequence[Part], request: PartRequest, process: str, i
         _check_state(last, request)
     same = next((part for part in waiting if part.range == (request.first_window, request.end_window)), None)
     dropped = tuple(part for part in waiting if part is not same)
+    if not last and request.state_fingerprint:
+        raise RunRefusedError(
+            f"the ledger does not know the parts of run {run.run_id} that its state has: they ran without it, or it was"
+            " restored from a backup. Begin a new run, with a new run id and state, which pays in full."
+        )
     if same:
         return Decision(VerdictKind.RESUMES, same, settled, dropped)
     return Decision(VerdictKind.CONTINUES, None, settled, dropped)

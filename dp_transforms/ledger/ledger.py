@@ -125,19 +125,24 @@ class Ledger:
             rows.set_part(transaction.connection, part.part, **changes)
             note(transaction, run, part.part, "finish")
 
-    def fail(self, verdict: Verdict, *, keep_input: bool = True) -> None:
-        """The part failed. It stays charged, and may be resumed with the same input.
+    def fail(self, verdict: Verdict, *, forget: bool = False) -> None:
+        """The part failed. The run stays charged, and the part may be resumed with the same input.
 
-        keep_input: False only if it is certain that nothing of the part was published, by this process or by one
-        before it; then it may be resumed with another input.
+        forget: only if it is certain that nothing of the part was published, by this process or by one before it, and
+        that it failed whatever its noise was. Then its windows may be drawn from another input, and if it was the first
+        part of its run, with another key.
         """
         with self._database.write(self._actor) as transaction:
             run, part = self._claimed(transaction.connection, verdict)
             if part.status in (Status.RUNNING, Status.RESERVED):
                 # What drew nothing goes on waiting; no process has it any more.
                 status = Status.FAILED if part.has_started else Status.RESERVED
-                changes = {} if keep_input else {"input_fingerprint": ""}
-                rows.set_part(transaction.connection, part.part, status=status, place="", process="", **changes)
+                if forget:
+                    status = Status.RELEASED
+                    others = rows.read_parts(transaction.connection, run.run_id)
+                    if not any(other.may_be_published for other in others if other.part != part.part):
+                        rows.set_run(transaction.connection, run.run_id, key_fingerprint="")
+                rows.set_part(transaction.connection, part.part, status=status, place="", process="")
                 note(transaction, run, part.part, "fail")
 
     def fail_run(self, run_id: str) -> int:
@@ -213,6 +218,11 @@ class Ledger:
                 return
             if run.status != Status.RESERVED:
                 raise RunRefusedError(f"run {run_id} was {run.status} before, and cannot be {status}.")
+            if status == Status.RELEASED and _repaired_since(rows.read_journal(transaction.connection), run_id):
+                raise RunRefusedError(
+                    f"run {run_id} was reserved before this ledger was restored and repaired: what it has drawn since"
+                    f" is not known, and it stays charged. To say that it will never go on: shh ledger abandon {run_id}"
+                )
             if status == Status.RELEASED and any(part.has_started for part in parts):
                 raise RunRefusedError(
                     f"run {run_id} has a start record: it may have drawn noise, and stays charged. To say that it will"
@@ -223,6 +233,13 @@ class Ledger:
                 if part.status not in (Status.FINISHED, Status.RELEASED):
                     rows.set_part(transaction.connection, part.part, status=status)
             note(transaction, run, 0, "release" if status == Status.RELEASED else "abandon")
+
+
+def _repaired_since(journal: Sequence[dict[str, Any]], run_id: str) -> bool:
+    """Whether the ledger was repaired after this run was reserved."""
+    actions = [(entry["action"], entry["run_id"]) for entry in journal]
+    begun = next((at for at, entry in enumerate(actions) if entry == ("reserve", run_id)), 0)
+    return any(action == "repair" for action, _ in actions[begun:])
 
 
 def _known(connection: sa.Connection, run_id: str) -> Run:

@@ -32,7 +32,7 @@ class Status(enum.StrEnum):
     FINISHED = "finished"
     FAILED = "failed"  # may be resumed with the same input
     ABANDONED = "abandoned"  # will never be resumed; what it cost stays spent
-    RELEASED = "released"  # drew nothing, and is not charged
+    RELEASED = "released"  # a run that drew nothing, and is not charged; a part of which nothing was published
 
 
 class VerdictKind(enum.StrEnum):
@@ -184,9 +184,8 @@ class Part:
 
     @property
     def may_be_published(self) -> bool:
-        """Whether something was drawn that somebody may have read. A part that certainly published nothing has no
-        input any more."""
-        return self.has_started and bool(self.input_fingerprint)
+        """Whether something was drawn that somebody may have read."""
+        return self.has_started and self.status != Status.RELEASED
 
     @property
     def has_ended(self) -> bool:

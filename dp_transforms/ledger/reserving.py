@@ -64,9 +64,9 @@ def new_run(
     """
     if has_part and (request.first_window or request.state_fingerprint):
         raise RunRefusedError(
-            f"run {run_id}, which the state belongs to, is not in the ledger. If it was begun without a ledger, enter"
-            " it with shh ledger reserve --run-id, which pays for all of it. If the ledger was restored from a backup,"
-            " see: shh ledger doctor"
+            f"run {run_id}, which the state belongs to, is not in the ledger. If it was begun without a ledger, go"
+            " on without one, or begin a new run, which pays in full. If the ledger was restored from a backup, see:"
+            " shh ledger doctor"
         )
     if has_part and request.end_window == request.first_window:
         raise RunRefusedError("the part has no windows. Name a later --until.")

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import pathlib
 from collections.abc import Iterable
 
 from dp_transforms.checks import on_one_line
@@ -39,8 +40,8 @@ class _Seen:
 class InputFingerprint:
     """The files of a log and how they are read, as one hex SHA-256: `text`.
 
-    The names and the order of the files do not matter, nor where they are. Each file is read once here, and again by
-    the run: `check_unchanged` tells afterwards that nobody wrote to one in between.
+    The names and the order of the files do not matter, nor where they are; their endings do, which say the format. Each
+    file is read once here, and again by the run: `check_unchanged` tells afterwards that nobody wrote to it in between.
 
     paths: files; they are read when `text` is asked for first. reading: all options on which it depends what the rows
     mean.
@@ -60,7 +61,7 @@ class InputFingerprint:
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
     def _digest(self, path: str) -> bytes:
-        content = hashlib.sha256()
+        content = hashlib.sha256(pathlib.PurePath(path).suffix.lower().encode("utf-8", "surrogateescape") + b"\n")
         try:
             with open_regular(path) as file:
                 while piece := file.read(_PIECE_BYTES):

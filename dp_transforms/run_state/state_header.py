@@ -43,6 +43,7 @@ class StateHeader:
 
     plan: the JSON of the plan; plan_fingerprint: its fingerprint. stream, run_id: names; the noise depends on them.
     key_fingerprint: of the noise key (`fingerprints.key_fingerprint`).
+    population: under which a ledger accounts for the run; "" for a run without a ledger.
     parts: those that are finished, in order: whatever was to be published of their windows is.
     intent: the part that was begun and is not finished. From the moment it is written, the windows of this part may be
         published from this input alone.
@@ -53,13 +54,14 @@ class StateHeader:
     stream: str
     run_id: str
     key_fingerprint: str
+    population: str = ""
     parts: tuple[PartRecord, ...] = ()
     intent: PartRecord | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, str) or not self.plan:
             raise ValueError("plan must be JSON text.")
-        check_names(stream=self.stream, run_id=self.run_id)
+        check_names(stream=self.stream, run_id=self.run_id, population=self.population or None)
         _check_hex("plan_fingerprint", self.plan_fingerprint)
         _check_hex("key_fingerprint", self.key_fingerprint)
         begin = 0

@@ -213,13 +213,14 @@ def test_what_follows_an_unfinished_part_is_refused(ledger: Ledger) -> None:
         ledger.reserve(part(2, 3, run_id="run", state_fingerprint="state 1"))
 
 
-def test_a_state_of_a_run_that_the_ledger_does_not_know_is_refused_until_it_is_paid_for(ledger: Ledger) -> None:
+def test_a_state_whose_parts_the_ledger_does_not_know_is_refused_even_if_its_run_is_paid_for(ledger: Ledger) -> None:
     done(ledger, part())
     following = part(3, 4, run_id="old", state_fingerprint="state 3")
     with pytest.raises(RunRefusedError, match="not in the ledger"):
         ledger.reserve(following)
     assert ledger.reserve_run(part(run_id="old")).kind == VerdictKind.NEW
-    assert ledger.reserve(following).kind == VerdictKind.CONTINUES
+    with pytest.raises(RunRefusedError, match="does not know the parts"):
+        ledger.reserve(following)
 
 
 def test_a_part_without_windows_begins_no_run(ledger: Ledger) -> None:

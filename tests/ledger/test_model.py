@@ -121,6 +121,8 @@ class Model:
             return REFUSED, None
         if last:
             self.settle(last, told, state)
+        elif state:
+            return REFUSED, None
         same = None
         for each in run.waiting:
             if (each.first, each.end) == (first, end):

@@ -9,6 +9,7 @@ import pytest
 
 from dp_transforms.pipelines import replay
 from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.replay_state import ReplayPart
 from dp_transforms.run_state.state_file import StateFile
 from tests.helpers import forked
 from tests.helpers.nights import DAY, START, Nights
@@ -55,8 +56,10 @@ class Account:
         assert pathlib.Path(facts.record.output).exists(), "the report is there first"
         self._note("finish", facts, fingerprint)
 
-    def fail(self, facts: Any) -> None:
-        self._note("fail", facts)
+    resumes = False
+
+    def fail(self, facts: Any, *, forget: bool) -> None:
+        self._note("forget" if forget else "fail", facts)
 
 
 @pytest.fixture
@@ -113,8 +116,25 @@ def test_what_an_account_refuses_is_not_drawn(nights: Nights, account: type[Acco
 def test_an_account_hears_that_a_part_failed(nights: Nights, account: type[Account]) -> None:
     (nights.folder / "bad.jsonl").write_text('{"user": 1.5}\n')
     assert nights.run(1, "bad.jsonl").returncode == 1
-    assert names(account) == ["reserve", "start", "fail"]
+    assert names(account) == ["reserve", "start", "forget"]
     assert nights.state.header.intent is None
+
+
+def test_a_part_that_failed_for_another_reason_than_its_log_keeps_it(
+    nights: Nights, account: type[Account], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a full disk: that may have hung on the noise."""
+
+    def full(*_: object) -> None:
+        raise UserError("No space left on device.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ReplayPart, "check_log", full)
+        assert nights.run(1).returncode == 1
+    assert names(account) == ["reserve", "start", "fail"]
+    assert nights.state.header.intent is not None
+    assert "has another input" in nights.run(1, "1.parquet").stderr
+    nights.taken(1)
 
 
 def killed(nights: Nights, when: str) -> None:

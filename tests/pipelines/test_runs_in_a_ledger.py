@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 
@@ -111,11 +112,74 @@ def test_parts_of_one_run_pay_once(folder: pathlib.Path) -> None:
     assert not (folder / "3.avro").exists()
 
 
-def test_a_state_that_the_ledger_does_not_know_is_refused(folder: pathlib.Path) -> None:
+def test_all_parts_of_a_run_are_in_the_ledger_or_none_is(folder: pathlib.Path) -> None:
     words = ("--output", "1.avro", *PARTS, "--until", EVENING)
-    assert shh("replay", "log.parquet", *RANGE, *BUDGET, *words, cwd=folder).returncode == 0
-    refused = error_of(replay(folder, "2.avro", *PARTS, *CAPS))
-    assert "is not in the ledger" in refused
+    alone = ("replay", "log.parquet", *RANGE, *BUDGET)
+    assert shh(*alone, *words, cwd=folder).returncode == 0
+    assert "was begun without --ledger" in error_of(replay(folder, "2.avro", *PARTS, *CAPS))
+    (folder / "run.state").unlink()
+    assert replay(folder, "3.avro", *PARTS, "--until", EVENING, *CAPS).returncode == 0
+    refused = error_of(shh(*alone, "--output", "4.avro", *PARTS, cwd=folder))
+    assert "was begun with --ledger and --population news" in refused
+    # A ledger that has lost the run, or knows it by its name alone, does not go on with its state.
+    for name in ("ledger.db", "ledger.db.counter", "ledger.db.lock"):
+        (folder / name).unlink(missing_ok=True)
+    assert "is not in the ledger" in error_of(replay(folder, "4.avro", *PARTS, *CAPS))
+    run_id = read_report_file(folder / "3.avro")[0].run_id
+    plan = ("plan", *RANGE, *BUDGET, "--output", "plan.json")
+    assert shh(*plan, cwd=folder).returncode == 0
+    reserve = ("ledger", "reserve", *ACCOUNT, "--plan", "plan.json", "--run-id", run_id, *CAPS)
+    assert shh(*reserve, cwd=folder).returncode == 0
+    assert "does not know the parts" in error_of(replay(folder, "4.avro", *PARTS))
+    assert not (folder / "4.avro").exists()
+
+
+def test_a_killed_part_whose_older_state_comes_back_keeps_its_input(folder: pathlib.Path) -> None:
+    """The state says that nothing was begun, and the ledger knows better: no other log is taken."""
+    assert replay(folder, "1.avro", *PARTS, "--until", EVENING, "--run-id", "monday", *CAPS).returncode == 0
+    shutil.copy(folder / "run.state", folder / "backup.state")
+    words = ["replay", "log.parquet", *RANGE, *BUDGET, *ACCOUNT, "--output", "2.avro", *PARTS, "--run-id", "monday"]
+    ended = forked.run_python("-c", KILLED, 9, *words, cwd=folder)
+    assert (ended.returncode, (folder / "2.avro").exists()) == (-9, True)
+    shutil.move(folder / "backup.state", folder / "run.state")
+    (folder / "2.avro").rename(folder / "published.avro")
+    bad = [(user if at % 10 == 0 else "", item, time) for at, (user, item, time) in enumerate(log_rows())]
+    write_parquet(folder / "bad.parquet", bad)
+    assert "another input" in error_of(replay(folder, "2b.avro", *PARTS, log="bad.parquet"))
+    failed = error_of(replay(folder, "2b.avro", *PARTS, "--max-bad-fraction", "0", "--dead-letter", "no/such/folder"))
+    assert failed
+    write_parquet(folder / "corrected.parquet", log_rows()[5:])
+    assert "another input" in error_of(replay(folder, "2b.avro", *PARTS, log="corrected.parquet"))
+    assert not (folder / "2b.avro").exists()
+
+
+def test_a_run_whose_log_was_refused_is_used_by_its_name(folder: pathlib.Path) -> None:
+    good = (folder / "log.parquet").read_bytes()
+    rows = [(user if at % 10 == 0 else "", item, time) for at, (user, item, time) in enumerate(log_rows())]
+    write_parquet(folder / "log.parquet", rows)
+    failed = replay(folder, "1.avro", *CAPS)
+    assert "could not be read" in error_of(failed)
+    (run_id,) = re.findall(r"--run-id (\w+), when the log is mended", failed.stderr)
+    (folder / "log.parquet").write_bytes(good)
+    again = replay(folder, "1.avro", "--run-id", run_id)
+    assert again.returncode == 0, again.stderr
+    assert spent(folder) == "2"
+    assert statuses(folder) == [["released", "finished"]]
+
+
+def test_a_run_that_was_reserved_before_a_repair_is_not_released(folder: pathlib.Path) -> None:
+    """Its start record may be what was lost."""
+    plan = ("plan", *RANGE, *BUDGET, "--release", "labels", "--output", "plan.json")
+    assert shh(*plan, cwd=folder).returncode == 0
+    reserve = ("ledger", "reserve", *ACCOUNT, "--plan", "plan.json", "--run-id", "monday", *CAPS)
+    assert shh(*reserve, cwd=folder).returncode == 0
+    shutil.copy(folder / "ledger.db", folder / "backup.db")
+    assert replay(folder, "1.avro", "--release", "labels", "--run-id", "monday").returncode == 0
+    shutil.copy(folder / "backup.db", folder / "ledger.db")
+    assert shh("ledger", "doctor", *ACCOUNT[:2], "--repair", cwd=folder).returncode == 0
+    refused = error_of(shh("ledger", "release", *ACCOUNT[:2], "monday", cwd=folder))
+    assert "restored and repaired" in refused
+    assert spent(folder) == "2"
 
 
 def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder: pathlib.Path) -> None:
@@ -125,7 +189,7 @@ def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder: pathlib
     write_parquet(folder / "log.parquet", rows)
     failed = error_of(replay(folder, "1.avro", *PARTS, "--until", EVENING, *CAPS))
     assert "nothing was published" in failed
-    assert statuses(folder) == [["failed"]]
+    assert statuses(folder) == [["released"]]
     assert spent(folder) == "2"
     assert "sound" in shh("ledger", "doctor", *ACCOUNT[:2], "--state", "run.state", cwd=folder).stdout
     (folder / "log.parquet").write_bytes(good)

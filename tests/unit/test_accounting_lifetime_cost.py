@@ -196,6 +196,29 @@ def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(
     assert runs >= 1
 
 
+def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own() -> None:
+    """Each counts (1 + e^max_epsilon) times, and not with the factor of its own plan."""
+    each = dataclasses.replace(cost(), distance=10**27)
+    rule = BudgetRule.declare(4, 1e-7, cost())
+    charged = rule.price(each).sampling
+    assert charged / 10**30 == pytest.approx(1e-18 * (1 + math.exp(4)), rel=1e-9)
+    one, more = (dataclasses.replace(rule, sampling=limit) for limit in (charged, charged - 1))
+    assert one.allows(one.total(one.price(each), 1))
+    assert not more.allows(more.total(more.price(each), 1))
+    assert not one.allows(one.total(one.price(each) + one.price(each), 2))
+
+
+def test_a_histogram_of_the_first_plan_costs_its_whole_epsilon_and_a_later_one_its_divergence() -> None:
+    """The order was chosen by what the first one said."""
+    first, later = cost(epsilon=1.96, activity_epsilon=0.04), cost(epsilon=1.96)
+    rule = BudgetRule.declare(4, 1e-7, first)
+    assert rule.total(rule.price(first), 1).epsilon == first.epsilon == 2 * EPSILON
+    plain = BudgetRule.declare(4, 1e-7, later)
+    assert rule.base.epsilon - plain.base.epsilon >= first.activity - pure_divergence(rule.order, first.activity)
+    assert rule.price(first).epsilon - rule.price(later).epsilon == pure_divergence(rule.order, first.activity)
+    assert pure_divergence(rule.order, first.activity) < first.activity
+
+
 def test_another_run_costs_renyi_of_randomized_response_and_its_whole_delta() -> None:
     rule = BudgetRule.declare(4, 1e-7, cost())
     labels = cost(release="labels")

@@ -41,7 +41,7 @@ from dp_transforms.run_state.state_lock import hold_state
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
 
 PART = PartRecord(0, 3, "1" * 64, "/reports/3.avro")
-HEADER = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64, (PART,))
+HEADER = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64, "", (PART,))
 KEYS = settings_of(small_plan()).stream_keys(SECRET)
 
 
