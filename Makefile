@@ -45,16 +45,17 @@ demo-stream: $(INSTALLED) flink kafka
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/engines
 
-# The recipe of README.md over thirty nights, with one missed, one run twice and three killed: five minutes.
+# Thirty nights, also by the recipe of README.md, with one missed, one run twice and some killed; and a night that is killed
+# at each of its steps: ten minutes.
+NIGHTS := tests/pipelines/test_replay_nights.py tests/pipelines/test_replay_kills.py
 test-nights: $(INSTALLED)
-	SHH_NIGHTS=30 $(BIN)/python -m pytest -n 2 -m "long or not long" tests/pipelines/test_readme_nights.py \
-		tests/pipelines/test_replay_nights.py
+	SHH_NIGHTS=30 $(BIN)/python -m pytest -n 2 -m "long or not long" tests/pipelines/test_readme_nights.py $(NIGHTS)
 
-# What `make test` leaves out: all cases of a test but the first of each six, and what is marked long. Those of the engines,
-# of the ledger and the fuzzer have targets of their own.
+# What `make test` leaves out: all cases of a test but the first of each eight, and what is marked long. Those of the engines,
+# of the ledger, of nights and of the fuzzer have targets of their own.
 test-long: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m long --ignore=tests/engines --ignore=tests/fuzz \
-		--ignore=tests/ledger
+		--ignore=tests/ledger $(addprefix --ignore=,$(NIGHTS))
 
 # A million mutated inputs over all readers, and the bombs of gigabytes; `make test` has a short form of both.
 fuzz: $(INSTALLED)

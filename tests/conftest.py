@@ -31,7 +31,7 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before what is long is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a test `make test` runs the first of each six, and `make test-long` the others.
+    """Of the cases of a test `make test` runs the first of each eight, and `make test-long` the others.
 
     Tests that wait for seconds come first, beside others that work: at the end they would wait alone.
     """
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         test, has_cases, _ = item.nodeid.partition("[")
         if has_cases and item.path.parent.name not in WHOLE:
-            if cases[test] % 6:
+            if cases[test] % 8:
                 item.add_marker(pytest.mark.long)
             cases[test] += 1
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
