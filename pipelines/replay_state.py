@@ -129,16 +129,18 @@ class ReplayPart:
     @contextlib.contextmanager
     def account_of(self, account: RunAccount) -> Iterator[None]:
         """Writes the intent, and runs the block, in which the pipeline draws and `publish` is called."""
-        facts = self.facts
+        facts, may_have_drawn = self.facts, False
         try:
             self._write_header(facts.header.with_intent(facts.record))
             account.start(facts)
+            may_have_drawn = True
             yield
         except BaseException as error:
             if not self._publishes:
                 # What a resumed part drew before may have been published by the process that was killed. And where
                 # the failure may depend on the noise, another log must not be drawn for with the same noise.
-                forget = isinstance(error, LogError) and facts.how != RESUMES and not account.resumes
+                is_harmless = isinstance(error, LogError) or not may_have_drawn
+                forget = is_harmless and facts.how != RESUMES and not account.resumes
                 if forget:
                     with contextlib.suppress(UserError, StateError):  # then it resumes
                         self._write_header(facts.header.with_intent(None))
