@@ -103,7 +103,7 @@ def test_what_an_account_refuses_is_not_drawn(nights: Nights, account: type[Acco
     account.refuses = refuses
     done = nights.run(1)
     assert f"shh: {refuses} is refused." in done.stderr
-    assert names(account) == (["reserve"] if refuses == "reserve" else ["reserve", "start", "fail"])
+    assert names(account) == (["reserve"] if refuses == "reserve" else ["reserve", "start", "forget"])
     assert not (nights.folder / "1.jsonl").exists()
     if refuses == "reserve":
         assert not (nights.folder / "run.state").exists()
