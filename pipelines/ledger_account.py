@@ -77,7 +77,7 @@ class LedgerAccount(RunAccount):
         # What is done is at its end; a run that has no state yet has no fingerprint of one.
         first = header.closed_through if facts.how == DONE else record.first
         end = header.closed_through if facts.how == DONE else record.end
-        verdict = self._reserve(
+        verdict = self.reserve_part(
             facts.plan,
             stream=header.stream,
             run_id=header.run_id,
@@ -95,7 +95,7 @@ class LedgerAccount(RunAccount):
 
     def reserve_whole(self, plan: ReleasePlan, stream: str, run_id: str | None, input_fingerprint: str) -> Verdict:
         """A run without a state: one part, with a key that is forgotten, so that nothing can resume it."""
-        return self._reserve(
+        return self.reserve_part(
             plan,
             stream=stream,
             run_id=run_id,
@@ -103,17 +103,14 @@ class LedgerAccount(RunAccount):
             key_fingerprint=secrets.token_hex(32),
         )
 
-    def reserve_stream(self, plan: ReleasePlan, **fields: str) -> Verdict:
-        """All windows of a stream, as one part. fields: of `PartRequest`."""
-        return self._reserve(plan, **fields)
-
     def may_have_drawn(self, run_id: str) -> bool:
         """Whether the ledger knows a part of this run that may be published."""
         with _ledger_errors():
             runs = self._ledger.runs()
         return any(part.may_be_published for run, parts in runs if run.run_id == run_id for part in parts)
 
-    def _reserve(self, plan: ReleasePlan, *, stream: str, **fields: Any) -> Verdict:
+    def reserve_part(self, plan: ReleasePlan, *, stream: str, **fields: Any) -> Verdict:
+        """fields: of `PartRequest`; without windows, all of the plan's."""
         with _ledger_errors():
             try:
                 request = PartRequest.of_plan(plan, population=self._population, stream=stream, **fields)
@@ -151,8 +148,8 @@ class LedgerAccount(RunAccount):
         except LogError:
             self.fail(forget=not self.resumes)
             click.echo(
-                f"The run stays charged, and published nothing. To use it: the same command with --run-id"
-                f" {self._reserved.run_id}, when the log is mended.",
+                "The run stays charged, and published nothing. To use it when the log is mended: the same command with"
+                f" --run-id {self._reserved.run_id}, without --noise-key-file.",
                 err=True,
             )
             raise

@@ -32,7 +32,7 @@ def accounted(request: StreamRequest, account: LedgerAccount | None) -> Iterator
             " noise, and both together would show what changed. Resume it with --resume-from SAVEPOINT, or leave"
             " --run-id out: a new run pays in full."
         )
-    account.reserve_stream(
+    account.reserve_part(
         request.plan,
         stream=request.stream,
         run_id=request.run_id,

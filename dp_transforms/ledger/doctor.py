@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from dp_transforms.accounting.lifetime_cost import NOTHING, Price
 from dp_transforms.ledger import rows
 from dp_transforms.ledger.actor import Actor, is_gone
-from dp_transforms.ledger.counter_file import Place, check_counter, read_counter
+from dp_transforms.ledger.counter_file import CounterFile, Place, check_counter, read_counter
 from dp_transforms.ledger.database import Database
 from dp_transforms.ledger.errors import LedgerDamagedError, LedgerError
 from dp_transforms.ledger.records import Part, Population, Run, StateMark, Status, amount
@@ -110,7 +110,10 @@ def _file_faults(database: Database, connection: sa.Connection) -> list[Finding]
     found = [] if check == ["ok"] else [Finding(True, "The file of the ledger is damaged. Bring back a good copy.")]
     meta = database.meta(connection)
     try:
-        check_counter(read_counter(database.file), meta.ledger_id, Place(meta.counter, meta.digest), database.file)
+        counter = read_counter(database.file)
+        check_counter(counter, meta.ledger_id, Place(meta.counter, meta.digest), database.file)
+        if counter and counter.after == Place(meta.counter, meta.digest):
+            found += _amount_faults(connection, counter)
     except LedgerError as error:
         remedy = (
             "If the newest copy is lost: shh ledger doctor --repair charges what the counter file knows to be spent,"
@@ -118,6 +121,14 @@ def _file_faults(database: Database, connection: sa.Connection) -> list[Finding]
         )
         found.append(Finding(True, f"{error}. {remedy}"))
     return found
+
+
+def _amount_faults(connection: sa.Connection, counter: CounterFile) -> list[Finding]:
+    """Whether caps and what was spent are those that the counter file has for the same entry."""
+    spent = rows.read_spent(connection)
+    names = sorted(name for name in {*spent, *counter.populations} if spent.get(name) != counter.populations.get(name))
+    text = "Caps or charges were changed, and not by shh, of population {}. Bring back a good copy."
+    return [Finding(True, text.format(name)) for name in names]
 
 
 def _journal_findings(database: Database, connection: sa.Connection) -> list[Finding]:

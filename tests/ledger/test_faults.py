@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import pathlib
@@ -106,6 +107,18 @@ def test_a_ledger_that_is_not_the_one_that_was_last_written_is_refused(path: pat
         Ledger.open(path).reserve(part(run_id="run 5"))
     with pytest.raises(LedgerDamagedError, match=words):
         Ledger.open(path).balances()
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["UPDATE shh_runs SET price_epsilon = '0'", "DELETE FROM shh_runs", "UPDATE shh_populations SET max_epsilon = '9'"],
+)
+def test_the_doctor_finds_amounts_that_were_changed_in_the_tables(path: pathlib.Path, change: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute(change).rowcount
+        connection.commit()
+    faults = [finding.text for finding in Ledger.open(path).doctor() if finding.is_fault]
+    assert any("population news" in text and "not by shh" in text for text in faults), faults
 
 
 def test_the_doctor_charges_what_a_restored_ledger_has_forgotten(path: pathlib.Path) -> None:

@@ -159,7 +159,7 @@ def test_a_run_whose_log_was_refused_is_used_by_its_name(folder: pathlib.Path) -
     write_parquet(folder / "log.parquet", rows)
     failed = replay(folder, "1.avro", *CAPS)
     assert "could not be read" in error_of(failed)
-    (run_id,) = re.findall(r"--run-id (\w+), when the log is mended", failed.stderr)
+    (run_id,) = re.findall(r"when the log is mended: the same command with --run-id (\w+),", failed.stderr)
     (folder / "log.parquet").write_bytes(good)
     again = replay(folder, "1.avro", "--run-id", run_id)
     assert again.returncode == 0, again.stderr

@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import subprocess
-import sys
-import time
 
 import hypothesis.strategies as st
 import numpy as np
@@ -20,7 +17,6 @@ from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.naming.purses import PurseEntries
 from dp_transforms.run_state import state_cells
-from dp_transforms.run_state.fingerprints import InputFingerprint, key_fingerprint
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_cells import (
     BUCKETS,
@@ -37,7 +33,6 @@ from dp_transforms.run_state.state_cells import (
 )
 from dp_transforms.run_state.state_file import StateFile, replace_state, write_state
 from dp_transforms.run_state.state_header import FORMAT_VERSION, PartRecord, StateError, StateHeader
-from dp_transforms.run_state.state_lock import hold_state
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
 
 PART = PartRecord(0, 3, "1" * 64, "/reports/3.avro")
@@ -367,76 +362,3 @@ def test_a_part_without_a_state_carries_nothing():
     users = np.array([1, 2], dtype=np.uint64)
     assert (part.first, part.end, part.windows) == (0, 12, 12)
     assert len(part.purses(users)) == len(part.hits(users)[0]) == len(part.known(Kind.KNOWN)) == part.hit_bound == 0
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Fingerprints and the lock
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_the_fingerprint_of_a_log_is_that_of_its_content(tmp_path):
-    for name, content in (("a", b"1"), ("b", b"2"), ("copy of a", b"1")):
-        (tmp_path / name).write_bytes(content)
-
-    def text(*names, reading=("user", "item")):
-        return InputFingerprint([str(tmp_path / name) for name in names], reading).text
-
-    assert text("a", "b") == text("b", "a", "a") == text("copy of a", "b")
-    different = [
-        text("a"),
-        text("a", "b"),
-        text("a", "copy of a"),
-        text("b"),
-        text(),
-        text("a", reading=("item", "user")),
-    ]
-    assert len(set(different)) == len(different)
-    assert text("a", reading=("us", "er")) != text("a", reading=("use", "r"))
-
-
-def test_a_log_that_is_written_to_meanwhile_is_noticed(tmp_path):
-    path = tmp_path / "log"
-    path.write_bytes(b"1")
-    log = InputFingerprint([str(path)], [])
-    assert log.text
-    log.check_unchanged()
-    time.sleep(0.02)
-    path.write_bytes(b"2")
-    with pytest.raises(StateError, match="was changed while it was replayed; nothing was published"):
-        log.check_unchanged()
-    path.unlink()
-    with pytest.raises(StateError, match="was changed"):
-        log.check_unchanged()
-    with pytest.raises(StateError, match="cannot be read"):
-        _ = InputFingerprint([str(path)], []).text
-
-
-def test_the_fingerprint_of_a_key_is_no_key_of_the_run():
-    found = key_fingerprint(SECRET)
-    assert len(found) == 64
-    assert found != key_fingerprint(SECRET + b"x")
-    assert SECRET.hex() not in found
-
-
-def test_one_process_at_a_time_holds_a_state(tmp_path):
-    """Until it ends, however it ends."""
-    program = (
-        "import sys, time\nfrom dp_transforms.run_state.state_lock import hold_state\n"
-        "with hold_state(sys.argv[1]):\n    print('held', flush=True)\n    time.sleep(100)"
-    )
-    path = str(tmp_path / "state")
-    with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as other:
-        try:
-            assert other.stdout is not None
-            assert other.stdout.readline() == "held\n"
-            with pytest.raises(StateError, match="another process works on it"), hold_state(path):
-                pass
-        finally:
-            other.kill()
-            other.wait()
-    with hold_state(path), pytest.raises(StateError), hold_state(path):
-        pass
-    (tmp_path / ".linked.lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(StateError, match="cannot be made"), hold_state(tmp_path / "linked"):
-        pass
-    assert not (tmp_path / "victim").exists()

@@ -1,0 +1,91 @@
+"""Fingerprints by which a run knows its input and its key again, and the lock beside its state."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dp_transforms.run_state.fingerprints import InputFingerprint, key_fingerprint
+from dp_transforms.run_state.state_header import StateError
+from dp_transforms.run_state.state_lock import hold_state
+from tests.helpers.small_runs import SECRET
+
+
+def test_the_fingerprint_of_a_log_is_that_of_its_content(tmp_path):
+    for name, content in (("a", b"1"), ("b", b"2"), ("copy of a", b"1")):
+        (tmp_path / name).write_bytes(content)
+
+    def text(*names, reading=("user", "item")):
+        return InputFingerprint([str(tmp_path / name) for name in names], reading).text
+
+    assert text("a", "b") == text("b", "a", "a") == text("copy of a", "b")
+    different = [
+        text("a"),
+        text("a", "b"),
+        text("a", "copy of a"),
+        text("b"),
+        text(),
+        text("a", reading=("item", "user")),
+    ]
+    assert len(set(different)) == len(different)
+    assert text("a", reading=("us", "er")) != text("a", reading=("use", "r"))
+
+
+def test_the_fingerprint_of_a_log_tells_its_format(tmp_path):
+    """The same bytes are other rows in another format."""
+    paths = [tmp_path / name for name in ("log.csv", "log.jsonl", "log.CSV")]
+    for path in paths:
+        path.write_bytes(b"1")
+    csv, json_lines, also_csv = (InputFingerprint([str(path)], []).text for path in paths)
+    assert csv == also_csv != json_lines
+
+
+def test_a_log_that_is_written_to_meanwhile_is_noticed(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"1")
+    log = InputFingerprint([str(path)], [])
+    assert log.text
+    log.check_unchanged()
+    time.sleep(0.02)
+    path.write_bytes(b"2")
+    with pytest.raises(StateError, match="was changed while it was replayed; nothing was published"):
+        log.check_unchanged()
+    path.unlink()
+    with pytest.raises(StateError, match="was changed"):
+        log.check_unchanged()
+    with pytest.raises(StateError, match="cannot be read"):
+        _ = InputFingerprint([str(path)], []).text
+
+
+def test_the_fingerprint_of_a_key_is_no_key_of_the_run():
+    found = key_fingerprint(SECRET)
+    assert len(found) == 64
+    assert found != key_fingerprint(SECRET + b"x")
+    assert SECRET.hex() not in found
+
+
+def test_one_process_at_a_time_holds_a_state(tmp_path):
+    """Until it ends, however it ends."""
+    program = (
+        "import sys, time\nfrom dp_transforms.run_state.state_lock import hold_state\n"
+        "with hold_state(sys.argv[1]):\n    print('held', flush=True)\n    time.sleep(100)"
+    )
+    path = str(tmp_path / "state")
+    with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "held\n"
+            with pytest.raises(StateError, match="another process works on it"), hold_state(path):
+                pass
+        finally:
+            other.kill()
+            other.wait()
+    with hold_state(path), pytest.raises(StateError), hold_state(path):
+        pass
+    (tmp_path / ".linked.lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(StateError, match="cannot be made"), hold_state(tmp_path / "linked"):
+        pass
+    assert not (tmp_path / "victim").exists()
