@@ -18,14 +18,17 @@ SHH_ENGINES ?= .engines
 export SHH_ENGINES := $(abspath $(SHH_ENGINES))
 FLINK_VERSION := 1.19.3
 PRISM_VERSION := v2.77.0
+FLINK_OPERATOR_VERSION := 1.10.0
+KUSTOMIZE_VERSION := v5.7.1
 FLINK_JOB_SERVER := $(SHH_ENGINES)/flink-job-server.jar
 FLINK_LIBRARIES := $(SHH_ENGINES)/flink-$(FLINK_VERSION)/.made
 KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
+KUBERNETES := $(SHH_ENGINES)/kubernetes
 PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test test-long test-nights test-ledger test-postgres test-engines test-engines-long lint format bench clean engines flink kafka prism \
+.PHONY: install demo test test-long test-nights test-ledger test-postgres test-engines test-engines-long lint format bench clean engines flink kafka prism kubernetes \
   demo-stream audit sbom mutants fuzz docs
 
 install: $(INSTALLED)
@@ -86,7 +89,7 @@ mutants: $(INSTALLED)
 
 # What this machine's tools allow; tests of the others are skipped with a reason.
 engines: $(INSTALLED)
-	@for engine in flink:java:$(MVN) kafka:java:$(MVN) prism:$(GO):$(GO); do \
+	@for engine in flink:java:$(MVN) kafka:java:$(MVN) prism:$(GO):$(GO) kubernetes:$(GO):$(MVN); do \
 	  name=$${engine%%:*}; tools=$${engine#*:}; missing=; \
 	  for tool in "$${tools%%:*}" "$${tools#*:}"; do command -v $$tool >/dev/null 2>&1 || missing=$$tool; done; \
 	  if test -n "$$missing"; then echo "no $$name: this machine has no $$missing"; \
@@ -112,6 +115,23 @@ $(FLINK_LIBRARIES): | $(INSTALLED)
 	@mv $(@D)/download/*/deps/lib/flink-dist-*.jar $(@D)/download/*/deps/lib/log4j-*.jar $(@D)/lib
 	@rm -rf $(@D)/download
 	@touch $@
+
+# What the manifests are checked with: the operator's schema, out of a jar, and kustomize.
+kubernetes: $(KUBERNETES)/kustomize $(KUBERNETES)/flinkdeployments.yml
+
+$(KUBERNETES)/kustomize:
+	@mkdir -p $(@D)
+	GOBIN=$(@D) $(GO) install sigs.k8s.io/kustomize/kustomize/v5@$(KUSTOMIZE_VERSION)
+	@touch $@
+
+$(KUBERNETES)/flinkdeployments.yml: | $(INSTALLED)
+	@mkdir -p $(@D)
+	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) dependency:copy -DoutputDirectory=$(@D) \
+	  -Dartifact=org.apache.flink:flink-kubernetes-operator-api:$(FLINK_OPERATOR_VERSION)
+	@$(BIN)/python -c 'import sys, zipfile; sys.stdout.buffer.write(zipfile.ZipFile(sys.argv[1]).read(sys.argv[2]))' \
+	  $(@D)/flink-kubernetes-operator-api-$(FLINK_OPERATOR_VERSION).jar \
+	  META-INF/fabric8/flinkdeployments.flink.apache.org-v1.yml > $@.draft
+	@mv $@.draft $@
 
 kafka: $(KAFKA_LIBRARIES)
 
