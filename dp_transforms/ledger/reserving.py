@@ -12,9 +12,8 @@ from dp_transforms.accounting.lifetime_cost import (
     from_epsilon_units,
 )
 from dp_transforms.ledger import rows
-from dp_transforms.ledger.actor import is_gone
 from dp_transforms.ledger.database import Transaction
-from dp_transforms.ledger.errors import BudgetExceededError, LedgerBusyError, RunRefusedError
+from dp_transforms.ledger.errors import BudgetExceededError, RunRefusedError
 from dp_transforms.ledger.judgement import Decision
 from dp_transforms.ledger.records import (
     Balance,
@@ -28,31 +27,6 @@ from dp_transforms.ledger.records import (
     VerdictKind,
     amount,
 )
-
-
-def adopted(transaction: Transaction, request: PartRequest) -> str | None:
-    """The run id of a process that died after it reserved the same first part, before it could write it down."""
-    by_run: dict[str, list[Part]] = {}
-    for part in rows.read_parts(transaction.connection):
-        if part.status != Status.RELEASED:
-            by_run.setdefault(part.run_id, []).append(part)
-    for run in rows.read_runs(transaction.connection, request.population):
-        same = (run.stream, run.plan_fingerprint) == (request.stream, request.plan_fingerprint)
-        if run.status != Status.RESERVED or not same or run.key_fingerprint != request.key_fingerprint:
-            continue
-        parts = by_run.get(run.run_id, [])
-        if len(parts) != 1 or parts[0].has_started or parts[0].range != (request.first_window, request.end_window):
-            continue
-        part = parts[0]
-        if not part.process or is_gone(part.place, part.process):
-            return run.run_id
-        if part.process != transaction.actor.process and part.input_fingerprint == request.input_fingerprint:
-            raise LedgerBusyError(
-                f"process {part.process.partition(':')[0]} of {part.who} has just reserved the same windows of the"
-                f" same input, as run {run.run_id}. Wait until it has ended. If it is certainly dead: shh ledger"
-                f" fail {run.run_id}"
-            )
-    return None
 
 
 def new_run(

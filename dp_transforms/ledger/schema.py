@@ -19,6 +19,7 @@ from dp_transforms.ledger.errors import LedgerDamagedError, LedgerError
 
 VERSION = 1
 MOST_DIGITS = 60
+DAMAGED = "a row of the ledger cannot be read. See: shh ledger doctor"
 
 
 class Whole(sa.types.TypeDecorator[int]):
@@ -119,6 +120,15 @@ JOURNAL = sa.Table(
     sa.Column("note", sa.Text, nullable=False),
     sa.Column("digest", sa.String(64), nullable=False),
 )
+
+
+def check_row(table: sa.Table, row: Mapping[str, Any]) -> None:
+    """Raises LedgerDamagedError for a value of another type than its column: SQLite stores any in each."""
+    for column in table.columns:
+        value = row[column.name]
+        is_text = isinstance(column.type, sa.Text | sa.String)
+        if not isinstance(value, str if is_text else int) or (not is_text and value < 0):
+            raise LedgerDamagedError(DAMAGED)
 
 
 def create_tables(connection: sa.Connection) -> None:
