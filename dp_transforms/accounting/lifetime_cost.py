@@ -41,8 +41,9 @@ from dp_transforms.checks import check_whole, shown
 EPSILON_DIGITS = 15
 DELTA_DIGITS = 30
 _DISTANCE_DIGITS = 45
-LARGEST_MAX_EPSILON = 1000
+LARGEST_MAX_EPSILON = Decimal(1000)
 LARGEST_MAX_DELTA = Decimal("0.01")
+LARGEST_ORDER = 10**6  # with which e^(order max_epsilon) is within the exponents of `_MATH`
 BASIC, RENYI = "basic", "renyi"
 RULES = (BASIC, RENYI)
 _SAMPLING_SHARE = 10**12  # one part in so many of the first delta is set aside for the distances of sampled noise
@@ -174,8 +175,13 @@ class BudgetRule:
     def __post_init__(self) -> None:
         if self.kind not in RULES:
             raise ValueError(f"the rule must be one of {', '.join(RULES)}, got {shown(self.kind)}.")
+        largest = _up(LARGEST_MAX_EPSILON, EPSILON_DIGITS), _up(LARGEST_MAX_DELTA, DELTA_DIGITS)
+        if not (0 < self.max_epsilon <= largest[0] and 0 < self.max_delta <= largest[1]):
+            raise ValueError("the caps of the rule are out of range.")
         if bool(self.order) != (self.kind == RENYI):
             raise ValueError("the rule renyi, and no other, has an order.")
+        if self.kind == RENYI and not 1 < Decimal(self.order) <= LARGEST_ORDER:
+            raise ValueError(f"the order of the rule renyi must be at most {LARGEST_ORDER:,}. Use basic.")
         if self.kind == RENYI and self.base.epsilon < _conversion_loss(self.order, self.base.delta):
             raise ValueError("the base of the rule does not pay for the conversion at its order.")
 
@@ -190,7 +196,7 @@ class BudgetRule:
         ValueError for caps that are not numbers in range, and for ``renyi`` without an order.
         """
         largest_epsilon, largest_delta = cap_units(max_epsilon, max_delta)
-        if largest_epsilon > LARGEST_MAX_EPSILON * 10**EPSILON_DIGITS:
+        if largest_epsilon > _up(LARGEST_MAX_EPSILON, EPSILON_DIGITS):
             raise ValueError(f"max_epsilon must be at most {LARGEST_MAX_EPSILON}, got {shown(max_epsilon)}.")
         if largest_delta > _up(LARGEST_MAX_DELTA, DELTA_DIGITS):
             raise ValueError(

@@ -21,7 +21,7 @@ from typing import Any
 
 from dp_transforms.checks import check_names, is_whole
 from dp_transforms.ledger.errors import LedgerDamagedError
-from dp_transforms.ledger.schema import MOST_DIGITS
+from dp_transforms.ledger.schema import DAMAGED, MOST_DIGITS
 from dp_transforms.local_files import create_new, read_regular, sync_folder
 
 FORMAT = 1
@@ -63,7 +63,7 @@ class CounterFile:
 
     def continues(self, ledger_id: str, end: Place) -> bool:
         """Whether it is certain that a ledger which ends there is an older copy: all of it is in this one."""
-        known = end == self.before or not end.counter or end.digest[:TRAIL_DIGITS] in self.trail
+        known = end in (self.before, self.after) or not end.counter or end.digest[:TRAIL_DIGITS] in self.trail
         return self.ledger_id == ledger_id and known
 
 
@@ -78,37 +78,24 @@ def read_counter(ledger: pathlib.Path) -> CounterFile | None:
         content = read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         return None
-    try:
-        fields = json.loads(content)
-        if fields["format"] != FORMAT or not isinstance(fields["settled"], bool):
-            raise ValueError
-        ledger_id, populations, trail = fields["ledger_id"], fields["populations"], tuple(fields.get("trail", ()))
-        if not isinstance(ledger_id, str) or not _HEX.fullmatch(ledger_id) or not isinstance(populations, dict):
-            raise ValueError
-        if not all(isinstance(digits, str) and _HEX.fullmatch(digits) and digits for digits in trail):
-            raise ValueError
-        for name, population in populations.items():
-            check_names(population=name)
-            _check_population(population)
-        before, after = (_place(fields[name]) for name in ("before", "after"))
-        return CounterFile(ledger_id, before, after, fields["settled"], populations, trail)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise LedgerDamagedError(
-            f"{path} cannot be read: it is damaged or of another version. Bring it back from where it was. If it is"
-            " lost, remove it, and see: shh ledger doctor"
-        ) from None
+    return _parsed(content, path)
 
 
 def write_counter(ledger: pathlib.Path, content: CounterFile) -> None:
-    """Replaces the file atomically, and returns when it is on the disk. Under the lock of the ledger. Raises
-    OSError.
+    """Replaces the file atomically, and returns when it is on the disk. Under the lock of the ledger.
+
+    Raises OSError, and LedgerDamagedError for what could not be read again.
     """
     path = counter_path(ledger)
     draft = path.with_name(f"{path.name}.new")
-    fields = {"format": FORMAT, **dataclasses.asdict(content)}
+    text = json.dumps({"format": FORMAT, **dataclasses.asdict(content)}, sort_keys=True)
+    try:
+        _parsed(text, path)
+    except LedgerDamagedError:
+        raise LedgerDamagedError(DAMAGED) from None
     draft.unlink(missing_ok=True)  # of a process that was killed: the lock is ours
     with create_new(draft, 0o600) as file:
-        file.write(json.dumps(fields, sort_keys=True).encode())
+        file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
     os.replace(draft, path)
@@ -134,6 +121,28 @@ def check_counter(found: CounterFile | None, ledger_id: str, end: Place, ledger:
     if lost < 0:
         raise LedgerDamagedError(f"{path} is an older copy than {ledger.name}: {-lost} behind. {remedy}")
     raise LedgerDamagedError(f"{ledger} and {path.name} are of two copies that were both written to. {remedy}")
+
+
+def _parsed(content: str | bytes, path: pathlib.Path) -> CounterFile:
+    try:
+        fields = json.loads(content)
+        if fields["format"] != FORMAT or not isinstance(fields["settled"], bool):
+            raise ValueError
+        ledger_id, populations, trail = fields["ledger_id"], fields["populations"], tuple(fields.get("trail", ()))
+        if not isinstance(ledger_id, str) or not _HEX.fullmatch(ledger_id) or not isinstance(populations, dict):
+            raise ValueError
+        if not all(isinstance(digits, str) and _HEX.fullmatch(digits) and digits for digits in trail):
+            raise ValueError
+        for name, population in populations.items():
+            check_names(population=name)
+            _check_population(population)
+        before, after = (_place(fields[name]) for name in ("before", "after"))
+        return CounterFile(ledger_id, before, after, fields["settled"], populations, trail)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise LedgerDamagedError(
+            f"{path} cannot be read: it is damaged or of another version. Bring it back from where it was. If it is"
+            " lost, remove it, and see: shh ledger doctor"
+        ) from None
 
 
 def _check_population(fields: Any) -> None:

@@ -49,6 +49,7 @@ from dp_transforms.ledger.schema import (
     entry_digest,
     has_tables,
     migrate,
+    read_version,
 )
 from dp_transforms.local_files import create_new
 
@@ -203,7 +204,7 @@ class Database:
         if self.file and not os.path.lexists(self.file):
             return False
         with self._reading() as connection:
-            return has_tables(connection) and _version(connection) == VERSION
+            return has_tables(connection) and read_version(connection) == VERSION
 
     def _prepare(self, create: bool, rebuild: bool) -> None:
         """Makes the tables, or brings them up to date."""
@@ -327,6 +328,8 @@ class Database:
                 f"the ledger {self.name} cannot be used ({reason}); nothing was changed. Check its folder and the space"
                 " that is left, or the server."
             ) from None
+        except (UnicodeError, OverflowError):  # of the driver, for texts and numbers that nobody wrote by shh
+            raise LedgerDamagedError(f"the ledger {self.name} is damaged. Bring back the newest copy.") from None
         except sa.exc.NoResultFound:
             raise LedgerDamagedError(
                 f"the ledger {self.name} is damaged: a table is empty. See: shh ledger doctor"
@@ -337,10 +340,6 @@ class Database:
                 " and the"
                 " space that is left."
             ) from None
-
-
-def _version(connection: sa.Connection) -> int:
-    return int(connection.execute(sa.select(META.c.version)).scalar_one())
 
 
 def _is_of_a_new_ledger(found: CounterFile) -> bool:

@@ -53,11 +53,11 @@ def repair(database: Database, actor: Actor) -> list[str]:
         meta = database.meta(connection)
         end = Place(meta.counter, meta.digest)
         counter = read_counter(database.file) if database.file else None
-        if counter and counter.agrees_with(meta.ledger_id, end):
+        if counter and counter.agrees_with(meta.ledger_id, end) and not _changed_amounts(connection, counter, end):
             return ["The ledger agrees with its counter file: nothing was done."]
         if counter is None:
             done = ["There is no counter file to compare with: charges that this copy has forgotten stay forgotten."]
-        elif any(entry["digest"] == counter.after.digest for entry in rows.read_journal(connection)):
+        elif counter.after != end and _knows(rows.read_journal(connection), counter.after):
             done = [
                 "The counter file is an older copy, and knows nothing that is not here. Charges that both have"
                 " forgotten stay forgotten."
@@ -73,6 +73,10 @@ def repair(database: Database, actor: Actor) -> list[str]:
         done.append("Use no run id again that was used since this copy was made.")
         transaction.enter("repair", "", "", 0, (0, 0), " ".join(done))
     return done
+
+
+def _knows(journal: Sequence[dict[str, Any]], place: Place) -> bool:
+    return any((entry["counter"], entry["digest"]) == (place.counter, place.digest) for entry in journal)
 
 
 def _abandon_open(connection: sa.Connection) -> list[str]:
@@ -93,8 +97,9 @@ def _charge_lost(transaction: Transaction, name: str, known: dict[str, Any], is_
     (population,) = rows.read_populations(connection, name)
     balance = rows.read_balance(connection, population)
     if population.rule != rule:
-        # Its amounts are of another kind, but whatever it has spent is within its caps.
+        # Its amounts are of another kind, but whatever it has spent is within its caps, and the smaller caps hold.
         lost = population.rule.price(LifetimeCost(rule.max_epsilon, rule.max_delta, _LOST))
+        rows.lower_caps(connection, population, rule)
     else:
         lost = spent - balance.total if is_older else spent
         if not balance.runs:  # the base of the rule is charged with any run
@@ -131,18 +136,24 @@ def _file_faults(database: Database, connection: sa.Connection) -> list[Finding]
         return []
     check = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
     found = [] if check == ["ok"] else [Finding(True, "The file of the ledger is damaged. Bring back a good copy.")]
+    query = "SELECT name FROM sqlite_master WHERE type IN ('trigger', 'view')"
+    if connection.exec_driver_sql(query).first() is not None:
+        text = "Somebody has put triggers or views into the ledger, which may change what is charged."
+        found.append(Finding(True, f"{text} Bring back a good copy."))
     meta = database.meta(connection)
+    end = Place(meta.counter, meta.digest)
     try:
         counter = read_counter(database.file)
-        check_counter(counter, meta.ledger_id, Place(meta.counter, meta.digest), database.file)
-        if counter and counter.after == Place(meta.counter, meta.digest):
-            found += _amount_faults(connection, counter)
-            if not counter.settled:
-                text = (
-                    "The last entry is not settled in the counter file: a crash, or a full disk. The next entry settles"
-                    " it; until then a copy that is older by this one entry would not be noticed."
-                )
-                found.append(Finding(False, text))
+        check_counter(counter, meta.ledger_id, end, database.file)
+        if counter and counter.after == end and not counter.settled:
+            text = (
+                "The last entry is not settled in the counter file: a crash, or a full disk. The next entry settles it;"
+                " until then a copy that is older by this one entry would not be noticed."
+            )
+            found.append(Finding(False, text))
+        if counter:
+            text = "Caps or charges were changed, and not by shh, of population {}. Bring back a good copy."
+            found += [Finding(True, text.format(name)) for name in _changed_amounts(connection, counter, end)]
     except LedgerError as error:
         remedy = (
             "If the newest copy is lost: shh ledger doctor --repair accepts this copy, charges what the counter file"
@@ -152,12 +163,12 @@ def _file_faults(database: Database, connection: sa.Connection) -> list[Finding]
     return found
 
 
-def _amount_faults(connection: sa.Connection, counter: CounterFile) -> list[Finding]:
-    """Whether caps and what was spent are those that the counter file has for the same entry."""
+def _changed_amounts(connection: sa.Connection, counter: CounterFile, end: Place) -> list[str]:
+    """Populations whose caps or charges are not those that the counter file has for the same entry."""
+    if counter.after != end:
+        return []
     spent = rows.read_spent(connection)
-    names = sorted(name for name in {*spent, *counter.populations} if spent.get(name) != counter.populations.get(name))
-    text = "Caps or charges were changed, and not by shh, of population {}. Bring back a good copy."
-    return [Finding(True, text.format(name)) for name in names]
+    return sorted(name for name in {*spent, *counter.populations} if spent.get(name) != counter.populations.get(name))
 
 
 def _journal_findings(database: Database, connection: sa.Connection) -> list[Finding]:
@@ -188,7 +199,10 @@ def _balance_findings(connection: sa.Connection) -> list[Finding]:
     for population in rows.read_populations(connection):
         balance = rows.read_balance(connection, population)
         if not population.rule.allows(balance.total):
-            found.append(Finding(True, f"Population {population.name} has spent more than its caps."))
+            is_repaired = any(run.release == _LOST for run in rows.read_runs(connection, population.name))
+            why = "was charged more than its caps by a repair: no run of it is admitted any more."
+            text = f"Population {population.name} {why if is_repaired else 'has spent more than its caps.'}"
+            found.append(Finding(not is_repaired, text))
     return found
 
 

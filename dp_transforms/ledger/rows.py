@@ -32,6 +32,12 @@ def write_population(connection: sa.Connection, population: Population) -> None:
     connection.execute(sa.insert(POPULATIONS).values(**own, **fields))
 
 
+def lower_caps(connection: sa.Connection, population: Population, other: BudgetRule) -> None:
+    """The caps of a population are at most those of another rule from now on."""
+    caps = {name: min(getattr(population.rule, name), getattr(other, name)) for name in ("max_epsilon", "max_delta")}
+    connection.execute(sa.update(POPULATIONS).where(POPULATIONS.c.name == population.name).values(**caps))
+
+
 def read_run(connection: sa.Connection, run_id: str) -> Run | None:
     row = connection.execute(sa.select(RUNS).where(RUNS.c.run_id == run_id)).mappings().one_or_none()
     return None if row is None else _run(row)

@@ -147,12 +147,19 @@ def entry_digest(before: str, entry: Mapping[str, Any]) -> str:
     return hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()
 
 
+def read_version(connection: sa.Connection) -> int:
+    version = connection.execute(sa.select(META.c.version)).scalar_one()
+    if not isinstance(version, int) or version < 0:
+        raise LedgerDamagedError(DAMAGED)
+    return version
+
+
 def migrate(connection: sa.Connection) -> int:
     """Brings the tables up to date within the caller's transaction. Returns the version that they had.
 
     Raises LedgerError for tables of a newer version, which this program would not keep to.
     """
-    version = int(connection.execute(sa.select(META.c.version)).scalar_one())
+    version = read_version(connection)
     if version > VERSION:
         raise LedgerError(
             f"the ledger has version {version}, and this program knows versions up to {VERSION}. Update shh."
