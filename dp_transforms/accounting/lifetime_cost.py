@@ -207,9 +207,11 @@ class BudgetRule:
             return cls(BASIC, largest_epsilon, largest_delta)
         if not first.order:
             raise ValueError("the rule renyi needs a first plan of release mode names. Use basic.")
-        sampling = max(
-            min(first.delta, largest_delta) // _SAMPLING_SHARE, _sampling_units(first.distance, largest_epsilon)
-        )
+        # Enough for as many runs like the first as max_epsilon allows, unless that is a large share of its delta.
+        distances = _sampling_units(first.distance, largest_epsilon)
+        runs = max(0, largest_epsilon - first.epsilon) // first.divergence + 1
+        enough = max(distances, min(runs * distances, min(first.delta, largest_delta) // 1000))
+        sampling = max(min(first.delta, largest_delta) // _SAMPLING_SHARE, enough)
         if sampling > largest_delta // 10:
             raise ValueError(f"max_epsilon = {shown(max_epsilon)} is too large for the rule renyi. Use basic.")
         # What is left of the first plan's delta pays for the conversion, for all runs together.

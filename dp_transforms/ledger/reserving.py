@@ -7,6 +7,7 @@ from typing import Any
 from dp_transforms.accounting.lifetime_cost import (
     NOTHING,
     BudgetRule,
+    Price,
     cap_units,
     from_delta_units,
     from_epsilon_units,
@@ -49,7 +50,7 @@ def new_run(
     price = rule.price(request.cost)
     takes = (price + rule.base) if not before.runs else price
     if not rule.allows(before.total + takes):
-        raise _too_much(population, before, takes.epsilon, takes.delta)
+        raise _too_much(population, before, takes)
     same_input = ""
     if has_part:
         others = {run.run_id for run in rows.read_runs(connection, population.name) if run.stream == request.stream}
@@ -172,7 +173,14 @@ def declared_population(transaction: Transaction, request: PartRequest, caps: Ca
     return population
 
 
-def _too_much(population: Population, before: Balance, epsilon: int, delta: int) -> BudgetExceededError:
+def _too_much(population: Population, before: Balance, takes: Price) -> BudgetExceededError:
+    if (before.total + takes).sampling > population.rule.sampling:
+        return BudgetExceededError(
+            f"the sampled noise of this run is too far from its exact law for the max epsilon of *{population.name}*,"
+            " which is large: what its rule renyi sets aside for such distances is spent. Nothing was read. Declare a"
+            " new population with a smaller --max-epsilon, or with shh ledger reserve --rule basic."
+        )
+    epsilon, delta = takes.epsilon, takes.delta
     left = f"{amount(before.left_epsilon, down=True)} of {amount(before.max_epsilon)}"
     left_delta = f"{amount(before.left_delta, down=True)} of {amount(before.max_delta)}"
     return BudgetExceededError(

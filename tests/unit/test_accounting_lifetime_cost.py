@@ -196,6 +196,28 @@ def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(
     assert runs >= 1
 
 
+@pytest.mark.parametrize("max_epsilon", [9, 14, 20])
+def test_distances_of_sampled_noise_leave_room_for_the_runs_that_epsilon_allows(max_epsilon: int) -> None:
+    """With a small delta and a large max_epsilon they are more than one part in 10^12."""
+    first = LifetimeCost(8 * 10**15, 10**18, "names", "6", 3 * 10**15, delta_events=10**16, distance=10**11)
+    rule = BudgetRule.declare(max_epsilon, 1e-4, first)
+    left = rule.max_epsilon - rule.base.epsilon
+    assert runs_that_fit(rule, first) == left // first.divergence
+    assert rule.sampling <= 10**18 // 1000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"max_epsilon": 0}, {"max_delta": 0}, {"max_epsilon": 10**18 + 1}, {"max_delta": 10**28 + 1}]
+    + [{"order": order} for order in ("1", "1000001", "nan", "inf")],
+)
+def test_a_rule_that_cannot_be_is_not_read(changes: dict[str, Any]) -> None:
+    fields = BudgetRule.declare(4, 1e-7, cost()).to_fields()
+    assert BudgetRule.from_fields(fields).to_fields() == fields
+    with pytest.raises((ValueError, ArithmeticError)):
+        BudgetRule.from_fields(fields | changes)
+
+
 def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own() -> None:
     """Each counts (1 + e^max_epsilon) times, and not with the factor of its own plan."""
     each = dataclasses.replace(cost(), distance=10**27)
