@@ -6,8 +6,9 @@ together, is (max_epsilon, max_delta)-DP for adding or removing one user with al
 docs/guarantee.md, section 10.
 
 - ``basic``: epsilons and deltas add up. This holds for plans that are chosen as one goes (Rogers, Roth, Ullman, Vadhan,
-  *Privacy odometers and filters*, 2016) and for runs side by side (Haney et al., *Concurrent composition for
-  interactive differential privacy with adaptive privacy-loss parameters*, 2023).
+  *Privacy odometers and filters*, 2016), for runs side by side (Haney et al., *Concurrent composition for interactive
+  differential privacy with adaptive privacy-loss parameters*, 2023) and for data that are (Henzinger, Safavi, Vadhan,
+  *Concurrent composition for differentially private continual mechanisms*, arXiv 2411.03299).
 - ``renyi``, of one order that is fixed when the population is declared: divergences of this order add up (Feldman,
   Zrnic, *Individual privacy accounting via a Renyi filter*, 2021; Lecuyer, *Practical privacy filters and odometers
   with Renyi differential privacy*, 2021), beside the deltas of events that are outside of it.
@@ -15,9 +16,9 @@ docs/guarantee.md, section 10.
 **Why not the best of several rules.** The shares of max_delta, the order and the rule are constants: fixed by the first
 plan, before anything is published. If the rule were chosen at the end, as whichever total is smallest, what was
 published would choose it, and only the sum of the deltas of all rules would be proved (each rule on the transcripts
-where it was the smallest). Nor are privacy profiles of plans composed (PLD): theorems about plans that are fixed
-beforehand do not carry over as they stand to plans that are chosen as one goes (Rogers et al. 2016; Whitehouse, Ramdas,
-Rogers, Wu, *Fully-adaptive composition in differential privacy*, 2023), and we know of no proof for profiles.
+where it was the smallest). Nor are privacy profiles of plans composed (PLD): for plans that are chosen as one goes, to
+compose profiles until they exceed the caps is not a filter in general (Honkela, Koskela, Tran, Räisä, *f-Differential
+privacy filters*, arXiv 2602.06756; *Natural privacy filters are not always free*, arXiv 2602.15815).
 
 **The grid.** Epsilons and divergences are multiples of 10^-15, deltas of 10^-30, all rounded up; caps are rounded down.
 The epsilon and delta of a plan stand for the decimal numbers that they print as, so that ten runs of 0.1 fit into 1.
@@ -264,7 +265,7 @@ def pure_divergence(order: str, epsilon: int) -> int:
 
     It is that of randomized response: a run that is (epsilon, delta)-DP, and interactive, is a function of one
     randomized response with epsilon that fails with probability delta (Lyu, *Composition theorems for interactive
-    differential privacy*, 2022; [KOV15] for one answer).
+    differential privacy*, 2022; Vadhan, Zhang 2023, arXiv 2207.08335; [KOV15] for one answer).
     """
     with decimal.localcontext(_MATH):
         alpha, e = Decimal(order), from_epsilon_units(epsilon)
