@@ -220,20 +220,18 @@ class BudgetRule:
         if conversion <= 0:
             raise ValueError(f"max_delta must be larger than the delta of the first plan, got {shown(max_delta)}.")
         loss = max(_conversion_loss(first.order, conversion), first.epsilon - first.activity - first.divergence)
-        if first.activity:  # it was published before the order was chosen, so it costs all of its epsilon
-            loss += first.activity - pure_divergence(first.order, first.activity)
         return cls(RENYI, largest_epsilon, largest_delta, first.order, Price(loss, conversion, 0), sampling)
 
     def price(self, cost: LifetimeCost) -> Price:
         """What a run of this cost takes in addition to `base`."""
         if self.kind == BASIC:
             return Price(cost.epsilon, cost.delta, 0)
+        # A histogram costs all of its epsilon: it may have been published before the order was chosen, and told which.
         # Divergences do not fall with the order (van Erven, Harremoes 2014, Theorem 3): a larger one covers this one.
         if cost.order and Decimal(cost.order) >= Decimal(self.order):
-            activity = pure_divergence(self.order, cost.activity) if cost.activity else 0
             sampling = _sampling_units(cost.distance, self.max_epsilon)
-            return Price(cost.divergence + activity, cost.delta_events, sampling)
-        return Price(pure_divergence(self.order, cost.epsilon), cost.delta, 0)
+            return Price(cost.divergence + cost.activity, cost.delta_events, sampling)
+        return Price(pure_divergence(self.order, cost.epsilon - cost.activity) + cost.activity, cost.delta, 0)
 
     def total(self, prices: Price, runs: int) -> Price:
         """What runs of these prices, added up, took; the base included."""

@@ -13,6 +13,7 @@ names, from a copy that went on by itself, whose charges are not.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -46,7 +47,8 @@ class Place:
 class CounterFile:
     """before, after: the end of the ledger before and after the last transaction. settled: that it was committed.
 
-    populations: name to the plain fields of its rule, and what it has ``spent`` (three whole numbers) and ``runs``.
+    populations: name to the plain fields of its rule, and what it has ``spent`` (three whole numbers) and ``runs``;
+        ``run_ids``: hashes of all run ids that were used (`hash_of_run_id`).
     trail: the first digits of the digests of the last entries up to `after`.
     """
 
@@ -65,6 +67,10 @@ class CounterFile:
         """Whether it is certain that a ledger which ends there is an older copy: all of it is in this one."""
         known = end in (self.before, self.after) or not end.counter or end.digest[:TRAIL_DIGITS] in self.trail
         return self.ledger_id == ledger_id and known
+
+
+def hash_of_run_id(run_id: str) -> str:
+    return hashlib.sha256(run_id.encode()).hexdigest()[:32]
 
 
 def counter_path(ledger: pathlib.Path) -> pathlib.Path:
@@ -148,7 +154,9 @@ def _parsed(content: str | bytes, path: pathlib.Path) -> CounterFile:
 def _check_population(fields: Any) -> None:
     """Raises ValueError or TypeError."""
     wholes = [*(fields[name] for name in _WHOLES), *fields["spent"]]
-    if set(fields) != {*_TEXTS, *_WHOLES, "spent"} or len(fields["spent"]) != 3:
+    if set(fields) != {*_TEXTS, *_WHOLES, "spent", "run_ids"} or len(fields["spent"]) != 3:
+        raise ValueError
+    if not all(isinstance(digits, str) and _HEX.fullmatch(digits) and digits for digits in fields["run_ids"]):
         raise ValueError
     if not all(is_whole(value) and 0 <= value < 10**MOST_DIGITS for value in wholes):
         raise ValueError

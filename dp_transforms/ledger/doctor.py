@@ -12,13 +12,12 @@ import sqlalchemy as sa
 from dp_transforms.accounting.lifetime_cost import NOTHING, LifetimeCost, Price
 from dp_transforms.ledger import rows
 from dp_transforms.ledger.actor import Actor, is_gone
-from dp_transforms.ledger.counter_file import CounterFile, Place, check_counter, read_counter
+from dp_transforms.ledger.counter_file import CounterFile, Place, check_counter, hash_of_run_id, read_counter
 from dp_transforms.ledger.database import Database, Transaction
 from dp_transforms.ledger.errors import LedgerError
 from dp_transforms.ledger.records import Part, Population, Run, StateMark, Status, amount
 from dp_transforms.ledger.schema import entry_digest
 
-_LOST = "lost"  # release mode of the run that stands for what a restored ledger has forgotten
 _CLOCK_SECONDS = 60.0  # entries that are earlier than the one before by more than this show a clock that was set back
 
 
@@ -70,7 +69,6 @@ def repair(database: Database, actor: Actor) -> list[str]:
                 for line in _charge_lost(transaction, name, known, is_older)
             ]
         done += _abandon_open(connection)
-        done.append("Use no run id again that was used since this copy was made.")
         transaction.enter("repair", "", "", 0, (0, 0), " ".join(done))
     return done
 
@@ -87,7 +85,7 @@ def _abandon_open(connection: sa.Connection) -> list[str]:
 
 
 def _charge_lost(transaction: Transaction, name: str, known: dict[str, Any], is_older: bool) -> list[str]:
-    connection, actor, at = transaction.connection, transaction.actor, transaction.at
+    connection = transaction.connection
     if not known["runs"]:
         return []
     rule, spent = rows.rule_of(known), Price(*known["spent"])
@@ -98,21 +96,32 @@ def _charge_lost(transaction: Transaction, name: str, known: dict[str, Any], is_
     balance = rows.read_balance(connection, population)
     if population.rule != rule:
         # Its amounts are of another kind, but whatever it has spent is within its caps, and the smaller caps hold.
-        lost = population.rule.price(LifetimeCost(rule.max_epsilon, rule.max_delta, _LOST))
+        lost = population.rule.price(LifetimeCost(rule.max_epsilon, rule.max_delta, rows.LOST))
         rows.lower_caps(connection, population, rule)
     else:
         lost = spent - balance.total if is_older else spent
         if not balance.runs:  # the base of the rule is charged with any run
             lost = lost - rule.base
     lost = Price(max(0, lost.epsilon), max(0, lost.delta), max(0, lost.sampling))
-    if lost == NOTHING and balance.runs >= known["runs"]:
+    hashes = sorted(set(known["run_ids"]) - set(rows.hashes_of_run_ids(connection, name)))
+    if lost == NOTHING and not hashes:
         return []
+    # One row for each lost run, so that its run id is not used again; all that was lost is charged with the first one.
+    for number, digits in enumerate(hashes or [hash_of_run_id(f"{transaction.counter} {name}")]):
+        _write_lost(transaction, name, rows.LOST_ID + digits, NOTHING if number else lost)
+    after = rows.read_balance(connection, population)
+    more = "" if is_older else " Both copies were written to, so all that the counter file knows was charged on top."
+    now = f"now {amount(after.spent_epsilon)} of its epsilon is spent."
+    return [f"Population {name}: charged for what was lost; {now}{more}"]
+
+
+def _write_lost(transaction: Transaction, name: str, run_id: str, lost: Price) -> None:
     run = Run(
-        run_id=f"lost-{at}-{name}",
+        run_id=run_id,
         population=name,
         stream="",
         plan_fingerprint="",
-        release=_LOST,
+        release=rows.LOST,
         horizon=1,
         range_start="",
         range_end="",
@@ -121,14 +130,10 @@ def _charge_lost(transaction: Transaction, name: str, known: dict[str, Any], is_
         price=lost,
         key_fingerprint="",
         status=Status.ABANDONED,
-        **vars(actor),
-        reserved_at=at,
+        **vars(transaction.actor),
+        reserved_at=transaction.at,
     )
-    rows.write_run(connection, run)
-    after = rows.read_balance(connection, population)
-    more = "" if is_older else " Both copies were written to, so all that the counter file knows was charged on top."
-    now = f"now {amount(after.spent_epsilon)} of its epsilon is spent."
-    return [f"Population {name}: charged for what was lost; {now}{more}"]
+    rows.write_run(transaction.connection, run)
 
 
 def _file_faults(database: Database, connection: sa.Connection) -> list[Finding]:
@@ -199,7 +204,7 @@ def _balance_findings(connection: sa.Connection) -> list[Finding]:
     for population in rows.read_populations(connection):
         balance = rows.read_balance(connection, population)
         if not population.rule.allows(balance.total):
-            is_repaired = any(run.release == _LOST for run in rows.read_runs(connection, population.name))
+            is_repaired = any(run.release == rows.LOST for run in rows.read_runs(connection, population.name))
             why = "was charged more than its caps by a repair: no run of it is admitted any more."
             text = f"Population {population.name} {why if is_repaired else 'has spent more than its caps.'}"
             found.append(Finding(not is_repaired, text))

@@ -43,6 +43,11 @@ def new_run(
             " on without one, or begin a new run, which pays in full. If the ledger was restored from a backup, see:"
             " shh ledger doctor"
         )
+    if rows.is_forgotten(transaction.connection, run_id):
+        raise RunRefusedError(
+            f"run id {run_id} was used in a copy of this ledger that is lost: on another input it would draw the same"
+            " noise. Use another run id; it pays."
+        )
     if has_part and request.end_window == request.first_window:
         raise RunRefusedError("the part has no windows. Name a later --until.")
     connection, rule = transaction.connection, population.rule

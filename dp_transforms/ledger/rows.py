@@ -12,9 +12,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from dp_transforms.accounting.lifetime_cost import NOTHING, BudgetRule, Price
+from dp_transforms.ledger.counter_file import hash_of_run_id
 from dp_transforms.ledger.errors import LedgerDamagedError
 from dp_transforms.ledger.records import Balance, Part, Population, Run, Status
 from dp_transforms.ledger.schema import DAMAGED, JOURNAL, PARTS, POPULATIONS, RUNS, check_row
+
+LOST = "lost"  # release mode of what stands for runs that a restored ledger has forgotten
+LOST_ID = "lost:"  # before the hash of a run id
 
 
 def read_populations(connection: sa.Connection, name: str | None = None) -> list[Population]:
@@ -41,6 +45,20 @@ def lower_caps(connection: sa.Connection, population: Population, other: BudgetR
 def read_run(connection: sa.Connection, run_id: str) -> Run | None:
     row = connection.execute(sa.select(RUNS).where(RUNS.c.run_id == run_id)).mappings().one_or_none()
     return None if row is None else _run(row)
+
+
+def hashes_of_run_ids(connection: sa.Connection, population: str) -> list[str]:
+    """Of all runs of a population, those in copies that are lost included; ascending."""
+    query = sa.select(RUNS.c.run_id, RUNS.c.release).where(RUNS.c.population == population)
+    return sorted(
+        str(run_id).removeprefix(LOST_ID) if release == LOST else hash_of_run_id(str(run_id))
+        for run_id, release in connection.execute(query)
+    )
+
+
+def is_forgotten(connection: sa.Connection, run_id: str) -> bool:
+    """Whether a run of this id was in a copy that is lost."""
+    return read_run(connection, LOST_ID + hash_of_run_id(run_id)) is not None
 
 
 def read_runs(connection: sa.Connection, population: str | None = None) -> list[Run]:
@@ -114,6 +132,7 @@ def read_spent(connection: sa.Connection) -> dict[str, dict[str, Any]]:
             "unit": population.unit,
             "declared_at": population.declared_at,
             "runs": (balance := read_balance(connection, population)).runs,
+            "run_ids": hashes_of_run_ids(connection, population.name),
             "spent": [balance.total.epsilon, balance.total.delta, balance.total.sampling],
         }
         for population in read_populations(connection)

@@ -31,7 +31,6 @@ def test_the_doctor_charges_what_a_restored_ledger_has_forgotten(path: pathlib.P
     assert ledger.repair() == [
         "Population news: charged for what was lost; now 1 of its epsilon is spent.",
         "Run run 1 is abandoned: it was open, and stays charged.",
-        "Use no run id again that was used since this copy was made.",
     ]
     assert ledger.balances()[0].total.epsilon == 2 * cost().epsilon
     assert not [finding for finding in ledger.doctor() if finding.is_fault]
@@ -128,6 +127,19 @@ def test_a_ledger_that_is_gone_is_made_again_from_its_counter_file(
     ledger.reserve(part(run_id="run 3"))
     with pytest.raises(RunRefusedError, match="not in the ledger"):
         ledger.reserve(part(1, 2, run_id="run 2", state_fingerprint="state 1"))
+    for run_id in ("run 1", "run 2"):
+        with pytest.raises(RunRefusedError, match="used in a copy of this ledger that is lost"):
+            ledger.reserve(part(run_id=run_id))
+        with pytest.raises(RunRefusedError, match="used in a copy of this ledger that is lost"):
+            ledger.reserve_run(part(run_id=run_id))
+    # Once more: what was lost then is not forgotten now.
+    damage(path)
+    ledger = Ledger.open(path, create=False, rebuild=True)
+    ledger.repair()
+    assert ledger.balances()[0].total.epsilon == 3 * cost().epsilon
+    for run_id in ("run 1", "run 2", "run 3"):
+        with pytest.raises(RunRefusedError, match="used in a copy of this ledger that is lost"):
+            ledger.reserve(part(run_id=run_id))
 
 
 def test_nothing_is_made_from_a_counter_file_that_is_gone_too(folder: pathlib.Path) -> None:
