@@ -263,7 +263,7 @@ def test_only_a_run_that_drew_nothing_is_released(ledger: Ledger) -> None:
         ledger.reserve(part(run_id="waiting"))
     ledger.abandon("drawn")
     assert spent(ledger) == cost().epsilon
-    with pytest.raises(RunRefusedError, match="abandoned"):
+    with pytest.raises(RunRefusedError, match="was abandoned meanwhile"):
         ledger.finish(drawn)
 
 
