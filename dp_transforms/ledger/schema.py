@@ -122,12 +122,12 @@ JOURNAL = sa.Table(
 )
 
 
-def check_row(table: sa.Table, row: Mapping[str, Any]) -> None:
+def check_row(table: sa.Table, row: Mapping[Any, Any]) -> None:
     """Raises LedgerDamagedError for a value of another type than its column: SQLite stores any in each."""
     for column in table.columns:
         value = row[column.name]
-        is_text = isinstance(column.type, sa.Text | sa.String)
-        if not isinstance(value, str if is_text else int) or (not is_text and value < 0):
+        is_text = isinstance(column.type, sa.String)
+        if not (isinstance(value, str) if is_text else isinstance(value, int) and value >= 0):
             raise LedgerDamagedError(DAMAGED)
 
 

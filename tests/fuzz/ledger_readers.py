@@ -59,7 +59,7 @@ def _change_a_cell(rng: random.Random, data: bytes) -> bytes:
 
 
 def _change_a_value(rng: random.Random, data: bytes) -> bytes:
-    """Of the counter file: another value of its type, or one of an entry less."""
+    """Of the counter file: another value of its type, one of an entry less, or the same in other words."""
     try:
         fields = json.loads(data)
         place = rng.choice([fields, fields["before"], fields["after"], *fields["populations"].values()])
@@ -73,7 +73,7 @@ def _change_a_value(rng: random.Random, data: bytes) -> bytes:
             place[name] = rng.choice(["", "basic", "renyi", "8", "news", value[:-1], value[::-1]])
         elif isinstance(value, list):
             place[name] = rng.choice([value[:-1], value[1:], value[::-1], [0 for _ in value], [10**15 for _ in value]])
-        return json.dumps(fields).encode()
+        return json.dumps(json.loads(data) if rng.random() < 0.2 else fields, indent=rng.choice([None, 1])).encode()
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return flip_bits(rng, data)
 
@@ -148,12 +148,12 @@ def _ledger_samples() -> list[Sample]:
 
 @functools.cache
 def _counter_samples() -> list[Sample]:
-    return [Sample("counter", _files()[1], "", (*format_mutators.JSON, *(_change_a_value,) * 12), "counter")]
+    return [Sample("counter", _files()[1], "", (*format_mutators.JSON, *(_change_a_value,) * 60), "counter")]
 
 
 def ledger_readers() -> list[Reader]:
     refusals = (LedgerError, LedgerDamagedError)
     return [
-        Reader("ledger", _ledger_samples, refusals, _place, _read, cost=60),
-        Reader("ledger-counter", _counter_samples, refusals, _place, _read, cost=60),
+        Reader("ledger", _ledger_samples, refusals, _place, _read, cost=8),
+        Reader("ledger-counter", _counter_samples, refusals, _place, _read, cost=8),
     ]

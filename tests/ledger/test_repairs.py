@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import shutil
+import sqlite3
 from collections.abc import Callable
 
 import pytest
 
 from dp_transforms.accounting.lifetime_cost import LifetimeCost
-from dp_transforms.ledger import Caps, Ledger, LedgerDamagedError, LedgerError, RunRefusedError
+from dp_transforms.ledger import BudgetExceededError, Caps, Ledger, LedgerDamagedError, LedgerError, RunRefusedError
 from tests.helpers.ledger_copies import (
     counter,
     cut_to,
@@ -97,6 +99,38 @@ def test_a_population_that_was_declared_twice_is_charged_the_caps_of_the_other_o
     total = ledger.balances()[0].total
     assert total.epsilon == cost().epsilon + 4 * 10**15
     assert total.delta == cost().delta + 10**22
+
+
+def change(path: pathlib.Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
+@pytest.mark.parametrize("statement", ["UPDATE shh_runs SET price_epsilon = '0'", "DELETE FROM shh_runs"])
+def test_charges_that_were_changed_in_the_tables_are_charged_again(path: pathlib.Path, statement: str) -> None:
+    change(path, statement)
+    ledger = Ledger.open(path)
+    ledger.repair()
+    assert ledger.balances()[0].total.epsilon == 2 * cost().epsilon
+    assert not [finding for finding in ledger.doctor() if finding.is_fault]
+
+
+def test_caps_that_were_raised_in_the_tables_are_lowered_again(path: pathlib.Path) -> None:
+    change(path, "UPDATE shh_populations SET max_epsilon = '9000000000000000'")
+    ledger = Ledger.open(path)
+    ledger.repair()
+    (balance,) = ledger.balances()
+    assert (str(balance.max_epsilon.normalize()), balance.left_epsilon) == ("4", 0)
+    (note,) = ledger.doctor()
+    assert (note.is_fault, "more than its caps by a repair" in note.text) == (False, True)
+    with pytest.raises(BudgetExceededError):
+        ledger.reserve(part(run_id="run 3"))
+
+
+def test_triggers_in_a_ledger_are_a_fault(path: pathlib.Path) -> None:
+    change(path, "CREATE TRIGGER t AFTER INSERT ON shh_runs BEGIN UPDATE shh_runs SET price_epsilon = '0'; END")
+    assert ["triggers or views" in finding.text for finding in Ledger.open(path).doctor() if finding.is_fault] == [True]
 
 
 def test_a_counter_file_that_is_older_than_its_ledger_charges_nothing(path: pathlib.Path) -> None:
