@@ -155,7 +155,9 @@ class Database:
                 if transaction.entry is None:
                     begun.rollback()
                     return
-                promise = self._enter(connection, meta, transaction)
+                # No ledger ends there: the copy stays refused if this process dies before the commit.
+                nowhere = Place(last, "")
+                promise = dataclasses.replace(self._enter(connection, meta, transaction), before=nowhere)
                 if self.file:
                     write_counter(self.file, promise)
             self._settle(promise)
@@ -336,8 +338,7 @@ class Database:
             ) from None
         except OSError as error:
             raise LedgerError(
-                f"the ledger {self.name} cannot be used ({error.strerror}); nothing was changed. Check its folder"
-                " and the"
+                f"the ledger {self.name} cannot be used ({error.strerror}); nothing was changed. Check its folder and the"
                 " space that is left."
             ) from None
 

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 import shutil
+import signal
 import sqlite3
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from dp_transforms.accounting.lifetime_cost import LifetimeCost
-from dp_transforms.ledger import BudgetExceededError, Caps, Ledger, LedgerDamagedError, LedgerError, RunRefusedError
+from dp_transforms.ledger import (
+    BudgetExceededError,
+    Caps,
+    Ledger,
+    LedgerDamagedError,
+    LedgerError,
+    RunRefusedError,
+    database,
+)
 from tests.helpers.ledger_copies import (
     counter,
     cut_to,
@@ -21,7 +32,7 @@ from tests.helpers.ledger_copies import (
     restore_counter,
     take_another,
 )
-from tests.helpers.ledger_runs import CAPS, cost, part
+from tests.helpers.ledger_runs import CAPS, cost, dies, part
 
 
 def test_the_doctor_charges_what_a_restored_ledger_has_forgotten(path: pathlib.Path) -> None:
@@ -99,6 +110,27 @@ def test_a_population_that_was_declared_twice_is_charged_the_caps_of_the_other_o
     total = ledger.balances()[0].total
     assert total.epsilon == cost().epsilon + 4 * 10**15
     assert total.delta == cost().delta + 10**22
+
+
+def test_a_repair_that_is_killed_before_its_commit_forgets_nothing(path: pathlib.Path) -> None:
+    """Its promise must not make the copy a good one."""
+    restore(path)
+    real = database.write_counter
+
+    def write_and_die(*words: Any) -> None:
+        real(*words)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def work() -> None:
+        database.write_counter = write_and_die
+        Ledger.open(path).repair()
+
+    assert dies(work) == signal.SIGKILL
+    with pytest.raises(LedgerDamagedError, match="older copy"):
+        Ledger.open(path).balances()
+    ledger = Ledger.open(path)
+    ledger.repair()
+    assert ledger.balances()[0].total.epsilon == 2 * cost().epsilon
 
 
 def change(path: pathlib.Path, statement: str) -> None:
