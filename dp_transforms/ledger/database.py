@@ -338,8 +338,8 @@ class Database:
             ) from None
         except OSError as error:
             raise LedgerError(
-                f"the ledger {self.name} cannot be used ({error.strerror}); nothing was changed. Check its folder and the"
-                " space that is left."
+                f"the ledger {self.name} cannot be used ({error.strerror}); nothing was changed. Check its folder and"
+                " the space that is left."
             ) from None
 
 
