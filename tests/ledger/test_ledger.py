@@ -179,6 +179,13 @@ def test_a_process_elsewhere_counts_as_alive_until_an_operator_says_otherwise(le
     with pytest.raises(LedgerBusyError, match="on another machine"):
         ledger.reserve(part(run_id="run"))
     assert ledger.fail_run("run") == 1
+    entry = ledger.journal()[-1]
+    assert (entry["action"], entry["run_id"], entry["part"], entry["note"]) == (
+        "fail",
+        "run",
+        0,
+        "1 parts, by an operator",
+    )
     resumed = ledger.reserve(part(run_id="run"))
     assert resumed.kind == VerdictKind.RESUMES
     with pytest.raises(RunRefusedError, match="taken over"):
@@ -337,6 +344,11 @@ def test_a_link_and_a_pipe_are_refused(ledger: Ledger, folder: pathlib.Path) -> 
     for name in ("link", "pipe"):
         with pytest.raises(LedgerError, match="not a regular file"):
             Ledger.open(folder / name)
+
+
+def test_a_path_may_be_given_as_a_url(ledger: Ledger, folder: pathlib.Path) -> None:
+    ledger.reserve(part(), CAPS)
+    assert spent(Ledger.open(f"sqlite:///{folder}/ledger.db", create=False)) == cost().epsilon
 
 
 def test_a_ledger_is_made_only_where_it_is_asked_for(folder: pathlib.Path) -> None:

@@ -218,6 +218,18 @@ def test_a_rule_that_cannot_be_is_not_read(changes: dict[str, Any]) -> None:
         BudgetRule.from_fields(fields | changes)
 
 
+@pytest.mark.parametrize("order", ["1.5", "6", "40"])
+@pytest.mark.parametrize("max_delta", [1e-15, 1e-11])
+def test_a_cap_below_the_delta_of_the_first_plan_costs_what_the_conversion_takes(order: str, max_delta: float) -> None:
+    """The formula of section 9.2 in floats."""
+    first = LifetimeCost(10**15, 10**22, "names", order, 10**14)
+    rule, alpha = BudgetRule.declare(900, max_delta, first), float(order)
+    delta = rule.base.delta / 10**30
+    loss = (math.log(1 / delta) + alpha * math.log(1 - 1 / alpha) - math.log(alpha - 1)) / (alpha - 1)
+    assert rule.base.epsilon / 10**15 == pytest.approx(max(loss, 0.9), rel=1e-12)
+    assert delta == pytest.approx(max_delta, rel=1e-3)
+
+
 def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own() -> None:
     """Each counts (1 + e^max_epsilon) times, and not with the factor of its own plan."""
     each = dataclasses.replace(cost(), distance=10**27)
