@@ -186,7 +186,7 @@ def kill_repairs(folder: pathlib.Path, places: slice) -> None:
 
 @pytest.mark.long
 def test_a_repair_that_is_killed_at_any_line_forgets_nothing(folder: pathlib.Path) -> None:
-    kill_repairs(folder, slice(None, None, 7))
+    kill_repairs(folder, slice(None, None, 29))
 
 
 def test_the_check_finds_a_second_charge(folder: pathlib.Path) -> None:
