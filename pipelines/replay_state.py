@@ -124,7 +124,7 @@ class ReplayPart:
     @property
     def named_from(self) -> int:
         """Known items that were named before this window only are forgotten when the part ends."""
-        return self.facts.record.end - int(getattr(self.facts.plan, "forget_after", 0))
+        return self.facts.record.end - self.facts.plan.known_for
 
     @contextlib.contextmanager
     def account_of(self, account: RunAccount) -> Iterator[None]:
