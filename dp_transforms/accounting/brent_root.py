@@ -1,4 +1,4 @@
-"""Where a continuous function of one number is zero: Brent's method, without the 0.2 s that scipy.optimize takes to load.
+"""Where a continuous function of one number is zero: Brent's method, without the 0.2 s in which scipy.optimize loads.
 
 No guarantee depends on it: who calls it checks what it returns. Each step is that of ``scipy.optimize.brentq``, to the
 last bit, so plans are the same.

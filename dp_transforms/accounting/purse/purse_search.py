@@ -42,6 +42,7 @@ _SMALLEST_WEIGHT = 10
 _ACTIVITIES = 5
 _POINTS = np.concatenate([np.linspace(-4, 6, 251), np.linspace(6, 16, 101)[1:]])  # thresholds less counts, in scales
 _WEIGHTS = np.geomspace(2e-5, 1.2, 60)  # in scales
+_LOG_WEIGHTS = np.log(_WEIGHTS)
 _FOUND = 0.05  # probability with which an item at the size sought is missed
 
 Floats = npt.NDArray[np.float64]
@@ -59,11 +60,21 @@ class Terms(NamedTuple):
 
     @property
     def activities(self) -> Floats:
-        return np.unique(np.geomspace(*self.usual_looks, _ACTIVITIES).round())
+        return _activities(self.usual_looks)
 
     @property
     def shares_open(self) -> tuple[float, ...]:
         return SHARES_OPEN if self.known_error is None else (0.0,)
+
+
+@functools.lru_cache(maxsize=16)
+def _activities(usual_looks: tuple[int, int]) -> Floats:
+    return np.unique(np.geomspace(*usual_looks, _ACTIVITIES).round())
+
+
+@functools.lru_cache(maxsize=16)
+def _grid(most_looks: int) -> Floats:
+    return np.geomspace(1, most_looks, 60)
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -87,7 +98,7 @@ def best_terms(terms: Terms, shapes: Sequence[float], hits: Sequence[int]) -> Fo
     """
     some = np.clip(1 + _ORDERS * 2 * math.log(1 / terms.delta) / max(terms.epsilon, 1e-9), 1.05, MAX_ORDER)
     orders = np.unique(some).tolist()
-    alone = _looks_alone(terms, shapes, orders)
+    alone = _looks_alone(terms, tuple(shapes), tuple(orders))
     if alone is None:
         return None
     terms = terms._replace(hit_share=HIT_SHARE if len(hits) > 1 else 0.0)
@@ -120,7 +131,8 @@ def _with_hits(terms: Terms, shape: float, order: float, hits: Sequence[int]) ->
     )
 
 
-def _looks_alone(terms: Terms, shapes: Sequence[float], orders: Sequence[float]) -> Found | None:
+@functools.lru_cache(maxsize=16)  # a comparison asks again, with other hits
+def _looks_alone(terms: Terms, shapes: tuple[float, ...], orders: tuple[float, ...]) -> Found | None:
     """The best of all shapes and orders: from the best of some of them, or of all where some are not enough."""
     find = functools.partial(_with_looks_alone, terms)
     start = _best(itertools.starmap(find, itertools.product(shapes[::_STRIDE], orders[::_STRIDE])))
@@ -187,7 +199,7 @@ def _found(terms: Terms, shape: float, order: float, share_open: float, hits: in
     fewest = 1
     if hits:
         curve = _curve(shape, order, hit_price)
-        grid = np.geomspace(1, terms.most_looks, 60)
+        grid = _grid(terms.most_looks)
         larger = np.flatnonzero(_weights(curve, purse / grid) > _weights(_curve(shape, order, 0.0), budget / grid))
         if not len(larger):
             return None
@@ -211,7 +223,7 @@ def _share_counted(hits: Floats) -> Floats:
 def _weights(curve: Floats, amounts: Floats) -> Floats:
     """Logarithms of the weights that cost these amounts, in scales; -inf below the smallest of the curve."""
     prices = np.log(np.maximum(curve, 1e-300))
-    return np.interp(np.log(np.maximum(amounts, 1e-300)), prices, np.log(_WEIGHTS), left=-math.inf)
+    return np.interp(np.log(np.maximum(amounts, 1e-300)), prices, _LOG_WEIGHTS, left=-math.inf)
 
 
 def _threshold(terms: Terms, shape: float, curve: Floats, purse: float, fewest_looks: int, delta_open: float) -> float:
