@@ -248,20 +248,31 @@ def scale_for(shape: float, order: float, budget: float, most_looks: int) -> int
 @functools.lru_cache(maxsize=4096)
 def _curve(shape: float, order: float, hit_price: float) -> Floats:
     """Prices of `_WEIGHTS` on a coarse grid of the continuous law; infinite where they overflow."""
-    upper, lower = _tails(shape, 0.0)
-    with_upper, with_lower = _tails(shape, 1.0)
+    (upper, lower), (with_upper, with_lower) = _tails(shape)
+    (p_upper, p_lower), (p_with_upper, p_with_lower) = _probabilities(shape)
     charge = hit_price * (order - 1)
-    there = outcome_excess(with_upper, upper, order, charge) + outcome_excess(with_lower, lower, order)
-    back = outcome_excess(upper, with_upper, order, charge) + outcome_excess(lower, with_lower, order)
+    there = outcome_excess(with_upper, upper, order, charge, probability=p_with_upper)
+    there += outcome_excess(with_lower, lower, order, probability=p_with_lower)
+    back = outcome_excess(upper, with_upper, order, charge, probability=p_upper)
+    back += outcome_excess(lower, with_lower, order, probability=p_lower)
     excess = np.maximum(np.max(there, axis=1), np.max(back, axis=1))
     return np.minimum(np.maximum.accumulate(np.log1p(np.maximum(excess, 0.0)) / (order - 1)), 1e6)
 
 
-@functools.lru_cache(maxsize=32)
-def _tails(shape: float, moved: float) -> tuple[Floats, Floats]:
-    """Logarithms of both tails at `_POINTS` less that many times each of `_WEIGHTS`: float64[weights, points]."""
+@functools.lru_cache(maxsize=16)
+def _tails(shape: float) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """Logarithms of both tails at `_POINTS`, and at `_POINTS` less each of `_WEIGHTS`: float64[weights, points]."""
     noise = ExponentialPower(shape, 1)
-    return noise.log_tails_at(_POINTS - moved * _WEIGHTS[:, None])
+    with_user = noise.log_tails_at(_POINTS - _WEIGHTS[:, None])
+    upper, lower = (np.broadcast_to(tails, with_user[0].shape) for tails in noise.log_tails_at(_POINTS))
+    return (upper, lower), with_user
+
+
+@functools.lru_cache(maxsize=16)
+def _probabilities(shape: float) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """The tails of `_tails` themselves."""
+    without, with_user = _tails(shape)
+    return (np.exp(without[0]), np.exp(without[1])), (np.exp(with_user[0]), np.exp(with_user[1]))
 
 
 def _quantile(shape: float, tails: Floats) -> Floats:
