@@ -164,7 +164,7 @@ def _loaded_by(words: list[str], said: str) -> set[str]:
     return set(_run(code).split())
 
 
-BUDGET = "--epsilon 2 --delta 1e-9 --window 1h --start 2026-01-01 --end 2026-01-02".split()
+BUDGET = ["--epsilon", "2", "--delta", "1e-9", "--window", "1h", "--start", "2026-01-01", "--end", "2026-01-02"]
 NEVER_BEFORE_A_LOG = {"apache_beam", "pyarrow", "dp_accounting", "sqlalchemy", "cryptography", "scipy.optimize"}
 
 
@@ -190,9 +190,9 @@ def test_show_loads_the_libraries_of_one_format(tmp_path: pathlib.Path, file_for
 
 
 def test_a_replay_without_a_ledger_loads_no_database_library_and_no_solver() -> None:
-    loaded = set(_run("import dp_transforms.pipelines.replay, sys; print(*sys.modules)").split())
+    loaded = _loaded_by(["replay", "--help"], "--noise-key-file")
     assert "apache_beam" in loaded
-    assert not loaded & {"sqlalchemy", "scipy.optimize", "scipy.linalg", "dp_accounting"}
+    assert not loaded & {"sqlalchemy", "scipy", "dp_accounting"}
 
 
 def test_no_module_of_the_tests_imports_a_test_module() -> None:
