@@ -248,15 +248,23 @@ def scale_for(shape: float, order: float, budget: float, most_looks: int) -> int
 @functools.lru_cache(maxsize=4096)
 def _curve(shape: float, order: float, hit_price: float) -> Floats:
     """Prices of `_WEIGHTS` on a coarse grid of the continuous law; infinite where they overflow."""
-    (upper, lower), (with_upper, with_lower) = _tails(shape)
-    (p_upper, p_lower), (p_with_upper, p_with_lower) = _probabilities(shape)
+    (upper, _), (with_upper, _) = _tails(shape)
+    (p_upper, _), (p_with_upper, _) = _probabilities(shape)
+    missed_there, missed_back = _missed(shape, order)
     charge = hit_price * (order - 1)
-    there = outcome_excess(with_upper, upper, order, charge, probability=p_with_upper)
-    there += outcome_excess(with_lower, lower, order, probability=p_with_lower)
-    back = outcome_excess(upper, with_upper, order, charge, probability=p_upper)
-    back += outcome_excess(lower, with_lower, order, probability=p_lower)
+    there = outcome_excess(with_upper, upper, order, charge, probability=p_with_upper) + missed_there
+    back = outcome_excess(upper, with_upper, order, charge, probability=p_upper) + missed_back
     excess = np.maximum(np.max(there, axis=1), np.max(back, axis=1))
     return np.minimum(np.maximum.accumulate(np.log1p(np.maximum(excess, 0.0)) / (order - 1)), 1e6)
+
+
+@functools.lru_cache(maxsize=4)  # one for all hit prices
+def _missed(shape: float, order: float) -> tuple[Floats, Floats]:
+    """Excesses of the outcome that is not a hit, either way."""
+    (_, lower), (_, with_lower) = _tails(shape)
+    (_, p_lower), (_, p_with_lower) = _probabilities(shape)
+    there = outcome_excess(with_lower, lower, order, probability=p_with_lower)
+    return there, outcome_excess(lower, with_lower, order, probability=p_lower)
 
 
 @functools.lru_cache(maxsize=16)
