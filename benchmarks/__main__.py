@@ -11,6 +11,7 @@ from benchmarks.report import Figure
 _NAMES = (
     "speed",
     "names_speed",
+    "start",
     "finding",
     "dp_sqlp",
     "utility",

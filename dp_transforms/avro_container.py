@@ -12,8 +12,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-import pyarrow as pa
-
 CODECS = ("null", "deflate", "snappy", "zstandard")
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
@@ -177,10 +175,8 @@ def _pieces(codec: str, file: IO[bytes], length: int) -> Iterator[bytes]:
         elif codec == "deflate":
             yield from _inflate(packed)
         else:
-            with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd") as stream:
-                while piece := stream.read(_PIECE_BYTES):
-                    yield piece
-    except (zlib.error, pa.ArrowException, OSError):
+            yield from _unpack_zstandard(packed)
+    except (zlib.error, OSError):
         raise DamagedContainerError from None
 
 
@@ -192,6 +188,17 @@ def _inflate(packed: Iterable[bytes]) -> Iterator[bytes]:
             data = inflater.unconsumed_tail
     if not inflater.eof:
         raise DamagedContainerError
+
+
+def _unpack_zstandard(packed: _Part) -> Iterator[bytes]:
+    import pyarrow as pa  # heavy, and codecs that need it are rare
+
+    try:
+        with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd") as stream:
+            while piece := stream.read(_PIECE_BYTES):
+                yield piece
+    except pa.ArrowException:
+        raise DamagedContainerError from None
 
 
 class _Part:
@@ -229,6 +236,8 @@ def _unpack_snappy(data: bytes, limit: int) -> bytes:
             break
     if length > limit:
         raise BlockTooLargeError
+    import pyarrow as pa
+
     try:
         unpacked: bytes = pa.Codec("snappy").decompress(packed, length, asbytes=True)
     except (pa.ArrowException, OSError):

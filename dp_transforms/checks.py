@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 import numbers
 
-import numpy as np
-
 _MOST_SHOWN = 200
 LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
 
@@ -30,12 +28,12 @@ def on_one_line(text: str, most: int | None = None) -> str:
 
 def is_number(value: object) -> bool:
     """A real number and not a bool; NaN and the infinities are numbers here."""
-    return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def is_whole(value: object) -> bool:
     """An integer and not a bool, of Python or of numpy."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def check_whole(name: str, value: object, at_least: int, at_most: int = LARGEST_WHOLE) -> int:

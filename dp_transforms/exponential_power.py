@@ -125,9 +125,9 @@ def _log_upper_tail(shape: float, at: Floats) -> Floats:
     order = 1 / shape
     exponent = at**shape
     is_far = exponent >= _FAR
-    log_ratio = np.log(gammaincc(order, np.minimum(exponent, _FAR)))
-    if is_far.any():
-        log_ratio[is_far] = _log_far_ratio(order, exponent[is_far])
+    log_ratio = np.empty_like(exponent)
+    log_ratio[~is_far] = np.log(gammaincc(order, exponent[~is_far]))
+    log_ratio[is_far] = _log_far_ratio(order, exponent[is_far])
     return np.asarray(log_ratio - math.log(2))
 
 
@@ -143,7 +143,7 @@ def _log_far_ratio(order: float, exponent: Floats) -> Floats:
 def _upper_tail_integers(shape: float, scale: int) -> tuple[int, ...]:
     integrals = _tail_integrals(shape, scale)
     whole = 2 * integrals[0]
-    tails = (integral * (1 << UNIFORM_BITS) // whole for integral in integrals[1:])
+    tails = ((integral << UNIFORM_BITS) // whole for integral in integrals[1:])
     return tuple(tail for tail in tails if tail > 0)
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from dp_transforms.checks import shown
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 MICROS_PER_SECOND = 1_000_000
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # years 1 to 9999, the range of datetime
@@ -119,6 +120,8 @@ class WindowSchedule:
 
         time_micros: int64[n], microseconds since 1970 UTC. Events outside the range get -1.
         """
+        import numpy as np  # `shh --help` reads this module
+
         start, end = self.start_seconds * MICROS_PER_SECOND, self.end_seconds * MICROS_PER_SECOND
         inside = (time_micros >= start) & (time_micros < end)
         # Clip first: a hostile time near the int64 limits must not wrap around into the range.
@@ -130,6 +133,8 @@ class WindowSchedule:
 
         moment_micros: int64[n], microseconds since 1970 UTC. These are the windows ``0 .. result - 1``.
         """
+        import numpy as np
+
         start, slide = self.start_seconds * MICROS_PER_SECOND, self.slide_seconds * MICROS_PER_SECOND
         # Clip first: a moment near the int64 limits must not wrap around.
         since_start = np.clip(moment_micros, start, start + (self.horizon + 1) * slide) - start

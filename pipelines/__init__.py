@@ -24,7 +24,8 @@ A stream that runs:
 
 What several share:
 
-- options, plan_options, event_options: types of parameters; the options that define a plan; the fields of events.
+- options, plan_options, event_options, ledger_options: types of parameters; the options that define a plan; the fields
+  of events; where a run is accounted for.
 - output_file, standard_output: files that appear whole or not at all; errors of standard output.
 - pipeline_errors, quiet_workers: errors of a pipeline in one line; what Beam prints is kept from the terminal.
 - exit_signals: Ctrl-C and SIGTERM end a command at once.

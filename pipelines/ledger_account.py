@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
 from dp_transforms.pipelines.ledger import caps_of
+from dp_transforms.pipelines.ledger_options import check_ledger_options
 from dp_transforms.pipelines.options import LogError, UserError
 from dp_transforms.pipelines.replay_state import DONE, PartFacts, RunAccount
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def ledger_options(function: _F) -> _F:
-    """Adds the options that say where a run is accounted for."""
-    options = (
-        click.option(
-            "--ledger",
-            metavar="FILE|URL",
-            help="Keep account over all runs: the budget of this run is reserved here before anything is read, and a"
-            " run that does not fit is refused. A file, made by the first run, or postgresql://host/database.",
-        ),
-        click.option(
-            "--population", metavar="NAME", help="With --ledger: a name for all streams that share users with this one."
-        ),
-        click.option(
-            "--max-epsilon",
-            metavar="FLOAT",
-            help="With --ledger: what users of this population may ever lose in all runs together. Set once.",
-        ),
-        click.option("--max-delta", metavar="FLOAT", help="With --ledger: failure probability of that. Set once."),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
 
 
 class LedgerAccount(RunAccount):
@@ -54,18 +29,10 @@ class LedgerAccount(RunAccount):
     @classmethod
     def of_options(cls, options: dict[str, Any]) -> LedgerAccount | None:
         """None without ``--ledger``. Raises UserError for options that do not go together."""
+        check_ledger_options(options)
         place, population = options["ledger"], options["population"]
-        given = [name for name in ("population", "max_epsilon", "max_delta") if options[name] is not None]
         if place is None:
-            if given:
-                flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-                raise UserError(f"{flags} belong to --ledger. Give --ledger FILE too, or leave them out.")
             return None
-        if population is None:
-            raise UserError(
-                "--ledger needs --population: a name for all streams that share users with this one, for example"
-                " --population news."
-            )
         with _ledger_errors():
             return cls(Ledger.open(place), population, caps_of(options["max_epsilon"], options["max_delta"]))
 

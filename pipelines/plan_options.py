@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,10 +21,12 @@ from dp_transforms.accounting.release_plan import (
     ReleasePlan,
     plan_class,
 )
-from dp_transforms.item_domain import ItemDomain
 from dp_transforms.local_files import read_regular
 from dp_transforms.pipelines.options import DURATION, UTC_TIME, UserError
 from dp_transforms.window_schedule import WindowSchedule
+
+if TYPE_CHECKING:
+    from dp_transforms.item_domain import ItemDomain
 
 _MOST_PLAN_BYTES = 1 << 20
 _LARGEST_USUAL_EPSILON = 10.0
@@ -268,8 +270,12 @@ def plan_of_command(options: dict[str, Any]) -> ReleasePlan:
 
 def read_domain_file(path: str | None) -> ItemDomain | None:
     """The items of ``--domain-file``; None without one. Raises UserError."""
+    if path is None:
+        return None
+    from dp_transforms.item_domain import ItemDomain  # loads pyarrow
+
     try:
-        return None if path is None else ItemDomain.read(path)
+        return ItemDomain.read(path)
     except ValueError as error:
         raise UserError(f"--domain-file {error}") from None
 

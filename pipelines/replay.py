@@ -7,7 +7,7 @@ import dataclasses
 import os
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
@@ -19,7 +19,7 @@ from dp_transforms.event_files import find_log_chunks, hint_of_log
 from dp_transforms.local_files import open_regular
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.exit_signals import Unwinding
-from dp_transforms.pipelines.ledger_account import LedgerAccount, ledger_options
+from dp_transforms.pipelines.ledger_options import account_of_options, ledger_options
 from dp_transforms.pipelines.options import UTC_TIME, UserError, field_options
 from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.plan_options import flag, plan_of_command, plan_options
@@ -41,6 +41,9 @@ from dp_transforms.run_state.fingerprints import InputFingerprint
 from dp_transforms.run_state.state_header import StateError
 from dp_transforms.run_state.state_lock import hold_state
 from dp_transforms.runners.local import is_local, pipeline_options
+
+if TYPE_CHECKING:
+    from dp_transforms.pipelines.ledger_account import LedgerAccount
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 12
@@ -107,7 +110,7 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     """
     try:
         beam_options = pipeline_options(context.obj or [])
-        account = LedgerAccount.of_options(options)
+        account = account_of_options(options)
         request = _request(logs, options)
         if is_local(beam_options) and not options["allow_large_log"]:
             check_memory(request.chunks, request.fields, request.plan, request.domain_file)

@@ -13,7 +13,6 @@ from rich.text import Text
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import check_output, write_output
-from dp_transforms.pipelines.report_chart import timeline_svg
 from dp_transforms.pipelines.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
 from dp_transforms.report_files import ReportFileError, ReportHeader, encode_report, read_report_file
 
@@ -81,6 +80,8 @@ def _read(path: str) -> tuple[ReportHeader, Iterator[WindowReport], str]:
 
 
 def _write_chart(path: str, header: ReportHeader, reports: list[WindowReport]) -> None:
+    from dp_transforms.pipelines.report_chart import timeline_svg
+
     write_output(path, timeline_svg(reports, header.guarantee))
 
 

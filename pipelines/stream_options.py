@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from dp_transforms.pipelines.ledger_account import ledger_options
+from dp_transforms.pipelines.ledger_options import ledger_options
 from dp_transforms.pipelines.options import DURATION, DURATION_OR_ZERO, field_options
 from dp_transforms.pipelines.plan_options import plan_options
 

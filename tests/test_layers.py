@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.helpers.report_samples import written
+
 ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = (
     "apache_beam",
@@ -149,20 +151,48 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert "dp_transforms" in loaded
 
 
-def test_help_and_plan_wait_for_nothing_that_they_do_not_use() -> None:
+def _loaded_by(words: list[str], said: str) -> set[str]:
+    """The modules of a fresh process after this command, which must print `said`."""
     code = (
         "import contextlib, io, sys\n"
         "from dp_transforms.pipelines.cli import main\n"
         "with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
-        "    main({words})\n"
-        "print(*sorted({{name.partition('.')[0] for name in sys.modules}}))\n"
-        "assert {said!r} in out.getvalue()"
+        f"    main({words!r})\n"
+        "print(*sorted(sys.modules))\n"
+        f"assert {said!r} in out.getvalue()"
     )
-    budget = "--epsilon 2 --delta 1e-9 --window 1h --start 2026-01-01 --end 2026-01-02"
-    loaded = set(_run(code.format(words=["--help"], said="simulate")).split())
-    assert not loaded & {"apache_beam", "scipy", "pyarrow", "dp_accounting", "sqlalchemy"}
-    loaded = set(_run(code.format(words=["plan", *budget.split()], said="threshold")).split())
-    assert not loaded & {"apache_beam", "dp_accounting", "sqlalchemy"}
+    return set(_run(code).split())
+
+
+BUDGET = ["--epsilon", "2", "--delta", "1e-9", "--window", "1h", "--start", "2026-01-01", "--end", "2026-01-02"]
+NEVER_BEFORE_A_LOG = {"apache_beam", "pyarrow", "dp_accounting", "sqlalchemy", "cryptography", "scipy.optimize"}
+
+
+def test_help_loads_no_library_but_that_of_the_command_line() -> None:
+    assert not _loaded_by(["--help"], "simulate") & (NEVER_BEFORE_A_LOG | {"numpy", "scipy", "rich", "fastavro"})
+
+
+def test_help_of_plan_loads_no_scipy() -> None:
+    assert not _loaded_by(["plan", "--help"], "--usual-looks") & (NEVER_BEFORE_A_LOG | {"scipy", "fastavro"})
+
+
+@pytest.mark.parametrize("release", ["names", "labels"])
+def test_plan_loads_no_library_that_it_does_not_use(release: str) -> None:
+    loaded = _loaded_by(["plan", *BUDGET, "--release", release], "threshold")
+    assert not loaded & (NEVER_BEFORE_A_LOG | {"fastavro"})
+
+
+@pytest.mark.parametrize("file_format", ["avro", "jsonl", "parquet"])
+def test_show_loads_the_libraries_of_one_format(tmp_path: pathlib.Path, file_format: str) -> None:
+    loaded = _loaded_by(["show", str(written(tmp_path, file_format))], "4021")
+    of_format = {"avro": {"fastavro"}, "jsonl": set(), "parquet": {"pyarrow", "fastavro"}}[file_format]
+    assert not loaded & (NEVER_BEFORE_A_LOG | {"fastavro", "scipy"}) - of_format
+
+
+def test_a_replay_without_a_ledger_loads_no_database_library_and_no_solver() -> None:
+    loaded = _loaded_by(["replay", "--help"], "--noise-key-file")
+    assert "apache_beam" in loaded
+    assert not loaded & {"sqlalchemy", "scipy", "dp_accounting"}
 
 
 def test_no_module_of_the_tests_imports_a_test_module() -> None:

@@ -28,8 +28,6 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import solve_banded
-from scipy.special import betainc
 
 from dp_transforms.accounting.composition import (
     ROUNDING,
@@ -114,6 +112,8 @@ def _shift_down(values: Values) -> Values:
 
 def _evaluate(lattice: _Lattice, policy: npt.NDArray[np.int64], hit: list[Values]) -> Values:
     """The value of one policy: at each l either stop, or the vertex chosen there. One tridiagonal system."""
+    from scipy.linalg import solve_banded  # heavy: only where a game is played
+
     size = len(policy)
     walk_up, walk_down, right = np.zeros(size), np.zeros(size), lattice.stop_value.copy()
     for index, (h0, h1) in enumerate(lattice.vertices):
@@ -247,6 +247,8 @@ def capped_game_delta(
         return 0.0
     if participations <= hits:
         return optimal_composition_delta(epsilon_per_query, participations, epsilon)
+    from scipy.special import betainc
+
     # The cap matters only if the hits are not used up before it: Pr[Binomial(n, q) < hits].
     hits_left = betainc(float(participations - hits + 1), float(hits), 1 - target_probability)
     if hits_left <= _HIDDEN or participations > _LONGEST:

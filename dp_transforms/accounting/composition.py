@@ -12,9 +12,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import gammaln
 
+from dp_transforms.accounting.brent_root import brent_root
 from dp_transforms.checks import check_positive, check_whole, is_number
 
 ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what can be measured
@@ -91,6 +90,8 @@ def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: flo
     check_epsilon(epsilon)
     if epsilon >= epsilon_per_query * calls:
         return 0.0
+    from scipy.special import gammaln  # heavy
+
     # The first K whose loss exceeds epsilon; one lower for safety, since a term at or below 0 is clipped anyway.
     first = max(0, math.floor((epsilon / epsilon_per_query + calls) / 2))
     k = np.arange(first, calls + 1, dtype=np.float64)
@@ -167,7 +168,7 @@ def smallest_safe_argument(
 def _polish(
     excess: Callable[[float], float], safe: Callable[[float], bool], below: float, above: float, tolerance: float
 ) -> float:
-    root = float(brentq(excess, below, above, xtol=tolerance * above, rtol=4 * tolerance))
+    root = brent_root(excess, below, above, xtol=tolerance * above, rtol=4 * tolerance)
     step = tolerance
     while root < above and not safe(root):
         root, step = root * (1 + step), step * 2

@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betainc, gammaln, xlogy
 
 from dp_transforms import discrete_laplace_law
 from dp_transforms.accounting.accountant import Accountant
@@ -112,6 +111,8 @@ def calls_exceed_probability(
     calls: npt.NDArray[np.int64], hits: int, target_probability: float
 ) -> npt.NDArray[np.float64]:
     """``Pr[Binomial(calls, q) <= hits - 1]``: fewer than `hits` hits in these calls. calls: int64[n], each >= 0."""
+    from scipy.special import betainc  # heavy
+
     successes_missing = np.maximum(calls - hits + 1, 1)
     tail = betainc(successes_missing.astype(np.float64), float(hits), 1 - target_probability)
     return np.where(calls < hits, 1.0, np.minimum(1.0, tail * (1 + ROUNDING)))
@@ -223,6 +224,8 @@ def static_adversary_delta(epsilon_per_query: float, target_probability: float, 
     check_target(epsilon_per_query, target_probability)
     check_whole("hits", hits, 1)
     check_epsilon(epsilon)
+    from scipy.special import gammaln, xlogy
+
     a = math.exp(-epsilon_per_query)
     up, down = 1 / (1 + a), a / (1 + a)
     most = math.ceil((hits + 10 * math.sqrt(hits) + 40) / target_probability)

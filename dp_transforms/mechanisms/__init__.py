@@ -3,6 +3,7 @@
 randomness          keyed functions: identities, choices and uniforms, all from one secret
 discrete_laplace    exact inversion of 128-bit uniforms, in one stage, in two, or wide
 noise_table         integer noise of any symmetric log-concave law, in one stage or in two; release mode ``names``
+noise_bounds        the draws of a noise table from bounds in floats, without the table
 noisy_histogram     users counted in buckets, with noise; for the plan of a run
 release_rule        what a noisy count leads to; release mode ``counts``
 between_thresholds  release mode ``labels``: names of heavy items, charged only near the threshold

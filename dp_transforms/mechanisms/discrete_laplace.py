@@ -29,8 +29,8 @@ class Inversion:
 
     def __init__(self, ascending: Sequence[int]) -> None:
         self._ascending = ascending
-        self.high = np.array([threshold // _WORD for threshold in ascending], dtype=np.uint64)
-        self.low = np.array([threshold % _WORD for threshold in ascending], dtype=np.uint64)
+        words = b"".join([threshold.to_bytes(16, "little") for threshold in ascending])
+        self.low, self.high = np.ascontiguousarray(np.frombuffer(words, dtype="<u8").reshape(-1, 2).T)
 
     def __len__(self) -> int:
         return len(self._ascending)

@@ -11,7 +11,7 @@ the value given that it passes, for the few that are reported with a level.
 from __future__ import annotations
 
 import functools
-import itertools
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -86,12 +86,13 @@ class NoiseTable:
 def _check_tails(tails: Sequence[int]) -> None:
     if not tails:
         raise ValueError("upper_tails must have at least one entry, got none.")
-    masses = [_WHOLE - 2 * tails[0], *(one - next_one for one, next_one in itertools.pairwise([*tails, 0]))]
-    # Of Z = -1, 0, 1, ...: the middle one of three in a row against the others.
-    around = zip([masses[1], *masses], masses, [*masses[1:], 0], strict=False)
-    for value, (before, here, after) in enumerate(around):
-        concave = (here + _UNITS) ** 2 >= max(0, before - _UNITS) * max(0, after - _UNITS)
-        if here < 0 or not concave:
+    masses = [_WHOLE - 2 * tails[0], *map(operator.sub, tails, [*tails[1:], 0])]
+    # Of Z = -1, 0, 1, ...: the middle one of three in a row against the others. In C, for some 30,000 of them.
+    most = [mass + _UNITS for mass in masses]
+    least = [mass - _UNITS if mass > _UNITS else 0 for mass in [masses[1], *masses, 0]]
+    concave = map(operator.ge, map(operator.mul, most, most), map(operator.mul, least, least[2:]))
+    for value, (here, is_concave) in enumerate(zip(masses, concave, strict=True)):
+        if here < 0 or not is_concave:
             raise ValueError(
                 f"upper_tails must be those of a symmetric log-concave law, in units of 2^-128; the mass of {value} "
                 "is not. Use ExponentialPower(...).upper_tail_integers()."

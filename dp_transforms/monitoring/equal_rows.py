@@ -44,6 +44,20 @@ def sort_with_codes(
     return packed >> bits, packed & ((1 << bits) - 1)
 
 
+def hash_order(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """Positions that sort hashes; equal ones keep their order. hashes: uint64[n], spread evenly. Returns int64[n].
+
+    The position takes the place of the last bits of a hash, and both are sorted as one integer, several times as fast
+    as `argsort`. Two hashes that differ in these bits alone are rare: then `argsort` does it.
+    """
+    last_bits = np.uint64((1 << max(0, len(hashes) - 1).bit_length()) - 1)
+    packed = (hashes & ~last_bits) | np.arange(len(hashes), dtype=np.uint64)
+    packed.sort()
+    order = (packed & last_bits).astype(np.int64)
+    ordered = hashes.take(order)
+    return order if (ordered[1:] >= ordered[:-1]).all() else np.argsort(hashes, kind="stable")
+
+
 def sort_distinct(
     columns: Sequence[npt.NDArray[np.int64]],
     sizes: Sequence[int],

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.equal_rows import group_starts, hash_order
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.window_schedule import WindowSchedule
@@ -47,7 +48,7 @@ def rows_of_events(
     if first_open is not None:
         inside &= first_window + schedule.windows_per_event > first_open
     windows = first_window[inside]
-    users, user_of_code = np.unique(keys.hash_users(batch.user.dictionary)[:, 0], return_inverse=True)
+    users, user_of_code = _distinct(keys.hash_users(batch.user.dictionary)[:, 0])
     codes = user_of_code[batch.user.indices.to_numpy()[inside]]
     table, item_of_code = ItemTable.of_labels(batch.item.dictionary, keys.hash_items)
     items = item_of_code[batch.item.indices.to_numpy()[inside]]
@@ -63,3 +64,13 @@ def rows_of_events(
         if not kept.all():
             windows, codes, items = windows[kept], codes[kept], items[kept]
     return EventRows(users, codes, windows, items, table)
+
+
+def _distinct(hashes: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """The distinct hashes, ascending, and the position of each hash among them."""
+    order = hash_order(hashes)
+    ordered = hashes.take(order)
+    starts = group_starts(ordered)
+    positions = np.empty(len(hashes), dtype=np.int64)
+    positions[order] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(hashes)))
+    return ordered[starts], positions

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dp_transforms.mechanisms.randomness import IdHasher, Words
+from dp_transforms.monitoring.equal_rows import group_starts, hash_order
 from dp_transforms.monitoring.packed_arrays import BYTES, HASHES, WORDS, check_unpacked
 
 TABLE_KINDS = (HASHES, WORDS, BYTES)  # of `ItemTable.arrays`
@@ -40,7 +41,8 @@ class ItemTable:
     @classmethod
     def of_labels(cls, labels: pa.StringArray, hash_items: IdHasher) -> tuple[ItemTable, npt.NDArray[np.int64]]:
         """The table of these labels (duplicates are one item), and the position of each label in it."""
-        return cls._distinct(hash_items(labels), labels)
+        hashes = hash_items(labels)
+        return cls._distinct(hashes, labels, hash_order(hashes[:, 0]))
 
     @classmethod
     def merge(cls, tables: Sequence[ItemTable]) -> tuple[ItemTable, list[npt.NDArray[np.int64]]]:
@@ -48,16 +50,19 @@ class ItemTable:
         if len(tables) == 1:
             return tables[0], [np.arange(len(tables[0]))]
         hashes = np.concatenate([table.hashes for table in tables])
-        union, positions = cls._distinct(hashes, pa.concat_arrays([table.labels for table in tables]))
+        by_high_word = np.argsort(hashes[:, 0], kind="stable")  # finds that each table is in order
+        union, positions = cls._distinct(hashes, pa.concat_arrays([table.labels for table in tables]), by_high_word)
         ends = np.cumsum([len(table) for table in tables])
         return union, np.split(positions, ends[:-1])
 
     @classmethod
-    def _distinct(cls, hashes: Words, labels: pa.StringArray) -> tuple[ItemTable, npt.NDArray[np.int64]]:
-        order = _hash_order(hashes)
-        ordered = hashes[order]
-        is_first = np.ones(len(ordered), dtype=np.bool_)
-        is_first[1:] = np.any(ordered[1:] != ordered[:-1], axis=1)
+    def _distinct(
+        cls, hashes: Words, labels: pa.StringArray, by_high_word: npt.NDArray[np.int64]
+    ) -> tuple[ItemTable, npt.NDArray[np.int64]]:
+        order = _by_both_words(hashes, by_high_word)
+        ordered = hashes.take(order, axis=0)  # several times as fast as hashes[order]
+        is_first = np.zeros(len(ordered), dtype=np.bool_)
+        is_first[group_starts(ordered[:, 0], ordered[:, 1])] = True
         positions = np.empty(len(ordered), dtype=np.int64)
         positions[order] = np.cumsum(is_first) - 1
         return cls(ordered[is_first], labels.take(pa.array(order[is_first]))), positions
@@ -85,10 +90,10 @@ class ItemTable:
         return cls(hashes.reshape(-1, 2), labels)
 
 
-def _hash_order(hashes: Words) -> npt.NDArray[np.int64]:
-    """Positions that sort 128-bit hashes as integers. hashes: uint64[n, 2]. Returns int64[n]."""
-    order = np.argsort(hashes[:, 0], kind="stable")
-    high = hashes[order, 0]
-    if np.any(high[1:] == high[:-1]):  # equal items, or two items with equal high words
-        order = np.lexsort((hashes[:, 1], hashes[:, 0]))
-    return order
+def _by_both_words(hashes: Words, by_high_word: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Positions that sort 128-bit hashes as integers, from those that sort them by the high word, which nearly always
+    are these. hashes: uint64[n, 2]. Both int64[n]; equal hashes keep their order."""
+    high, low = hashes[:, 0].take(by_high_word), hashes[:, 1].take(by_high_word)
+    if np.any((high[1:] == high[:-1]) & (low[1:] < low[:-1])):  # two items with equal high words
+        return np.lexsort((hashes[:, 1], hashes[:, 0]))
+    return by_high_word

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.noise_table import noise_table
+from dp_transforms.mechanisms.noise_bounds import noise_bounds
 from dp_transforms.mechanisms.randomness import StreamKeys, Words
 from dp_transforms.naming.item_sums import ItemSums
 from dp_transforms.naming.naming_settings import NamingSettings
@@ -17,7 +17,7 @@ class LookDraws:
     """What one run draws. A draw is a function of its window, item, and holders with their weights, and of the key."""
 
     def __init__(self, settings: NamingSettings, keys: StreamKeys) -> None:
-        self.table = noise_table(settings.noise)
+        self.table = noise_bounds(settings.noise)
         self._uniforms = keys.look_uniforms()
 
     def of_sums(self, sums: ItemSums) -> Words:

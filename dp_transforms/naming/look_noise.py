@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.noise_table import noise_table
+from dp_transforms.mechanisms.noise_bounds import noise_bounds
 from dp_transforms.mechanisms.randomness import StreamKeys, Words
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.query_noise import Draw, digests_of_groups
@@ -25,7 +25,7 @@ class LookNoise:
 
     def __init__(self, noise: ExponentialPower, known_threshold: int, keys: StreamKeys) -> None:
         self._noise = noise
-        self._table = noise_table(noise)
+        self._table = noise_bounds(noise)
         self._known_threshold = known_threshold
         self._keys = keys
         self._pass_uniforms, self._noise_uniforms = keys.look_uniforms(), keys.look_noise_uniforms()

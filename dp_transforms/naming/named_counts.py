@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from dp_transforms.exponential_power import COUNT_SHAPE, ExponentialPower
-from dp_transforms.mechanisms.noise_table import noise_table
+from dp_transforms.mechanisms.noise_bounds import noise_bounds
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.equal_rows import group_starts
 from dp_transforms.monitoring.item_pairs import ItemPairs
@@ -75,6 +75,6 @@ def draw_counts(counted: NamedItems, holders: ItemSums, settings: NamingSettings
     digests = np.zeros((len(wanted), 2), dtype=np.uint64)
     counts[is_held], digests[is_held] = holders.sums[at[is_held]], holders.digests[at[is_held]]
     uniforms = keys.count_uniforms()(counted.windows, counted.table.hashes.take(counted.items, axis=0), digests)
-    noise = noise_table(ExponentialPower(COUNT_SHAPE, settings.count_scale)).sample(uniforms)
+    noise = noise_bounds(ExponentialPower(COUNT_SHAPE, settings.count_scale)).sample(uniforms)
     noisy: Whole = np.maximum(0, counts + noise)
     return noisy

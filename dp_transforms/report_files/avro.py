@@ -29,7 +29,7 @@ from dp_transforms.report_files.records import (
     check_report,
     parse_header,
     parse_json,
-    report_fields,
+    plain_fields,
     too_many_heavy_hitters,
 )
 
@@ -43,8 +43,9 @@ _MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 16)
 
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
+    """reports: of `check_report`, in order."""
     schema = fastavro.parse_schema(WINDOW_REPORT_AVRO_SCHEMA)
-    records = [report_fields(report) for report in reports]
+    records = [plain_fields(report) for report in reports]
     metadata = {HEADER_KEY: header.to_json()}
     # The format requires 16 random bytes. Derived from the content, they let the same reports make the same file.
     sync = hashlib.sha256(json.dumps([metadata, records]).encode()).digest()[:_SYNC_BYTES]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import pathlib
@@ -11,7 +12,6 @@ from types import ModuleType
 
 from dp_transforms.local_files import Path, create_new, open_regular
 from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.report_files import avro, json_lines, parquet
 from dp_transforms.report_files.records import ReportFileError, ReportHeader, checked_report, in_file_order
 
 _ENDINGS = {
@@ -22,7 +22,7 @@ _ENDINGS = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-_FORMATS: dict[str, ModuleType] = {"avro": avro, "json": json_lines, "parquet": parquet}
+_MODULES = {"avro": "avro", "json": "json_lines", "parquet": "parquet"}
 
 
 def report_format(path: Path) -> str:
@@ -31,6 +31,11 @@ def report_format(path: Path) -> str:
     if ending not in _ENDINGS:
         raise ReportFileError(f"{_quoted(path)} must end in one of {', '.join(_ENDINGS)} to say its format.")
     return _ENDINGS[ending]
+
+
+def _module_of(file_format: str) -> ModuleType:
+    """Loads the libraries of this format alone."""
+    return importlib.import_module(f"dp_transforms.report_files.{_MODULES[file_format]}")
 
 
 def write_report_file(
@@ -42,7 +47,7 @@ def write_report_file(
     Zero reports make a valid file. An existing file is never overwritten. If anything fails, no file remains. A process
     that dies meanwhile leaves one, so write into a draft and publish it (`local_files`).
     """
-    report_writer = _FORMATS[file_format or report_format(path)]
+    report_writer = _module_of(file_format or report_format(path))
     ordered = in_file_order(map(checked_report, reports))
     try:
         handle = create_new(path)
@@ -64,7 +69,7 @@ def write_report_file(
 def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], *, file_format: str) -> bytes:
     """What `write_report_file` would write. For ``avro`` and ``json``, the same reports always make the same bytes."""
     handle = io.BytesIO()
-    _FORMATS[file_format].write(handle, header, in_file_order(map(checked_report, reports)))
+    _module_of(file_format).write(handle, header, in_file_order(map(checked_report, reports)))
     return handle.getvalue()
 
 
@@ -73,7 +78,7 @@ def read_report_file(path: Path) -> tuple[ReportHeader, Iterator[WindowReport]]:
 
     Raises ReportFileError: at once for a fault of the file or its header, and while iterating for one of a record.
     """
-    report_reader = _FORMATS[report_format(path)]
+    report_reader = _module_of(report_format(path))
     try:
         handle = open_regular(path)
     except OSError as error:

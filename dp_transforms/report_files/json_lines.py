@@ -16,6 +16,7 @@ from dp_transforms.report_files.records import (
     ReportHeader,
     check_report,
     parse_json,
+    plain_fields,
     report_fields,
 )
 from dp_transforms.window_schedule import format_utc
@@ -29,7 +30,10 @@ def encode_report(report: WindowReport, *, ascii_only: bool = False) -> str:
 
     ascii_only: escape everything except ASCII, for terminals: labels are hostile input.
     """
-    fields = report_fields(report)
+    return _line_of(report_fields(report), ascii_only=ascii_only)
+
+
+def _line_of(fields: dict[str, Any], *, ascii_only: bool = False) -> str:
     fields["window_start"] = format_utc(fields["window_start"])
     fields["window_end"] = format_utc(fields["window_end"])
     return json.dumps(fields, ensure_ascii=ascii_only, allow_nan=False)
@@ -50,9 +54,10 @@ def report_of_json(fields: Any) -> WindowReport:
 
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
+    """reports: of `check_report`, in order."""
     handle.write(f'{{"header": {header.to_json()}}}\n'.encode())
     for report in reports:
-        handle.write(f"{encode_report(report)}\n".encode())
+        handle.write(f"{_line_of(plain_fields(report))}\n".encode())
 
 
 def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:

@@ -22,7 +22,7 @@ from dp_transforms.report_files.records import (
     check_report,
     json_bytes,
     parse_header,
-    report_fields,
+    plain_fields,
     too_many_heavy_hitters,
 )
 
@@ -58,12 +58,13 @@ _SCHEMA_WITHOUT_LEVELS = pa.schema([_arrow_field(field) for field in AVRO_SCHEMA
 
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
+    """reports: of `check_report`, in order."""
     schema = WINDOW_REPORT_ARROW_SCHEMA.with_metadata({HEADER_KEY: header.to_json()})
     with pq.ParquetWriter(handle, schema) as writer:
         rows: list[dict[str, Any]] = []
         heavy_hitters = 0
         for report in reports:
-            rows.append(report_fields(report))
+            rows.append(plain_fields(report))
             heavy_hitters += len(rows[-1]["heavy_hitters"])
             if len(rows) >= _ROW_GROUP_WINDOWS or heavy_hitters >= _ROW_GROUP_HEAVY_HITTERS:
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.monitoring import equal_rows
-from dp_transforms.monitoring.equal_rows import sort_rows
+from dp_transforms.monitoring.equal_rows import hash_order, sort_rows
 
 
 @pytest.mark.parametrize("limit", [2**62, 2], ids=["packed", "by argsort"])
@@ -20,3 +20,16 @@ def test_rows_come_ascending_with_their_places_and_equal_ones_in_order(limit: in
     expected = sorted(range(len(rows)), key=lambda place: (rows[place], place))
     assert order.tolist() == expected
     assert ascending.tolist() == [rows[place] for place in expected]
+
+
+SPREAD = st.integers(0, 2**64 - 1)
+ALIKE = st.integers(0, 63).map(
+    lambda last: (1 << 63) + last
+)  # apart in the last bits alone, where a position takes place
+
+
+@given(hashes=st.lists(SPREAD | ALIKE, max_size=40))
+def test_hashes_are_ordered_also_where_they_differ_in_their_last_bits_alone(hashes: list[int]) -> None:
+    order = hash_order(np.array(hashes, dtype=np.uint64))
+    assert order.tolist() == sorted(range(len(hashes)), key=lambda place: (hashes[place], place))
+    assert order.dtype == np.int64

@@ -153,7 +153,8 @@ def log_tails(noise: ExponentialPower, reach: int) -> Floats:
 
 @functools.lru_cache(maxsize=8)  # sizes of one law; the largest has 16 units of scale or little more
 def _log_tails(noise: ExponentialPower, size: int) -> Floats:
-    above = noise.log_upper_tail(np.arange(1, size + 2))
+    known = _log_tails(noise, size // 2)[size // 2 + 1 :] if size > noise.scale else np.zeros(0)
+    above = np.concatenate([known, noise.log_upper_tail(np.arange(len(known) + 1, size + 2))])
     tails = np.concatenate([np.log1p(-np.exp(above[::-1])), above[:-1]])  # Pr[Z >= m] = 1 - Pr[Z >= 1 - m]
     tails.flags.writeable = False
     return tails

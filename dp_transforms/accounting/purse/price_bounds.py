@@ -194,8 +194,9 @@ class _Search:
 
     def tails_at(self, margins: Ints) -> Floats:
         """``ln Pr[Z >= margin]``."""
-        tails = log_tails(self.noise, int(np.max(np.abs(margins), initial=1)) + 1)
-        return np.asarray(tails[margins + len(tails) // 2])
+        farthest = max(int(margins.max(initial=1)), -int(margins.min(initial=-1)))
+        tails = log_tails(self.noise, farthest + 1)
+        return tails.take(margins + len(tails) // 2)  # twice as fast as by index
 
     def _search(self, which: Ints, first: Ints, last: Ints) -> None:
         """All counts from first to last for each of these weights: found rises, or failed is set."""

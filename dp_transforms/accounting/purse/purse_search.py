@@ -42,6 +42,7 @@ _SMALLEST_WEIGHT = 10
 _ACTIVITIES = 5
 _POINTS = np.concatenate([np.linspace(-4, 6, 251), np.linspace(6, 16, 101)[1:]])  # thresholds less counts, in scales
 _WEIGHTS = np.geomspace(2e-5, 1.2, 60)  # in scales
+_LOG_WEIGHTS = np.log(_WEIGHTS)
 _FOUND = 0.05  # probability with which an item at the size sought is missed
 
 Floats = npt.NDArray[np.float64]
@@ -59,11 +60,21 @@ class Terms(NamedTuple):
 
     @property
     def activities(self) -> Floats:
-        return np.unique(np.geomspace(*self.usual_looks, _ACTIVITIES).round())
+        return _activities(self.usual_looks)
 
     @property
     def shares_open(self) -> tuple[float, ...]:
         return SHARES_OPEN if self.known_error is None else (0.0,)
+
+
+@functools.lru_cache(maxsize=16)
+def _activities(usual_looks: tuple[int, int]) -> Floats:
+    return np.unique(np.geomspace(*usual_looks, _ACTIVITIES).round())
+
+
+@functools.lru_cache(maxsize=16)
+def _grid(most_looks: int) -> Floats:
+    return np.geomspace(1, most_looks, 60)
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -87,7 +98,7 @@ def best_terms(terms: Terms, shapes: Sequence[float], hits: Sequence[int]) -> Fo
     """
     some = np.clip(1 + _ORDERS * 2 * math.log(1 / terms.delta) / max(terms.epsilon, 1e-9), 1.05, MAX_ORDER)
     orders = np.unique(some).tolist()
-    alone = _looks_alone(terms, shapes, orders)
+    alone = _looks_alone(terms, tuple(shapes), tuple(orders))
     if alone is None:
         return None
     terms = terms._replace(hit_share=HIT_SHARE if len(hits) > 1 else 0.0)
@@ -120,7 +131,8 @@ def _with_hits(terms: Terms, shape: float, order: float, hits: Sequence[int]) ->
     )
 
 
-def _looks_alone(terms: Terms, shapes: Sequence[float], orders: Sequence[float]) -> Found | None:
+@functools.lru_cache(maxsize=16)  # a comparison asks again, with other hits
+def _looks_alone(terms: Terms, shapes: tuple[float, ...], orders: tuple[float, ...]) -> Found | None:
     """The best of all shapes and orders: from the best of some of them, or of all where some are not enough."""
     find = functools.partial(_with_looks_alone, terms)
     start = _best(itertools.starmap(find, itertools.product(shapes[::_STRIDE], orders[::_STRIDE])))
@@ -187,7 +199,7 @@ def _found(terms: Terms, shape: float, order: float, share_open: float, hits: in
     fewest = 1
     if hits:
         curve = _curve(shape, order, hit_price)
-        grid = np.geomspace(1, terms.most_looks, 60)
+        grid = _grid(terms.most_looks)
         larger = np.flatnonzero(_weights(curve, purse / grid) > _weights(_curve(shape, order, 0.0), budget / grid))
         if not len(larger):
             return None
@@ -211,7 +223,7 @@ def _share_counted(hits: Floats) -> Floats:
 def _weights(curve: Floats, amounts: Floats) -> Floats:
     """Logarithms of the weights that cost these amounts, in scales; -inf below the smallest of the curve."""
     prices = np.log(np.maximum(curve, 1e-300))
-    return np.interp(np.log(np.maximum(amounts, 1e-300)), prices, np.log(_WEIGHTS), left=-math.inf)
+    return np.interp(np.log(np.maximum(amounts, 1e-300)), prices, _LOG_WEIGHTS, left=-math.inf)
 
 
 def _threshold(terms: Terms, shape: float, curve: Floats, purse: float, fewest_looks: int, delta_open: float) -> float:
@@ -236,20 +248,39 @@ def scale_for(shape: float, order: float, budget: float, most_looks: int) -> int
 @functools.lru_cache(maxsize=4096)
 def _curve(shape: float, order: float, hit_price: float) -> Floats:
     """Prices of `_WEIGHTS` on a coarse grid of the continuous law; infinite where they overflow."""
-    upper, lower = _tails(shape, 0.0)
-    with_upper, with_lower = _tails(shape, 1.0)
+    (upper, _), (with_upper, _) = _tails(shape)
+    (p_upper, _), (p_with_upper, _) = _probabilities(shape)
+    missed_there, missed_back = _missed(shape, order)
     charge = hit_price * (order - 1)
-    there = outcome_excess(with_upper, upper, order, charge) + outcome_excess(with_lower, lower, order)
-    back = outcome_excess(upper, with_upper, order, charge) + outcome_excess(lower, with_lower, order)
+    there = outcome_excess(with_upper, upper, order, charge, probability=p_with_upper) + missed_there
+    back = outcome_excess(upper, with_upper, order, charge, probability=p_upper) + missed_back
     excess = np.maximum(np.max(there, axis=1), np.max(back, axis=1))
     return np.minimum(np.maximum.accumulate(np.log1p(np.maximum(excess, 0.0)) / (order - 1)), 1e6)
 
 
-@functools.lru_cache(maxsize=32)
-def _tails(shape: float, moved: float) -> tuple[Floats, Floats]:
-    """Logarithms of both tails at `_POINTS` less that many times each of `_WEIGHTS`: float64[weights, points]."""
+@functools.lru_cache(maxsize=4)  # one for all hit prices
+def _missed(shape: float, order: float) -> tuple[Floats, Floats]:
+    """Excesses of the outcome that is not a hit, either way."""
+    (_, lower), (_, with_lower) = _tails(shape)
+    (_, p_lower), (_, p_with_lower) = _probabilities(shape)
+    there = outcome_excess(with_lower, lower, order, probability=p_with_lower)
+    return there, outcome_excess(lower, with_lower, order, probability=p_lower)
+
+
+@functools.lru_cache(maxsize=16)
+def _tails(shape: float) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """Logarithms of both tails at `_POINTS`, and at `_POINTS` less each of `_WEIGHTS`: float64[weights, points]."""
     noise = ExponentialPower(shape, 1)
-    return noise.log_tails_at(_POINTS - moved * _WEIGHTS[:, None])
+    with_user = noise.log_tails_at(_POINTS - _WEIGHTS[:, None])
+    upper, lower = (np.broadcast_to(tails, with_user[0].shape) for tails in noise.log_tails_at(_POINTS))
+    return (upper, lower), with_user
+
+
+@functools.lru_cache(maxsize=16)
+def _probabilities(shape: float) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """The tails of `_tails` themselves."""
+    without, with_user = _tails(shape)
+    return (np.exp(without[0]), np.exp(without[1])), (np.exp(with_user[0]), np.exp(with_user[1]))
 
 
 def _quantile(shape: float, tails: Floats) -> Floats:

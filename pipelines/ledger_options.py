@@ -1,0 +1,63 @@
+"""The options that say where a run is accounted for; what knows the ledger is loaded only where they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from dp_transforms.pipelines.options import UserError
+
+if TYPE_CHECKING:
+    from dp_transforms.pipelines.ledger_account import LedgerAccount
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def ledger_options(function: _F) -> _F:
+    """Adds the options that say where a run is accounted for."""
+    options = (
+        click.option(
+            "--ledger",
+            metavar="FILE|URL",
+            help="Keep account over all runs: the budget of this run is reserved here before anything is read, and a"
+            " run that does not fit is refused. A file, made by the first run, or postgresql://host/database.",
+        ),
+        click.option(
+            "--population", metavar="NAME", help="With --ledger: a name for all streams that share users with this one."
+        ),
+        click.option(
+            "--max-epsilon",
+            metavar="FLOAT",
+            help="With --ledger: what users of this population may ever lose in all runs together. Set once.",
+        ),
+        click.option("--max-delta", metavar="FLOAT", help="With --ledger: failure probability of that. Set once."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def check_ledger_options(options: dict[str, Any]) -> None:
+    """Raises UserError for options that do not go together."""
+    if options["ledger"] is None:
+        given = [name for name in ("population", "max_epsilon", "max_delta") if options[name] is not None]
+        if given:
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise UserError(f"{flags} belong to --ledger. Give --ledger FILE too, or leave them out.")
+    elif options["population"] is None:
+        raise UserError(
+            "--ledger needs --population: a name for all streams that share users with this one, for example"
+            " --population news."
+        )
+
+
+def account_of_options(options: dict[str, Any]) -> LedgerAccount | None:
+    """As `LedgerAccount.of_options`; without ``--ledger`` no database library is loaded."""
+    check_ledger_options(options)
+    if options["ledger"] is None:
+        return None
+    from dp_transforms.pipelines.ledger_account import LedgerAccount
+
+    return LedgerAccount.of_options(options)
