@@ -61,7 +61,7 @@ def windows_table(
     for report in rows:
         cells: list[Text | str] = [
             local_text(report.window_start, zone),
-            _length_text(report.window_end - report.window_start),
+            length_text(report.window_end - report.window_start),
             _items_text(report.heavy_hitters, max_items, ascii_only),
             f"{report.epsilon_spent:.4g}",
         ]
@@ -185,7 +185,7 @@ def _how_often_wrong(plan: Mapping[str, Any]) -> str:
     return f"wrong with a probability of at most {float(rounded):.3g}, for each item and window by itself"
 
 
-def _length_text(micros: int) -> str:
+def length_text(micros: int) -> str:
     """``1h``, ``90m``, ``7d``: in the largest unit that divides it."""
     seconds, rest = divmod(micros, 1_000_000)
     if rest:

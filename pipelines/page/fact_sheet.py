@@ -6,9 +6,10 @@ import datetime
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.pipelines.page.html_text import asset, defined, document, escaped, listed
-from dp_transforms.pipelines.page.promise import budget_of, chance, in_three_sentences, not_covered, up
+from dp_transforms.pipelines.page.promise import budget_of, chance, in_three_sentences, not_covered, one_in
 from dp_transforms.pipelines.page.report_page import sentence_case, unseen_table
 from dp_transforms.pipelines.plan_words import in_a_sentence
+from dp_transforms.pipelines.report_table import length_text
 from dp_transforms.pipelines.time_axis import local_text
 
 _PUBLISHED = {
@@ -26,13 +27,14 @@ def plan_facts(plan: ReleasePlan) -> list[tuple[str, str]]:
     assert budget is not None
     facts = [
         ("epsilon", f"{plan.epsilon:g} for each user, over the whole run"),
-        ("delta", f"{plan.delta:g} for each user, over the whole run"),
+        ("delta", f"{plan.delta:g} ({one_in(plan.delta)}) for each user, over the whole run"),
         ("a guess", f"whether a person is in the log is right with {chance(budget)} at most, from an even chance"),
         ("unit of privacy", "one user id with all of its events in the run"),
         ("neighbours", "two logs of which one has one user more: adding or removing a user"),
         (
             "horizon",
-            f"{schedule.horizon:,} windows of {schedule.window_seconds:,} s, one every {schedule.slide_seconds:,} s",
+            f"{schedule.horizon:,} windows of {length_text(schedule.window_seconds * 1_000_000)}, one every"
+            f" {length_text(schedule.slide_seconds * 1_000_000)}",
         ),
         (
             "range (UTC)",
@@ -47,7 +49,7 @@ def plan_facts(plan: ReleasePlan) -> list[tuple[str, str]]:
     if plan.domain_size:
         facts.append(("known items", f"{plan.domain_size:,}, a public list; SHA-256 {plan.domain_fingerprint[:16]}…"))
     if size_error := getattr(plan, "size_error", 0.0):
-        facts.append(("a stated size", f"is too large with a probability of at most {up(size_error)}"))
+        facts.append(("a stated size", f"is too large with a probability of at most {one_in(size_error)}"))
     return [*facts, ("fingerprint", plan.fingerprint)]
 
 

@@ -41,7 +41,7 @@ def budget_of(plan: ReleasePlan | None, reports: Iterable[WindowReport]) -> Budg
 def in_three_sentences(budget: Budget) -> list[str]:
     """The guarantee for somebody who knows no statistics."""
     windows = f"all {budget.windows:,} windows" if budget.windows else "all windows"
-    delta = "" if budget.delta == 0 else f", but for a probability of {up(budget.delta)}"
+    delta = "" if budget.delta == 0 else f", but for a probability of {one_in(budget.delta)}"
     return [
         f"Whether one person is in the log, with everything that this person did in {windows} of the run, changes the"
         f" probability of whatever can be seen here by a factor of at most {factor(budget.epsilon)} (e to the power of"
@@ -64,6 +64,11 @@ def factor(epsilon: float) -> str:
     if epsilon > _MOST_EPSILON:
         return "more than 1e300"
     return up(math.exp(epsilon))
+
+
+def one_in(probability: float) -> str:
+    """``1 in 1,000,000,000``, rounded up: the second number down."""
+    return f"1 in {int(1 / decimal.Decimal(repr(probability))):,}"
 
 
 def up(value: float) -> str:

@@ -28,7 +28,8 @@ _SIGNS = "".join(chr(code) for code in (*range(0x23, 0x7F), *range(0x4E00, 0xA00
 MOST_STATES = len(_SIGNS)
 
 
-class Windows(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Windows:
     """The windows from the first to the last of a report, those without heavy items between them included.
 
     starts, ends: int64[n] in microseconds since 1970 UTC; of windows on the grid of the plan alone the first and the
@@ -87,9 +88,9 @@ class ReportColumns:
         windows = self.windows
         return {
             "windows": {
-                "starts": [micros / 1000 for micros in windows.starts.tolist()],
-                "ends": [micros / 1000 for micros in windows.ends.tolist()],
-                "step": windows.step / 1000,
+                "starts": [_millis(micros) for micros in windows.starts.tolist()],
+                "ends": [_millis(micros) for micros in windows.ends.tolist()],
+                "step": _millis(windows.step),
                 "count": windows.count,
             },
             "labels": self.labels,
@@ -150,7 +151,9 @@ def report_columns(
             pairs.setdefault(key, {})[number] = heavy_hitter._replace(item="")
     keys = sorted(pairs, key=lambda key: (-len(pairs[key]), min(pairs[key]), key))
     kinds: dict[HeavyHitter, int] = {}
-    item, window, state = [], [], []
+    item: list[int] = []
+    window: list[int] = []
+    state: list[int] = []
     for number, key in enumerate(keys):
         held = pairs[key]
         item += [number] * len(held)
@@ -174,6 +177,10 @@ def report_columns(
         classes,
         _tolerance(plan),
     )
+
+
+def _millis(micros: int) -> float:
+    return micros / 1000 if micros % 1000 else micros // 1000
 
 
 def _windows(rows: Sequence[WindowReport], plan: ReleasePlan | None) -> tuple[Windows, list[int]]:

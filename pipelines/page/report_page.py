@@ -23,7 +23,7 @@ from dp_transforms.pipelines.page.shown_text import shown_text
 from dp_transforms.pipelines.plan_comparison import FOUND, LOOKS, NAMES_KNOWN, found_from
 from dp_transforms.pipelines.plan_tables import plan_lines
 from dp_transforms.pipelines.plan_words import in_a_sentence
-from dp_transforms.pipelines.report_table import escape_text
+from dp_transforms.pipelines.report_table import escape_text, length_text
 from dp_transforms.pipelines.time_axis import local_text
 from dp_transforms.report_files import ReportHeader
 
@@ -164,7 +164,8 @@ def _plan(header: ReportHeader, plan: ReleasePlan | None) -> str:
             ("range (UTC)", f"{_utc(schedule.start_seconds)} to {_utc(schedule.end_seconds)}"),
             (
                 "windows",
-                f"{schedule.horizon:,} of {schedule.window_seconds:,} s, one every {schedule.slide_seconds:,} s",
+                f"{schedule.horizon:,} of {length_text(schedule.window_seconds * 1_000_000)}, one every"
+                f" {length_text(schedule.slide_seconds * 1_000_000)}",
             ),
             *plan_lines(plan),
         ]
