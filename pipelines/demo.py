@@ -11,7 +11,7 @@ from rich.console import Console
 from dp_transforms.pipelines.cli import main
 
 _FOLDER = pathlib.Path("demo")
-_LOG, _REPORT = str(_FOLDER / "clicks.parquet"), str(_FOLDER / "report.avro")
+_LOG, _REPORT, _PAGE = (str(_FOLDER / name) for name in ("clicks.parquet", "report.avro", "report.html"))
 _STEPS = (
     ["simulate", "--events", "500000", "--users", "50000", "--days", "2", "--seed", "1", "--output", _LOG],
     [
@@ -19,6 +19,7 @@ _STEPS = (
         *("--epsilon", "2", "--delta", "1e-9", "--output", _REPORT),
     ],
     ["show", _REPORT, "--last", "6"],
+    ["show", _REPORT, "--html", _PAGE],
 )
 
 
@@ -39,6 +40,7 @@ def demo() -> None:
         console.print(f"\n[bold cyan]$ shh {' '.join(words)}[/]")
         sys.stdout.flush()
         main(words)
+    console.print(f"\nOpen {_FOLDER.absolute() / 'report.html'} in a browser: it needs no network.")
 
 
 if __name__ == "__main__":

@@ -87,6 +87,9 @@ def command(
 
         write_pictures(pictures, header, selected, zone, titles=titles, state=state, all_items=show_all)
         selected = selected if keep is None else selected[-keep:]
+        for option, path in pictures.items():
+            if path is not None:
+                click.echo(f"{'Page' if option == '--html' else 'Chart'} written to {path}.", err=as_json)
     if as_json:
         for window in selected:
             click.echo(encode_report(window, ascii_only=True))

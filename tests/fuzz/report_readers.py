@@ -78,9 +78,9 @@ _FORBIDDEN = re.compile("[\0-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 # fmt: off
 _TAGS = {
     "html", "head", "meta", "title", "style", "body", "a", "header", "h1", "h2", "h3", "p", "noscript", "main",
-    "section", "div", "label", "input", "select", "option", "span", "button", "output", "datalist", "ol", "ul", "li", "table",
-    "caption", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "details", "summary", "pre", "footer", "code",
-    "script",
+    "section", "div", "label", "input", "select", "option", "span", "button", "output", "datalist", "ol", "ul", "li",
+    "table", "caption", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "details", "summary", "pre", "footer",
+    "code", "script",
 }
 # fmt: on
 

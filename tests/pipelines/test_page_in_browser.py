@@ -176,6 +176,11 @@ def test_a_picture_is_saved_and_colours_follow_the_screen(opened):
 def test_a_page_fits_its_window_and_all_controls_have_names(opened, width, scheme):
     page = opened(viewport={"width": width, "height": 900}, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll("#picture svg text")]
+            .filter((each) => each.getBoundingClientRect().right > innerWidth).map((each) => each.textContent)"""
+    )
+    assert cut == []
     nameless = page.evaluate(
         """() => [...document.querySelectorAll("input, select, button, output")].filter((each) =>
             !(each.labels?.length || each.ariaLabel || each.textContent.trim() || each.tagName === "OUTPUT"))

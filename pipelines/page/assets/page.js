@@ -144,7 +144,7 @@
       spec.height = rows.length * 20;
       encoding.y.scale.domain = rows.map((item) => names[item]);
       encoding.y.axis.labelLimit = Math.min(260, width / 3);
-      encoding.color.legend.columns = width < 600 ? 2 : 6;
+      encoding.color.legend.columns = width < 560 ? 1 : width < 1000 ? 3 : 6;
     });
     if (mine !== drawing) return;
     overview = view;
