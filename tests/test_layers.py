@@ -136,7 +136,7 @@ def test_the_library_does_not_know_the_command_nor_the_tests() -> None:
 
 
 def test_pages_are_made_of_what_was_released_and_wait_for_no_engine() -> None:
-    """They know the plan, the report, and no log, noise or pipeline; what draws pictures is loaded when one is drawn."""
+    """They know the plan and the report, and no log, noise or pipeline. What draws is loaded when it is used."""
     for path in [*_sources("pipelines/page"), ROOT / "pipelines" / "explain.py"]:
         names = _imports(path)
         for other in ("mechanisms", "naming", "run_state", "event_files", "event_streams", "runners", "beam"):

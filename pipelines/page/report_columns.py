@@ -228,12 +228,17 @@ def _states(kinds: Sequence[HeavyHitter]) -> tuple[list[State], list[str]]:
 
 
 def _strength(kind: HeavyHitter) -> int:
-    """Sizes where there are any: levels do not compare between an item that was known and one that was not."""
+    """Sizes where there are any: levels do not compare between an item that was known and one that was not.
+
+    Nor do the counts of labels, since items far above the threshold have none.
+    """
+    if kind.zone is not None:
+        return 1 + (kind.zone == ABOVE)
     if kind.at_least_users is not None:
         return kind.at_least_users
     if kind.noisy_count is not None:
         return kind.noisy_count
-    return kind.level or {ABOVE: 2, BETWEEN: 1}.get(kind.zone or "", 0)
+    return kind.level or 0
 
 
 def _in_words(kind: HeavyHitter) -> str:

@@ -50,7 +50,7 @@ def report_page(
         "columns": columns.as_json(),
         "charts": {name: json.loads((FOLDER / "charts" / file).read_text()) for name, file in _CHARTS.items()},
         "zone": str(zone),
-        "strength": _strength_title(columns, plan),
+        "strength": _strength_title(columns),
     }
     library = [(FOLDER / "library" / name).read_text(encoding="utf-8") for name in _LIBRARY]
     versions = json.loads((FOLDER / "library" / "package.json").read_text())["dependencies"]
@@ -76,12 +76,14 @@ def report_page(
     return page
 
 
-def _strength_title(columns: ReportColumns, plan: ReleasePlan | None) -> str:
-    release = None if plan is None else plan.release
-    text = columns.states[0].text if columns.states else ""
-    if "at least" in text or release == "names":
+def _strength_title(columns: ReportColumns) -> str:
+    """What the height of a bar is in the history of an item."""
+    texts = " ".join(state.text for state in columns.states)
+    if "threshold" in texts:
+        return "1: near, 2: far above"
+    if "at least" in texts:
         return "users, at least"
-    return "users, with noise" if "about" in text else "size"
+    return "users, with noise" if "about" in texts else "level"
 
 
 def _summary(header: ReportHeader, columns: ReportColumns, zone: datetime.tzinfo, state: str) -> str:

@@ -9,7 +9,8 @@ import zoneinfo
 
 import pytest
 
-from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter
+from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
+from dp_transforms.pipelines.cli import main
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.page import report_columns as columns_module
 from dp_transforms.pipelines.page import report_page as page_module
@@ -18,6 +19,7 @@ from dp_transforms.pipelines.page.report_columns import report_columns
 from dp_transforms.pipelines.page.report_page import report_page
 from dp_transforms.pipelines.page.shown_text import shown_text
 from dp_transforms.report_files import ReportHeader
+from dp_transforms.report_streams import ReportFolder
 from tests.helpers.calibrated_plans import COUNTS
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
 from tests.helpers.pages import Page, policy_hash, told
@@ -96,6 +98,28 @@ def test_windows_between_are_counted_and_those_outside_of_the_report_are_not():
     assert windows.starts.tolist() == [reports[0].window_start]
     off_the_plan = [reports[0], reports[1]._replace(window_start=reports[1].window_start + 1)]
     assert report_columns(off_the_plan, PLAN).windows.step == 0
+
+
+def test_an_item_far_above_the_threshold_is_stronger_than_one_near_it():
+    near, far = HeavyHitter("a", BETWEEN, 5000), HeavyHitter("a", ABOVE, None)
+    columns = report_columns([report(0, near), report(1, far)], None)
+    assert [columns.states[state].strength for state in columns.state] == [1, 2]
+
+
+def test_a_folder_of_a_stream_has_a_page_that_says_whether_it_goes_on(tmp_path, capsys):
+    reports = reports_of(PLAN, STORIES)
+    writer = ReportFolder(str(tmp_path / "reports")).open(header_of(PLAN))
+    for each in reports:
+        writer.write(each)
+    main(["show", str(tmp_path / "reports"), "--html", str(tmp_path / "before.html")])
+    writer.end(RunEnded("news", 12, len(reports)))
+    main(["show", str(tmp_path / "reports"), "--html", str(tmp_path / "after.html"), "--json"])
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[-1].startswith("{")
+    assert "Page written to" in printed.err
+    before, after = (" ".join(Page((tmp_path / f"{name}.html").read_text()).texts) for name in ("before", "after"))
+    assert "The run goes on: further windows may follow." in before
+    assert "The run has ended: all of its 12 windows are closed." in after
 
 
 def test_a_noisy_count_has_changed_only_beyond_its_noise():

@@ -1,6 +1,6 @@
 "use strict";
 // The columns of a report (report_columns.py): its windows, its items, and its times in a time zone. Draws nothing.
-const readReport = ({ columns, zone }) => {
+const readReport = ({ columns, zone: wished }) => {
   const { windows } = columns;
 
   // ---- windows and items -------------------------------------------------------------------------------------------
@@ -38,11 +38,12 @@ const readReport = ({ columns, zone }) => {
 
   // ---- times -------------------------------------------------------------------------------------------------------
 
-  const clock = (() => {
+  // In UTC where the browser does not know the zone.
+  const [zone, clock] = (() => {
     const options = { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit",
       second: "2-digit", hourCycle: "h23" };
-    try { return new Intl.DateTimeFormat("en-US", { ...options, timeZone: zone }); }
-    catch { return new Intl.DateTimeFormat("en-US", { ...options, timeZone: "UTC" }); }
+    const clockOf = (timeZone) => [timeZone, new Intl.DateTimeFormat("en-US", { ...options, timeZone })];
+    try { return clockOf(wished); } catch { return clockOf("UTC"); }
   })();
   const pad = (number) => String(number).padStart(2, "0");
   /** The local time as if it were UTC, in milliseconds. */
@@ -80,5 +81,5 @@ const readReport = ({ columns, zone }) => {
     return found;
   };
 
-  return { startOf, endOf, edgeOf, items, placeOf, stateAt, writeTime, writeWindow, ticksOf };
+  return { zone, startOf, endOf, edgeOf, items, placeOf, stateAt, writeTime, writeWindow, ticksOf };
 };

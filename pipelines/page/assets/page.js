@@ -2,9 +2,9 @@
 // The page of a report. All text of the report reaches the document as text (textContent) or as data of a chart.
 (() => {
   const report = JSON.parse(document.getElementById("report").textContent);
-  const { columns, charts, zone, strength: strengthTitle } = report;
+  const { columns, charts, strength: strengthTitle } = report;
   const { windows, labels, titles, texts, strengths, sizes, classes, tolerance } = columns;
-  const { startOf, edgeOf, endOf, items, placeOf, stateAt, writeTime, writeWindow, ticksOf } = readReport(report);
+  const { zone, startOf, edgeOf, endOf, items, placeOf, stateAt, writeTime, writeWindow, ticksOf } = readReport(report);
   const names = columns.names.length ? columns.names : labels;
   const element = (id) => document.getElementById(id);
   const make = (tag, text = "", className = "") => {
@@ -101,6 +101,7 @@
   const all = items.map((_, item) => item);
   const searched = labels.map((label, item) => `${label}\n${titles[item] ?? ""}`.toLowerCase());
   const matching = (text) => all.filter((item) => searched[item].includes(text.trim().toLowerCase()));
+  const WINDOWS_AT_ONCE = 1000;
   const rowsAtOnce = () => (innerWidth < 640 ? 15 : 30);
   let overview = null, single = null;
 
@@ -119,7 +120,9 @@
   let drawing = 0;
   const drawOverview = async () => {
     const mine = ++drawing;
-    const found = matching(element("find").value);
+    const [first, last] = rangeShown();
+    const isThere = (item) => items[item].windows[placeOf(items[item].windows, first)] <= last;
+    const found = matching(element("find").value).filter(isThere);
     const count = rowsAtOnce();
     chosen.row = Math.min(chosen.row, Math.max(0, Math.floor((found.length - 1) / count) * count));
     const order = element("order").value;
@@ -133,11 +136,11 @@
     element("rows").textContent = found.length > count ? `${chosen.row + 1} to ${chosen.row + rows.length} of ${of}` : of;
     const box = element("picture");
     if (!rows.length) {
-      box.replaceChildren(make("p", items.length ? "No item has this in its name." : "The report names no item.", "note"));
+      box.replaceChildren(make("p", items.length ? "No item of these windows has this in its name."
+        : "The report names no item.", "note"));
       overview = null;
       return;
     }
-    const [first, last] = rangeShown();
     const perColumn = Math.ceil((last - first + 1) / Math.max(100, box.clientWidth / 2));
     const cells = rows.flatMap((item) => cellsOf(item, first, last, perColumn));
     const view = await draw(box, charts.items, cells, [startOf(first), edgeOf(last)], (spec, { encoding }, width) => {
@@ -344,6 +347,11 @@
   let width = innerWidth;
   addEventListener("resize", later(() => { if (innerWidth !== width) { width = innerWidth; redraw(); } }, 150));
 
+  // A long report opens at its end: so many windows would be too small to see.
+  if (windows.step && windows.count > WINDOWS_AT_ONCE) {
+    const spans = [...element("span").options].map(({ value }) => value).filter((value) => value > 0);
+    element("span").value = spans.find((value) => value / windows.step <= WINDOWS_AT_ONCE) ?? spans.at(-1);
+  }
   if (chosen.item >= 0) element("which").value = names[chosen.item];
   drawWindow();
   Promise.all([drawOverview(), drawItem()]).then(() => { document.documentElement.dataset.ready = "yes"; });
