@@ -1,4 +1,4 @@
-"""``make demo``: simulates a log, replays it and shows the result, with the commands that a user would type."""
+"""``make demo``: simulates a log, replays it, shows the result and writes its page, as a user would type it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ _STEPS = (
         *("replay", _LOG, "--start", "2026-01-01T00:00:00Z", "--end", "2026-01-03T00:00:00Z", "--window", "1h"),
         *("--epsilon", "2", "--delta", "1e-9", "--output", _REPORT),
     ],
-    ["show", _REPORT, "--last", "6"],
     ["show", _REPORT, "--html", _PAGE],
 )
 
@@ -40,7 +39,7 @@ def demo() -> None:
         console.print(f"\n[bold cyan]$ shh {' '.join(words)}[/]")
         sys.stdout.flush()
         main(words)
-    console.print(f"\nOpen {_FOLDER.absolute() / 'report.html'} in a browser: it needs no network.")
+    console.print(f"\nOpen {pathlib.Path(_PAGE).absolute()} in a browser: it needs no network.")
 
 
 if __name__ == "__main__":

@@ -254,6 +254,7 @@
     const cells = cellsOf(item, first, last, Math.ceil((last - first + 1) / Math.max(100, box.clientWidth / 2)));
     single = await draw(box, charts.item, cells, [startOf(first), edgeOf(last)], (spec, { encoding }) => {
       encoding.y.axis.title = strengthTitle;
+      if (largestOf[item] <= 4) encoding.y.axis.values = [...Array(Math.max(largestOf[item], 0) + 1).keys()];
     });
     box.setAttribute("role", "img");
     box.setAttribute("aria-label", `${names[item]} over time; the table below holds the same.`);
