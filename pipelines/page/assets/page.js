@@ -307,10 +307,12 @@
     chosen.item = item;
     drawWindow();
     if (isOther) drawItem(); else markWindow(single);
-    if (+element("span").value) drawOverview(); else markWindow(overview);
+    markWindow(overview);
+    if (+element("span").value) overviewSoon(); // the days around another window
     if (isOther) { element("which").value = names[item]; element("no-item").textContent = ""; }
   };
   const later = (run, wait) => { let timer; return () => { clearTimeout(timer); timer = setTimeout(run, wait); }; };
+  const overviewSoon = later(drawOverview, 80);
   element("slider").max = Math.max(windows.count - 1, 0);
   element("slider").addEventListener("input", (event) => choose({ window: +event.target.value }));
   element("earlier").addEventListener("click", () => choose({ window: chosen.window - 1 }));
