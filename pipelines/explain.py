@@ -109,7 +109,7 @@ def _say_promise(plan: ReleasePlan | None, reports: Sequence[WindowReport], *, i
         _say("What is promised to each person", in_three_sentences(budget))
     if plan is not None:
         _say("What it finds, and what not", [in_a_sentence(plan)])
-    _say(f"You may, with {'a report of this plan' if is_plan else 'this report'}", may_be_done())
+    _say(f"You may, with {'a report of this plan' if is_plan else 'this report'}", may_be_done(plan))
     _say("You must not conclude", must_not_be_concluded(plan))
     _say("What is not covered", not_covered(budget, plan))
 

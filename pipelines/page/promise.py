@@ -77,11 +77,19 @@ def up(value: float) -> str:
     return f"{float(rounded):,.3g}" if value < 1000 else f"{float(rounded):.3g}"
 
 
-def may_be_done() -> list[str]:
+def may_be_done(plan: ReleasePlan | None) -> list[str]:
+    if isinstance(plan, NamesPlan):
+        sizes = (
+            "Say that at least so many users had it, where that is stated. Each such number by itself is too large with"
+            f" a probability of at most {one_in(plan.size_error)}."
+        )
+    else:
+        sizes = "Say that about so many users had it, where a number is stated. It has noise."
     return [
         "Publish it, to anybody and for ever: what a reader computes from it takes nothing more from anybody.",
-        "Say that many users had an item that is in the report, in the window in which it is named.",
-        "Compare windows and items by the sizes that are stated, with the error that is stated beside them.",
+        "Say that an item of the report had many users in the window in which it is named, or some of them if it was"
+        " named lately before. Noise alone seldom names one.",
+        sizes,
     ]
 
 
@@ -95,10 +103,10 @@ def must_not_be_concluded(plan: ReleasePlan | None) -> list[str]:
     release = None if plan is None else plan.release
     if release in (None, "names"):
         found.append(
-            "That more users had the item with the higher level: its users may only be less active, so that each adds"
-            " more. The sizes, at least so many users, hold; each may be wrong with the probability that is stated."
+            "That more users had the item with the larger size: at least so many is a bound, not an estimate. Its users"
+            " may only be less active, so that each adds more."
         )
-    if release in (None, "counts", "labels"):
+    if release in (None, "counts", "labels") or (isinstance(plan, NamesPlan) and plan.hits_per_user):
         found.append(
             "That an item lost its users where its size falls: some of them may be used up, and no longer count."
         )

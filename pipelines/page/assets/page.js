@@ -227,8 +227,8 @@
     element("changes").textContent = w
       ? `${count}: ${fresh.length} new, ${rising.length} rising, ${falling.length} falling, ${same.length} as before; ${gone.length} gone.`
       : `${count}. It is the first window of the report: there is nothing to compare it with.`;
-    const cards = w ? [["New", "Not named in the window before.", fresh], ["Rising", "A larger size than in the window before.", rising],
-      ["Falling", "A smaller size than in the window before.", falling], ["As before", "The same size, as far as it is told.", same],
+    const cards = w ? [["New", "Not named in the window before.", fresh], ["Rising", "A larger size is stated than in the window before.", rising],
+      ["Falling", "A smaller size is stated than in the window before.", falling], ["As before", "The same size is stated, or none.", same],
       ["Gone", "Named in the window before, and not in this one.", gone]] : [["Named", "", fresh]];
     element("lists").replaceChildren(...cards.filter(([, , entries]) => entries.length).map((card) => listCard(...card)));
   };
