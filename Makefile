@@ -29,7 +29,7 @@ PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
 .PHONY: install demo test test-long test-nightly test-postgres test-engines test-engines-long lint format bench clean engines flink kafka prism kubernetes \
-  demo-stream audit sbom mutants fuzz docs
+  demo-stream audit sbom mutants fuzz docs page-library
 
 install: $(INSTALLED)
 
@@ -152,6 +152,11 @@ $(PRISM_MADE):
 	cd $(PRISM_SOURCE) && $(GO) build -o $(SHH_ENGINES)/prism ./go/cmd/prism
 	@rm -rf $(PRISM_SOURCE)
 	@touch $@
+
+# What pages of reports draw with, from what package-lock.json pins; the result is in git and is the same again. Needs npm.
+page-library:
+	cd pipelines/page/library && npm ci --silent --omit-lockfile-registry-resolved --ignore-scripts && npm run --silent bundle
+	cd pipelines/page/library && sha256sum --check --quiet SHA256SUMS && git diff --stat -- .
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -14,5 +14,12 @@ setup(
         for name in (package, *(f"{package}.{inner}" for inner in find_packages(folder)))
     ],
     package_dir=FOLDERS,
-    package_data={"dp_transforms": ["py.typed"]},
+    package_data={
+        "dp_transforms": ["py.typed"],
+        "dp_transforms.pipelines.page": [
+            "assets/*",
+            "charts/*.json",
+            *("library/*.min.js", "library/LICENSES.txt", "library/SHA256SUMS", "library/package.json"),
+        ],
+    },
 )

@@ -4,7 +4,8 @@
 - plan, audit, audit_report, audit_tables: ``shh plan``; ``shh audit`` and how its result is shown.
 - plan_from_log: ``shh plan --from-log``, how active users are.
 - replay, replay_run, replay_progress: ``shh replay``, its pipeline, its progress bar.
-- show, report_table, report_chart: ``shh show``; reports as a table and as a picture.
+- show, report_table: ``shh show``; reports as a table. explain: ``shh explain``.
+- page: both for the browser, and charts as files. time_axis: times of a time zone.
 - simulate, simulated_log: ``shh simulate`` and the log that it makes.
 - stream: ``shh stream``, by the modules of the next two groups.
 

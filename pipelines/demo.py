@@ -1,4 +1,4 @@
-"""``make demo``: simulates a log, replays it and shows the result, with the commands that a user would type."""
+"""``make demo``: simulates a log, replays it, shows the result and writes its page, as a user would type it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rich.console import Console
 from dp_transforms.pipelines.cli import main
 
 _FOLDER = pathlib.Path("demo")
-_LOG, _REPORT = str(_FOLDER / "clicks.parquet"), str(_FOLDER / "report.avro")
+_LOG, _REPORT, _PAGE = (str(_FOLDER / name) for name in ("clicks.parquet", "report.avro", "report.html"))
 _STEPS = (
     ["simulate", "--events", "500000", "--users", "50000", "--days", "2", "--seed", "1", "--output", _LOG],
     [
         *("replay", _LOG, "--start", "2026-01-01T00:00:00Z", "--end", "2026-01-03T00:00:00Z", "--window", "1h"),
         *("--epsilon", "2", "--delta", "1e-9", "--output", _REPORT),
     ],
-    ["show", _REPORT, "--last", "6"],
+    ["show", _REPORT, "--html", _PAGE],
 )
 
 
@@ -39,6 +39,7 @@ def demo() -> None:
         console.print(f"\n[bold cyan]$ shh {' '.join(words)}[/]")
         sys.stdout.flush()
         main(words)
+    console.print(f"\nOpen {pathlib.Path(_PAGE).absolute()} in a browser: it needs no network.")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -53,9 +54,33 @@ class UtcTime(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
+class TimeZoneName(click.ParamType):
+    """A name of the IANA time zone database, such as Europe/Berlin."""
+
+    name = "zone"
+
+    def convert(
+        self, value: str | datetime.tzinfo, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime.tzinfo:
+        if isinstance(value, datetime.tzinfo):
+            return value
+        import zoneinfo
+
+        try:
+            return zoneinfo.ZoneInfo(value)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            self.fail(
+                f"{value!r} is not a time zone that this machine knows. Use a name such as Europe/Berlin, or UTC; a"
+                " machine without time zones needs its package tzdata.",
+                param,
+                ctx,
+            )
+
+
 DURATION = Duration()
 DURATION_OR_ZERO = Duration(may_be_zero=True)
 UTC_TIME = UtcTime()
+TIME_ZONE = TimeZoneName()
 
 _FIELD_OPTIONS = (
     click.option(

@@ -57,7 +57,7 @@ def print_plan(plan: ReleasePlan, found: FoundFrom, choices: list[ChargingPlan])
         console.print(choices_table(plan, choices))
         console.print("labels: only items in a zone above the threshold are hits; counts and kms21: every report is.\n")
     grid = Table.grid(padding=(0, 2))
-    for name, value in _lines(plan):
+    for name, value in plan_lines(plan):
         grid.add_row(name, value)
     console.print(grid)
     console.print(f"\n{plan.guarantee}", soft_wrap=True)
@@ -90,7 +90,7 @@ def _notes(found: FoundFrom) -> list[str]:
     return [*notes, *([_OTHERS] if "pipelinedp" in found else [])]
 
 
-def _lines(plan: ReleasePlan) -> list[tuple[str, str]]:
+def plan_lines(plan: ReleasePlan) -> list[tuple[str, str]]:
     own = _names_lines(plan) if isinstance(plan, NamesPlan) else _charging_lines(plan)
     paid = plan.delta_looks if isinstance(plan, NamesPlan) else getattr(plan, "delta_accounting", 0.0)
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import math
 import re
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
-from dp_transforms.window_schedule import format_utc
+from dp_transforms.pipelines.time_axis import local_text
 
 _MAX_LABEL = 80
 # Letters, marks and symbols that cannot be seen: fillers, joiners, variation selectors, the empty Braille pattern.
@@ -33,12 +34,18 @@ _STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
 
 
 def windows_table(
-    reports: Iterable[WindowReport], *, max_items: int | None = None, ascii_only: bool = False, title: str | None = None
+    reports: Iterable[WindowReport],
+    *,
+    max_items: int | None = None,
+    ascii_only: bool = False,
+    title: str | None = None,
+    zone: datetime.tzinfo = datetime.UTC,
 ) -> Table:
     """One row per window, in the order given: start, length, heavy items, running estimate of the epsilon spent.
 
     max_items: how many items of a window to show; the rest is counted.
     ascii_only: for a terminal without UTF-8 (`is_ascii_only`).
+    zone: of the starts of windows.
     """
     rows = list(reports)
     several_streams = len({report.stream for report in rows}) > 1
@@ -47,14 +54,14 @@ def windows_table(
     table = Table(box=rich.box.SIMPLE, title=heading, title_justify="left", pad_edge=False)
     if several_streams:
         table.add_column("stream", overflow="fold")
-    table.add_column("start (UTC)", overflow="fold")
+    table.add_column(f"start ({zone})", overflow="fold")
     table.add_column("length", overflow="fold")
     table.add_column("heavy items", overflow="fold")
     table.add_column("epsilon spent" if ascii_only else "ε spent", justify="right", overflow="fold")
     for report in rows:
         cells: list[Text | str] = [
-            _start_text(report.window_start),
-            _length_text(report.window_end - report.window_start),
+            local_text(report.window_start, zone),
+            length_text(report.window_end - report.window_start),
             _items_text(report.heavy_hitters, max_items, ascii_only),
             f"{report.epsilon_spent:.4g}",
         ]
@@ -178,13 +185,7 @@ def _how_often_wrong(plan: Mapping[str, Any]) -> str:
     return f"wrong with a probability of at most {float(rounded):.3g}, for each item and window by itself"
 
 
-def _start_text(micros: int) -> str:
-    """``2017-10-01 03:00``, with seconds only if the window has them."""
-    text = format_utc(micros).rstrip("Z").replace("T", " ")
-    return text.removesuffix(":00")
-
-
-def _length_text(micros: int) -> str:
+def length_text(micros: int) -> str:
     """``1h``, ``90m``, ``7d``: in the largest unit that divides it."""
     seconds, rest = divmod(micros, 1_000_000)
     if rest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import heapq
 import os
 from collections.abc import Iterator
@@ -11,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.output_file import check_output, write_output
+from dp_transforms.pipelines.options import TIME_ZONE, UserError
+from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
 from dp_transforms.report_files import ReportFileError, ReportHeader, encode_report, read_report_file
 
@@ -32,38 +33,73 @@ _ITEMS_PER_WINDOW = 20
 @click.option("--item", metavar="LABEL", help="Show only this item, and the windows in which it was heavy.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, one per window.")
 @click.option(
-    "--chart", metavar="FILE.svg", help="Also draw the items over time, as SVG: all windows unless --last is given."
+    "--html",
+    metavar="FILE.html",
+    help="Also write a page for the browser, one file that loads nothing: all windows unless --last is given.",
 )
-def command(report: str, last: int | None, show_all: bool, item: str | None, as_json: bool, chart: str | None) -> None:
+@click.option(
+    "--chart",
+    metavar="FILE.svg",
+    help="Also draw the items over time, as .svg, .png or .pdf: all windows unless --last is given, and the 40 items "
+    "with most windows unless --all is given. Needs the extra charts.",
+)
+@click.option(
+    "--titles",
+    metavar="FILE.csv",
+    help="What people call the items, for pages and charts: CSV with the columns item and title.",
+)
+@click.option(
+    "--tz",
+    "zone",
+    type=TIME_ZONE,
+    default="UTC",
+    show_default=True,
+    metavar="ZONE",
+    help="Time zone of the table, of pages and charts, such as Europe/Berlin. JSON stays in UTC.",
+)
+def command(
+    report: str,
+    last: int | None,
+    show_all: bool,
+    item: str | None,
+    as_json: bool,
+    html: str | None,
+    chart: str | None,
+    titles: str | None,
+    zone: datetime.tzinfo,
+) -> None:
     """Print a report: its guarantee, and which items were heavy in which window.
 
     REPORT is a file of `shh replay` (Avro, JSON lines or Parquet) or a folder of `shh stream`.
     """
     if last is not None and show_all:
         raise click.UsageError("--last and --all exclude each other. Give one of them.")
-    if chart is not None and not chart.lower().endswith(".svg"):
-        raise click.UsageError("--chart must end in .svg, the only format that it draws.")
-    if chart is not None:
-        check_output(chart, "--chart")
+    pictures = {"--html": html, "--chart": chart}
+    is_drawn = _check_pictures(pictures, titles)
     keep = None if show_all or (as_json and last is None) else last or _LATEST_WINDOWS
     try:
-        header, reports, state = _read(report)
-        selected, total = _latest(_only_item(reports, item), None if chart and last is None else keep)
+        header, reports, state = read_report(report)
+        selected, total = _latest(_only_item(reports, item), None if is_drawn and last is None else keep)
     except ReportFileError as error:
         raise UserError(str(error)) from error
-    if chart is not None:
-        _write_chart(chart, header, selected)
+    if is_drawn:
+        from dp_transforms.pipelines.page.show_pictures import write_pictures
+
+        write_pictures(pictures, header, selected, zone, titles=titles, state=state, all_items=show_all)
         selected = selected if keep is None else selected[-keep:]
+        for option, path in pictures.items():
+            if path is not None:
+                click.echo(f"{'Page' if option == '--html' else 'Chart'} written to {path}.", err=as_json)
     if as_json:
         for window in selected:
             click.echo(encode_report(window, ascii_only=True))
     else:
-        _print_table(header, selected, total, item, _ITEMS_PER_WINDOW if not show_all else None)
+        _print_table(header, selected, total, item, _ITEMS_PER_WINDOW if not show_all else None, zone)
         if state:
             click.echo(state)
 
 
-def _read(path: str) -> tuple[ReportHeader, Iterator[WindowReport], str]:
+def read_report(path: str) -> tuple[ReportHeader, Iterator[WindowReport], str]:
     """The header, the reports, and for a folder whether the run has ended."""
     if not os.path.isdir(path):
         return *read_report_file(path), ""
@@ -79,10 +115,18 @@ def _read(path: str) -> tuple[ReportHeader, Iterator[WindowReport], str]:
     return header, iter(reports), f"The run has ended: all of its {ended.windows} windows are closed."
 
 
-def _write_chart(path: str, header: ReportHeader, reports: list[WindowReport]) -> None:
-    from dp_transforms.pipelines.report_chart import timeline_svg
+def _check_pictures(pictures: dict[str, str | None], titles: str | None) -> bool:
+    """Whether any is asked for. Raises before the report is read."""
+    asked = {option: path for option, path in pictures.items() if path is not None}
+    if titles is not None and not asked:
+        raise click.UsageError("--titles is for pages and charts. Give --html or --chart as well.")
+    if asked:
+        from dp_transforms.pipelines.page.show_pictures import check_pictures
 
-    write_output(path, timeline_svg(reports, header.guarantee))
+        check_pictures(asked)
+    for option, path in asked.items():
+        check_output(path, option)
+    return bool(asked)
 
 
 def _only_item(reports: Iterator[WindowReport], item: str | None) -> Iterator[WindowReport]:
@@ -114,7 +158,12 @@ def _time_order(report: WindowReport) -> tuple[int, str]:
 
 
 def _print_table(
-    header: ReportHeader, reports: list[WindowReport], total: int, item: str | None, max_items: int | None
+    header: ReportHeader,
+    reports: list[WindowReport],
+    total: int,
+    item: str | None,
+    max_items: int | None,
+    zone: datetime.tzinfo,
 ) -> None:
     console = Console(markup=False, highlight=False, emoji=False)
     ascii_only = is_ascii_only(console)
@@ -128,7 +177,7 @@ def _print_table(
         what = "any item" if item is None else label_text(item, ascii_only)
         console.print(Text(f"No window reports {what}. Some users may have held it, but too few."))
         return
-    console.print(windows_table(reports, max_items=max_items, ascii_only=ascii_only))
+    console.print(windows_table(reports, max_items=max_items, ascii_only=ascii_only, zone=zone))
     console.print(Text(legend(reports, plan=header.plan, ascii_only=ascii_only), style="dim"))
     if total > len(reports):
         console.print(

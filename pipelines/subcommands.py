@@ -26,6 +26,7 @@ from dp_transforms.pipelines.standard_output import (
 # Each is in a module of its name. What it does is said here too, so that ``shh --help`` imports none of them.
 _COMMANDS = {
     "audit": "Check a plan before it is used: the most that its mechanism can reveal.",
+    "explain": "Say in plain words what a report or a plan promises, and what not.",
     "ledger": "Show what users have lost and what is left; reserve budgets, and end runs.",
     "plan": "Show what a budget buys: noise, threshold, and what can be found.",
     "replay": "Replay a log: which items were held by many users in each window.",

@@ -70,10 +70,12 @@ def test_the_demo_simulates_replays_and_shows(tmp_path: pathlib.Path) -> None:
     assert re.findall(r"^\$ shh (\w+)", result.stdout, re.MULTILINE) == ["simulate", "replay", "show"]
     assert "(2, 1e-09)-differentially private" in result.stdout
     assert "story-" in result.stdout.split("$ shh show")[1]
-    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["clicks.parquet", "report.avro"]
+    written = ["clicks.parquet", "report.avro", "report.html"]
+    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == written
+    assert f"Open {tmp_path / 'demo' / 'report.html'} in a browser" in result.stdout
 
 
-@pytest.mark.parametrize("name", ["audit", "ledger", "plan", "replay", "show", "simulate", "stream"])
+@pytest.mark.parametrize("name", ["audit", "explain", "ledger", "plan", "replay", "show", "simulate", "stream"])
 def test_every_option_is_documented(name: str) -> None:
     command = commands()[name]
     text = (ROOT / "docs" / "commands.md").read_text()

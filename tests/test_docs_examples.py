@@ -84,7 +84,7 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
     below 1e-9."""
     shown = examples((ROOT / "docs" / "tutorial.md").read_text())
     assert [re.sub(r"^shh (\w+).*", r"\1", command) for command, _ in shown if command.startswith("shh ")] == [
-        *("simulate", "plan", "replay", "show", "stream", "show")
+        *("simulate", "plan", "replay", "show", "show", "stream", "show")
     ]
     for command, lines in shown:
         printed = run(command, tmp_path)

@@ -137,6 +137,20 @@ def test_the_library_does_not_know_the_command_nor_the_tests() -> None:
             assert not _within(names, "dp_transforms.runners"), _relative(path)
 
 
+def test_pages_are_made_of_what_was_released_and_wait_for_no_engine() -> None:
+    """They know the plan and the report, and no log, noise or pipeline. What draws is loaded when it is used."""
+    for path in [*_sources("pipelines/page"), ROOT / "pipelines" / "explain.py"]:
+        names = _imports(path)
+        for other in ("mechanisms", "naming", "run_state", "event_files", "event_streams", "runners", "beam"):
+            assert not _within(names, f"dp_transforms.{other}"), _relative(path)
+        assert {each for each in _within(names, "dp_transforms.monitoring") if "window_report" not in each} == set()
+        assert not _within(names, "apache_beam"), _relative(path)
+        assert not _within(names, "vl_convert") or path.stem == "picture", _relative(path)
+    code = "import dp_transforms.pipelines.show, dp_transforms.pipelines.page.show_pictures, sys; "
+    code += "print([m for m in sys.modules if m.startswith(('apache_beam', 'vl_convert', 'playwright'))])"
+    assert _run(code) == "[]"
+
+
 def test_runners_know_nothing_of_privacy() -> None:
     for path in _sources("runners"):
         ours = _within(_imports(path), "dp_transforms") - {"dp_transforms"}

@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tarfile
 
 import pytest
 
@@ -38,6 +39,17 @@ def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
+def write_a_page(site: pathlib.Path, folder: pathlib.Path) -> None:
+    """All that a page is made of is in the package."""
+    program = (
+        "import datetime, sys; from dp_transforms.pipelines.page.report_page import report_page;"
+        "from dp_transforms.report_files import ReportHeader;"
+        "import dp_transforms; assert dp_transforms.__file__.startswith(sys.argv[1]), dp_transforms.__file__;"
+        "print(len(report_page(ReportHeader('r', 's', 'g', {}), [], datetime.UTC)))"
+    )
+    assert int(run(sys.executable, "-c", program, site, cwd=folder, PYTHONPATH=str(site))) > 700_000
+
+
 @pytest.mark.long
 def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
     # Builds the sdist, and the wheel from the sdist, with the build backend that is installed: no network.
@@ -50,6 +62,7 @@ def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pa
     names = {path.name for path in target.iterdir()} - {"bin", "__pycache__"}
     assert {name for name in names if not name.endswith(".dist-info")} == {"dp_transforms"}, "one name of ours alone"
     assert (target / "dp_transforms" / "py.typed").exists()
+    write_a_page(target, tmp_path)
     used = "import dp_transforms.pipelines.subcommands, dp_transforms.runners.flink, dp_transforms.mechanisms.papers"
     run(sys.executable, "-c", used, cwd=tmp_path, PYTHONPATH=str(target))
     use = "from dp_transforms import ReleasePlan, ShiftingHeavyHitters; import dp_transforms.pipelines, dp_transforms; "
@@ -68,4 +81,10 @@ def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pa
 
 def test_setup_py_builds_what_beam_ships_to_workers(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
     run(sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", tmp_path / "dist", cwd=checkout)
-    assert len(list((tmp_path / "dist").glob("shifting_heavy_hitters-*.tar.gz"))) == 1
+    (sdist,) = (tmp_path / "dist").glob("shifting_heavy_hitters-*.tar.gz")
+    with tarfile.open(sdist) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    folder = checkout / "pipelines" / "page"
+    carried = {path.relative_to(checkout).as_posix() for path in folder.rglob("*") if path.is_file()}
+    left_out = {f"pipelines/page/library/{name}" for name in ("bundle.mjs", "package-lock.json")}
+    assert carried - left_out <= names

@@ -1,8 +1,8 @@
 """``make sbom``: the packages that a user of shh gets, as CycloneDX, in dist/sbom.cdx.json.
 
 cyclonedx-bom lists all that is installed, development tools too. This keeps the requirements of the package and theirs,
-and marks what only an extra brings (kafka, gcp, postgres) as optional. The result is checked against the schema of
-CycloneDX.
+and marks what only an extra brings (charts, kafka, gcp, postgres) as optional. The result is checked against the schema
+of CycloneDX. The JavaScript that the package carries for its pages (pipelines/page/library) is listed too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from packaging.requirements import Requirement
 from supply_chain.tools import ROOT, NoAnswerError, run, tool
 
 PROJECT = "shifting-heavy-hitters"
-OPTIONAL_EXTRAS = ("kafka", "gcp", "postgres")
+OPTIONAL_EXTRAS = ("charts", "kafka", "gcp", "postgres")
+PAGE_LIBRARY = ROOT / "pipelines" / "page" / "library"
 OUTPUT = ROOT / "dist" / "sbom.cdx.json"
 _VALIDATE = """
 import sys
@@ -77,6 +78,25 @@ def runtime_bom(bom: dict[str, Any], required: set[str], optional: set[str]) -> 
     return {**bom, "components": components, "dependencies": dependencies}
 
 
+def carried_components(folder: pathlib.Path = PAGE_LIBRARY) -> list[dict[str, Any]]:
+    """The packages of npm whose code is in the package itself, each with the checksum of the file that holds it."""
+    versions = json.loads((folder / "package.json").read_text())["dependencies"]
+    sums = {name: digest for digest, name in map(str.split, (folder / "SHA256SUMS").read_text().splitlines())}
+    return [
+        {
+            "type": "library",
+            "bom-ref": f"pkg:npm/{name}@{version}",
+            "name": name,
+            "version": version,
+            "purl": f"pkg:npm/{name}@{version}",
+            "scope": "required",
+            "hashes": [{"alg": "SHA-256", "content": sums[f"{name}.min.js"]}],
+            "licenses": [{"license": {"id": "BSD-3-Clause"}}],
+        }
+        for name, version in sorted(versions.items())
+    ]
+
+
 def main(output: pathlib.Path = OUTPUT) -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -85,6 +105,7 @@ def main(output: pathlib.Path = OUTPUT) -> int:
             run([*words, "--output-reproducible", "--output-file", str(path), sys.executable])
             required = closure(PROJECT)
             bom = runtime_bom(json.loads(path.read_text()), required, closure(PROJECT, OPTIONAL_EXTRAS) - required)
+            bom["components"] += carried_components()
             text = json.dumps(bom, indent=2) + "\n"
             path.write_text(text)
             run([tool("python"), "-c", _VALIDATE, str(path)])

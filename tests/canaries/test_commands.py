@@ -28,7 +28,7 @@ def test_a_report_names_what_all_hold_and_no_canary(shell: Shell, canaries: Cana
     assert SHARED in ran.out
     assert {"job graph", "options", "metrics"} <= {name.rpartition(" ")[0] for name in ran.places}
     assert f"file work/report.{output}" in ran.places
-    for words in (["--all", "--chart", "report.svg"], ["--json"]):
+    for words in (["--all", "--html", "report.html"], ["--json"]):
         shown = shell.run_clean("show", f"report.{output}", *words)
         assert shown.code == 0
         assert SHARED in shown.out
@@ -164,7 +164,9 @@ MISTAKES = {
     ],
     "a key": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "r.avro", "--noise-key-file", "LOG"],
     "a report": ["show", "LOG"],
-    "a chart": ["show", "LOG", "--chart", "LOG"],
+    "a page": ["show", "LOG", "--html", "page.html"],
+    "an explained report": ["explain", "LOG"],
+    "an explained plan": ["explain", "--plan", "LOG"],
     "an output": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "LOG"],
     "a dead letter": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--dead-letter", "LOG"],
     "a simulated log": ["simulate", "--events", "10", "--output", "LOG"],

@@ -11,7 +11,6 @@ import pathlib
 import re
 import shutil
 import tempfile
-import xml.etree.ElementTree
 from typing import Any
 
 import click
@@ -30,6 +29,7 @@ from dp_transforms.report_files import ReportFileError, ReportHeader, read_repor
 from dp_transforms.report_streams import ReportFolder, read_report_folder
 from tests.fuzz import avro_mutators, format_mutators, parquet_mutators
 from tests.fuzz.reader import FaultError, Reader, Sample, place_file
+from tests.helpers.pages import Page
 from tests.helpers.report_samples import COUNTS, HEADER, LABELS, NAMES, NAMES_HEADER, REPORTS, report
 from tests.helpers.small_runs import small_plan
 
@@ -75,34 +75,42 @@ def _read_report(_sample: Sample, path: str) -> Any:
 
 _FORBIDDEN = re.compile("[\0-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u200b-\u200f\ufeff]")
 
+# fmt: off
+_TAGS = {
+    "html", "head", "meta", "title", "style", "body", "a", "header", "h1", "h2", "h3", "p", "noscript", "main",
+    "section", "div", "label", "input", "select", "option", "span", "button", "output", "datalist", "ol", "ul", "li",
+    "table", "caption", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "details", "summary", "pre", "footer",
+    "code", "script",
+}
+# fmt: on
+
 
 def _show(_sample: Sample, path: str) -> Any:
-    """``shh show`` with its table, its JSON and its picture: nothing that a terminal or a browser would obey."""
+    """``shh show`` with its table, its JSON and its page: nothing that a terminal or a browser would obey."""
     outputs = []
     try:
-        for words in (["--all", "--chart", f"{path}.svg"], ["--json"]):
+        for words in (["--all", "--html", f"{path}.html"], ["--json"]):
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
                 show.command.main(args=[path, *words], standalone_mode=False)
             outputs.append(out.getvalue())
-        with open(f"{path}.svg", encoding="utf-8") as file:
-            picture = file.read()
+        with open(f"{path}.html", encoding="utf-8") as file:
+            text = file.read()
     except click.UsageError as error:
         raise FaultError("uncaught", type(error).__name__) from error
     finally:
         with contextlib.suppress(OSError):
-            os.unlink(f"{path}.svg")
-    for text in (*outputs, picture):
-        if found := _FORBIDDEN.search(text):
+            os.unlink(f"{path}.html")
+    for shown in (*outputs, text):
+        if found := _FORBIDDEN.search(shown):
             raise FaultError("terminal", f"{found[0]!r} is shown")
     for line in outputs[1].splitlines():
         json.loads(line)
     if not outputs[1].isascii():
         raise FaultError("terminal", "JSON that is not ASCII")
-    try:
-        xml.etree.ElementTree.fromstring(picture)
-    except xml.etree.ElementTree.ParseError as error:
-        raise FaultError("picture", f"no XML: {error}") from None
+    page = Page(text)
+    if page.tags - _TAGS or len(page.scripts) != 5 or [name for name in page.attributes if name.startswith("on")]:
+        raise FaultError("page", "a tag, a script or a handler that is not ours")
     return outputs
 
 

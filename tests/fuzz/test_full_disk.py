@@ -53,13 +53,13 @@ def _commands(folder: pathlib.Path) -> dict[str, list[str]]:
     log.write_bytes(csv_samples()[0].data)
     return {
         "plan": ["plan", *_BUDGET, "--output"],
-        "show": ["show", str(shown), "--chart"],
+        "show": ["show", str(shown), "--html"],
         "simulate": ["simulate", "--output"],
         "replay": ["replay", str(log), *_BUDGET, "--output"],
     }
 
 
-_ENDINGS = {"plan": "json", "show": "svg", "simulate": "csv", "replay": "avro"}
+_ENDINGS = {"plan": "json", "show": "html", "simulate": "csv", "replay": "avro"}
 
 
 @pytest.mark.usefixtures("_mounts")

@@ -1,80 +1,136 @@
-"""``shh show --chart``: a picture of all windows of the most frequent items."""
+"""``shh show --chart``: the chart of the page as a file, with its axis, its legend and its times."""
 
 from __future__ import annotations
 
+import datetime
+import zoneinfo
 from xml.etree import ElementTree
 
 import pytest
 
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter
-from dp_transforms.pipelines.report_table import label_text
-from dp_transforms.report_files import ReportHeader
-from tests.pipelines.shown_reports import HOSTILE, LABELS, NAMES_HEADER, report
+from dp_transforms.pipelines.page import picture
+from dp_transforms.pipelines.page.report_columns import report_columns
+from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
+from tests.pipelines.shown_reports import LABELS, NAMES_HEADER, report
 
 pytestmark = pytest.mark.usefixtures("terminal")
+PLAN = hourly_plan()
 
 
-def drawn(path):
-    """The picture, through an XML parser: labels in order, and the bars as (row, zone by height)."""
-    root = ElementTree.parse(path).getroot()
-    name = "{http://www.w3.org/2000/svg}"
-    labels = [text.text for text in root.iter(f"{name}text") if float(text.get("y")) > 60]
-    bars = [bar for bar in root.iter(f"{name}rect") if bar.get("width") != "100%"]
-    rows = [(int(float(bar.get("y")) - 64) // 20, bar.get("height"), float(bar.get("x"))) for bar in bars]
-    return labels, rows
+@pytest.fixture(autouse=True)
+def _library():
+    pytest.importorskip("vl_convert", reason="the extra charts is missing")
 
 
-def boxes(path):
-    """Of the bars: y and height."""
-    root = ElementTree.parse(path).getroot()
-    bars = [bar for bar in root.iter("{http://www.w3.org/2000/svg}rect") if bar.get("width") != "100%"]
-    return [(bar.get("y"), bar.get("height")) for bar in bars]
+def texts(path):
+    """All texts of the picture, through an XML parser."""
+    tags = ("}text", "}tspan")
+    return [element.text for element in ElementTree.parse(path).getroot().iter() if element.tag.endswith(tags)]
 
 
-def test_a_chart_shows_every_window_of_the_most_frequent_items(show, tmp_path):
-    reports = [report(w, HeavyHitter("long", ABOVE, None), HeavyHitter("short", BETWEEN, 5)) for w in (0, 1, 99)]
-    reports += [report(w, HeavyHitter("long", ABOVE, None)) for w in range(40, 80)]
-    out, err, code = show(reports, "--chart", str(tmp_path / "chart.svg"))
+def specification(reports, plan=PLAN, zone=datetime.UTC, most_items=40):
+    return picture.chart_specification(report_columns(reports, plan), "Title", "Promise.", zone, most_items)
+
+
+def test_a_chart_has_items_times_a_legend_and_the_guarantee(show, tmp_path):
+    path = tmp_path / "chart.svg"
+    zone = "Europe/Berlin"
+    words = ["--chart", str(path), "--tz", zone]
+    out, err, code = show(reports_of(PLAN, STORIES), *words, header=header_of(PLAN))
     assert (err, code) == ("", 0)
-    assert "The latest 24 of 43 windows" in out
-    labels, bars = drawn(tmp_path / "chart.svg")
-    assert labels == ["long", "short"]
-    # Windows that touch are one bar; from the first to the last there are 100, 9 units wide each.
-    assert bars == [(0, "14", 220), (0, "14", 580), (0, "14", 1111), (1, "8", 220), (1, "8", 1111)]
+    assert f"start ({zone})" in out
+    found = texts(path)
+    assert set(STORIES) <= set(found)
+    assert f"start of the window ({zone})" in found
+    assert "at least 100 users" in found
+    assert "All 4 items." in found
+    assert PLAN.guarantee in found
+    start = datetime.datetime.fromtimestamp(PLAN.schedule.start_seconds, zoneinfo.ZoneInfo(zone))
+    hours = {f"{start + datetime.timedelta(hours=1) * n:%H}:00" for n in range(6)}
+    assert hours & set(found)
 
 
-def test_a_chart_takes_windows_of_different_modes(show, tmp_path):
-    """shh writes one mode into a file; who made another one must not end the command."""
+@pytest.mark.parametrize(("ending", "begin"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
+def test_a_chart_can_be_a_picture_of_points_or_a_document(show, tmp_path, ending, begin):
+    path = tmp_path / f"chart.{ending}"
+    assert show(LABELS, "--chart", str(path))[1:] == ("", 0)
+    assert path.read_bytes().startswith(begin)
+
+
+def test_without_all_the_longest_lived_items_are_drawn_and_the_others_counted(show, tmp_path):
+    held = {f"item {number:03}": dict.fromkeys(range(1 + number % 7), 50) for number in range(90)}
+    few, whole = tmp_path / "few.svg", tmp_path / "whole.svg"
+    reports = reports_of(PLAN, held)
+    assert show(reports, "--chart", str(few), header=header_of(PLAN))[2] == 0
+    assert show(reports, "--all", "--chart", str(whole), header=header_of(PLAN))[2] == 0
+    assert len(set(held) & set(texts(few))) == 40
+    assert "The 40 items that were heavy in most windows; 50 more are not drawn." in texts(few)
+    assert set(held) <= set(texts(whole))
+    drawn = specification(reports)["layer"][0]["encoding"]["y"]["scale"]["domain"]
+    assert min(len(held[item]) for item in drawn) >= max(len(held[item]) for item in set(held) - set(drawn))
+
+
+def test_a_rectangle_stands_where_the_item_was_named_and_says_how_strong():
+    cells = specification(reports_of(PLAN, STORIES))["data"]["values"]
+    begin, hour = PLAN.schedule.start_seconds * 1000, 3_600_000
+    placed = [(cell["name"], (cell["start"] - begin) / hour, (cell["end"] - begin) / hour) for cell in cells]
+    assert sorted(place for place in placed if place[0] != "first") == [
+        ("fourth", 2, 3),
+        ("fourth", 4, 5),
+        ("second", 1, 4),  # 60, 60 and 90 users are of one class
+        ("third", 4, 5),
+    ]
+    strong = {cell["start"]: cell["size"] for cell in cells if cell["name"] == "first"}
+    assert strong == {
+        begin: "at least 200 users",
+        begin + hour: "at least 500 users",
+        begin + 2 * hour: "at least 200 users",
+    }
+
+
+def test_items_stand_in_the_order_in_which_they_appeared():
+    domain = specification(reports_of(PLAN, STORIES))["layer"][0]["encoding"]["y"]["scale"]["domain"]
+    assert domain == ["first", "second", "fourth", "third"]
+
+
+def test_of_windows_that_share_a_column_the_strongest_is_shown():
+    plan = hourly_plan(3000)
+    reports = reports_of(plan, {"a": {0: 10, 1: 900, 2: 10}, "b": {2999: 10}})
+    cells = specification(reports, plan)["data"]["values"]
+    ((start, end, size),) = [(cell["start"], cell["end"], cell["size"]) for cell in cells if cell["name"] == "a"]
+    assert (start, end) == (plan.schedule.start_seconds * 1000, plan.schedule.start_seconds * 1000 + 4 * 3_600_000)
+    assert size == "at least 500 users"
+
+
+def test_windows_that_are_listed_have_their_own_rectangles():
+    rows = [report(w, HeavyHitter("a", ABOVE, None), HeavyHitter("b", BETWEEN, 5)) for w in (0, 1, 99)]
+    cells = specification(rows, None)["data"]["values"]
+    assert [(cell["name"], cell["end"] - cell["start"]) for cell in cells] == [("a", 3_600_000)] * 3 + [
+        ("b", 3_600_000)
+    ] * 3
+    assert {cell["size"] for cell in cells} == {"far above the threshold", "near the threshold"}
+
+
+def test_a_chart_overwrites_nothing_and_may_be_empty(show, tmp_path):
     path = tmp_path / "chart.svg"
-    mixed = [report(0, HeavyHitter("a", None, 5), HeavyHitter("b", ABOVE, None))]
-    assert show(mixed, "--chart", str(path))[1:] == ("", 0)
-    assert drawn(path)[0] == ["a", "b"]
-
-
-def test_a_chart_escapes_labels_and_overwrites_nothing(show, tmp_path):
-    path = tmp_path / "chart.svg"
-    label = "</text><script>&" + HOSTILE[-12:]
-    show([report(0, HeavyHitter(label, ABOVE, None))], "--chart", str(path), header=ReportHeader("", "", HOSTILE, {}))
-    assert drawn(path)[0] == [label_text(label)]
+    assert show([], "--chart", str(path), header=NAMES_HEADER)[1:] == ("", 0)
     before = path.read_bytes()
     assert "overwritten" in show(LABELS, "--chart", str(path))[1]
     assert path.read_bytes() == before
-    assert show(LABELS, "--chart", str(tmp_path / "chart.png"))[2] == 2
     assert show(LABELS, "--chart", str(tmp_path / "none" / "chart.svg"))[2] == 1
-    assert show([], "--chart", str(tmp_path / "empty.svg"))[2] == 0
-    assert drawn(tmp_path / "empty.svg") == ([], [])
 
 
-def test_a_chart_of_names_draws_a_thicker_bar_for_a_higher_level(show, tmp_path):
-    levels = {0: 1, 1: 1, 2: 2, 3: 3, 4: 4, 5: 90, 99: 1}
-    reports = [report(w, HeavyHitter("a", None, None, level, 5)) for w, level in levels.items()]
-    assert show(reports, "--chart", str(tmp_path / "chart.svg"), header=NAMES_HEADER)[1:] == ("", 0)
-    labels, bars = drawn(tmp_path / "chart.svg")
-    assert labels == ["a"]
-    # Two windows of level 1 are one bar, and so are level 4 and all above it.
-    assert [(height, x) for _, height, x in bars] == [("5", 220), ("8", 238), ("11", 247), ("14", 256), ("5", 1111)]
-    middle = {float(y) + float(height) / 2 for y, height in boxes(tmp_path / "chart.svg")}
-    assert len(middle) == 1
-    assert "thicker: a higher level (1, 2, 3, 4 or more)" in (tmp_path / "chart.svg").read_text()
-    show(LABELS, "--chart", str(tmp_path / "labels.svg"))
-    assert "thicker" not in (tmp_path / "labels.svg").read_text()
+def test_without_the_extra_the_command_says_what_to_install(show, tmp_path, monkeypatch):
+    monkeypatch.setattr(picture.importlib.util, "find_spec", lambda name: None)
+    _, err, code = show(LABELS, "--chart", str(tmp_path / "chart.svg"))
+    assert code == 1
+    assert "its extra `charts`, or use --html" in err
+
+
+def test_page_and_picture_draw_with_one_version():
+    import vl_convert
+
+    package = picture._SPECIFICATION.parents[1] / "library" / "package.json"
+    assert f'"vega": "{vl_convert.get_vega_version()}"' in package.read_text()
+    assert f'"vega-lite": "{picture.VEGA_LITE}.' in package.read_text()

@@ -1,0 +1,71 @@
+"""The Chromium of this machine, for tests that look at pages. Nothing is downloaded.
+
+`python -m tests.helpers.browser demo/report.html docs/page.png` makes the picture of docs/read_a_report.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def chromium_path() -> str:
+    """Of SHH_CHROMIUM or the path. Skips the test where there is none."""
+    found = os.environ.get("SHH_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        pytest.skip("this machine has no Chromium (Debian: apt-get install chromium)")
+    return found
+
+
+@contextlib.contextmanager
+def running_browser() -> Iterator[Any]:
+    """A headless Chromium, driven by Playwright."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is missing")
+    path = chromium_path()
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class WatchedPage:
+    """A page that is open from a file, and everything that it says or asks for.
+
+    said: messages of its console and errors. asked: addresses of all requests.
+    """
+
+    def __init__(self, browser: Any, path: pathlib.Path, **options: Any) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(path.as_uri())
+
+    def wait(self) -> Any:
+        """The page once all of it is drawn."""
+        self.page.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
+        return self.page
+
+
+def _main(page: str, picture: str) -> None:
+    with running_browser() as browser:
+        watched = WatchedPage(browser, pathlib.Path(page).absolute(), viewport={"width": 1100, "height": 1330})
+        watched.wait().screenshot(path=picture)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
