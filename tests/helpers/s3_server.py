@@ -1,0 +1,94 @@
+"""A real S3 server for tests: moto's, on a free port of this machine, beside a count of what is asked of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+@dataclasses.dataclass
+class Request:
+    """bytes_range: as asked for, "" for none. sent: bytes of the answer."""
+
+    method: str
+    path: str
+    query: str
+    bytes_range: str
+    condition: str
+    sent: int = 0
+
+
+class S3Server:
+    """endpoint: its URL. requests: all since `forget`. cut_after: the next answers to ranged reads end after so many
+    bytes, and the connection is closed; each is taken once. before_read: is called before each ranged read."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+        self.endpoint = ""
+        self.requests: list[Request] = []
+        self.cut_after: list[int] = []
+        self.before_read: Callable[[], None] | None = None
+        self.refuse_writes_with: str | None = None
+
+    def forget(self) -> None:
+        self.requests.clear()
+
+    def reads(self, ending: str = "") -> list[Request]:
+        return [one for one in self.requests if one.method == "GET" and one.bytes_range and one.path.endswith(ending)]
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+        request = Request(
+            environ["REQUEST_METHOD"],
+            environ["PATH_INFO"],
+            environ.get("QUERY_STRING", ""),
+            environ.get("HTTP_RANGE", ""),
+            environ.get("HTTP_IF_MATCH", "") or environ.get("HTTP_IF_NONE_MATCH", ""),
+        )
+        self.requests.append(request)
+        if request.method == "GET" and request.bytes_range:
+            if self.before_read is not None:
+                self.before_read()
+            if self.cut_after:
+                yield from self._cut(self.cut_after.pop(0), environ, start_response)
+                return
+        for piece in self._application(environ, start_response):
+            request.sent += len(piece)
+            yield piece
+
+    def _cut(self, after: int, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+        body = b"".join(self._application(environ, start_response))
+        yield body[:after]
+        raise ConnectionAbortedError("cut by the test")
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """Runs in a thread of this process. Skips the test where moto is not installed."""
+    reason = "moto is not installed: pip install 'moto[server]'"
+    pytest.importorskip("moto", reason=reason)
+    pytest.importorskip("flask", reason=reason)
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        def log(self, *_: object) -> None:
+            pass
+
+    server = S3Server(DomainDispatcherApplication(create_backend_app))
+    http = make_server("127.0.0.1", 0, server, threaded=True, request_handler=Quiet)
+    server.endpoint = f"http://127.0.0.1:{http.server_port}"
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        thread.join()
+        http.server_close()
