@@ -38,8 +38,8 @@ _MODULES = {"parquet": "parquet", "avro": "avro", "csv": "csv_lines", "json": "j
 def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChunk]:
     """The chunks of all logs among ``sources``, by path.
 
-    sources: files, folders and globs, also by URL (`remote_files`). In a folder, hidden files, those that begin with ``_`` and those with other
-        endings are ignored. A file that several sources name is read once.
+    sources: files, folders and globs, local or by URL (`remote_files`). In a folder, hidden files, those that begin
+        with ``_`` and those with other endings are ignored. A file that several sources name is read once.
     Logs without events have no chunks, or chunks without rows. That is not an error, because it could depend on one
     user's event. Raises EventFileError for sources without logs and for headers and schemas that cannot be used.
     """

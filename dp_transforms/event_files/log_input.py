@@ -1,4 +1,4 @@
-"""A log as bytes: a local file, or one version of a stored one, of which only the ranges that are needed are fetched."""
+"""A log as bytes: a local file, or one version of a stored one, of which only the needed ranges are fetched."""
 
 from __future__ import annotations
 

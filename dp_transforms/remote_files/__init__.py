@@ -45,6 +45,7 @@ __all__ = [
     "RemoteFileError",
     "StoredFile",
     "UrlError",
+    "copy_new",
     "draft_url",
     "exists",
     "find_files",
@@ -128,7 +129,7 @@ def draft_url(output: str) -> str:
 
 
 def copy_new(draft: str | BinaryIO, url: str) -> None:
-    """Gives a finished draft its name. draft: an open local file, or a URL."""
+    """Gives a finished draft its name. draft: an open local file, or a URL. Raises FileExistsError as `put_new`."""
     if not isinstance(draft, str):
         put_new(url, draft)
         return

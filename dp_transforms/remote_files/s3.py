@@ -26,6 +26,7 @@ from dp_transforms.remote_files.stored_file import (
     fault,
     missing,
     needs_package,
+    no_bucket,
     split_url,
 )
 
@@ -182,7 +183,7 @@ class S3Store:
             return error
         errors, code = self._errors, self._code(error)
         if code == _NO_BUCKET:
-            return missing_bucket(url)
+            return no_bucket(url)
         if code in _MISSING:
             return missing(url)
         if code in _REFUSED:
@@ -197,12 +198,6 @@ class S3Store:
             return fault(url, "the store cannot be reached: check the network, and AWS_ENDPOINT_URL if it is set")
         shown = f"{type(error).__name__} {code}".strip()
         return fault(url, f"the store answered with an error ({shown}): try again, or ask its operator")
-
-
-def missing_bucket(url: str) -> OSError:
-    error = missing(url)
-    error.strerror = "there is no such bucket: check its name, the region and the endpoint"
-    return error
 
 
 def _size(content: Content) -> int:

@@ -14,7 +14,9 @@ Content = bytes | BinaryIO
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 # What a signed URL carries. In a key it would be an odd name; in an error it would be a leak.
-_SECRET = re.compile(r"[?&](x-(amz|goog)-(signature|credential|security-token)|sig|signature|token|access_token)=", re.I)
+_SECRET = re.compile(
+    r"[?&](x-(amz|goog)-(signature|credential|security-token)|sig|signature|token|access_token)=", re.I
+)
 
 
 class UrlError(ValueError):
@@ -43,7 +45,7 @@ class StoredFile:
 
 
 class Url(NamedTuple):
-    """host: the bucket, or the address of a name node. key: without the slash before it, as it is: nothing is unquoted."""
+    """host: the bucket, or the address of a name node. key: without the slash before it; nothing is unquoted."""
 
     scheme: str
     host: str
@@ -108,6 +110,10 @@ def split_url(url: str) -> Url:
 
 def missing(url: str) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "there is no such file in the store", url)
+
+
+def no_bucket(url: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "there is no such bucket: check its name, the region and the endpoint", url)
 
 
 def already_there(url: str) -> FileExistsError:
