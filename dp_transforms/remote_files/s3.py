@@ -109,7 +109,8 @@ class S3Store:
         except Exception as error:
             if self._code(error) in (*_CHANGED, *_MISSING, "InvalidRange", "416"):
                 raise changed(file.url) from None
-            if isinstance(error, (self._errors.HTTPClientError, self._errors.IncompleteReadError, OSError)):
+            errors = self._errors
+            if isinstance(error, (errors.HTTPClientError, errors.ConnectionError, errors.IncompleteReadError, OSError)):
                 raise self._broken(file.url, error) from None
             raise self._error(file.url, error) from None
         if len(data) != length:
@@ -194,7 +195,7 @@ class S3Store:
             return fault(url, "the credentials cannot be fetched: log in again")
         if isinstance(error, errors.ParamValidationError):
             return fault(url, "its name is not one that a store allows: check the name of the bucket")
-        if isinstance(error, (errors.HTTPClientError, OSError)):
+        if isinstance(error, (errors.HTTPClientError, errors.ConnectionError, OSError)):
             return fault(url, "the store cannot be reached: check the network, and AWS_ENDPOINT_URL if it is set")
         shown = f"{type(error).__name__} {code}".strip()
         return fault(url, f"the store answered with an error ({shown}): try again, or ask its operator")

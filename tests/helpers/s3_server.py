@@ -27,7 +27,8 @@ class Request:
 
 class S3Server:
     """endpoint: its URL. requests: all since `forget`. cut_after: the next answers to ranged reads end after so many
-    bytes, and the connection is closed; each is taken once. before_read: is called before each ranged read."""
+    bytes, and the connection is closed; each is taken once. before_read: is called before each ranged read.
+    refuse_writes_with: the status of the answer to each conditional write, such as "501 NotImplemented"."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -35,7 +36,14 @@ class S3Server:
         self.requests: list[Request] = []
         self.cut_after: list[int] = []
         self.before_read: Callable[[], None] | None = None
-        self.refuse_writes_with: str | None = None
+        self.refuse_writes_with = ""
+        self._writing = threading.Lock()
+
+    def reset(self) -> None:
+        """Forgets the requests, and is a good server again."""
+        self.requests.clear()
+        self.cut_after.clear()
+        self.before_read, self.refuse_writes_with = None, ""
 
     def forget(self) -> None:
         self.requests.clear()
@@ -58,7 +66,14 @@ class S3Server:
             if self.cut_after:
                 yield from self._cut(self.cut_after.pop(0), environ, start_response)
                 return
-        for piece in self._application(environ, start_response):
+        if request.method == "PUT" and self.refuse_writes_with and request.condition:
+            start_response(self.refuse_writes_with, [("Content-Type", "application/xml")])
+            yield f"<Error><Code>{self.refuse_writes_with.split()[1]}</Code></Error>".encode()
+            return
+        # A store settles which of two conditional writes comes first; moto alone does not.
+        with self._writing if request.method == "PUT" else contextlib.nullcontext():
+            answer = list(self._application(environ, start_response))
+        for piece in answer:
             request.sent += len(piece)
             yield piece
 
@@ -92,3 +107,32 @@ def s3_server() -> Iterator[S3Server]:
         http.shutdown()
         thread.join()
         http.server_close()
+
+
+def environment(server: S3Server) -> dict[str, str]:
+    """By which boto3 finds the server, and nothing else of this machine."""
+    return {
+        "AWS_ENDPOINT_URL": server.endpoint,
+        "AWS_ACCESS_KEY_ID": "test-key",
+        "AWS_SECRET_ACCESS_KEY": "test-secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": "/dev/null",
+        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "NO_PROXY": "127.0.0.1",
+    }
+
+
+def make_bucket(server: S3Server, name: str) -> str:
+    """Returns its URL."""
+    import boto3
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=server.endpoint,
+        aws_access_key_id="test-key",
+        aws_secret_access_key="test-secret",
+        region_name="us-east-1",
+    )
+    client.create_bucket(Bucket=name)
+    return f"s3://{name}"
