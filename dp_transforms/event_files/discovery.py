@@ -68,11 +68,11 @@ def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
     for file_format in ("csv", "json"):
         first = next((chunk for chunk in chunks if chunk.format == file_format), None)
         try:
-            hint: str | None = first and _module(file_format).hint(first.path, fields, first.stored)
+            hint = None if first is None else _module(file_format).hint(first.path, fields, first.stored)
         except (pa.ArrowException, OSError):
             continue  # reading will report it
         if hint:
-            return hint
+            return str(hint)
     return None
 
 

@@ -53,7 +53,7 @@ class GoogleStore:
         self._errors: Any = exceptions
         try:
             if emulator:
-                anonymous = credentials.AnonymousCredentials()
+                anonymous = credentials.AnonymousCredentials()  # type: ignore[no-untyped-call]
                 self._client: Any = storage.Client(project or "emulator", credentials=anonymous)
             else:
                 self._client = storage.Client(project)

@@ -64,7 +64,7 @@ class HdfsStore:
 
     def read_range(self, file: StoredFile, begin: int, length: int) -> bytes:
         try:
-            with self._answer("GET", file.url, "OPEN", offset=begin, length=length) as answer:
+            with self._answer("GET", file.url, "OPEN", None, offset=begin, length=length) as answer:
                 data: bytes = answer.read(length + 1)
         except _RemoteError as error:
             if error.kind == "FileNotFoundException":
@@ -98,7 +98,7 @@ class HdfsStore:
             with self._answer("PUT", draft, "CREATE", content, overwrite="false"):
                 pass
             path = f"/{split_url(url).key}"
-            with self._answer("PUT", draft, "RENAME", destination=path, renameoptions=options):
+            with self._answer("PUT", draft, "RENAME", None, destination=path, renameoptions=options):
                 pass
         except BaseException as error:
             with contextlib.suppress(OSError):
@@ -148,14 +148,14 @@ class HdfsStore:
     def _ask(self, method: str, url: str, operation: str, **parameters: object) -> Any:
         """What a name node answers. Raises _RemoteError, or RemoteFileError if there is no answer."""
         try:
-            with self._answer(method, url, operation, **parameters) as answer:
+            with self._answer(method, url, operation, None, **parameters) as answer:
                 return json.loads(answer.read(_MOST_ANSWER_BYTES))
         except (ValueError, http.client.HTTPException):
             raise broken_answer(url) from None
 
     @contextlib.contextmanager
     def _answer(
-        self, method: str, url: str, operation: str, body: Content | None = None, **parameters: object
+        self, method: str, url: str, operation: str, body: Content | None, **parameters: object
     ) -> Iterator[http.client.HTTPResponse]:
         """The answer, at the data node that the name node names. body: is sent there alone."""
         _, host, key = split_url(url)
