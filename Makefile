@@ -21,11 +21,12 @@ PRISM_VERSION := v2.77.0
 FLINK_JOB_SERVER := $(SHH_ENGINES)/flink-job-server.jar
 FLINK_LIBRARIES := $(SHH_ENGINES)/flink-$(FLINK_VERSION)/.made
 KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
+HDFS_LIBRARIES := $(SHH_ENGINES)/hdfs/.made
 PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test test-long test-nights test-ledger test-postgres test-engines test-engines-long lint format bench clean engines flink kafka prism \
+.PHONY: install demo test test-long test-nights test-ledger test-postgres test-engines test-engines-long lint format bench clean engines flink kafka hdfs prism \
   demo-stream audit sbom mutants fuzz docs
 
 install: $(INSTALLED)
@@ -86,7 +87,7 @@ mutants: $(INSTALLED)
 
 # What this machine's tools allow; tests of the others are skipped with a reason.
 engines: $(INSTALLED)
-	@for engine in flink:java:$(MVN) kafka:java:$(MVN) prism:$(GO):$(GO); do \
+	@for engine in flink:java:$(MVN) kafka:java:$(MVN) hdfs:java:$(MVN) prism:$(GO):$(GO); do \
 	  name=$${engine%%:*}; tools=$${engine#*:}; missing=; \
 	  for tool in "$${tools%%:*}" "$${tools#*:}"; do command -v $$tool >/dev/null 2>&1 || missing=$$tool; done; \
 	  if test -n "$$missing"; then echo "no $$name: this machine has no $$missing"; \
@@ -116,6 +117,15 @@ $(FLINK_LIBRARIES): | $(INSTALLED)
 kafka: $(KAFKA_LIBRARIES)
 
 $(KAFKA_LIBRARIES): runners/engines/kafka/pom.xml
+	@rm -rf $(@D)
+	@mkdir -p $(@D)
+	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(@D)
+	@touch $@
+
+# A name node and a data node, for tests alone.
+hdfs: $(HDFS_LIBRARIES)
+
+$(HDFS_LIBRARIES): tests/engines/hdfs/pom.xml
 	@rm -rf $(@D)
 	@mkdir -p $(@D)
 	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(@D)
