@@ -53,8 +53,8 @@ _ITEMS_PER_WINDOW = 12
 @click.option(
     "--output",
     required=True,
-    metavar="FILE",
-    help="Where the report goes: a name that ends in .avro, .jsonl or .parquet; must not exist.",
+    metavar="FILE|URL",
+    help="Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet; must not exist.",
 )
 @click.option(
     "--noise-key-file",
@@ -82,7 +82,9 @@ _ITEMS_PER_WINDOW = 12
 @ledger_options
 @click.option("--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in the report.")
 @click.option(
-    "--dead-letter", metavar="FILE", help="File for a list of the rows that cannot be read (JSON lines, mode 0600)."
+    "--dead-letter",
+    metavar="FILE|URL",
+    help="File for a list of the rows that cannot be read (JSON lines; a local one has mode 0600).",
 )
 @click.option(
     "--max-bad-fraction",

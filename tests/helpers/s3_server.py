@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -136,3 +137,20 @@ def make_bucket(server: S3Server, name: str) -> str:
     )
     client.create_bucket(Bucket=name)
     return f"s3://{name}"
+
+
+def main(count: int) -> None:
+    """A server in this process alone, with so many small objects in the bucket ``many``; ends with its input."""
+    from moto.s3.models import s3_backends
+
+    with s3_server() as server:
+        backend = s3_backends["123456789012"]["aws"]
+        make_bucket(server, "many")
+        for number in range(count):
+            backend.put_object("many", f"logs/{number % 31:02}/part-{number:06}.jsonl", b"")
+        print(server.endpoint, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -9,7 +9,12 @@ import json
 import os
 import pathlib
 import resource
+import subprocess
+import sys
+import time
+import tracemalloc
 from collections.abc import Iterator
+from unittest import mock
 
 import fastavro
 import pyarrow as pa
@@ -27,7 +32,7 @@ from dp_transforms.event_files import (
     read_log_chunk,
 )
 from dp_transforms.event_files.discovery import list_stored_logs
-from tests.helpers.s3_server import S3Server
+from tests.helpers.s3_server import S3Server, environment
 
 pytestmark = pytest.mark.xdist_group("s3")
 
@@ -211,3 +216,26 @@ def test_a_network_that_is_cut_in_the_middle(
     s3.cut_after = [7] * 20
     with pytest.raises(EventFileError, match="it cannot be read: the connection to the store broke: try again"):
         _events(chunks)
+
+
+@pytest.mark.long
+def test_a_glob_of_many_objects_takes_the_same_memory_and_time_for_each() -> None:
+    """So 100,000 take less than a minute of work: a fiftieth of them take less than a second."""
+    peaks = []
+    for count in (2_000, 10_000):
+        command = [sys.executable, "-m", "tests.helpers.s3_server", str(count)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            environ = environment(S3Server(lambda environ, start_response: []))
+            environ["AWS_ENDPOINT_URL"] = server.stdout.readline().strip()
+            with mock.patch.dict(os.environ, environ):
+                remote_files.store_of("s3://many").look("s3://many/absent")  # imports and connects
+                begun = time.process_time()
+                assert sum(1 for _ in list_stored_logs(["s3://many/logs/*/part-*.jsonl"])) == count
+                assert time.process_time() - begun < 60 * count / 100_000
+                tracemalloc.start()
+                assert sum(1 for _ in list_stored_logs(["s3://many/logs/*/part-*.jsonl"])) == count
+                peaks.append(tracemalloc.get_traced_memory()[1])
+                tracemalloc.stop()
+            server.kill()
+    assert peaks[1] < 1.2 * peaks[0] < 10_000_000
