@@ -81,9 +81,7 @@ class HdfsStore:
     def list_below(self, prefix: str) -> Iterator[StoredFile]:
         folder = prefix.rpartition("/")[0]
         try:
-            for file in self._files_below(folder):
-                if file.url.startswith(prefix):
-                    yield file
+            yield from self._files_below(folder, prefix)
         except _RemoteError as error:
             if error.kind != "FileNotFoundException":
                 raise self._error(prefix, error) from None
@@ -120,20 +118,24 @@ class HdfsStore:
         except _RemoteError as error:
             raise self._error(url, error) from None
 
-    def _files_below(self, folder: str) -> Iterator[StoredFile]:
-        """In the order of their URLs. A name node lists by name, where ``a`` comes before ``a.csv`` and that after
-        all that is in the folder ``a``: so a folder waits until all names are listed that come before ``a/``."""
+    def _files_below(self, folder: str, prefix: str) -> Iterator[StoredFile]:
+        """Those whose URL begins with ``prefix``, in the order of their URLs.
+
+        A name node lists the folder ``a`` before the file ``a.csv``, but ``a.csv`` comes before ``a/b.csv``: so a
+        folder waits until all names are listed that come before ``a/``.
+        """
         waiting: list[bytes] = []
         for status in self._entries(folder):
             name = status["pathSuffix"].encode()
             while waiting and waiting[0] < name:
-                yield from self._files_below(f"{folder}/{heapq.heappop(waiting)[:-1].decode()}")
-            if status["type"] == "FILE":
-                yield _stored(f"{folder}/{status['pathSuffix']}", status)
-            elif status["type"] == "DIRECTORY":
+                yield from self._files_below(f"{folder}/{heapq.heappop(waiting)[:-1].decode()}", prefix)
+            url = f"{folder}/{status['pathSuffix']}"
+            if status["type"] == "FILE" and url.startswith(prefix):
+                yield _stored(url, status)
+            elif status["type"] == "DIRECTORY" and f"{url}/".startswith(prefix[: len(url) + 1]):
                 heapq.heappush(waiting, name + b"/")
         while waiting:
-            yield from self._files_below(f"{folder}/{heapq.heappop(waiting)[:-1].decode()}")
+            yield from self._files_below(f"{folder}/{heapq.heappop(waiting)[:-1].decode()}", prefix)
 
     def _entries(self, folder: str) -> Iterator[dict[str, Any]]:
         after = ""

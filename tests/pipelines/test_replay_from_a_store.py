@@ -157,6 +157,7 @@ def test_what_is_missing_is_named_with_its_flag(
     failed = shh(*words, cwd=tmp_path)
     assert failed.returncode == 1
     assert said in error_line(failed)
+    assert "test-secret" not in failed.stdout + failed.stderr
 
 
 def test_parts_of_a_run_whose_files_are_in_a_store(bucket: str, log: str, tmp_path: pathlib.Path) -> None:
