@@ -6,6 +6,7 @@ import bisect
 import contextlib
 import dataclasses
 import functools
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +32,8 @@ class Request:
 class S3Server:
     """endpoint: its URL. requests: all since `forget`. cut_after: the next answers to ranged reads end after so many
     bytes, and the connection is closed; each is taken once. before_read: is called before each ranged read.
-    refuse_writes_with: the status of the answer to each conditional write, such as "501 NotImplemented"."""
+    refuse_writes_with: the status of the answer to each conditional write, such as "501 NotImplemented". lost_answers:
+    so many writes succeed, and the connection is closed before the client hears of it."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -40,13 +42,14 @@ class S3Server:
         self.cut_after: list[int] = []
         self.before_read: Callable[[], None] | None = None
         self.refuse_writes_with = ""
+        self.lost_answers = 0
         self._writing = threading.Lock()
 
     def reset(self) -> None:
         """Forgets the requests, and is a good server again."""
         self.requests.clear()
         self.cut_after.clear()
-        self.before_read, self.refuse_writes_with = None, ""
+        self.before_read, self.refuse_writes_with, self.lost_answers = None, "", 0
 
     def forget(self) -> None:
         self.requests.clear()
@@ -76,6 +79,10 @@ class S3Server:
         # A store settles which of two conditional writes comes first; moto alone does not.
         with self._writing if request.method == "PUT" else contextlib.nullcontext():
             answer = list(self._application(environ, start_response))
+        if request.method == "PUT" and self.lost_answers:
+            self.lost_answers -= 1
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            raise ConnectionAbortedError("cut by the test")
         for piece in answer:
             request.sent += len(piece)
             yield piece
