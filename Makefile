@@ -14,6 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 MVN ?= mvn
 MVNFLAGS ?=
 GO ?= go
+NPM ?= npm
 SHH_ENGINES ?= .engines
 export SHH_ENGINES := $(abspath $(SHH_ENGINES))
 FLINK_VERSION := 1.19.3
@@ -22,11 +23,13 @@ FLINK_JOB_SERVER := $(SHH_ENGINES)/flink-job-server.jar
 FLINK_LIBRARIES := $(SHH_ENGINES)/flink-$(FLINK_VERSION)/.made
 KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
 HDFS_LIBRARIES := $(SHH_ENGINES)/hdfs/.made
+AZURITE_VERSION := 3.35.0
+AZURITE_MADE := $(SHH_ENGINES)/azurite/.made-$(AZURITE_VERSION)
 PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test test-long test-nights test-ledger test-postgres test-engines test-engines-long lint format bench clean engines flink kafka hdfs prism \
+.PHONY: install demo test test-long test-nights test-ledger test-postgres test-engines test-engines-long lint format bench clean engines flink kafka hdfs azurite prism \
   demo-stream audit sbom mutants fuzz docs
 
 install: $(INSTALLED)
@@ -87,7 +90,7 @@ mutants: $(INSTALLED)
 
 # What this machine's tools allow; tests of the others are skipped with a reason.
 engines: $(INSTALLED)
-	@for engine in flink:java:$(MVN) kafka:java:$(MVN) hdfs:java:$(MVN) prism:$(GO):$(GO); do \
+	@for engine in flink:java:$(MVN) kafka:java:$(MVN) hdfs:java:$(MVN) azurite:node:$(NPM) prism:$(GO):$(GO); do \
 	  name=$${engine%%:*}; tools=$${engine#*:}; missing=; \
 	  for tool in "$${tools%%:*}" "$${tools#*:}"; do command -v $$tool >/dev/null 2>&1 || missing=$$tool; done; \
 	  if test -n "$$missing"; then echo "no $$name: this machine has no $$missing"; \
@@ -129,6 +132,15 @@ $(HDFS_LIBRARIES): tests/engines/hdfs/pom.xml
 	@rm -rf $(@D)
 	@mkdir -p $(@D)
 	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(@D)
+	@touch $@
+
+# The emulator of Azure Blob Storage, for tests alone.
+azurite: $(AZURITE_MADE)
+
+$(AZURITE_MADE):
+	@rm -rf $(@D)
+	@mkdir -p $(@D)
+	$(NPM) install --silent --no-audit --no-fund --ignore-scripts --prefix $(@D) azurite@$(AZURITE_VERSION)
 	@touch $@
 
 prism: $(PRISM_MADE)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple, Protocol
 
-SCHEMES = ("s3", "gs", "hdfs")
+SCHEMES = ("s3", "gs", "azfs", "hdfs")
 Content = bytes | BinaryIO
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
@@ -96,7 +96,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
     return True
 
 
-_HOSTS = {"s3": "bucket", "gs": "bucket", "hdfs": "name node, with the port of WebHDFS"}
+_HOSTS = {"s3": "bucket", "gs": "bucket", "azfs": "account", "hdfs": "name node, with the port of WebHDFS"}
 
 
 def split_url(url: str) -> Url:

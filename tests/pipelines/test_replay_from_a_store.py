@@ -147,7 +147,7 @@ def test_a_secret_in_a_url_is_not_printed(tmp_path: pathlib.Path, words: list[st
             ["replay", "log.csv", *BUDGET, "--noise-key-file", "k", "--state", "s3://b/s", "--output", "a.avro"],
             "--state must be a path on a disk, got a URL.",
         ),
-        (["replay", "azfs://b/log.csv", *BUDGET, "--output", "a.avro"], "URLs azfs://... are not known. Use s3://, "),
+        (["replay", "ftp://b/log.csv", *BUDGET, "--output", "a.avro"], "URLs ftp://... are not known. Use s3://, gs:"),
     ],
 )
 def test_what_is_missing_is_named_with_its_flag(

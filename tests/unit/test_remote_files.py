@@ -50,7 +50,10 @@ def test_on_google_cloud_storage(google: str, monkeypatch: pytest.MonkeyPatch) -
         (f"hdfs://{SECRET}@host:9870/a.csv", "holds a password or a signature"),
         (f"https://bucket.example/a.csv?X-Amz-Signature={SECRET}", "holds a password or a signature"),
         (f"s3://bucket/a.csv?X-Amz-Credential=a&X-Amz-Signature={SECRET}", "holds a password or a signature"),
-        (f"https://{SECRET}.example/a.csv", "URLs https://... are not known. Use s3://, gs://, hdfs:// or a path."),
+        (
+            f"https://{SECRET}.example/a.csv",
+            "URLs https://... are not known. Use s3://, gs://, azfs://, hdfs:// or",
+        ),
         ("S3://bucket/a.csv", "must begin with s3:// and then name a bucket"),
         ("s3:///a.csv", "must begin with s3:// and then name a bucket"),
     ],
