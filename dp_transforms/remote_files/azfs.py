@@ -1,7 +1,8 @@
 """Azure Blob Storage, ``azfs://account/container/name`` as Beam spells it: through azure-storage-blob.
 
 Reads name the ETag that they mean (``If-Match``), and a new blob is written under ``If-None-Match: *`` (its
-documentation, Conditional headers for Blob service operations). A blob appears whole: one request adds it, or one commits its blocks.
+documentation, Conditional headers for Blob service operations). A blob appears whole: one request adds it, or one
+commits its blocks.
 """
 
 from __future__ import annotations
