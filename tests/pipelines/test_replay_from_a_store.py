@@ -17,6 +17,8 @@ from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import output_draft_file, publish_output
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.report_files import ReportHeader, read_report_file
+from dp_transforms.run_state.fingerprints import InputFingerprint
+from dp_transforms.run_state.state_header import StateError
 from tests.helpers.replay_logs import BUDGET, log_rows, write_log
 from tests.helpers.s3_server import S3Server
 from tests.helpers.shh_here import shh
@@ -206,3 +208,19 @@ def test_workers_elsewhere_write_beside_the_output(bucket: str) -> None:
     assert everything_in(f"{bucket}/reports") == ["a.parquet", "bad.jsonl"]
     found, reports = read_report_file(output)
     assert (found, list(reports)) == (header, [report])
+
+
+def test_the_fingerprint_of_a_stored_log_is_that_of_its_content(bucket: str, tmp_path: pathlib.Path) -> None:
+    """So a log may move; and a part ends if it was changed meanwhile."""
+    write_log(tmp_path / "log.csv")
+    url = f"{bucket}/elsewhere.csv"
+    remote_files.put_new(url, (tmp_path / "log.csv").read_bytes())
+    stored = InputFingerprint([url], ["user"], {url: remote_files.look_at(url)})
+    assert stored.text == InputFingerprint([str(tmp_path / "log.csv")], ["user"]).text
+    stored.check_unchanged()
+    remote_files.put_over(url, b"user,item,timestamp\n")
+    with pytest.raises(StateError, match="was changed while it was replayed; nothing was published"):
+        stored.check_unchanged()
+    remote_files.remove(url)
+    with pytest.raises(StateError, match="was changed while it was replayed"):
+        stored.check_unchanged()
