@@ -147,6 +147,10 @@ class S3Store:
                     if self._holds(url, content, size):
                         return  # the answer to an earlier attempt was lost, and boto3 has tried again
                     raise already_there(url) from None
+                if only_new and isinstance(error, self._errors.HTTPClientError):
+                    with contextlib.suppress(OSError):  # no answer came: perhaps the object did
+                        if self._holds(url, content, size):
+                            return
                 raise self._error(url, error) from None
             return
 

@@ -6,6 +6,8 @@ import os
 import pathlib
 import pickle
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -14,6 +16,7 @@ import pytest
 from dp_transforms import remote_files
 from dp_transforms.remote_files import RemoteFileError, StoredFile, UrlError, gs
 from dp_transforms.remote_files.patterns import glob_expression
+from dp_transforms.remote_files.s3 import S3Store
 from tests.helpers.gcs_server import gcs_server
 from tests.helpers.s3_server import S3Server
 from tests.helpers.store_contract import CONTRACT
@@ -122,6 +125,19 @@ def test_a_write_whose_answer_was_lost_has_succeeded(s3: S3Server, bucket: str) 
         remote_files.put_new(f"{bucket}/a.avro", b"Content")
 
 
+def test_a_write_that_never_gets_an_answer_is_looked_for(
+    s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dp_transforms.remote_files.s3._ATTEMPTS", 1)
+    s3.lost_answers = 1
+    S3Store().put(f"{bucket}/a.avro", b"content", only_new=True)
+    assert remote_files.read_stored(f"{bucket}/a.avro", 100) == b"content"
+    s3.lost_answers = 1
+    with pytest.raises(RemoteFileError, match="the store cannot be reached"):
+        S3Store().put(f"{bucket}/a.avro", b"other", only_new=True)
+    assert remote_files.read_stored(f"{bucket}/a.avro", 100) == b"content"
+
+
 def test_a_store_without_conditional_writes_is_not_written_to(s3: S3Server, bucket: str) -> None:
     s3.refuse_writes_with = "501 NotImplemented"
     with pytest.raises(RemoteFileError, match=r"does not know conditional writes.*: use another store"):
@@ -181,3 +197,15 @@ def test_each_process_has_its_own_connections(bucket: str) -> None:
     if not child:
         os._exit(0 if remote_files.store_of(bucket) is not mine else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_the_libraries_of_stores_are_not_loaded_for_local_files(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "log.csv").write_text("user,item,timestamp\nu,i,2026-01-01T00:00:00Z\n")
+    code = (
+        "import sys; from dp_transforms.event_files import EventFields, find_log_chunks\n"
+        f"assert len(find_log_chunks([{str(tmp_path)!r}], EventFields())) == 1\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "pyarrow" in loaded
+    assert not {"boto3", "botocore", "google", "azure", "moto"} & set(loaded)
