@@ -14,6 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 MVN ?= mvn
 MVNFLAGS ?=
 GO ?= go
+NPM ?= npm
 SHH_ENGINES ?= .engines
 export SHH_ENGINES := $(abspath $(SHH_ENGINES))
 FLINK_VERSION := 1.19.3
@@ -24,12 +25,15 @@ FLINK_JOB_SERVER := $(SHH_ENGINES)/flink-job-server.jar
 FLINK_LIBRARIES := $(SHH_ENGINES)/flink-$(FLINK_VERSION)/.made
 KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
 KUBERNETES := $(SHH_ENGINES)/kubernetes
+HDFS_LIBRARIES := $(SHH_ENGINES)/hdfs/.made
+AZURITE_VERSION := 3.35.0
+AZURITE_MADE := $(SHH_ENGINES)/azurite/.made-$(AZURITE_VERSION)
 PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test test-long test-nightly test-postgres test-engines test-engines-long lint format bench clean engines flink kafka prism kubernetes \
-  demo-stream audit sbom mutants fuzz docs page-library
+.PHONY: install demo test test-long test-nightly test-postgres test-engines test-engines-long lint format bench clean test-stores engines flink kafka prism kubernetes \
+  hdfs azurite demo-stream audit sbom mutants fuzz docs page-library
 
 install: $(INSTALLED)
 
@@ -71,6 +75,10 @@ test-engines: $(INSTALLED) engines
 # The ledger on a real PostgreSQL server of this machine (Debian: apt-get install postgresql); skipped with a reason without.
 test-postgres: $(INSTALLED)
 	$(BIN)/python -m pytest -n0 -m "long or not long" tests/ledger/test_postgres.py
+
+# Real servers of HDFS and of Azure's storage. The other stores have theirs from packages, in `make test`.
+test-stores: $(INSTALLED) hdfs azurite
+	$(BIN)/python -m pytest -n0 -m "long or not long" tests/engines/test_hdfs.py tests/engines/test_azurite.py
 
 # Killed workers and task managers, demos, several clusters: an hour.
 test-engines-long: $(INSTALLED) engines
@@ -134,6 +142,24 @@ $(KAFKA_LIBRARIES): runners/engines/kafka/pom.xml
 	@rm -rf $(@D)
 	@mkdir -p $(@D)
 	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(@D)
+	@touch $@
+
+# A name node and a data node, for tests alone.
+hdfs: $(HDFS_LIBRARIES)
+
+$(HDFS_LIBRARIES): tests/engines/hdfs/pom.xml
+	@rm -rf $(@D)
+	@mkdir -p $(@D)
+	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(@D)
+	@touch $@
+
+# The emulator of Azure Blob Storage, for tests alone.
+azurite: $(AZURITE_MADE)
+
+$(AZURITE_MADE):
+	@rm -rf $(@D)
+	@mkdir -p $(@D)
+	$(NPM) install --silent --no-audit --no-fund --ignore-scripts --prefix $(@D) azurite@$(AZURITE_VERSION)
 	@touch $@
 
 prism: $(PRISM_MADE)

@@ -17,8 +17,8 @@ Public names, loaded when first used:
 
 Map of the package, from what knows nothing to what knows all:
 
-- checks, local_files, avro_container: checks of arguments; how files are opened, and how an output appears whole or not
-  at all; Avro files, read with limits.
+- checks, local_files, remote_files, avro_container: checks of arguments; how local files and those in object stores are
+  opened, and how an output appears whole or not at all; Avro files, read with limits.
 - discrete_laplace_law: the law of the noise. mechanisms.discrete_laplace draws from it. exponential_power: the law of
   the noise of release mode `names` (docs/purse.md). priced_weights: the weights that its users may
   have, and what each costs.

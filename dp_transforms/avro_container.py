@@ -19,6 +19,7 @@ _MAX_SNAPPY_BYTES = 64 << 20  # packed and unpacked: it is unpacked as a whole
 _MAX_UNPACKED_BYTES = 1 << 30  # in pieces
 _PIECE_BYTES = 1 << 16
 _MAX_LONG_BYTES = 10
+_USUAL_HEADER_BYTES = 1 << 16  # read first; a larger header costs a second read
 
 
 class DamagedContainerError(ValueError):
@@ -54,7 +55,16 @@ class Header:
 
 def read_header(file: IO[bytes], most_bytes: int) -> Header:
     """The header at the beginning of a file. Raises DamagedContainerError; HeaderTooLargeError above ``most_bytes``."""
-    head = file.read(most_bytes)
+    head = file.read(min(most_bytes, _USUAL_HEADER_BYTES))
+    try:
+        return _header(head, most_bytes)
+    except DamagedContainerError:
+        if len(head) < _USUAL_HEADER_BYTES or not head.startswith(_MAGIC):
+            raise
+    return _header(head + file.read(most_bytes - len(head)), most_bytes)
+
+
+def _header(head: bytes, most_bytes: int) -> Header:
     if not head.startswith(_MAGIC):
         raise DamagedContainerError
     stream = io.BytesIO(head)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from dp_transforms.event_ids import ID_RULE, MAX_ID_BYTES, are_ids, id_column
 from dp_transforms.local_files import read_regular
+from dp_transforms.remote_files import is_remote, read_stored
 
 MOST_DOMAIN_ITEMS = 10_000_000
 MOST_DOMAIN_BYTES = 1 << 29
@@ -85,9 +86,10 @@ class ItemDomain:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ItemDomain:
-        """`of_text` of a local regular file. Raises ValueError also for a file that cannot be read."""
+        """`of_text` of a local regular file, or of a URL. Raises ValueError also for a file that cannot be read."""
         try:
-            return cls.of_text(read_regular(path, MOST_DOMAIN_BYTES), os.fspath(path))
+            read = read_stored if is_remote(path) else read_regular
+            return cls.of_text(read(os.fspath(path), MOST_DOMAIN_BYTES), os.fspath(path))
         except OSError as error:
             raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pathlib
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -52,10 +51,8 @@ Advance = Callable[[str, float], None]
     "looks of the user in what is tried. "
     "Default: until the user is excluded, or its purse is empty.",
 )
-@click.option(
-    "--output", type=click.Path(path_type=pathlib.Path), metavar="FILE", help="Also write all numbers here, as JSON."
-)
-def command(plan_file: str | None, runs: int | None, rounds: int | None, output: pathlib.Path | None) -> None:
+@click.option("--output", type=click.Path(path_type=str), metavar="FILE", help="Also write all numbers here, as JSON.")
+def command(plan_file: str | None, runs: int | None, rounds: int | None, output: str | None) -> None:
     """Check a plan before it is used: the most that its mechanism can reveal, computed exactly and by running the real
     code, against what the plan claims. Uses no data and no noise key; takes about a minute. Exit code 1 if a claim does
     not hold.
@@ -85,7 +82,7 @@ def command(plan_file: str | None, runs: int | None, rounds: int | None, output:
     finish(plan, exact, sampled, output)
 
 
-def finish(plan: ChargingPlan, exact: ExactAudit, sampled: SampledAudit | None, output: pathlib.Path | None) -> None:
+def finish(plan: ChargingPlan, exact: ExactAudit, sampled: SampledAudit | None, output: str | None) -> None:
     """Prints and writes the result. Raises UserError if a claim does not hold."""
     enough = rounds_until_excluded(Mechanism.of_plan(plan))
     if output is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import uuid
 from collections.abc import Callable
 
@@ -68,7 +67,7 @@ def finish(
     exact: NamesExactAudit,
     payments: PaymentAudit | None,
     sampled: NamesSampledAudit | None,
-    output: pathlib.Path | None,
+    output: str | None,
 ) -> None:
     """Prints and writes the result. Raises UserError if a claim does not hold."""
     if output is not None:

@@ -1,19 +1,38 @@
-"""How all commands write files: each appears whole or not at all, and never over one that exists."""
+"""How all commands write files: each appears whole or not at all, and never over one that exists.
+
+An output is a path or a URL (`dp_transforms.remote_files`). A pipeline on this machine writes both into a local draft,
+which `publish_output` copies to a URL in one request that fails if the name is taken. Workers on other machines write
+beside the URL, at a hidden one; the last step is the same.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import pathlib
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from dp_transforms.local_files import Path, draft_of, publish, remove_dead_drafts, write_whole
+from dp_transforms.local_files import Path, draft_of, open_regular, publish, remove_dead_drafts, write_whole
 from dp_transforms.pipelines.options import UserError
+from dp_transforms.remote_files import (
+    RemoteFileError,
+    UrlError,
+    copy_new,
+    draft_url,
+    exists,
+    is_remote,
+    put_new,
+    remove,
+)
 
 
 def check_output(output: Path, option: str = "--output") -> None:
     """Raises UserError for an output that could not be written. Call it before the work, which may spend a budget."""
+    if _is_url(output, option):
+        _check_url(os.fspath(output), option)
+        return
     if os.path.lexists(output):
         remove_dead_drafts(pathlib.Path(output))  # of a run that was killed after it had published
         raise _exists(f"{option} {os.fspath(output)}")
@@ -37,20 +56,85 @@ def output_draft(output: Path) -> Iterator[pathlib.Path]:
         yield folder
 
 
+@contextlib.contextmanager
+def output_draft_file(output: str, *, workers_are_here: bool) -> Iterator[str]:
+    """The same, as the path or URL of the file itself; its ending says the format.
+
+    workers_are_here: whether the workers have the disk of this machine. The draft of a URL is then a local file, and
+    nothing that is not published ever reaches the store.
+    """
+    name = f"file{pathlib.PurePath(output).suffix}"
+    if not is_remote(output):
+        with output_draft(output) as folder:
+            yield str(folder.absolute() / name)  # workers may have another current folder
+    elif workers_are_here:
+        with output_draft(pathlib.Path(tempfile.gettempdir()) / f"shh-{os.getuid()}") as folder:
+            yield str(folder.absolute() / name)
+    else:
+        draft = draft_url(output)
+        try:
+            yield draft
+        finally:
+            with contextlib.suppress(OSError):
+                remove(draft)
+
+
 def publish_output(finished: Path, output: Path) -> None:
     """Gives a file of an `output_draft` its name."""
     try:
-        publish(finished, output)
+        if not is_remote(output):
+            publish(finished, output)
+        elif is_remote(finished):
+            copy_new(os.fspath(finished), os.fspath(output))
+        else:
+            with open_regular(finished) as file:
+                copy_new(file, os.fspath(output))
     except OSError as error:
         raise _cannot_write(output, error) from None
 
 
 def write_output(output: Path, content: str | Callable[[BinaryIO], None]) -> None:
     """content: a text, or a function that writes the file."""
+    write = _writes(content) if isinstance(content, str) else content
     try:
-        write_whole(output, _writes(content) if isinstance(content, str) else content)
+        if is_remote(output):
+            with tempfile.TemporaryFile() as file:  # without a name, for its owner alone
+                write(file)
+                put_new(os.fspath(output), file)
+        else:
+            write_whole(output, write)
     except OSError as error:
         raise _cannot_write(output, error) from None
+
+
+def _is_url(output: Path, option: str) -> bool:
+    try:
+        return is_remote(output)
+    except UrlError as error:
+        raise UserError(f"{option}: {error}") from None
+
+
+def is_taken(output: Path) -> bool:
+    """Whether something has the name. Raises UserError if a store does not say."""
+    try:
+        return exists(output)
+    except OSError as error:
+        raise UserError(f"{os.fspath(output)} cannot be looked for: {error.strerror}.") from None
+
+
+def _check_url(output: str, option: str) -> None:
+    """Also by writing and removing a hidden file beside it."""
+    try:
+        has_name = exists(output)
+        if not has_name:
+            draft = draft_url(output)
+            put_new(draft, b"")
+            with contextlib.suppress(OSError):
+                remove(draft)
+    except OSError as error:
+        raise UserError(f"{option} {output} cannot be written: {error.strerror}.") from None
+    if has_name:
+        raise _exists(f"{option} {output}")
 
 
 def _writes(text: str) -> Callable[[BinaryIO], None]:
@@ -63,6 +147,8 @@ def _writes(text: str) -> Callable[[BinaryIO], None]:
 def _cannot_write(output: Path, error: OSError) -> UserError:
     if isinstance(error, FileExistsError):
         return _exists(os.fspath(output))
+    if isinstance(error, RemoteFileError):
+        return UserError(f"cannot write {os.fspath(output)}: {error.strerror}.")
     reason = error.strerror or "input or output failed"
     return UserError(f"cannot write {os.fspath(output)}: {reason}. Check the folder and its free space.")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from typing import Any
 
 import click
@@ -41,12 +40,12 @@ from dp_transforms.pipelines.plan_words import in_a_sentence, why
 )
 @click.option(
     "--output",
-    type=click.Path(path_type=pathlib.Path),
+    type=click.Path(path_type=str),
     help="Write the chosen plan to this file, as JSON; it must not exist.",
 )
 @click.option(
     "--chart",
-    type=click.Path(path_type=pathlib.Path),
+    type=click.Path(path_type=str),
     metavar="FILE",
     help="Draw from how many users on an item is found, against their activity, as SVG; the file must not exist.",
 )
@@ -54,8 +53,8 @@ from dp_transforms.pipelines.plan_words import in_a_sentence, why
 def command(
     epsilon_per_query: float | None,
     compare: tuple[str, str] | None,
-    output: pathlib.Path | None,
-    chart: pathlib.Path | None,
+    output: str | None,
+    chart: str | None,
     as_json_text: bool,
     **options: Any,
 ) -> None:
@@ -110,7 +109,7 @@ def command(
         click.echo(f"Chart written to {chart}.")
 
 
-def _check_alone(epsilon_per_query: float | None, output: pathlib.Path | None, options: dict[str, Any]) -> None:
+def _check_alone(epsilon_per_query: float | None, output: str | None, options: dict[str, Any]) -> None:
     used = [flag(name) for name in PLAN_OPTIONS if options[name] is not None]
     used += [name for name, value in (("--epsilon-per-query", epsilon_per_query), ("--output", output)) if value]
     if used:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from typing import Any
 
 import click
@@ -21,7 +20,7 @@ _USED = ("delta", "release", "hits_per_user")
 
 
 def show_accountants(
-    epsilon_per_query: float, outputs: dict[str, pathlib.Path | None], as_json: bool, options: dict[str, Any]
+    epsilon_per_query: float, outputs: dict[str, str | None], as_json: bool, options: dict[str, Any]
 ) -> None:
     """Prints the epsilon that every accountant proves for one noise, number of hits and delta.
 

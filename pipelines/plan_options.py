@@ -23,6 +23,7 @@ from dp_transforms.accounting.release_plan import (
 )
 from dp_transforms.local_files import read_regular
 from dp_transforms.pipelines.options import DURATION, UTC_TIME, UserError
+from dp_transforms.remote_files import UrlError, is_remote, read_stored
 from dp_transforms.window_schedule import WindowSchedule
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def _check_release_options(options: dict[str, Any]) -> None:
 def read_plan(path: str, option: str = "--plan") -> ReleasePlan:
     """The plan in a file of ``shh plan --output``, checked again. Raises UserError, which names the option."""
     try:
-        text = read_regular(path, _MOST_PLAN_BYTES)
+        text = (read_stored if is_remote(path) else read_regular)(path, _MOST_PLAN_BYTES)
         if len(text) > _MOST_PLAN_BYTES:
             raise ValueError("it has more than 1 MB, so it is not a plan. Write one with `shh plan --output`.")
         plan = ReleasePlan.from_json(text)
@@ -220,6 +221,8 @@ def read_plan(path: str, option: str = "--plan") -> ReleasePlan:
         raise UserError(
             f"{option} {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
         ) from None
+    except UrlError as error:
+        raise UserError(f"{option}: {error}") from None
     except ValueError as error:
         raise UserError(f"{option} {path}: {error}") from None
     warn_of_budget(plan.epsilon, plan.delta)

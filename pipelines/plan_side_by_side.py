@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from typing import Any
 
 import click
@@ -25,7 +24,7 @@ from dp_transforms.window_schedule import format_utc
 _MICROS = 1_000_000
 
 
-def show_side_by_side(paths: tuple[str, str], chart: pathlib.Path | None, *, as_record: bool) -> None:
+def show_side_by_side(paths: tuple[str, str], chart: str | None, *, as_record: bool) -> None:
     """Prints both plans, or JSON with as_record. chart: a picture of both is written there."""
     if chart is not None:
         check_output(chart, "--chart")

@@ -56,8 +56,8 @@ _ITEMS_PER_WINDOW = 12
 @click.option(
     "--output",
     required=True,
-    metavar="FILE",
-    help="Where the report goes: a name that ends in .avro, .jsonl or .parquet; must not exist.",
+    metavar="FILE|URL",
+    help="Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet; must not exist.",
 )
 @click.option(
     "--noise-key-file",
@@ -85,7 +85,9 @@ _ITEMS_PER_WINDOW = 12
 @ledger_options
 @click.option("--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in the report.")
 @click.option(
-    "--dead-letter", metavar="FILE", help="File for a list of the rows that cannot be read (JSON lines, mode 0600)."
+    "--dead-letter",
+    metavar="FILE|URL",
+    help="File for a list of the rows that cannot be read (JSON lines; a local one has mode 0600).",
 )
 @click.option(
     "--max-bad-fraction",
@@ -101,7 +103,9 @@ _ITEMS_PER_WINDOW = 12
 def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) -> None:
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
-    LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob. Options for Beam follow after
+    LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob: a path, or a URL
+    s3://..., gs://..., azfs://... or hdfs://..., as --plan, --domain-file, --output and --dead-letter
+    may be (docs/object_stores.md). Options for Beam follow after
     `--`, for example `-- --runner=FlinkRunner`.
 
     \b
@@ -155,7 +159,8 @@ def _run_whole(
 def _fingerprint_of_log(request: ReplayRequest) -> InputFingerprint:
     fields = request.fields
     reading = (*fields.names, fields.time_unit or "", str(fields.csv_line_ends_in_cells))
-    return InputFingerprint((chunk.path for chunk in request.chunks), reading)
+    stored = {chunk.path: chunk.stored for chunk in request.chunks if chunk.stored is not None}
+    return InputFingerprint((chunk.path for chunk in request.chunks), reading, stored)
 
 
 @contextlib.contextmanager
@@ -255,7 +260,10 @@ def _check_state_options(options: dict[str, Any]) -> None:
             raise UserError("--until belongs to --state. Give --state FILE, or declare another range with --end.")
         return
     if "://" in state:
-        raise UserError("--state must be a path, got a URL. Mount what it names, and give the path of that.")
+        raise UserError(
+            "--state must be a path on a disk, got a URL. One process at a time may work on a state, and stores have no"
+            " lock that ends with its process. Logs, plan, report and dead letters may be URLs."
+        )
     if options["noise_key_file"] is None:
         raise UserError(
             "--state needs --noise-key-file: all parts of a run have one key, since users are recognised by it. Make"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import pathlib
 import time
 from collections.abc import Sequence
 
@@ -29,12 +28,13 @@ from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.beam.write_state import WriteState
 from dp_transforms.event_files import EventFields, LogChunk, estimate_log
 from dp_transforms.pipelines.options import LogError, UserError
-from dp_transforms.pipelines.output_file import output_draft, publish_output
+from dp_transforms.pipelines.output_file import output_draft_file, publish_output
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
 from dp_transforms.pipelines.replay_state import ReplayPart
+from dp_transforms.remote_files import is_remote, look_at
 from dp_transforms.report_files import ReportHeader
-from dp_transforms.runners.local import free_memory_bytes
+from dp_transforms.runners.local import free_memory_bytes, is_local
 
 # Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
 _BASE_BYTES = 400_000_000
@@ -86,8 +86,8 @@ def check_memory(
     log = estimate_log(chunks, fields)
     per_window = log.events * _BYTES_PER_EVENT + log.long_label_bytes * _BYTES_PER_LONG_LABEL_BYTE
     needed = _BASE_BYTES + plan.schedule.windows_per_event * per_window
-    if domain_file is not None and os.path.isfile(domain_file):
-        needed += os.path.getsize(domain_file) * _BYTES_PER_DOMAIN_BYTE
+    if domain_file is not None:
+        needed += _file_size(domain_file) * _BYTES_PER_DOMAIN_BYTE
     free = free_memory_bytes()
     if needed > free:
         raise UserError(
@@ -95,6 +95,12 @@ def check_memory(
             f" {free / 1e9:.1f} GB are free. Replay a part of the range, use another runner (-- --runner=...), or try"
             " it anyway with --allow-large-log."
         )
+
+
+def _file_size(path: str) -> int:
+    if is_remote(path):
+        return look_at(path).size
+    return os.path.getsize(path) if os.path.isfile(path) else 0
 
 
 def _in_windows(plan: ReleasePlan) -> str:
@@ -112,9 +118,14 @@ def run_replay(
     """
     started = time.monotonic()
     with contextlib.ExitStack() as drafts:
-        report = _draft(request.output, drafts)
-        rejected = _draft(request.dead_letter, drafts) if request.dead_letter else None
-        state = _draft(part.facts.state_path, drafts) if part else None
+        workers_are_here = is_local(options)
+
+        def draft(output: str) -> str:
+            return drafts.enter_context(output_draft_file(output, workers_are_here=workers_are_here))
+
+        report = draft(request.output)
+        rejected = draft(request.dead_letter) if request.dead_letter else None
+        state = draft(part.facts.state_path) if part else None
         with quiet_workers(), errors_in_one_line("nothing was published"):
             pipeline = beam.Pipeline(options=options)
             batches, bad_rows = pipeline | "ReadEvents" >> ReadEvents(request.chunks, request.fields, progress)
@@ -146,12 +157,6 @@ def run_replay(
         else:
             publish_output(report, request.output)
         return summary
-
-
-def _draft(output: str, drafts: contextlib.ExitStack) -> str:
-    """The path where workers write what will be published as ``output``; its ending says the format."""
-    folder = drafts.enter_context(output_draft(output)).absolute()  # workers may have another current folder
-    return str(folder / f"file{pathlib.Path(output).suffix}")
 
 
 def _release(batches: beam.PCollection, request: ReplayRequest) -> beam.PCollection:

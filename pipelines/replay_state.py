@@ -27,7 +27,8 @@ from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.checks import shown
 from dp_transforms.local_files import publish, remove_dead_drafts
 from dp_transforms.pipelines.options import LogError, UserError
-from dp_transforms.pipelines.output_file import check_output, output_draft, publish_output
+from dp_transforms.pipelines.output_file import check_output, is_taken, output_draft, publish_output
+from dp_transforms.remote_files import full_name, is_remote
 from dp_transforms.report_files import read_report_file
 from dp_transforms.run_state.fingerprints import InputFingerprint, key_fingerprint
 from dp_transforms.run_state.run_part import RunPart
@@ -158,17 +159,18 @@ class ReplayPart:
     def tidy(self) -> None:
         """Removes the drafts that a process left which was killed after it had published."""
         for path in (self.facts.record.output, self.facts.state_path):
-            remove_dead_drafts(pathlib.Path(path))
+            if not is_remote(path):
+                remove_dead_drafts(pathlib.Path(path))
 
     def has_dead_letter(self, path: str) -> bool:
         """Whether the process that was killed has written it already: the same input has the same bad rows."""
-        return self.facts.how == RESUMES and os.path.lexists(path)
+        return self.facts.how == RESUMES and is_taken(path)
 
     def publish(self, report: str, state: str) -> None:
         """Gives the report its name, then the new state. report, state: finished drafts."""
         self._publishes = True
         output = self.facts.record.output
-        if self.facts.how == RESUMES and os.path.lexists(output):
+        if self.facts.how == RESUMES and is_taken(output):
             if not _are_same_reports(report, output):
                 raise UserError(
                     f"{output} exists, and is not the report of this part. Move it away, and run the same command"
@@ -215,7 +217,7 @@ def open_part(
         state = StateFile(options.path)
         _check_run(state, plan, options, stream, fingerprint)
         end = end_of_part(plan.schedule, options.until_seconds)
-        facts = _facts(state, plan, end, log.text, os.path.abspath(options.output))
+        facts = _facts(state, plan, end, log.text, full_name(options.output))
         if facts.how in (NEW, CONTINUES):
             check_output(options.output)
             if options.dead_letter:

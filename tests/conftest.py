@@ -8,10 +8,13 @@ import gc
 import os
 import signal
 import sys
+import uuid
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.helpers.s3_server import S3Server, environment, make_bucket, s3_server
 
 NIGHTLY = ("ledger",)  # folders whose long tests are all nightly
 WHOLE = ("engines", "fuzz")  # suites whose long tests have targets of their own
@@ -76,3 +79,25 @@ def _ctrl_c_is_heard() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def s3_process() -> Iterator[S3Server]:
+    """One server for all tests of this process that ask for a bucket."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_process: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """A real S3 server, which boto3 finds by the environment."""
+    for name, value in environment(s3_process).items():
+        monkeypatch.setenv(name, value)
+    s3_process.reset()
+    return s3_process
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> str:
+    """The URL of a new bucket on it."""
+    return make_bucket(s3, f"test-{uuid.uuid4().hex}")

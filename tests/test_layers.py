@@ -123,7 +123,10 @@ def test_the_lowest_modules_know_only_each_other() -> None:
     lowest = ("checks", "event_ids", "item_domain", "local_files", "discrete_laplace_law", "rejected_events")
     for name in (*lowest, "window_schedule"):
         ours = _within(_imports(ROOT / "dp_transforms" / f"{name}.py"), "dp_transforms")
-        assert {import_.split(".")[1] for import_ in ours} <= {*lowest, "window_schedule"}, name
+        assert {import_.split(".")[1] for import_ in ours} <= {*lowest, "window_schedule", "remote_files"}, name
+    for path in _sources("dp_transforms/remote_files"):
+        ours = _within(_imports(path), "dp_transforms")
+        assert {import_.split(".")[1] for import_ in ours} <= {"remote_files"}, _relative(path)
 
 
 def test_the_library_does_not_know_the_command_nor_the_tests() -> None:

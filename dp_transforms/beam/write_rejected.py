@@ -15,8 +15,9 @@ import apache_beam as beam
 from dp_transforms.beam import encode_elements
 from dp_transforms.beam.gather_all import gather_all
 from dp_transforms.rejected_events import RejectedEvents, pack_rejected, write_rejected_lines
+from dp_transforms.remote_files import is_remote
 from dp_transforms.report_files.files import write_error
-from dp_transforms.report_files.replaced_file import replace_private
+from dp_transforms.report_files.replaced_file import replace_private, replace_stored
 
 encode_elements.register_coders()
 
@@ -24,8 +25,8 @@ encode_elements.register_coders()
 class WriteRejected(beam.PTransform):
     """Writes a bounded PCollection of `RejectedEvents` as JSON lines, one per row: file, position, reason.
 
-    path: a local path. Only the owner can read the file, from its creation on: where a row was broken may be as private
-        as the row. shown_name: as in `WriteReports`.
+    path: a local path or a URL. Only the owner can read a local file, from its creation on: where a row was broken may
+        be as private as the row. In a store its rules say who can. shown_name: as in `WriteReports`.
 
     Lines are sorted by file and position. Returns a PCollection of the path.
     """
@@ -68,7 +69,14 @@ class _WriteRejectedDoFn(beam.DoFn):
 
     def process(self, encoded: Iterable[bytes]) -> Iterator[str]:
         packed = [data for data in encoded if data]
-        replace_private(self._path, lambda handle: write_rejected_lines(handle, packed), shown_name=self._shown_name)
+        if is_remote(self._path):
+            lines = io.BytesIO()
+            write_rejected_lines(lines, packed)
+            replace_stored(self._path, lines.getvalue(), shown_name=self._shown_name)
+        else:
+            replace_private(
+                self._path, lambda handle: write_rejected_lines(handle, packed), shown_name=self._shown_name
+            )
         yield self._path
 
 

@@ -1,9 +1,10 @@
-"""Write: the reports of a pipeline that ends -> one local file, which appears as a whole.
+"""Write: the reports of a pipeline that ends -> one file, which appears as a whole.
 
 Any bundle may run twice, and a worker may die between any two lines. So all reports are grouped first, which settles
-what was drawn before. Then they are written to a new file beside the path, and `os.replace` puts it there. A step that
-runs twice writes the same file twice. Give a path in a draft, and publish the draft when the whole pipeline has
-succeeded: then the output appears at once or not at all (`dp_transforms.local_files`).
+what was drawn before. Then they are written to a new file beside the path, and `os.replace` puts it there; a URL takes
+them in one request (`dp_transforms.remote_files`). A step that runs twice writes the same file twice. Give a path in a
+draft, and publish the draft when the whole pipeline has succeeded: then the output appears at once or not at all
+(`dp_transforms.local_files`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,16 @@ import apache_beam as beam
 from dp_transforms.beam import encode_elements
 from dp_transforms.beam.gather_all import gather_all
 from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.report_files import ReportHeader, decode_report, encode_report, report_format, write_report_file
-from dp_transforms.report_files.replaced_file import replace_whole
+from dp_transforms.remote_files import is_remote
+from dp_transforms.report_files import (
+    ReportHeader,
+    decode_report,
+    encode_report,
+    report_file_bytes,
+    report_format,
+    write_report_file,
+)
+from dp_transforms.report_files.replaced_file import replace_stored, replace_whole
 
 encode_elements.register_coders()
 
@@ -25,7 +34,7 @@ encode_elements.register_coders()
 class WriteReports(beam.PTransform):
     """Writes a bounded PCollection of `WindowReport` as one report file, which is also valid without any report.
 
-    output_path: a local path; its ending gives the format.
+    output_path: a local path or a URL; its ending gives the format.
     header: what the file says about the run.
     shown_name: the name of the output for errors, where the file is a draft. None: output_path.
 
@@ -71,8 +80,14 @@ class _WriteReportsDoFn(beam.DoFn):
             if reports.setdefault((report.stream, report.window_start), report) is not report:
                 self._conflicting.inc()
 
-        def write(temporary: str) -> None:
-            write_report_file(temporary, self._header, reports.values(), file_format=report_format(self._path))
+        file_format = report_format(self._path)
 
-        replace_whole(self._path, write, shown_name=self._shown_name)
+        def write(temporary: str) -> None:
+            write_report_file(temporary, self._header, reports.values(), file_format=file_format)
+
+        if is_remote(self._path):
+            content = report_file_bytes(self._header, reports.values(), file_format=file_format)
+            replace_stored(self._path, content, shown_name=self._shown_name)
+        else:
+            replace_whole(self._path, write, shown_name=self._shown_name)
         yield self._path

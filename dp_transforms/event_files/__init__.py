@@ -2,6 +2,7 @@
 
     log_chunk      what is read (EventFields, LogChunk), what comes out (ReadBlock), and EventFileError
     discovery      find_log_chunks: files, folders and globs, checked and split; read_log_chunk; hint_of_log
+    log_input      a log as bytes: a local file, or ranges of one version of a stored one
     estimate       estimate_log: about how many events, and how much text, for the memory check
     parquet, avro, csv_lines, json_lines     one module per format: find_chunks and read_chunk
     avro_schema    the Avro schemas that are read; avro_records decodes large blocks record by record

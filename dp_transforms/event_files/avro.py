@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
-import os
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
@@ -23,7 +22,9 @@ from dp_transforms.event_files import id_columns, times
 from dp_transforms.event_files.avro_records import MAX_BLOCK_BYTES, decode_one_by_one
 from dp_transforms.event_files.avro_schema import EventSchema, check_schema
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, damaged_error
+from dp_transforms.event_files.log_input import faults_of_store, log_size, open_log
 from dp_transforms.event_files.text_files import ByteShares
+from dp_transforms.remote_files import StoredFile
 
 _BLOCK_ROWS = 1 << 18
 _BLOCK_BYTES = 32 << 20
@@ -31,22 +32,28 @@ _BLOCK_BYTES = 32 << 20
 _WHOLE_BLOCK_BYTES = 4 << 20
 _WHOLE_BLOCK_BYTES_OF_REPEATS = 1 << 20
 _MAX_HEADER_BYTES = 1 << 20
+_HEADER_AHEAD_BYTES = 64 << 10
 _END_MARK = "end_mark"
 
 
-def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
-    """The file as one chunk, if it has records. Raises EventFileError if its header or schema cannot be used."""
+def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
+    """The file as one chunk, if it has records. Raises EventFileError if its header or schema cannot be used.
+
+    Of a stored file only the header is read: to count its records takes a request for each block.
+    """
     try:
-        with open(path, "rb") as file:
+        with open_log(path, stored, _HEADER_AHEAD_BYTES) as file, faults_of_store(path, file):
             header = _read_header(path, file)
             check_schema(path, header.schema, fields)
+            if stored is not None:
+                return [LogChunk(path, "avro", None, None, stored.size, stored=stored)]
             try:
                 events: int | None = sum(count for count, _, _ in avro_container.iter_frames(file, header))
             except DamagedContainerError:
                 events = None  # reading will reach the damage and say where it is
     except OSError:
         raise damaged_error(path, "Avro") from None
-    return [] if events == 0 else [LogChunk(path, "avro", None, events, os.path.getsize(path))]
+    return [] if events == 0 else [LogChunk(path, "avro", None, events, log_size(path, stored))]
 
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
@@ -54,7 +61,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     shares = ByteShares(chunk.bytes)
     rows_decoded = 0
     try:
-        with open(chunk.path, "rb") as file:
+        with open_log(chunk.path, chunk.stored) as file, faults_of_store(chunk.path, file):
             header = _read_header(chunk.path, file)
             schema = check_schema(chunk.path, header.schema, fields)
             parts: list[ArrowColumns] = []

@@ -31,9 +31,11 @@ from dp_transforms.event_files.log_chunk import (
     damaged_error,
     time_unit_error,
 )
-from dp_transforms.event_files.text_files import HEAD_BYTES, ByteShares, TextStream, file_size, read_head
+from dp_transforms.event_files.log_input import log_size
+from dp_transforms.event_files.text_files import HEAD_BYTES, ByteShares, TextStream, read_head
 from dp_transforms.event_ids import one_chunk
 from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.remote_files import StoredFile
 
 _BLOCK_BYTES = 4 << 20  # larger blocks cost memory and are not faster
 _LOOKED_AT_ROWS = 100
@@ -51,21 +53,21 @@ class _Header(NamedTuple):
     lines: int
 
 
-def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
+def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
     """The file as one chunk; none for a blank file. Raises EventFileError if the header cannot be used."""
     try:
-        header = _read_header(path, fields)
+        header = _read_header(path, fields, stored)
     except (pa.ArrowException, OSError):
         raise damaged_error(path, "CSV") from None
-    return [] if header is None else [LogChunk(path, "csv", None, None, file_size(path))]
+    return [] if header is None else [LogChunk(path, "csv", None, None, log_size(path, stored), stored=stored)]
 
 
-def hint(path: str, fields: EventFields) -> str | None:
+def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> str | None:
     """A reason why all rows of a file may be rejected, found in its first rows. For the operator."""
-    header = _read_header(path, fields)
+    header = _read_header(path, fields, stored)
     if header is None or fields.time_unit in times.MICROS_PER_UNIT:
         return None
-    lines = io.StringIO(_text(read_head(path)[0][header.size :]), newline="")
+    lines = io.StringIO(_text(read_head(path, stored)[0][header.size :]), newline="")
     at = header.names.index(fields.time)
     try:
         rows = list(itertools.islice(csv.reader(lines, delimiter=_delimiter(path)), _LOOKED_AT_ROWS))
@@ -77,9 +79,9 @@ def hint(path: str, fields: EventFields) -> str | None:
     return None
 
 
-def _read_header(path: str, fields: EventFields) -> _Header | None:
+def _read_header(path: str, fields: EventFields, stored: StoredFile | None) -> _Header | None:
     """None: the file is blank."""
-    head, is_whole = read_head(path)
+    head, is_whole = read_head(path, stored)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise EventFileError(path, "it is UTF-16 text. Convert it to UTF-8.")
     mark = len(UTF8_MARK) if head.startswith(UTF8_MARK) else 0
@@ -133,11 +135,11 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     shares = ByteShares(chunk.bytes)
     rows_read = 0
     try:
-        header = _read_header(path, fields)
+        header = _read_header(path, fields, chunk.stored)
         if header is None:
             raise damaged_error(path, "CSV")  # it had a header when it was found
         parser = _Parser(path, header.names, fields)
-        with TextStream(path) as text:
+        with TextStream(path, chunk.stored) as text:
             text.stream.read(header.size)
             for rows in _row_blocks(path, text.stream, header, fields, delimiter.encode()):
                 block = parser.read(rows, shares.up_to(text.bytes_read()))

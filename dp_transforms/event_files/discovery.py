@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import glob
+import heapq
 import importlib
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
+from dp_transforms.remote_files import RemoteFileError, StoredFile, find_files, is_remote
 
 _FORMAT_OF_ENDING = {
     ".parquet": "parquet",
@@ -27,18 +31,32 @@ _FORMAT_OF_ENDING = {
     ".ndjson.gz": "json",
     ".json.gz": "json",
 }
+_AT_ONCE = 16  # stored files whose heads are read at the same time
 _MODULES = {"parquet": "parquet", "avro": "avro", "csv": "csv_lines", "json": "json_lines"}
 
 
 def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChunk]:
     """The chunks of all logs among ``sources``, by path.
 
-    sources: files, folders and globs. In a folder, hidden files, those that begin with ``_`` and those with other
-        endings are ignored. A file that several sources name is read once.
+    sources: files, folders and globs, local or by URL (`remote_files`). In a folder, hidden files, those that begin
+        with ``_`` and those with other endings are ignored. A file that several sources name is read once.
     Logs without events have no chunks, or chunks without rows. That is not an error, because it could depend on one
     user's event. Raises EventFileError for sources without logs and for headers and schemas that cannot be used.
     """
-    return [chunk for path in _find_files(sources) for chunk in _module(_format(path) or "").find_chunks(path, fields)]
+    if not sources:
+        raise EventFileError("sources", "none given. Name a file, a folder or a glob.")
+    local = [source for source in sources if not is_remote(source)]
+    chunks = [chunk for path in _find_files(local) for chunk in _module(_format(path) or "").find_chunks(path, fields)]
+    if len(local) < len(sources):
+        chunks += _stored_chunks(list_stored_logs([source for source in sources if is_remote(source)]), fields)
+    return chunks
+
+
+def list_stored_logs(sources: Sequence[str]) -> Iterator[StoredFile]:
+    """The logs among ``sources``, which are URLs, each once, in the order of their URLs; in constant memory."""
+    listed = heapq.merge(*map(_stored_logs, sources), key=lambda file: file.url)
+    for _, same in itertools.groupby(listed, key=lambda file: file.url):
+        yield next(same)
 
 
 def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
@@ -48,13 +66,13 @@ def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
     no cell. Raises EventFileError if a file cannot be read.
     """
     for file_format in ("csv", "json"):
-        path = next((chunk.path for chunk in chunks if chunk.format == file_format), None)
+        first = next((chunk for chunk in chunks if chunk.format == file_format), None)
         try:
-            hint: str | None = path and _module(file_format).hint(path, fields)
+            hint = None if first is None else _module(file_format).hint(first.path, fields, first.stored)
         except (pa.ArrowException, OSError):
             continue  # reading will report it
         if hint:
-            return hint
+            return str(hint)
     return None
 
 
@@ -87,8 +105,6 @@ def _format(path: str) -> str | None:
 
 
 def _find_files(sources: Sequence[str]) -> list[str]:
-    if not sources:
-        raise EventFileError("sources", "none given. Name a file, a folder or a glob.")
     found: dict[str, str] = {}
     for source in sources:
         for path in sorted(_files_of(source)):
@@ -121,6 +137,46 @@ def _files_of(source: str) -> list[str]:
     return files
 
 
+def _stored_logs(source: str) -> Iterator[StoredFile]:
+    """Of one URL. Raises EventFileError if there are none."""
+    is_empty, has_log = True, False
+    try:
+        for file in find_files(source):
+            is_empty = False
+            if file.url == source and _format(source) is None:
+                raise _unknown_ending(source)
+            if file.url == source or is_log_name(file.url):
+                has_log = True
+                yield file
+    except OSError as error:
+        raise EventFileError(source, f"it cannot be read: {error.strerror}.") from None
+    if is_empty and glob.has_magic(source):
+        raise EventFileError(
+            source, "the pattern matches no file. Check it, and put it in quotes so that the shell does not expand it."
+        )
+    if is_empty:
+        raise EventFileError(source, "there is no such file or folder. Check the name.")
+    if not has_log:
+        raise EventFileError(source, f"there is no log in it. Logs end in {', '.join(_FORMAT_OF_ENDING)}.")
+
+
+def _stored_chunks(files: Iterable[StoredFile], fields: EventFields) -> list[LogChunk]:
+    """Of several files at once: to look into a file takes as long as the store takes to answer."""
+
+    def find(file: StoredFile) -> list[LogChunk]:
+        try:
+            chunks: list[LogChunk] = _module(_format(file.url) or "").find_chunks(file.url, fields, file)
+        except RemoteFileError as error:
+            raise EventFileError(file.url, f"it cannot be read: {error.strerror}.") from None
+        return chunks
+
+    chunks, left = [], iter(files)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        while some := list(itertools.islice(left, 64 * _AT_ONCE)):
+            chunks += [chunk for found in pool.map(find, some) for chunk in found]
+    return chunks
+
+
 def _logs_below(folder: str) -> list[str]:
     files = []
     for parent, folders, names in os.walk(folder):
@@ -136,9 +192,7 @@ def _is_hidden(path: str) -> bool:
 
 def _checked_file(path: str) -> str:
     if _format(path) is None:
-        raise EventFileError(
-            path, f"its ending is not that of a known format. Let it end in one of {', '.join(_FORMAT_OF_ENDING)}."
-        )
+        raise _unknown_ending(path)
     if not os.path.isfile(path):
         raise EventFileError(path, "it is not a regular file. Copy its content to a file first.")
     try:
@@ -147,3 +201,9 @@ def _checked_file(path: str) -> str:
     except OSError as error:
         raise EventFileError(path, f"it cannot be read ({error.strerror}). Check its permissions.") from None
     return path
+
+
+def _unknown_ending(path: str) -> EventFileError:
+    return EventFileError(
+        path, f"its ending is not that of a known format. Let it end in one of {', '.join(_FORMAT_OF_ENDING)}."
+    )

@@ -20,22 +20,24 @@ from dp_transforms.event_files.log_chunk import (
     damaged_error,
     time_unit_error,
 )
-from dp_transforms.event_files.text_files import ByteShares, TextStream, file_size, read_head
+from dp_transforms.event_files.log_input import log_size
+from dp_transforms.event_files.text_files import ByteShares, TextStream, read_head
 from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.remote_files import StoredFile
 
 _BLOCK_BYTES = 4 << 20  # a broken line of 2 bytes takes 100 in memory; larger blocks are not faster
 _LOOKED_AT_LINES = 100
 
 
-def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
+def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
     """The file as one chunk. It is not opened: an error must not depend on its lines, which are users'."""
     del fields
-    return [LogChunk(path, "json", None, None, file_size(path))]
+    return [LogChunk(path, "json", None, None, log_size(path, stored), stored=stored)]
 
 
-def hint(path: str, fields: EventFields) -> str | None:
+def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> str | None:
     """A reason why all lines of a file may be rejected, found in its first lines. For the operator."""
-    head, is_whole = read_head(path)
+    head, is_whole = read_head(path, stored)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * head.count(0) > len(head):
         return f"{on_one_line(path)}: it looks like UTF-16 text. Convert it to UTF-8."
     lines = [line.strip(BLANKS) for line in head.split(b"\n")]
@@ -62,7 +64,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     shares = ByteShares(chunk.bytes)
     lines_read = 0
     try:
-        with TextStream(chunk.path) as text:
+        with TextStream(chunk.path, chunk.stored) as text:
             for block in line_blocks(text.stream, _BLOCK_BYTES):
                 lines_read = block.first_line - 1
                 yield _read_block(chunk.path, block, fields, shares.up_to(text.bytes_read()))

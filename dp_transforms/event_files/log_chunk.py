@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dp_transforms.checks import on_one_line
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.remote_files import StoredFile
 
 TIME_UNITS = ("s", "ms", "us", "iso")
 
@@ -68,6 +69,7 @@ class LogChunk:
     events: the number of its rows if the file states it, else None.
     bytes: its share of the file's size, for progress.
     first_row: the number of rows of the file before it.
+    stored: the version of the file, if the path is a URL.
     """
 
     path: str
@@ -76,6 +78,7 @@ class LogChunk:
     events: int | None
     bytes: int
     first_row: int = 0
+    stored: StoredFile | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

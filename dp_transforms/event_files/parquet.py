@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from dp_transforms.event_files import id_columns, times
 from dp_transforms.event_files.log_chunk import (
     MAX_BLOCK_ROWS,
     EventFields,
+    EventFileError,
     LogChunk,
     ReadBlock,
     check_fields_present,
@@ -22,15 +24,19 @@ from dp_transforms.event_files.log_chunk import (
     time_type_error,
     time_unit_error,
 )
+from dp_transforms.event_files.log_input import faults_of_store, log_size, open_columns
+from dp_transforms.remote_files import StoredFile
 
 _DICTIONARY_BYTES_PER_ROW = 6
 
 
-def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
+def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
     """The row groups that have rows. Raises EventFileError if the schema cannot be used."""
     try:
-        metadata = _metadata(path)
+        metadata = _metadata(path, stored)
         schema = metadata.schema.to_arrow_schema()
+    except EventFileError:
+        raise
     except (pa.ArrowException, OSError, ValueError):
         raise damaged_error(path, "Parquet") from None
     _check_schema(path, schema, fields)
@@ -38,12 +44,12 @@ def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
     if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
         raise damaged_error(path, "Parquet")
     ends = np.cumsum(rows, dtype=np.int64).tolist()
-    total, size = sum(rows), os.path.getsize(path)
+    total, size = sum(rows), log_size(path, stored)
     chunks = []
     for group, (count, end) in enumerate(zip(rows, ends, strict=True)):
         if count:
             share = size * end // total - size * (end - count) // total
-            chunks.append(LogChunk(path, "parquet", group, count, share, end - count))
+            chunks.append(LogChunk(path, "parquet", group, count, share, end - count, stored))
     return chunks
 
 
@@ -51,51 +57,62 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The row group in slices of at most MAX_BLOCK_ROWS rows."""
     assert chunk.part is not None
     rows_read = 0
+    source = open_columns(chunk.path, chunk.stored)
     try:
-        metadata = _metadata(chunk.path)
-        schema = metadata.schema.to_arrow_schema()
-        _check_columns(chunk.path, metadata, chunk.part, fields)
-        as_dictionary = [
-            name
-            for name in (fields.user, fields.item)
-            if id_columns.is_text_type(schema.field(name).type) and _is_dictionary_encoded(metadata, chunk.part, name)
-        ]
-        with pq.ParquetFile(
-            chunk.path,
-            metadata=metadata,
-            read_dictionary=as_dictionary,
-            coerce_int96_timestamp_unit="us",  # nanoseconds would wrap around after 2262
-            page_checksum_verification=True,
-        ) as file:
-            for batch in file.iter_batches(MAX_BLOCK_ROWS, row_groups=[chunk.part], columns=list(fields.names)):
-                first_row = chunk.first_row + rows_read + 1
-                share = chunk.bytes * (rows_read + len(batch)) // (chunk.events or 1)
-                share -= chunk.bytes * rows_read // (chunk.events or 1)
-                block = id_columns.assemble_block(
-                    chunk.path,
-                    (
-                        id_columns.encode_ids(batch.column(fields.user)),
-                        id_columns.encode_ids(batch.column(fields.item)),
-                        times.parse_times(batch.column(fields.time), fields.time_unit),
-                    ),
-                    lambda rows, first_row=first_row: rows + first_row,  # type: ignore[misc]
-                    share,
-                )
+        with faults_of_store(chunk.path, source):
+            metadata = _metadata(chunk.path, chunk.stored)
+            for batch in _batches(source, metadata, chunk.part, fields):
+                yield _block(chunk, batch, rows_read, fields)
                 rows_read += len(batch)
-                yield block
         if rows_read != chunk.events:
             raise ValueError("not the number of rows in the footer")
+    except EventFileError:
+        raise
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError):
         raise damaged_error(chunk.path, "Parquet", chunk.first_row + rows_read) from None
 
 
-def _check_columns(path: str, metadata: pq.FileMetaData, group: int, fields: EventFields) -> None:
+def _batches(source: Any, metadata: pq.FileMetaData, group: int, fields: EventFields) -> Iterator[pa.RecordBatch]:
+    _check_columns(source, metadata, group, fields)
+    schema = metadata.schema.to_arrow_schema()
+    as_dictionary = [
+        name
+        for name in (fields.user, fields.item)
+        if id_columns.is_text_type(schema.field(name).type) and _is_dictionary_encoded(metadata, group, name)
+    ]
+    with pq.ParquetFile(
+        source,
+        metadata=metadata,
+        read_dictionary=as_dictionary,
+        coerce_int96_timestamp_unit="us",  # nanoseconds would wrap around after 2262
+        page_checksum_verification=True,
+    ) as file:
+        yield from file.iter_batches(MAX_BLOCK_ROWS, row_groups=[group], columns=list(fields.names))
+
+
+def _block(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: EventFields) -> ReadBlock:
+    first_row = chunk.first_row + rows_before + 1
+    share = chunk.bytes * (rows_before + len(batch)) // (chunk.events or 1)
+    share -= chunk.bytes * rows_before // (chunk.events or 1)
+    return id_columns.assemble_block(
+        chunk.path,
+        (
+            id_columns.encode_ids(batch.column(fields.user)),
+            id_columns.encode_ids(batch.column(fields.item)),
+            times.parse_times(batch.column(fields.time), fields.time_unit),
+        ),
+        lambda rows: rows + first_row,
+        share,
+    )
+
+
+def _check_columns(source: Any, metadata: pq.FileMetaData, group: int, fields: EventFields) -> None:
     """Raises an error of Arrow, OSError or ValueError for a row group whose columns are not as the footer says.
 
     Its first row is read before the metadata of a column is used. If these contradict the schema, Arrow ends the
     process when they are looked up, but raises an error when it reads.
     """
-    with pq.ParquetFile(path, metadata=metadata, page_checksum_verification=True) as file:
+    with pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True) as file:
         next(file.iter_batches(1, row_groups=[group], columns=list(fields.names)), None)
     for name in fields.names:
         column = _column(metadata, group, name)
@@ -115,15 +132,20 @@ def _is_dictionary_encoded(metadata: pq.FileMetaData, group: int, name: str) -> 
     return bool(column.total_uncompressed_size < _DICTIONARY_BYTES_PER_ROW * column.num_values)
 
 
-def _metadata(path: str) -> pq.FileMetaData:
+def _metadata(path: str, stored: StoredFile | None) -> pq.FileMetaData:
+    if stored is not None:
+        return _metadata_of_version(path, stored)
     status = os.stat(path)
-    return _metadata_of_version(path, status.st_mtime_ns, status.st_size)
+    return _metadata_of_version(path, None, status.st_mtime_ns, status.st_size)
 
 
 @functools.lru_cache(maxsize=8)
-def _metadata_of_version(path: str, mtime_ns: int, size: int) -> pq.FileMetaData:
+def _metadata_of_version(path: str, stored: StoredFile | None, *version: int) -> pq.FileMetaData:
     """Cached: the footer of a file of thousands of row groups is large, and each of its chunks needs it."""
-    return pq.read_metadata(path)
+    del version
+    source = open_columns(path, stored)
+    with faults_of_store(path, source):
+        return pq.read_metadata(source)
 
 
 def _check_schema(path: str, schema: pa.Schema, fields: EventFields) -> None:

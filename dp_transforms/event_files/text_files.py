@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from typing import Any
 
 import pyarrow as pa
+
+from dp_transforms.event_files.log_input import faults_of_store
+from dp_transforms.remote_files import SEQUENTIAL_BYTES, StoredFile, open_stored
 
 HEAD_BYTES = 1 << 20
 
 
 class TextStream:
-    """A file read from its beginning, unpacked if it ends in ``.gz``. Use as a context manager."""
+    """A file read from its beginning, unpacked if it ends in ``.gz``. Use as a context manager.
 
-    def __init__(self, path: str) -> None:
-        self._file = pa.OSFile(path, "rb")
+    Raises EventFileError for a fault of the store. ahead: how much of a stored file is fetched at once.
+    """
+
+    def __init__(self, path: str, stored: StoredFile | None = None, ahead: int = SEQUENTIAL_BYTES) -> None:
+        self._stored = None if stored is None else open_stored(stored, ahead=ahead)
+        self._file = pa.OSFile(path, "rb") if stored is None else pa.PythonFile(self._stored, mode="r")
         self.stream: Any = pa.CompressedInputStream(self._file, "gzip") if path.lower().endswith(".gz") else self._file
+        self._faults = faults_of_store(path, self._stored)
 
     def __enter__(self) -> TextStream:
+        self._faults.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stream.close()
-        self._file.close()
+    def __exit__(self, *error: Any) -> None:
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self.stream.close()
+            self._file.close()
+        self._faults.__exit__(*error)
 
     def bytes_read(self) -> int:
         """Bytes of the file itself that have been read so far."""
@@ -46,13 +57,9 @@ class ByteShares:
         return self.up_to(self._total)
 
 
-def read_head(path: str) -> tuple[bytes, bool]:
+def read_head(path: str, stored: StoredFile | None = None) -> tuple[bytes, bool]:
     """The first HEAD_BYTES bytes, and whether that is the whole file."""
-    with TextStream(path) as text:
+    with TextStream(path, stored, ahead=HEAD_BYTES + 1) as text:
         head: bytes = text.stream.read(HEAD_BYTES)
         is_whole = len(head) < HEAD_BYTES or not text.stream.read(1)
     return head, is_whole
-
-
-def file_size(path: str) -> int:
-    return os.path.getsize(path)

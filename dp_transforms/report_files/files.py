@@ -9,9 +9,11 @@ import os
 import pathlib
 from collections.abc import Iterable, Iterator
 from types import ModuleType
+from typing import BinaryIO
 
 from dp_transforms.local_files import Path, create_new, open_regular
 from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.remote_files import RemoteFileError, UrlError, is_remote, look_at, open_stored
 from dp_transforms.report_files.records import ReportFileError, ReportHeader, checked_report, in_file_order
 
 _ENDINGS = {
@@ -74,13 +76,15 @@ def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], *, 
 
 
 def read_report_file(path: Path) -> tuple[ReportHeader, Iterator[WindowReport]]:
-    """The header and, one by one, the reports. Every record is checked.
+    """The header and, one by one, the reports, of a local file or a URL. Every record is checked.
 
     Raises ReportFileError: at once for a fault of the file or its header, and while iterating for one of a record.
     """
     report_reader = _module_of(report_format(path))
     try:
-        handle = open_regular(path)
+        handle = _open(path)
+    except UrlError as error:
+        raise ReportFileError(str(error)) from None
     except OSError as error:
         raise ReportFileError(f"cannot read {_quoted(path)}: {error.strerror}. Check the path.") from error
     stack = contextlib.ExitStack()
@@ -99,6 +103,13 @@ def read_report_file(path: Path) -> tuple[ReportHeader, Iterator[WindowReport]]:
     return header, checked()
 
 
+def _open(path: Path) -> BinaryIO:
+    """A local regular file, or what a URL names."""
+    if is_remote(path):
+        return io.BufferedReader(open_stored(look_at(os.fspath(path))))
+    return open_regular(path)
+
+
 @contextlib.contextmanager
 def _hostile(path: Path) -> Iterator[None]:
     """Replaces any error of a parser by one line that contains nothing of the file."""
@@ -106,6 +117,8 @@ def _hostile(path: Path) -> Iterator[None]:
         yield
     except ReportFileError as error:
         raise ReportFileError(f"{_quoted(path)}: {error}") from error
+    except RemoteFileError as error:
+        raise ReportFileError(f"cannot read {_quoted(path)}: {error.strerror}.") from error
     except Exception as error:
         raise ReportFileError(
             f"{_quoted(path)} is damaged or not a report file ({type(error).__name__}). Write it again."
@@ -118,7 +131,8 @@ def write_error(path: Path, error: OSError) -> ReportFileError:
         return ReportFileError(
             f"{_quoted(path)} exists and is never overwritten. Name another output, or move it away."
         )
-    return ReportFileError(f"cannot write {_quoted(path)}: {error.strerror}. Check the folder and its free space.")
+    remedy = "" if isinstance(error, RemoteFileError) else " Check the folder and its free space."
+    return ReportFileError(f"cannot write {_quoted(path)}: {error.strerror}.{remedy}")
 
 
 def _quoted(path: Path) -> str:

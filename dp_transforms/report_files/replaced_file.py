@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import IO
 
 from dp_transforms.local_files import create_new, sync_folder
+from dp_transforms.remote_files import put_over
 from dp_transforms.report_files.files import write_error
 from dp_transforms.report_files.records import ReportFileError
 
@@ -34,6 +35,14 @@ def replace_whole(path: str, write: Callable[[str], None], *, shown_name: str | 
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
     sync_folder(path)
+
+
+def replace_stored(url: str, content: bytes, *, shown_name: str | None = None) -> None:
+    """The same in a store, in which a file always appears as a whole. Who may read it is the store's affair."""
+    try:
+        put_over(url, content)
+    except OSError as error:
+        raise write_error(shown_name or url, error) from None
 
 
 def replace_private(path: str, write: Callable[[IO[bytes]], None], *, shown_name: str | None = None) -> None:

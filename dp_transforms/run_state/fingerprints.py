@@ -7,11 +7,13 @@ import functools
 import hashlib
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import BinaryIO, cast
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.local_files import open_regular
 from dp_transforms.mechanisms.randomness import derive_key
+from dp_transforms.remote_files import StoredFile, look_at, open_stored
 from dp_transforms.run_state.state_header import StateError
 
 _PIECE_BYTES = 1 << 20
@@ -44,12 +46,16 @@ class InputFingerprint:
     file is read once here, and again by the run: `check_unchanged` tells afterwards that nobody wrote to it in between.
 
     paths: files; they are read when `text` is asked for first. reading: all options on which it depends what the rows
-    mean.
+    mean. stored: the versions of those whose path is a URL. They are read too: what a store says of a content is not
+    a hash that nobody can forge.
     """
 
-    def __init__(self, paths: Iterable[str], reading: Iterable[str]) -> None:
+    def __init__(
+        self, paths: Iterable[str], reading: Iterable[str], stored: Mapping[str, StoredFile] | None = None
+    ) -> None:
         self._paths = tuple(dict.fromkeys(paths))
         self._reading = tuple(reading)
+        self._stored = dict(stored or {})
         self._seen: dict[str, _Seen] = {}
 
     @functools.cached_property
@@ -63,22 +69,27 @@ class InputFingerprint:
     def _digest(self, path: str) -> bytes:
         content = hashlib.sha256(pathlib.PurePath(path).suffix.lower().encode("utf-8", "surrogateescape") + b"\n")
         try:
-            with open_regular(path) as file:
+            with self._open(path) as file:
                 while piece := file.read(_PIECE_BYTES):
                     content.update(piece)
-                self._seen[path] = _Seen.of(os.fstat(file.fileno()))
+                if path not in self._stored:
+                    self._seen[path] = _Seen.of(os.fstat(file.fileno()))
         except OSError as error:
             raise StateError(f"{on_one_line(path)} cannot be read: {error.strerror}. Check the log.") from None
         return content.digest()
 
+    def _open(self, path: str) -> BinaryIO:
+        return cast(BinaryIO, open_stored(self._stored[path])) if path in self._stored else open_regular(path)
+
     def check_unchanged(self) -> None:
         """Raises StateError if a file is not the one that was read here: a part must have one input."""
-        for path, seen in self._seen.items():
+        seen: dict[str, _Seen | StoredFile] = {**self._seen, **self._stored}
+        for path, before in seen.items():
             try:
-                found = _Seen.of(os.stat(path))
+                found = look_at(path) if path in self._stored else _Seen.of(os.stat(path))
             except OSError:
                 found = None
-            if found != seen:
+            if found != before:
                 raise StateError(
                     f"{on_one_line(path)} was changed while it was replayed; nothing was published. Replay files that"
                     " nobody writes to any more."

@@ -6,10 +6,12 @@ from dp_transforms.runners import flink, prism
 from dp_transforms.runners.engine_process import EngineError, engine_file, java
 from dp_transforms.runners.flink_cluster import FLINK_LIBRARIES
 from dp_transforms.runners.kafka_server import KAFKA_LIBRARIES
+from tests.engines.azurite_server import AZURITE, node
+from tests.engines.hdfs_server import HDFS_LIBRARIES
 
 
 def skip_reason(name: str) -> str | None:
-    """Why "flink", "kafka" or "prism" cannot be tested here; None if it can."""
+    """Why "azurite", "flink", "hdfs", "kafka" or "prism" cannot be tested here; None if it can."""
     try:
         if name == "flink":
             java()
@@ -18,10 +20,16 @@ def skip_reason(name: str) -> str | None:
         elif name == "kafka":
             java()
             engine_file(KAFKA_LIBRARIES, "kafka")
+        elif name == "azurite":
+            node()
+            engine_file(AZURITE, "azurite")
+        elif name == "hdfs":
+            java()
+            engine_file(HDFS_LIBRARIES, "hdfs")
         elif name == "prism":
             prism.prism_binary()
         else:
-            raise ValueError(f"name must be flink, kafka or prism, got {name!r}.")
+            raise ValueError(f"name must be azurite, flink, hdfs, kafka or prism, got {name!r}.")
     except EngineError as error:
         return str(error)
     return None

@@ -1,0 +1,140 @@
+"""A version of a file in a store, what a store can do, and which URLs name a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import re
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple, Protocol
+
+SCHEMES = ("s3", "gs", "azfs", "hdfs")
+Content = bytes | BinaryIO
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+# What a signed URL carries. In a key it would be an odd name; in an error it would be a leak.
+_SECRET = re.compile(
+    r"[?&](x-(amz|goog)-(signature|credential|security-token)|sig|signature|token|access_token)=", re.I
+)
+
+
+class UrlError(ValueError):
+    """A URL that is not used. It says why without the URL, which may hold a secret."""
+
+
+class RemoteFileError(OSError):
+    """A store that refuses or does not answer. `strerror`: why, with the remedy; no secret and no cell."""
+
+
+class FileChangedError(RemoteFileError):
+    """The file is not the version any more that was found."""
+
+
+class BrokenAnswerError(RemoteFileError):
+    """An answer that ended too early. Asking again may help."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One version of a file. size: bytes. version: what the store calls it; equal only for the same content."""
+
+    url: str
+    size: int
+    version: str
+
+
+class Url(NamedTuple):
+    """host: the bucket, or the address of a name node. key: without the slash before it; nothing is unquoted."""
+
+    scheme: str
+    host: str
+    key: str
+
+
+class FileStore(Protocol):
+    """What each kind of store can do. All raise OSError; FileNotFoundError for a bucket that does not exist."""
+
+    def look(self, url: str) -> StoredFile | None:
+        """The present version; None: there is no such file."""
+
+    def read_range(self, file: StoredFile, begin: int, length: int) -> bytes:
+        """``length`` bytes of this version from ``begin`` on, all of them inside of it.
+
+        Raises FileChangedError if it is not the present one, BrokenAnswerError for an answer that ended too early.
+        """
+
+    def list_below(self, prefix: str) -> Iterator[StoredFile]:
+        """All files whose URL begins with ``prefix``, in the order of the bytes of their URLs; constant memory."""
+
+    def put(self, url: str, content: Content, *, only_new: bool) -> None:
+        """Writes a file, which appears whole or not at all. only_new: raises FileExistsError if the name is taken."""
+
+    def remove(self, url: str) -> None:
+        """Removes a file, if it is there."""
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a URL of a store. Raises UrlError for one that cannot be used, and for one with a secret."""
+    if not isinstance(path, str) or "://" not in path:
+        return False
+    found = _URL.fullmatch(path)
+    if found is None:
+        return False
+    scheme, rest = found[1].lower(), found[2]
+    if "@" in rest.partition("/")[0] or _SECRET.search(rest):
+        raise UrlError(
+            f"a URL {scheme}://... holds a password or a signature, which every process of the machine could read."
+            " Leave it out of the URL: stores take their credentials from the environment (docs/object_stores.md)."
+        )
+    if scheme not in SCHEMES:
+        raise UrlError(
+            f"URLs {scheme}://... are not known. Use {', '.join(f'{known}://' for known in SCHEMES)} or a path."
+        )
+    if not rest.partition("/")[0] or found[1] != scheme:
+        raise UrlError(f"a URL must begin with {scheme}:// and then name a {_HOSTS[scheme]}.")
+    return True
+
+
+_HOSTS = {"s3": "bucket", "gs": "bucket", "azfs": "account", "hdfs": "name node, with the port of WebHDFS"}
+
+
+def split_url(url: str) -> Url:
+    """Raises UrlError for anything but a URL of a store."""
+    if not is_remote(url):
+        raise UrlError(f"a URL must begin with one of {', '.join(f'{known}://' for known in SCHEMES)}.")
+    scheme, rest = url.split("://", 1)
+    host, _, key = rest.partition("/")
+    return Url(scheme, host, key)
+
+
+def missing(url: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "there is no such file in the store", url)
+
+
+def no_bucket(url: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "there is no such bucket: check its name, the region and the endpoint", url)
+
+
+def already_there(url: str) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, "a file of this name exists in the store", url)
+
+
+def changed(url: str) -> FileChangedError:
+    return FileChangedError(
+        errno.ESTALE, "it was changed or removed while it was read: use files that nobody writes to any more", url
+    )
+
+
+def broken_answer(url: str) -> BrokenAnswerError:
+    return BrokenAnswerError(errno.ECONNRESET, "the connection to the store broke: try again", url)
+
+
+def fault(url: str, problem: str) -> RemoteFileError:
+    return RemoteFileError(errno.EIO, problem, url)
+
+
+def needs_package(url: str, package: str, extra: str) -> RemoteFileError:
+    return fault(
+        url, f"the package {package} is not installed: install shifting-heavy-hitters[{extra}], on all workers as well"
+    )

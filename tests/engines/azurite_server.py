@@ -1,0 +1,35 @@
+"""Azurite, which is Microsoft's emulator of Azure Blob Storage, in a process of its own and in memory."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+
+from dp_transforms.runners.engine_process import Engine, EngineError, engine_file, free_port, is_port_open
+
+AZURITE = "azurite/node_modules/azurite/dist/src/blob/main.js"
+ACCOUNT = "devstoreaccount1"
+# Azurite's own account, the same everywhere.
+_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_START_SECONDS = 60.0
+
+
+def node() -> str:
+    """The program that runs it. Raises EngineError."""
+    found = shutil.which("node")
+    if found is None:
+        raise EngineError("no node in the PATH. Install Node.js.")
+    return found
+
+
+class AzuriteServer(Engine):
+    """connection_string: as AZURE_STORAGE_CONNECTION_STRING has it."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        port = free_port()
+        main = engine_file(AZURITE, "azurite")
+        options = ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"]
+        command = [node(), str(main), "--blobHost", "127.0.0.1", "--blobPort", str(port), *options]
+        self._start(command, folder / "azurite.log", lambda: is_port_open(port), _START_SECONDS)
+        where = f"BlobEndpoint=http://127.0.0.1:{port}/{ACCOUNT};"
+        self.connection_string = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={_KEY};{where}"

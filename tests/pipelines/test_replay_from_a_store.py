@@ -1,0 +1,226 @@
+"""`shh` with logs, plans, lists of items, reports and dead letters in a store: a real S3 server."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+
+import apache_beam as beam
+import pytest
+
+from dp_transforms import remote_files
+from dp_transforms.beam.write_rejected import WriteRejected
+from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, WindowReport
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.output_file import output_draft_file, publish_output
+from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.report_files import ReportHeader, read_report_file
+from dp_transforms.run_state.fingerprints import InputFingerprint
+from dp_transforms.run_state.state_header import StateError
+from tests.helpers.replay_logs import BUDGET, log_rows, write_log
+from tests.helpers.s3_server import S3Server
+from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import error_line
+
+pytestmark = pytest.mark.xdist_group("s3")
+
+SECRET = "kL8secret"
+EXPECTED = {hour: [f"heavy-{hour}"] for hour in (0, 1, 3, 5)}
+
+
+def everything_in(bucket: str) -> list[str]:
+    """Also what is hidden."""
+    return [file.url.removeprefix(bucket + "/") for file in remote_files.store_of(bucket).list_below(bucket + "/")]
+
+
+def items(report: str) -> dict[int, list[str]]:
+    _, reports = read_report_file(report)
+    return {
+        report.window_start // 3_600_000_000 % 24: [hitter.item for hitter in report.heavy_hitters]
+        for report in reports
+    }
+
+
+@pytest.fixture
+def log(bucket: str, tmp_path: pathlib.Path) -> str:
+    """The URL of a folder with a log of two files."""
+    write_log(tmp_path / "log.parquet")
+    remote_files.put_new(f"{bucket}/logs/a.parquet", (tmp_path / "log.parquet").read_bytes())
+    remote_files.put_new(f"{bucket}/logs/b.jsonl", b'{"user": "u", "item": "light", "timestamp": 7.5}\n')
+    return f"{bucket}/logs"
+
+
+def test_all_files_of_a_replay_by_url(s3: S3Server, bucket: str, log: str, tmp_path: pathlib.Path) -> None:
+    labels = sorted({item for _, item, _ in log_rows()})
+    remote_files.put_new(f"{bucket}/items.txt", "\n".join(labels).encode())
+    domain = ["--domain-file", f"{bucket}/items.txt"]
+    made = shh("plan", *BUDGET, *domain, "--output", f"{bucket}/plan.json", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    s3.forget()
+    outputs = ["--output", f"{bucket}/reports/a.avro", "--dead-letter", f"{bucket}/reports/bad.jsonl"]
+    result = shh("replay", log, "--plan", f"{bucket}/plan.json", *domain, *outputs, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert items(f"{bucket}/reports/a.avro") == EXPECTED
+    shown = shh("show", f"{bucket}/reports/a.avro", cwd=tmp_path)
+    assert "heavy-5" in shown.stdout
+    (line,) = remote_files.read_stored(f"{bucket}/reports/bad.jsonl", 1000).splitlines()
+    assert json.loads(line)["file"] == f"{log}/b.jsonl"
+    assert everything_in(f"{bucket}/reports") == ["a.avro", "bad.jsonl"], "no draft is left"
+    published = [one for one in s3.requests if one.method == "PUT" and "/." not in one.path]
+    assert [one.condition for one in published] == ["*", "*"], "in one request each, never over another file"
+    again = shh("replay", log, "--plan", f"{bucket}/plan.json", *domain, *outputs, cwd=tmp_path)
+    assert f"--output {bucket}/reports/a.avro exists and is never overwritten" in error_line(again)
+
+
+def test_a_replay_that_fails_publishes_nothing_at_all(bucket: str, log: str, tmp_path: pathlib.Path) -> None:
+    output = ["--output", f"{bucket}/reports/a.avro", "--max-bad-fraction", "0"]
+    failed = shh("replay", log, *BUDGET, *output, cwd=tmp_path)
+    assert "nothing was published" in error_line(failed)
+    assert everything_in(bucket) == ["logs/a.parquet", "logs/b.jsonl"]
+
+
+def test_a_log_that_changes_while_it_is_replayed(s3: S3Server, bucket: str, log: str, tmp_path: pathlib.Path) -> None:
+    def change() -> None:
+        reads = s3.reads("a.parquet")
+        if len(reads) == 3:  # after its footer and its first columns
+            url = f"{log}/a.parquet"
+            s3.before_read = None
+            remote_files.put_over(url, remote_files.read_stored(url, 1 << 30) + b" ")
+
+    s3.before_read = change
+    failed = shh("replay", f"{log}/a.parquet", *BUDGET, "--output", f"{bucket}/a.avro", cwd=tmp_path)
+    assert f"{log}/a.parquet: it cannot be read: it was changed or removed while it was read" in error_line(failed)
+    assert not remote_files.exists(f"{bucket}/a.avro")
+
+
+def test_the_output_of_another_is_not_replaced(s3: S3Server, bucket: str, log: str, tmp_path: pathlib.Path) -> None:
+    """Somebody writes it while the replay runs."""
+
+    def write() -> None:
+        s3.before_read = None
+        remote_files.put_new(f"{bucket}/a.avro", b"of another")
+
+    s3.before_read = write
+    failed = shh("replay", log, *BUDGET, "--output", f"{bucket}/a.avro", cwd=tmp_path)
+    assert "exists and is never overwritten" in error_line(failed)
+    assert remote_files.read_stored(f"{bucket}/a.avro", 100) == b"of another"
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["replay", "URL/a.csv", *BUDGET, "--output", "a.avro"], ""),
+        (["replay", "log.csv", *BUDGET, "--output", "URL/a.avro"], "--output: "),
+        (["replay", "log.csv", *BUDGET, "--output", "a.avro", "--dead-letter", "URL/b.jsonl"], "--dead-letter: "),
+        (["replay", "log.csv", "--plan", "URL/plan.json", "--output", "a.avro"], "--plan: "),
+        (["replay", "log.csv", *BUDGET, "--domain-file", "URL/items.txt", "--output", "a.avro"], "--domain-file "),
+        (["plan", *BUDGET, "--output", "URL/plan.json"], "--output: "),
+        (["show", "URL/a.avro"], ""),
+    ],
+)
+def test_a_secret_in_a_url_is_not_printed(tmp_path: pathlib.Path, words: list[str], flag: str) -> None:
+    write_log(tmp_path / "log.csv")
+    url = f"s3://key:{SECRET}@bucket"
+    failed = shh(*(word.replace("URL", url) for word in words), cwd=tmp_path)
+    assert f"{flag}a URL s3://... holds a password or a signature" in error_line(failed)
+    assert SECRET not in failed.stdout + failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["replay", "s3://absent-bucket/a.csv", *BUDGET, "--output", "a.avro"], "there is no such bucket"),
+        (
+            ["replay", "log.csv", *BUDGET, "--output", "s3://absent-bucket/a.avro"],
+            "--output s3://absent-bucket/a.avro cannot be written: there is no such bucket",
+        ),
+        (
+            ["replay", "log.csv", "--plan", "s3://absent-bucket/p.json", "--output", "a.avro"],
+            "--plan s3://absent-bucket/p.json cannot be read: there is no such file in the store",
+        ),
+        (
+            ["replay", "log.csv", *BUDGET, "--domain-file", "s3://absent-bucket/i.txt", "--output", "a.avro"],
+            "--domain-file s3://absent-bucket/i.txt cannot be read: there is no such file in the store",
+        ),
+        (["show", "s3://absent-bucket/a.avro"], "cannot read 's3://absent-bucket/a.avro': there is no such file"),
+        (
+            ["replay", "log.csv", *BUDGET, "--noise-key-file", "k", "--state", "s3://b/s", "--output", "a.avro"],
+            "--state must be a path on a disk, got a URL.",
+        ),
+        (["replay", "ftp://b/log.csv", *BUDGET, "--output", "a.avro"], "URLs ftp://... are not known. Use s3://, gs:"),
+    ],
+)
+def test_what_is_missing_is_named_with_its_flag(
+    s3: S3Server, tmp_path: pathlib.Path, words: list[str], said: str
+) -> None:
+    write_log(tmp_path / "log.csv")
+    failed = shh(*words, cwd=tmp_path)
+    assert failed.returncode == 1
+    assert said in error_line(failed)
+    assert "test-secret" not in failed.stdout + failed.stderr
+
+
+def test_parts_of_a_run_whose_files_are_in_a_store(bucket: str, log: str, tmp_path: pathlib.Path) -> None:
+    """The state stays on a disk. The same command does nothing the second time; another log is refused."""
+    key = tmp_path / "noise.key"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
+    state = ["--state", "run.state", "--noise-key-file", "noise.key"]
+
+    def part(until: str, output: str, logs: str = log):
+        name = ["--output", f"{bucket}/reports/{output}"]
+        return shh("replay", logs, *BUDGET, *state, "--until", until, *name, cwd=tmp_path)
+
+    assert part("2026-01-01T02:00:00Z", "1.avro").returncode == 0
+    again = part("2026-01-01T02:00:00Z", "1.avro")
+    assert again.returncode == 0, again.stderr
+    assert "is done" in again.stderr
+    other = part("2026-01-01T02:00:00Z", "1.avro", f"{log}/a.parquet")
+    assert "are published already" in error_line(other)
+    assert part("2026-01-01T06:00:00Z", "2.avro").returncode == 0
+    assert {**items(f"{bucket}/reports/1.avro"), **items(f"{bucket}/reports/2.avro")} == EXPECTED
+    assert everything_in(f"{bucket}/reports") == ["1.avro", "2.avro"]
+
+
+def test_workers_elsewhere_write_beside_the_output(bucket: str) -> None:
+    """They have no disk of this machine: the drafts are hidden objects, which go when the output is published."""
+    header = ReportHeader("run", "events", "a guarantee", {})
+    report = WindowReport("events", 0, 3_600_000_000, [HeavyHitter("a", ABOVE, None)], 2.0, 1e-9, 0.5)
+    output, dead_letter = f"{bucket}/reports/a.parquet", f"{bucket}/reports/bad.jsonl"
+    with (
+        output_draft_file(output, workers_are_here=False) as draft,
+        output_draft_file(dead_letter, workers_are_here=False) as bad_draft,
+    ):
+        assert draft.startswith(f"{bucket}/reports/.a.parquet.")
+        for _ in range(2):  # a step may run twice
+            with beam.Pipeline(runner="FnApiRunner") as pipeline:
+                reports = pipeline | "Reports" >> beam.Create([report])
+                _ = reports | "Write" >> WriteReports(draft, header, shown_name=output)
+                bad = pipeline | "Bad" >> beam.Create([RejectedEvents("log", (1,), "broken")])
+                _ = bad | "WriteBad" >> WriteRejected(bad_draft, shown_name=dead_letter)
+        assert not remote_files.exists(output)
+        publish_output(draft, output)
+        publish_output(bad_draft, dead_letter)
+        with pytest.raises(UserError, match="exists and is never overwritten"):
+            publish_output(bad_draft, output)
+    assert everything_in(f"{bucket}/reports") == ["a.parquet", "bad.jsonl"]
+    found, reports = read_report_file(output)
+    assert (found, list(reports)) == (header, [report])
+
+
+def test_the_fingerprint_of_a_stored_log_is_that_of_its_content(bucket: str, tmp_path: pathlib.Path) -> None:
+    """So a log may move; and a part ends if it was changed meanwhile."""
+    write_log(tmp_path / "log.csv")
+    url = f"{bucket}/elsewhere.csv"
+    remote_files.put_new(url, (tmp_path / "log.csv").read_bytes())
+    stored = InputFingerprint([url], ["user"], {url: remote_files.look_at(url)})
+    assert stored.text == InputFingerprint([str(tmp_path / "log.csv")], ["user"]).text
+    stored.check_unchanged()
+    remote_files.put_over(url, b"user,item,timestamp\n")
+    with pytest.raises(StateError, match="was changed while it was replayed; nothing was published"):
+        stored.check_unchanged()
+    remote_files.remove(url)
+    with pytest.raises(StateError, match="was changed while it was replayed"):
+        stored.check_unchanged()

@@ -1,0 +1,241 @@
+"""Logs in a store are read by ranges, of one version; nothing of them reaches a disk. On a real S3 server."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Iterator
+from unittest import mock
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dp_transforms import remote_files
+from dp_transforms.event_files import (
+    EventFields,
+    EventFileError,
+    LogChunk,
+    estimate_log,
+    find_log_chunks,
+    hint_of_log,
+    read_log_chunk,
+)
+from dp_transforms.event_files.discovery import list_stored_logs
+from tests.helpers.s3_server import S3Server, environment
+
+pytestmark = pytest.mark.xdist_group("s3")
+
+FIELDS = EventFields()
+ROWS = [(f"user {n % 100}", f"item {n % 7}", f"2026-01-01T00:{n % 60:02}:00Z") for n in range(3_000)]
+NAMES = ("user", "item", "timestamp")
+PADDING = os.urandom(1 << 19).hex()
+Event = tuple[str, str, int]
+
+
+def _parquet(groups: int = 3) -> bytes:
+    users, items, times = (pa.array(column) for column in zip(*ROWS, strict=True))
+    other = pa.array([os.urandom(600) for _ in ROWS])
+    file = io.BytesIO()
+    names = ["before", "user", "between", "item", "timestamp", "after"]
+    table = pa.table([other, users, other, items, times, other], names)
+    pq.write_table(table, file, row_group_size=len(ROWS) // groups)
+    return file.getvalue()
+
+
+def _avro(codec: str = "deflate") -> bytes:
+    fields = [{"name": name, "type": "string"} for name in NAMES]
+    file = io.BytesIO()
+    records = (dict(zip(NAMES, row, strict=True)) for row in ROWS)
+    fastavro.writer(file, {"type": "record", "name": "e", "fields": fields}, records, codec=codec, sync_interval=2_000)
+    return file.getvalue()
+
+
+def _csv() -> bytes:
+    return "\n".join([",".join(NAMES), *(",".join(row) for row in ROWS)]).encode()
+
+
+def _json() -> bytes:
+    return "\n".join(json.dumps(dict(zip(NAMES, row, strict=True))) for row in ROWS).encode()
+
+
+FORMATS = {
+    "log.parquet": _parquet(),
+    "log.avro": _avro(),
+    "log.csv": _csv(),
+    "log.csv.gz": gzip.compress(_csv()),
+    "log.jsonl": _json(),
+    "log.jsonl.gz": gzip.compress(_json()),
+}
+
+
+def _events(chunks: list[LogChunk]) -> list[Event]:
+    found = []
+    for chunk in chunks:
+        for block in read_log_chunk(chunk, FIELDS):
+            assert not block.rejected
+            batch = block.batch
+            found += zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
+    return found
+
+
+@contextlib.contextmanager
+def no_large_file() -> Iterator[None]:
+    """While the block runs, this process cannot write a file of more than 20 KB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_stored_log_has_the_events_of_the_same_local_one(bucket: str, tmp_path: pathlib.Path, name: str) -> None:
+    remote_files.put_new(f"{bucket}/{name}", FORMATS[name])
+    (tmp_path / name).write_bytes(FORMATS[name])
+    local = find_log_chunks([str(tmp_path)], FIELDS)
+    with no_large_file():
+        stored = find_log_chunks([bucket], FIELDS)
+        events = _events(stored)
+    assert events == _events(local)
+    assert len(events) == len(ROWS)
+    assert [chunk.part for chunk in stored] == [chunk.part for chunk in local]
+    assert sum(chunk.bytes for chunk in stored) == len(FORMATS[name])
+    assert hint_of_log(stored, FIELDS) is None
+    assert estimate_log(stored, FIELDS).events == pytest.approx(len(ROWS), rel=0.05)
+
+
+def test_of_a_parquet_log_the_columns_that_are_needed_are_read(s3: S3Server, bucket: str) -> None:
+    content = _parquet()
+    remote_files.put_new(f"{bucket}/log.parquet", content)
+    s3.forget()
+    chunks = find_log_chunks([f"{bucket}/log.parquet"], FIELDS)
+    footer = [(read.bytes_range, read.sent) for read in s3.reads()]
+    assert footer == [(f"bytes={len(content) - (1 << 16)}-{len(content) - 1}", 1 << 16)]
+    assert len(_events(chunks)) == len(ROWS)
+    columns = s3.reads()[1:]
+    assert len(chunks) == 3
+    assert len(columns) <= 3 * len(chunks)
+    assert sum(read.sent for read in columns) < len(content) / 4, "three random columns of 600 bytes a row are left out"
+
+
+def test_json_lines_are_read_in_pieces(s3: S3Server, bucket: str) -> None:
+    lines = [json.dumps({"user": "u", "item": str(n), "timestamp": ROWS[0][2], "p": PADDING}) for n in range(20)]
+    content = "\n".join(lines).encode()
+    assert len(content) > 2.5 * remote_files.SEQUENTIAL_BYTES
+    remote_files.put_new(f"{bucket}/log.jsonl", content)
+    s3.forget()
+    (chunk,) = find_log_chunks([f"{bucket}/log.jsonl"], FIELDS)
+    assert not s3.reads(), "a listing has all that is to be known"
+    assert [item for _, item, _ in _events([chunk])] == [str(n) for n in range(20)]
+    assert [read.sent for read in s3.reads()] == [8 << 20, 8 << 20, len(content) - (16 << 20)]
+
+
+def test_an_avro_log_is_not_read_to_count_its_records(s3: S3Server, bucket: str) -> None:
+    remote_files.put_new(f"{bucket}/log.avro", _avro("null"))
+    s3.forget()
+    (chunk,) = find_log_chunks([bucket], FIELDS)
+    assert chunk.events is None
+    assert sum(read.sent for read in s3.reads()) <= 1 << 16
+    s3.forget()
+    assert len(_events([chunk])) == len(ROWS)
+    assert len(s3.reads()) == 1
+
+
+def test_many_sources_name_a_log_once_and_in_order(bucket: str) -> None:
+    for name in ("b.csv", "a/2.jsonl", "a/1.csv", "c.txt", "_d.csv", "a/.e.csv"):
+        remote_files.put_new(f"{bucket}/{name}", _csv())
+    sources = [f"{bucket}/*.csv", f"{bucket}/a", bucket, f"{bucket}/b.csv"]
+    urls = [file.url.removeprefix(bucket) for file in list_stored_logs(sources)]
+    assert urls == ["/a/1.csv", "/a/2.jsonl", "/b.csv"]
+    assert [chunk.path.removeprefix(bucket) for chunk in find_log_chunks(sources, FIELDS)] == urls
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("absent.csv", "there is no such file or folder. Check the name."),
+        ("absent*.csv", "the pattern matches no file."),
+        ("notes", "there is no log in it. Logs end in .parquet"),
+        ("notes/a.txt", "its ending is not that of a known format"),
+        ("broken.parquet", "it is damaged, or not in Parquet format"),
+        ("broken.avro", "it is damaged, or not in Avro format"),
+        ("empty.parquet", "it is damaged, or not in Parquet format"),
+    ],
+)
+def test_sources_that_cannot_be_used(bucket: str, source: str, words: str) -> None:
+    remote_files.put_new(f"{bucket}/notes/a.txt", b"text")
+    remote_files.put_new(f"{bucket}/broken.parquet", FORMATS["log.parquet"][:-100])
+    remote_files.put_new(f"{bucket}/broken.avro", b"Obj\x02")
+    remote_files.put_new(f"{bucket}/empty.parquet", b"")
+    with pytest.raises(EventFileError) as raised:
+        find_log_chunks([f"{bucket}/{source}"], FIELDS)
+    assert words in str(raised.value)
+    assert str(raised.value).startswith(f"{bucket}/{source}: ")
+
+
+def test_a_log_without_events_is_no_error(bucket: str) -> None:
+    for name in ("empty.csv", "empty.jsonl", "empty.csv.gz"):
+        remote_files.put_new(f"{bucket}/{name}", gzip.compress(b"") if name.endswith("gz") else b"")
+    assert _events(find_log_chunks([bucket], FIELDS)) == []
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_log_that_changes_while_it_is_read_is_an_error(s3: S3Server, bucket: str, name: str) -> None:
+    """Also where a library is between, which makes another error of it; never a mixture of two versions."""
+    url = f"{bucket}/{name}"
+    remote_files.put_new(url, FORMATS[name])
+    chunks = find_log_chunks([url], FIELDS)
+    remote_files.put_over(url, FORMATS[name] + b"\n")
+    with pytest.raises(EventFileError, match="it cannot be read: it was changed or removed while it was read"):
+        _events(chunks)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_network_that_is_cut_in_the_middle(
+    s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("dp_transforms.remote_files.range_reader._PAUSES", (0.0,))
+    url = f"{bucket}/{name}"
+    remote_files.put_new(url, FORMATS[name])
+    chunks = find_log_chunks([url], FIELDS)
+    whole = _events(chunks)
+    s3.cut_after = [7]
+    assert _events(chunks) == whole
+    s3.cut_after = [7] * 20
+    with pytest.raises(EventFileError, match="it cannot be read: the connection to the store broke: try again"):
+        _events(chunks)
+
+
+@pytest.mark.long
+def test_a_glob_of_many_objects_takes_the_same_memory_and_time_for_each() -> None:
+    """So 100,000 take less than a minute of work: a fiftieth of them take less than a second."""
+    peaks = []
+    for count in (2_000, 10_000):
+        command = [sys.executable, "-m", "tests.helpers.s3_server", str(count)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            environ = environment(S3Server(lambda environ, start_response: []))
+            environ["AWS_ENDPOINT_URL"] = server.stdout.readline().strip()
+            with mock.patch.dict(os.environ, environ):
+                remote_files.store_of("s3://many").look("s3://many/absent")  # imports and connects
+                begun = time.process_time()
+                assert sum(1 for _ in list_stored_logs(["s3://many/logs/*/part-*.jsonl"])) == count
+                assert time.process_time() - begun < 60 * count / 100_000
+                tracemalloc.start()
+                assert sum(1 for _ in list_stored_logs(["s3://many/logs/*/part-*.jsonl"])) == count
+                peaks.append(tracemalloc.get_traced_memory()[1])
+                tracemalloc.stop()
+            server.kill()
+    assert peaks[1] < 1.2 * peaks[0] < 10_000_000
