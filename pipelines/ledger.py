@@ -72,7 +72,8 @@ def command(
 @click.option(
     "--rule",
     type=click.Choice(RULES),
-    help="How runs of a new population add up. Default: renyi if the plan is one of names, else basic.",
+    help="How runs of a new population add up. Default: by which more runs of this plan fit; renyi is for plans of"
+    " names.",
 )
 def reserve(
     place: str | None,

@@ -52,7 +52,7 @@ def new_run(
         raise RunRefusedError("the part has no windows. Name a later --until.")
     connection, rule = transaction.connection, population.rule
     before = rows.read_balance(connection, population)
-    price = rule.price(request.cost)
+    price = rule.price(request.cost, before.total)
     takes = (price + rule.base) if not before.runs else price
     if not rule.allows(before.total + takes):
         raise _too_much(population, before, takes)
@@ -179,11 +179,10 @@ def declared_population(transaction: Transaction, request: PartRequest, caps: Ca
 
 
 def _too_much(population: Population, before: Balance, takes: Price) -> BudgetExceededError:
-    if (before.total + takes).sampling > population.rule.sampling:
+    if before.total.sampling > population.rule.sampling:
         return BudgetExceededError(
-            f"the sampled noise of this run is too far from its exact law for the max epsilon of *{population.name}*,"
-            " which is large: what its rule renyi sets aside for such distances is spent. Nothing was read. Declare a"
-            " new population with a smaller --max-epsilon, or with shh ledger reserve --rule basic."
+            f"a repair of the ledger charged users of *{population.name}* with more distances of sampled noise than its"
+            " rule renyi sets aside, so no run fits any more. Bring back the newest copy, if there is one."
         )
     epsilon, delta = takes.epsilon, takes.delta
     left = f"{amount(before.left_epsilon, down=True)} of {amount(before.max_epsilon)}"
