@@ -86,9 +86,9 @@ def _abandon_open(connection: sa.Connection) -> list[str]:
 
 def _charge_lost(transaction: Transaction, name: str, known: dict[str, Any], is_older: bool) -> list[str]:
     connection = transaction.connection
-    if not known["runs"]:
-        return []
     rule, spent = rows.rule_of(known), Price(*known["spent"])
+    if not known["runs"] and spent == NOTHING:
+        return []
     found = rows.read_populations(connection, name)
     if not found:
         rows.write_population(connection, Population(name, known["unit"], rule, known["declared_at"]))
@@ -100,7 +100,7 @@ def _charge_lost(transaction: Transaction, name: str, known: dict[str, Any], is_
         rows.lower_caps(connection, population, rule)
     else:
         lost = spent - balance.total if is_older else spent
-        if not balance.runs:  # the base of the rule is charged with any run
+        if known["runs"] and not balance.runs:  # the base of the rule is charged with any run
             lost = lost - rule.base
     lost = Price(max(0, lost.epsilon), max(0, lost.delta), max(0, lost.sampling))
     hashes = sorted(set(known["run_ids"]) - set(rows.hashes_of_run_ids(connection, name)))
@@ -128,6 +128,7 @@ def _write_lost(transaction: Transaction, name: str, run_id: str, lost: Price) -
         plan_epsilon=lost.epsilon,
         plan_delta=lost.delta,
         price=lost,
+        kept=lost,
         key_fingerprint="",
         status=Status.ABANDONED,
         **vars(transaction.actor),

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dp_transforms.accounting.lifetime_cost import NOTHING
+from dp_transforms.accounting.lifetime_cost import NOTHING, Price
 from dp_transforms.ledger import rows
 from dp_transforms.ledger.actor import Actor, is_gone
 from dp_transforms.ledger.database import Database
@@ -167,9 +167,12 @@ class Ledger:
         """The run will never go on. What it cost stays spent."""
         self._end(run_id, Status.ABANDONED)
 
-    def release(self, run_id: str) -> None:
-        """Gives back what a run was charged, if no part of it has a start record."""
-        self._end(run_id, Status.RELEASED)
+    def release(self, run_id: str) -> Price:
+        """Gives back what a run was charged, if no part of it has a start record.
+
+        Returns what it keeps: what the histogram of activity took that its plan was made from, which is published.
+        """
+        return self._end(run_id, Status.RELEASED).kept
 
     def balances(self, population: str | None = None) -> list[Balance]:
         """Of one population, or of all, by name. Raises RunRefusedError for an unknown one."""
@@ -214,12 +217,12 @@ class Ledger:
             )
         return run, part
 
-    def _end(self, run_id: str, status: Status) -> None:
+    def _end(self, run_id: str, status: Status) -> Run:
         with self._database.write(self._actor) as transaction:
             run = _known(transaction.connection, run_id)
             parts = rows.read_parts(transaction.connection, run_id)
             if run.status == status:
-                return
+                return run
             if run.status != Status.RESERVED:
                 raise RunRefusedError(f"run {run_id} was {run.status} before, and cannot be {status}.")
             if status == Status.RELEASED and any(part.has_started for part in parts):
@@ -229,6 +232,7 @@ class Ledger:
                 )
             rows.end_run(transaction.connection, run_id, parts, status)
             note(transaction, run, 0, "release" if status == Status.RELEASED else "abandon")
+            return run
 
 
 def _known(connection: sa.Connection, run_id: str) -> Run:

@@ -79,6 +79,7 @@ def new_run(
         plan_epsilon=request.cost.epsilon,
         plan_delta=request.cost.delta,
         price=price,
+        kept=rule.kept_by_release(request.cost, price),
         key_fingerprint=request.key_fingerprint if has_part else "",
         status=Status.RESERVED,
         **vars(transaction.actor),

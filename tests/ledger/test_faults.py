@@ -37,7 +37,7 @@ from tests.helpers.ledger_copies import (
     restore_counter,
     take_another,
 )
-from tests.helpers.ledger_runs import PLAN, dies, part
+from tests.helpers.ledger_runs import CAPS, PLAN, dies, names_cost, part
 
 FAULTS = {
     "deleted": (delete, "deleted or emptied"),
@@ -209,8 +209,18 @@ def test_a_clock_that_is_set_back_changes_only_the_times_that_are_shown(
     assert not [finding for finding in ledger.doctor() if finding.is_fault]
 
 
+def as_version_1(path: pathlib.Path) -> None:
+    """Takes away what version 2 added."""
+    with sqlite3.connect(path) as connection:
+        for name in ("epsilon", "delta", "sampling"):
+            connection.execute(f"ALTER TABLE shh_runs DROP COLUMN kept_{name}")
+        connection.execute("UPDATE shh_ledger SET version = 1")
+    connection.close()
+
+
 def as_version_0(path: pathlib.Path) -> None:
     """Takes away what later versions added."""
+    as_version_1(path)
     with sqlite3.connect(path) as connection:
         connection.execute("ALTER TABLE shh_parts DROP COLUMN claim")
         connection.execute("ALTER TABLE shh_journal DROP COLUMN digest")
@@ -233,6 +243,20 @@ def test_a_ledger_of_an_older_version_is_brought_up_to_date(path: pathlib.Path) 
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT version FROM shh_ledger").fetchall() == [(VERSION,)]
     connection.close()
+
+
+def test_runs_of_names_in_a_ledger_of_version_1_keep_all_of_their_price(path: pathlib.Path) -> None:
+    """It did not write down what the histogram took that a plan was made from."""
+    ledger = Ledger.open(path)
+    ledger.reserve_run(part(run_id="names", cost=names_cost(), population="readers"), CAPS)
+    balances = ledger.balances()
+    as_version_1(path)
+    ledger = Ledger.open(path)
+    assert ledger.balances() == balances
+    assert ledger.doctor() == [finding for finding in ledger.doctor() if not finding.is_fault]
+    price = next(run.price for run, _ in ledger.runs("readers"))
+    assert ledger.release("names") == price
+    assert ledger.release("run 1").epsilon == 0
 
 
 def test_a_process_that_dies_while_it_brings_a_ledger_up_to_date_loses_nothing(path: pathlib.Path) -> None:

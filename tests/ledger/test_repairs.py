@@ -32,7 +32,7 @@ from tests.helpers.ledger_copies import (
     restore_counter,
     take_another,
 )
-from tests.helpers.ledger_runs import CAPS, cost, dies, part
+from tests.helpers.ledger_runs import CAPS, cost, dies, names_cost, part
 
 
 def test_the_doctor_charges_what_a_restored_ledger_has_forgotten(path: pathlib.Path) -> None:
@@ -226,6 +226,24 @@ def test_a_renyi_population_that_is_made_again_has_spent_what_it_had(folder: pat
     ledger.repair()
     assert ledger.balances()[0].total == before
     assert ledger.balances()[0].population.rule.kind == "renyi"
+
+
+@pytest.mark.parametrize("damage", [delete, restore])
+def test_what_a_released_run_has_kept_is_charged_by_a_repair(
+    folder: pathlib.Path, damage: Callable[[pathlib.Path], None]
+) -> None:
+    path = folder / "ledger.db"
+    ledger = Ledger.open(path)
+    shutil.copy(path, folder / "older.db")
+    ledger.reserve_run(part(cost=names_cost(activity=0.5), run_id="a"), Caps(8, "1e-6"))
+    ledger.release("a")
+    before = ledger.balances()[0].total
+    damage(path)
+    ledger = Ledger.open(path, rebuild=True)
+    ledger.repair()
+    (balance,) = ledger.balances()
+    assert before.epsilon == 5 * 10**14
+    assert balance.total == before + balance.population.rule.base, "with the row of a lost run comes the base"
 
 
 def test_the_doctor_charges_a_population_that_a_restored_ledger_does_not_know(folder: pathlib.Path) -> None:
