@@ -118,6 +118,14 @@ class LedgerAccount(RunAccount):
         with _ledger_errors():
             self._ledger.start(self._reserved)
 
+    def start_whole(self) -> None:
+        """Starts what has no state, and so no `fail` of its own. What could not start is used again by its run id."""
+        try:
+            self.start()
+        except UserError:
+            self.fail(forget=not self.resumes)  # nothing was drawn
+            raise
+
     def finish(self, facts: PartFacts | None = None, state_fingerprint: str = "") -> None:
         """Raises UserError, which says that the report is published, if the ledger cannot be told."""
         if self._verdict is None:  # a part that was done long ago
@@ -151,7 +159,7 @@ class LedgerAccount(RunAccount):
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
         """Runs the block, in which all of a run without a state is drawn and published."""
-        self.start()
+        self.start_whole()
         try:
             yield
         except LogError:

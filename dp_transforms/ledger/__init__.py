@@ -12,8 +12,8 @@ Each module imports only those above it:
 - `errors`: what is refused, busy or damaged. `actor`: who writes, and whether the process that wrote still lives.
 - `records`: what is asked, stored and answered. `judgement`: may this part run? Pure: no database.
 - `schema`: the tables, and how older ones are brought up to date.
-- `counter_file`: the number of the last entry, kept beside a ledger file. `database`: transactions, on SQLite and
-  PostgreSQL.
+- `counter_file`: the number of the last entry, kept beside a ledger file. `engines`: SQLite and PostgreSQL.
+  `database`: transactions on them.
 - `rows`: records to rows and back. `doctor`: what is wrong with a ledger. `reserving`: how a part is reserved.
 - `ledger`: `Ledger`, the way in.
 """
@@ -26,6 +26,7 @@ from dp_transforms.ledger.errors import (
     LedgerBusyError,
     LedgerDamagedError,
     LedgerError,
+    LedgerUnsettledError,
     RunRefusedError,
 )
 from dp_transforms.ledger.ledger import Ledger
@@ -40,6 +41,7 @@ __all__ = [
     "LedgerBusyError",
     "LedgerDamagedError",
     "LedgerError",
+    "LedgerUnsettledError",
     "PartRequest",
     "RunRefusedError",
     "StateMark",

@@ -102,8 +102,12 @@ class Ledger:
             return new_run(transaction, population, run_id, request, has_part=False)
 
     def start(self, verdict: Verdict) -> None:
-        """From here on the part counts as drawn. Call it before the first noise."""
-        with self._database.write(self._actor) as transaction:
+        """From here on the part counts as drawn. Call it before the first noise.
+
+        Raises LedgerUnsettledError unless its record can no longer be forgotten: a copy without it, restored, would let
+        `release` give back what was drawn.
+        """
+        with self._database.write(self._actor, must_settle=True) as transaction:
             run, part = self._claimed(transaction.connection, verdict)
             if part.status == Status.FINISHED:
                 raise RunRefusedError(f"{_shown(part)} is finished. Reserve it again; there is nothing to draw.")

@@ -178,7 +178,7 @@ def _population(row: sa.RowMapping) -> Population:
 
 def _run(row: sa.RowMapping) -> Run:
     check_row(RUNS, row)
-    prices = {kind: Price(*(row[f"{kind}_{name}"] for name in _AMOUNTS)) for kind in _PRICES}
+    prices: dict[str, Any] = {kind: Price(*(row[f"{kind}_{name}"] for name in _AMOUNTS)) for kind in _PRICES}
     names = [field.name for field in dataclasses.fields(Run) if field.name not in _PRICES]
     return Run(**prices, **{name: row[name] for name in names} | {"status": _status(row)})
 

@@ -8,6 +8,7 @@ import os
 import pathlib
 import random
 import resource
+import shutil
 import signal
 import sqlite3
 import sys
@@ -22,6 +23,7 @@ from dp_transforms.ledger import (
     LedgerBusyError,
     LedgerDamagedError,
     LedgerError,
+    LedgerUnsettledError,
     RunRefusedError,
     StateMark,
     VerdictKind,
@@ -147,6 +149,35 @@ def test_a_counter_file_that_cannot_be_settled_does_not_undo_what_was_committed(
     assert ledger.balances()[0].runs == 3
     assert any("not settled" in finding.text and not finding.is_fault for finding in ledger.doctor())
     assert ledger.reserve(part(run_id="run 4")).kind == VerdictKind.NEW
+
+
+def test_a_part_draws_only_when_its_start_can_no_longer_be_forgotten(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a copy without its start record would pass, and `release` would give back what was drawn."""
+    ledger = Ledger.open(path)
+    verdict = ledger.reserve(part(run_id="run 3"))
+    shutil.copy(path, path.with_name("older.db"))
+    real, calls = database.write_counter, []
+
+    def full_from_the_second_on(*words: Any) -> None:
+        calls.append(words)
+        if len(calls) > 1:
+            raise OSError(28, "No space left on device")
+        real(*words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "write_counter", full_from_the_second_on)
+        for _ in range(2):
+            with pytest.raises(LedgerUnsettledError, match=r"No space left.*Nothing was drawn"):
+                ledger.start(verdict)
+    entries = len(ledger.journal())
+    ledger.start(verdict)
+    assert len(ledger.journal()) == entries
+    assert not [finding for finding in ledger.doctor() if "not settled" in finding.text]
+    restore(path)
+    with pytest.raises(LedgerDamagedError, match="older copy: 1 entry less"):
+        Ledger.open(path).release("run 3")
 
 
 def test_a_disk_of_no_size_is_full_for_the_test_above(path: pathlib.Path) -> None:
