@@ -24,8 +24,8 @@ def ledger_options(function: _F) -> _F:
         click.option(
             "--ledger",
             metavar="FILE|URL",
-            help="Keep account over all runs: the budget of this run is reserved here before anything is read, and a"
-            " run that does not fit is refused. A file, made by the first run, or postgresql://host/database.",
+            help="Keep account over all runs: the budget of this run is reserved here before its events are"
+            " read, and a run that does not fit is refused before its log is opened. A file, made by the first run, or postgresql://host/database.",
         ),
         click.option(
             "--population", metavar="NAME", help="With --ledger: a name for all streams that share users with this one."
@@ -69,6 +69,12 @@ class LedgerAccount(RunAccount):
         with _ledger_errors():
             return cls(Ledger.open(place), population, caps_of(options["max_epsilon"], options["max_delta"]))
 
+    def check_fits(self, plan: ReleasePlan, stream: str, run_id: str | None) -> None:
+        """Raises UserError if a new run does not fit into what is left. Before its log is looked for."""
+        with _ledger_errors():
+            request = self._request(plan, stream, run_id=run_id, input_fingerprint="", key_fingerprint="")
+            self._ledger.check_fits(request, self._caps)
+
     def reserve(self, facts: PartFacts) -> None:
         """Raises UserError if the part must not run. Says what the run takes, and what is left."""
         header, record = facts.header, facts.record
@@ -106,13 +112,15 @@ class LedgerAccount(RunAccount):
     def reserve_part(self, plan: ReleasePlan, *, stream: str, **fields: Any) -> Verdict:
         """fields: of `PartRequest`; without windows, all of the plan's."""
         with _ledger_errors():
-            try:
-                request = PartRequest.of_plan(plan, population=self._population, stream=stream, **fields)
-            except ValueError as error:
-                raise UserError(str(error)) from None
-            self._verdict = self._ledger.reserve(request, self._caps)
+            self._verdict = self._ledger.reserve(self._request(plan, stream, **fields), self._caps)
         click.echo(f"{self._verdict.line[:1].upper()}{self._verdict.line[1:]}", err=True)
         return self._verdict
+
+    def _request(self, plan: ReleasePlan, stream: str, **fields: Any) -> PartRequest:
+        try:
+            return PartRequest.of_plan(plan, population=self._population, stream=stream, **fields)
+        except ValueError as error:
+            raise UserError(str(error)) from None
 
     def start(self, facts: PartFacts | None = None) -> None:
         with _ledger_errors():

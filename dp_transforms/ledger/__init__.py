@@ -2,8 +2,8 @@
 
 Guarantee: of all runs of one population only those were allowed to draw whose prices add up to at most its caps, by the
 `BudgetRule` that was fixed when it was declared (`accounting.lifetime_cost`, docs/guarantee.md section 10). A run is
-charged when it is reserved, before it reads anything, and the charge stays whatever happens to it; only a run without a
-start record can be released. For each run id a window is handled by at most one part with one input.
+charged when it is reserved, before it reads its events, and the charge stays whatever happens to it; only a run without
+a start record can be released. For each run id a window is handled by at most one part with one input.
 
 It holds no event, no user id and no label: names, times, fingerprints and whole numbers.
 

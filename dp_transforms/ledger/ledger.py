@@ -1,4 +1,4 @@
-"""`Ledger`: reserve before a part reads anything, start before it draws, finish when its report is published."""
+"""`Ledger`: reserve before a part reads its events, start before it draws, finish when its report is published."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dp_transforms.ledger.records import (
     Verdict,
     VerdictKind,
 )
-from dp_transforms.ledger.reserving import declared_population, known_run, new_run, note
+from dp_transforms.ledger.reserving import check_fits, declared_population, known_run, new_run, note
 
 DEFAULT_WAIT_SECONDS = 30.0
 
@@ -37,7 +37,7 @@ class Ledger:
     """A ledger in a database. Build it with `open`. Every method is one transaction, on the disk when it returns.
 
     Guarantee: that of the package. Raises `LedgerError`, whose text is one line with the remedy; nothing has changed
-    then. Each method may be repeated: after a crash the same call finds what was done.
+    then, but by `start`. Each method may be repeated: after a crash the same call finds what was done.
     """
 
     def __init__(self, database: Database, actor: Actor) -> None:
@@ -67,6 +67,14 @@ class Ledger:
     def name(self) -> str:
         """Where it is, without a password."""
         return self._database.name
+
+    def check_fits(self, request: PartRequest, caps: Caps | None = None) -> None:
+        """Raises what `reserve` would raise now for a new run that does not fit. For when its input is not known yet.
+
+        request: its windows and fingerprints are not looked at. Changes nothing, so `reserve` may still refuse.
+        """
+        with self._database.read() as connection:
+            check_fits(connection, request, caps)
 
     def reserve(self, request: PartRequest, caps: Caps | None = None) -> Verdict:
         """Whether a part may run; a new run is charged at once, for its whole declared range.
