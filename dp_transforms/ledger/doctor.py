@@ -95,8 +95,10 @@ def _charge_lost(transaction: Transaction, name: str, known: dict[str, Any], is_
     (population,) = rows.read_populations(connection, name)
     balance = rows.read_balance(connection, population)
     if population.rule != rule:
-        # Its amounts are of another kind, but whatever it has spent is within its caps, and the smaller caps hold.
-        lost = population.rule.price(LifetimeCost(rule.max_epsilon, rule.max_delta, rows.LOST))
+        # Its amounts are of another kind, but what it has spent is within its caps, unless a repair charged more. The
+        # smaller caps hold from now on.
+        epsilon, delta = max(rule.max_epsilon, spent.epsilon), max(rule.max_delta, spent.delta + rule.sampling)
+        lost = population.rule.price(LifetimeCost(epsilon, delta, rows.LOST))
         rows.lower_caps(connection, population, rule)
     else:
         lost = spent - balance.total if is_older else spent

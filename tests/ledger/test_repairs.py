@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -99,16 +100,21 @@ def test_another_ledger_of_the_same_population_is_charged_on_top(path: pathlib.P
     assert ledger.balances()[0].total.epsilon == 3 * cost().epsilon
 
 
-def test_a_population_that_was_declared_twice_is_charged_the_caps_of_the_other_one(path: pathlib.Path) -> None:
-    """Amounts of one rule say nothing in another one, but what was spent is within the caps."""
+@pytest.mark.parametrize("spent", [10**15, 5 * 10**15])
+def test_a_population_that_was_declared_twice_is_charged_the_caps_of_the_other_one(
+    path: pathlib.Path, spent: int
+) -> None:
+    """Amounts of one rule say nothing in another one, but what was spent is within the caps, unless by a repair."""
     path.unlink()
     counter(path).rename(path.with_name("kept"))
     Ledger.open(path).reserve(part(), Caps(9, "1e-6"))
-    path.with_name("kept").replace(counter(path))
+    fields = json.loads(path.with_name("kept").read_text())
+    fields["populations"]["news"]["spent"][0] = spent
+    counter(path).write_text(json.dumps(fields))
     ledger = Ledger.open(path)
     ledger.repair()
     total = ledger.balances()[0].total
-    assert total.epsilon == cost().epsilon + 4 * 10**15
+    assert total.epsilon == cost().epsilon + max(spent, 4 * 10**15)
     assert total.delta == cost().delta + 10**22
 
 

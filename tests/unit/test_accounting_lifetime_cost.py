@@ -226,12 +226,12 @@ def test_distances_of_sampled_noise_leave_room_for_the_runs_that_epsilon_allows(
     assert rule.sampling <= delta_units("max_delta", 1e-4) // 1000
 
 
-@pytest.mark.parametrize("delta", [1e-7, 1e-9])
+@pytest.mark.parametrize("delta", [1e-9, 1e-7])
 @pytest.mark.parametrize(("max_epsilon", "least"), [(4, 17), (12, 55), (20, 93), (34.9, 135), (60, 98)])
 def test_no_first_plan_has_fewer_runs_than_it_would_have_by_the_basic_rule(
     delta: float, max_epsilon: float, least: int
 ) -> None:
-    one, max_delta = cost(delta=delta), 100 * delta
+    one, max_delta = cost() if delta == 1e-9 else cost(delta=delta), 100 * delta
     basic = runs_that_fit(BudgetRule.declare(max_epsilon, max_delta, one, BASIC), one)
     assert runs_that_fit(BudgetRule.declare(max_epsilon, max_delta, one), one) >= max(basic, least)
 
