@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from dp_transforms.accounting.lifetime_cost import RULES
+from dp_transforms.accounting.lifetime_cost import NOTHING, RULES, from_epsilon_units
 from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, StateMark
+from dp_transforms.ledger.records import amount
 from dp_transforms.pipelines.ledger_tables import chart_of, json_of, print_balances, print_runs
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import check_output, write_output
@@ -72,7 +73,8 @@ def command(
 @click.option(
     "--rule",
     type=click.Choice(RULES),
-    help="How runs of a new population add up. Default: renyi if the plan is one of names, else basic.",
+    help="How runs of a new population add up. Default: by which more runs of this plan fit; renyi is for plans of"
+    " names.",
 )
 def reserve(
     place: str | None,
@@ -104,10 +106,18 @@ def reserve(
 @_ledger_option
 @click.argument("run_id")
 def release(place: str | None, run_id: str) -> None:
-    """Give back what RUN_ID was charged. Only of a run that has no start record, and so drew nothing."""
+    """Give back what RUN_ID was charged. Only of a run that has no start record, and so drew nothing. What the
+    histogram took that its plan was made from stays spent.
+    """
     with _opened(place) as ledger:
-        ledger.release(run_id)
-    click.echo(f"Run {run_id} is released: it drew nothing, and is not charged any more.")
+        kept = ledger.release(run_id)
+    if kept == NOTHING:
+        click.echo(f"Run {run_id} is released: it drew nothing, and is not charged any more.")
+        return
+    click.echo(
+        f"Run {run_id} is released: it drew nothing. But its plan was made from a histogram of the same users, which"
+        f" stays spent: {amount(from_epsilon_units(kept.epsilon))}."
+    )
 
 
 @command.command("abandon")

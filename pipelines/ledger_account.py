@@ -36,6 +36,12 @@ class LedgerAccount(RunAccount):
         with _ledger_errors():
             return cls(Ledger.open(place), population, caps_of(options["max_epsilon"], options["max_delta"]))
 
+    def check_fits(self, plan: ReleasePlan, stream: str, run_id: str | None) -> None:
+        """Raises UserError if a new run does not fit into what is left. Before its log is looked for."""
+        with _ledger_errors():
+            request = self._request(plan, stream, run_id=run_id, input_fingerprint="", key_fingerprint="")
+            self._ledger.check_fits(request, self._caps)
+
     def reserve(self, facts: PartFacts) -> None:
         """Raises UserError if the part must not run. Says what the run takes, and what is left."""
         header, record = facts.header, facts.record
@@ -73,17 +79,27 @@ class LedgerAccount(RunAccount):
     def reserve_part(self, plan: ReleasePlan, *, stream: str, **fields: Any) -> Verdict:
         """fields: of `PartRequest`; without windows, all of the plan's."""
         with _ledger_errors():
-            try:
-                request = PartRequest.of_plan(plan, population=self._population, stream=stream, **fields)
-            except ValueError as error:
-                raise UserError(str(error)) from None
-            self._verdict = self._ledger.reserve(request, self._caps)
+            self._verdict = self._ledger.reserve(self._request(plan, stream, **fields), self._caps)
         click.echo(f"{self._verdict.line[:1].upper()}{self._verdict.line[1:]}", err=True)
         return self._verdict
+
+    def _request(self, plan: ReleasePlan, stream: str, **fields: Any) -> PartRequest:
+        try:
+            return PartRequest.of_plan(plan, population=self._population, stream=stream, **fields)
+        except ValueError as error:
+            raise UserError(str(error)) from None
 
     def start(self, facts: PartFacts | None = None) -> None:
         with _ledger_errors():
             self._ledger.start(self._reserved)
+
+    def start_whole(self) -> None:
+        """Starts what has no state, and so no `fail` of its own. What could not start is used again by its run id."""
+        try:
+            self.start()
+        except UserError:
+            self.fail(forget=not self.resumes)  # nothing was drawn
+            raise
 
     def finish(self, facts: PartFacts | None = None, state_fingerprint: str = "") -> None:
         """Raises UserError, which says that the report is published, if the ledger cannot be told."""
@@ -118,7 +134,7 @@ class LedgerAccount(RunAccount):
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
         """Runs the block, in which all of a run without a state is drawn and published."""
-        self.start()
+        self.start_whole()
         try:
             yield
         except LogError:

@@ -21,8 +21,9 @@ def ledger_options(function: _F) -> _F:
         click.option(
             "--ledger",
             metavar="FILE|URL",
-            help="Keep account over all runs: the budget of this run is reserved here before anything is read, and a"
-            " run that does not fit is refused. A file, made by the first run, or postgresql://host/database.",
+            help="Keep account over all runs: the budget of this run is reserved here before its events are read, and"
+            " a run that does not fit is refused before its log is opened. A file, made by the first run, or"
+            " postgresql://host/database.",
         ),
         click.option(
             "--population", metavar="NAME", help="With --ledger: a name for all streams that share users with this one."

@@ -115,7 +115,7 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     try:
         beam_options = pipeline_options(context.obj or [])
         account = account_of_options(options)
-        request = _request(logs, options)
+        request = _request(logs, options, account)
         if is_local(beam_options) and not options["allow_large_log"]:
             check_memory(request.chunks, request.fields, request.plan, request.domain_file)
     except ValueError as error:  # of a file, the plan, or an option
@@ -210,7 +210,7 @@ def _in_this_process(beam_options: PipelineOptions) -> bool:
     return is_local(beam_options) and mode in (None, "in_memory", "multi_threading")
 
 
-def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
+def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAccount | None) -> ReplayRequest:
     """Finds all errors that can be known beforehand, before any budget is spent."""
     output, dead_letter = options["output"], options["dead_letter"]
     report_format(output)
@@ -236,6 +236,10 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
             "--state cannot be used with a plan that has --counts-for: counts are paid for when all names of the run"
             " are known. Make a plan without it."
         )
+    if account is not None and not (options["state"] is not None and os.path.lexists(options["state"])):
+        account.check_fits(
+            plan, options["stream"], options["run_id"]
+        )  # a state is of a run that has paid, or is refused
     chunks = find_log_chunks(logs, fields)
     return ReplayRequest(
         chunks=chunks,

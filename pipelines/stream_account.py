@@ -33,7 +33,7 @@ def accounted(request: StreamRequest, account: LedgerAccount | None) -> Iterator
         key_fingerprint=_fingerprint_of_key(request.noise_key),
         draws_once=request.engine.resume_from is None,
     )
-    account.start()
+    account.start_whole()
     try:
         yield
     except BaseException:

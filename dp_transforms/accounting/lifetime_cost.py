@@ -13,8 +13,12 @@ docs/guarantee.md, section 10.
   Zrnic, *Individual privacy accounting via a Renyi filter*, 2021; Lecuyer, *Practical privacy filters and odometers
   with Renyi differential privacy*, 2021), beside the deltas of events that are outside of it.
 
-**Why not the best of several rules.** The shares of max_delta, the order and the rule are constants: fixed by the first
-plan, before anything is published. If the rule were chosen at the end, as whichever total is smallest, what was
+The first plan chooses, by which of them admits more runs like it. No run is charged more by ``renyi`` than by
+``basic``: a run of `names` for whose sampled noise there is no room left is charged as any other run. So ``renyi``
+refuses no more than its constants, `BudgetRule.base` and `BudgetRule.sampling`.
+
+**Why not the best of several rules later.** The shares of max_delta, the order and the rule are constants: fixed by the
+first plan, before anything is published. If the rule were chosen at the end, as whichever total is smallest, what was
 published would choose it, and only the sum of the deltas of all rules would be proved (each rule on the transcripts
 where it was the smallest). Nor are privacy profiles of plans composed (PLD): for plans that are chosen as one goes, to
 compose profiles until they exceed the caps is not a filter in general (Honkela, Koskela, Tran, Räisä, *f-Differential
@@ -47,7 +51,8 @@ LARGEST_MAX_DELTA = Decimal("0.01")
 LARGEST_ORDER = 10**6  # with which e^(order max_epsilon) is within the exponents of `_MATH`
 BASIC, RENYI = "basic", "renyi"
 RULES = (BASIC, RENYI)
-_SAMPLING_SHARE = 10**12  # one part in so many of the first delta is set aside for the distances of sampled noise
+# For the distances of sampled noise these parts are set aside: of the first delta at least, and of max_delta at most.
+_SAMPLING_SHARE, _LARGEST_SHARE = 10**12, 1000
 # 60 digits, each operation correctly rounded; results are moved by 10^-50 in the safe direction before they are used.
 _MATH = decimal.Context(prec=60, Emin=-(10**9), Emax=10**9, rounding=decimal.ROUND_HALF_EVEN)
 _SLACK = Decimal(1).scaleb(-50)
@@ -149,6 +154,10 @@ class Price:
     def __add__(self, other: Price) -> Price:
         return Price(self.epsilon + other.epsilon, self.delta + other.delta, self.sampling + other.sampling)
 
+    def times(self, count: int) -> Price:
+        """Of so many runs."""
+        return Price(count * self.epsilon, count * self.delta, count * self.sampling)
+
     def __sub__(self, other: Price) -> Price:
         return Price(self.epsilon - other.epsilon, self.delta - other.delta, self.sampling - other.sampling)
 
@@ -163,7 +172,8 @@ class BudgetRule:
     kind: ``basic`` or ``renyi``. max_epsilon, max_delta: in units, what a user may ever lose.
     order: the Renyi order, as text; "" in ``basic``, where the fields below are 0.
     base: what the conversion to (epsilon, delta) takes, once, with the first run.
-    sampling: this much of max_delta is set aside for distances of sampled noise.
+    sampling: this much of max_delta is set aside for distances of sampled noise. Runs after it is used up are charged
+    as runs of which only epsilon and delta are known.
     """
 
     kind: str
@@ -192,9 +202,10 @@ class BudgetRule:
     ) -> BudgetRule:
         """The rule of a new population, from its caps and its first plan, before anything is published.
 
-        kind: None for ``renyi`` if the first plan has an order, else ``basic``. In ``renyi`` the first plan costs its
-        epsilon and delta; a further one of the same order costs its divergence, about half of its epsilon. Raises
-        ValueError for caps that are not numbers in range, and for ``renyi`` without an order.
+        kind: None for the one that admits more runs of the first plan; ``renyi`` if both admit as many, or ``basic`` if
+        the plan has no order. In ``renyi`` the first plan costs its epsilon and delta, and at most a thousandth of
+        max_delta more; a further one of the same order costs its divergence, about half of its epsilon. Raises
+        ValueError for caps that are not numbers in range, and for ``renyi`` with a plan that it cannot begin with.
         """
         largest_epsilon, largest_delta = cap_units(max_epsilon, max_delta)
         if largest_epsilon > _up(LARGEST_MAX_EPSILON, EPSILON_DIGITS):
@@ -203,35 +214,76 @@ class BudgetRule:
             raise ValueError(
                 f"max_delta must be at most {LARGEST_MAX_DELTA}, got {shown(max_delta)}. Use one such as 1e-8."
             )
-        kind = (RENYI if first.order else BASIC) if kind is None else kind
-        if kind == BASIC:
-            return cls(BASIC, largest_epsilon, largest_delta)
+        if kind is not None:
+            return cls._of_kind(kind, largest_epsilon, largest_delta, first)
+        basic = cls(BASIC, largest_epsilon, largest_delta)
+        if not first.order:
+            return basic
+        try:
+            renyi = cls._of_kind(RENYI, largest_epsilon, largest_delta, first)
+        except ValueError:
+            return basic
+        return renyi if renyi.runs_that_fit(first) >= basic.runs_that_fit(first) else basic
+
+    @classmethod
+    def _of_kind(cls, kind: str, max_epsilon: int, max_delta: int, first: LifetimeCost) -> BudgetRule:
+        if kind != RENYI:
+            return cls(kind, max_epsilon, max_delta)
         if not first.order:
             raise ValueError("the rule renyi needs a first plan of release mode names. Use basic.")
-        # Enough for as many runs like the first as max_epsilon allows, unless that is a large share of its delta.
-        distances = _sampling_units(first.distance, largest_epsilon)
-        runs = max(0, largest_epsilon - first.epsilon) // first.divergence + 1
-        enough = max(distances, min(runs * distances, min(first.delta, largest_delta) // 1000))
-        sampling = max(min(first.delta, largest_delta) // _SAMPLING_SHARE, enough)
-        if sampling > largest_delta // 10:
-            raise ValueError(f"max_epsilon = {shown(max_epsilon)} is too large for the rule renyi. Use basic.")
+        events, delta = first.delta_events, min(first.delta, max_delta)
+        # Enough for as many runs like the first as the caps allow, unless that is a large share of max_delta.
+        distances = _sampling_units(first.distance, max_epsilon)
+        by_epsilon = max(0, max_epsilon - first.epsilon) // max(1, first.divergence + first.activity)
+        by_delta = (max_delta - delta) // max(1, events)
+        share = min((1 + min(by_epsilon, by_delta)) * distances, max_delta // _LARGEST_SHARE)
+        sampling = max(delta // _SAMPLING_SHARE, distances, share)
+        if sampling > max_delta // 10:
+            raise ValueError("max_epsilon is too large for the rule renyi and this plan. Use basic.")
         # What is left of the first plan's delta pays for the conversion, for all runs together.
-        conversion = min(first.delta, largest_delta) - first.delta_events - sampling
+        own = _sampling_units(first.distance, first.epsilon)
+        conversion = min(delta - events - own, max_delta - events - sampling)
         if conversion <= 0:
-            raise ValueError(f"max_delta must be larger than the delta of the first plan, got {shown(max_delta)}.")
+            raise ValueError("max_delta must be larger than the delta of the first plan. Use a larger one.")
         loss = max(_conversion_loss(first.order, conversion), first.epsilon - first.activity - first.divergence)
-        return cls(RENYI, largest_epsilon, largest_delta, first.order, Price(loss, conversion, 0), sampling)
+        return cls(RENYI, max_epsilon, max_delta, first.order, Price(loss, conversion, 0), sampling)
 
-    def price(self, cost: LifetimeCost) -> Price:
-        """What a run of this cost takes in addition to `base`."""
+    def price(self, cost: LifetimeCost, spent: Price = NOTHING) -> Price:
+        """What a run of this cost takes in addition to `base`. spent: what the runs before it took."""
         if self.kind == BASIC:
             return Price(cost.epsilon, cost.delta, 0)
-        # A histogram costs all of its epsilon: it may have been published before the order was chosen, and told which.
         # Divergences do not fall with the order (van Erven, Harremoes 2014, Theorem 3): a larger one covers this one.
         if cost.order and Decimal(cost.order) >= Decimal(self.order):
             sampling = _sampling_units(cost.distance, self.max_epsilon)
-            return Price(cost.divergence + cost.activity, cost.delta_events, sampling)
+            looks = cost.divergence + cost.activity
+            if spent.sampling + sampling <= self.sampling and looks <= cost.epsilon:
+                return Price(looks, cost.delta_events, sampling)
+        # A histogram costs all of its epsilon: it may have been published before the order was chosen, and told which.
         return Price(pure_divergence(self.order, cost.epsilon - cost.activity) + cost.activity, cost.delta, 0)
+
+    def kept_by_release(self, cost: LifetimeCost, price: Price) -> Price:
+        """How much of its price a run keeps that is given back before it drew anything: what its histogram took.
+
+        The histogram is published, and the plan that declared the rule chose the constants of the rule by it. Its noise
+        and its hashes are within the distance of the cost of their law.
+        """
+        if not cost.activity:
+            return NOTHING
+        if price.sampling:
+            return Price(cost.activity, 0, price.sampling)
+        return Price(cost.activity, _sampling_units(cost.distance, cost.epsilon), 0)
+
+    def runs_that_fit(self, cost: LifetimeCost) -> int:
+        """How many runs of this cost the rule admits, one after another."""
+        runs, prices = 0, NOTHING
+        while self.allows(self.total(prices + (price := self.price(cost, prices)), runs + 1)):
+            # As many of this price as fit at once.
+            before = self.total(prices, 1)
+            limits = self.max_epsilon, self.max_delta - self.sampling, self.sampling
+            left = (limit - took for limit, took in zip(limits, dataclasses.astuple(before), strict=True))
+            count = min(room // each for room, each in zip(left, dataclasses.astuple(price), strict=True) if each)
+            runs, prices = runs + count, prices + price.times(count)
+        return runs
 
     def total(self, prices: Price, runs: int) -> Price:
         """What runs of these prices, added up, took; the base included."""

@@ -2,8 +2,8 @@
 
 Guarantee: of all runs of one population only those were allowed to draw whose prices add up to at most its caps, by the
 `BudgetRule` that was fixed when it was declared (`accounting.lifetime_cost`, docs/guarantee.md section 10). A run is
-charged when it is reserved, before it reads anything, and the charge stays whatever happens to it; only a run without a
-start record can be released. For each run id a window is handled by at most one part with one input.
+charged when it is reserved, before it reads its events, and the charge stays whatever happens to it; only a run without
+a start record can be released. For each run id a window is handled by at most one part with one input.
 
 It holds no event, no user id and no label: names, times, fingerprints and whole numbers.
 
@@ -12,8 +12,8 @@ Each module imports only those above it:
 - `errors`: what is refused, busy or damaged. `actor`: who writes, and whether the process that wrote still lives.
 - `records`: what is asked, stored and answered. `judgement`: may this part run? Pure: no database.
 - `schema`: the tables, and how older ones are brought up to date.
-- `counter_file`: the number of the last entry, kept beside a ledger file. `database`: transactions, on SQLite and
-  PostgreSQL.
+- `counter_file`: the number of the last entry, kept beside a ledger file. `engines`: SQLite and PostgreSQL.
+  `database`: transactions on them.
 - `rows`: records to rows and back. `doctor`: what is wrong with a ledger. `reserving`: how a part is reserved.
 - `ledger`: `Ledger`, the way in.
 """
@@ -26,6 +26,7 @@ from dp_transforms.ledger.errors import (
     LedgerBusyError,
     LedgerDamagedError,
     LedgerError,
+    LedgerUnsettledError,
     RunRefusedError,
 )
 from dp_transforms.ledger.ledger import Ledger
@@ -40,6 +41,7 @@ __all__ = [
     "LedgerBusyError",
     "LedgerDamagedError",
     "LedgerError",
+    "LedgerUnsettledError",
     "PartRequest",
     "RunRefusedError",
     "StateMark",

@@ -18,15 +18,12 @@ import fcntl
 import os
 import pathlib
 import secrets
-import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import quote
 
 import sqlalchemy as sa
-from sqlalchemy.pool import NullPool
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.ledger.actor import Actor
@@ -39,7 +36,8 @@ from dp_transforms.ledger.counter_file import (
     read_counter,
     write_counter,
 )
-from dp_transforms.ledger.errors import LedgerBusyError, LedgerDamagedError, LedgerError
+from dp_transforms.ledger.engines import READS, postgres_engine, sqlite_engine
+from dp_transforms.ledger.errors import LedgerBusyError, LedgerDamagedError, LedgerError, LedgerUnsettledError
 from dp_transforms.ledger.schema import (
     JOURNAL,
     META,
@@ -54,7 +52,6 @@ from dp_transforms.ledger.schema import (
 from dp_transforms.local_files import create_new
 
 _POLL_SECONDS = 0.02
-_READS = "shh_reads"  # an execution option: the transaction only reads
 _ADVISORY_LOCK = 0x7368_686C  # of PostgreSQL, while the tables are made
 Spent = Callable[[sa.Connection], dict[str, dict[str, Any]]]
 
@@ -104,10 +101,10 @@ class Database:
         rebuild: also in place of one that was deleted or emptied; until it is repaired, it is an older copy."""
         text = os.fspath(place)
         if "://" in text and not text.startswith("sqlite:///"):
-            database = cls(*_postgres_engine(text, wait_seconds), None, wait_seconds, spent)
+            database = cls(*postgres_engine(text, wait_seconds), None, wait_seconds, spent)
         else:
             file = pathlib.Path(text.removeprefix("sqlite:///")).absolute()
-            database = cls(_sqlite_engine(file, wait_seconds), str(file), file, wait_seconds, spent)
+            database = cls(sqlite_engine(file, wait_seconds), str(file), file, wait_seconds, spent)
             with database._errors():
                 # Before a lock file is made beside it.
                 database._check_file(file, read_counter(file), create, rebuild)
@@ -119,8 +116,12 @@ class Database:
         return database
 
     @contextlib.contextmanager
-    def write(self, actor: Actor) -> Iterator[Transaction]:
-        """One transaction. It is committed at the end of the block if it has an entry, and else changes nothing."""
+    def write(self, actor: Actor, *, must_settle: bool = False) -> Iterator[Transaction]:
+        """One transaction. It is committed at the end of the block if it has an entry, and else changes nothing.
+
+        must_settle: raise LedgerUnsettledError unless afterwards no older copy can pass for this ledger. What the entry
+        allows must not be done then. The same call again settles it, although it has no entry.
+        """
         with self._locked(), self._errors():
             with self.engine.connect() as connection, connection.begin() as begun:
                 meta = self._check(connection, for_update=True)
@@ -128,11 +129,13 @@ class Database:
                 yield transaction
                 if transaction.entry is None:
                     begun.rollback()
+                    if must_settle and self.file and (last := read_counter(self.file)) and not last.settled:
+                        self._settle(last, must_settle)
                     return
                 promise = self._enter(connection, meta, transaction)
                 if self.file:
                     write_counter(self.file, promise)
-            self._settle(promise)
+            self._settle(promise, must_settle)
 
     @contextlib.contextmanager
     def read(self, *, checked: bool = True) -> Iterator[sa.Connection]:
@@ -162,15 +165,22 @@ class Database:
                     write_counter(self.file, promise)
             self._settle(promise)
 
-    def _settle(self, promise: CounterFile) -> None:
+    def _settle(self, promise: CounterFile, must: bool = False) -> None:
         """The entry is committed, so an error here must not say that nothing was changed.
 
         A promise that cannot be settled is as one that a crash left: the ledger is used as before, the next entry
         settles it, and until then the doctor says so, since a copy that is older by this one entry would pass.
         """
-        if self.file:
-            with contextlib.suppress(OSError):
+        try:
+            if self.file:
                 write_counter(self.file, dataclasses.replace(promise, settled=True))
+        except OSError as error:
+            if must:
+                raise LedgerUnsettledError(
+                    f"the counter file of the ledger {self.name} cannot be written ({error.strerror}), so an older copy"
+                    " could pass for the ledger. Nothing was drawn. Check its folder and the space that is left, and"
+                    " give the same command again."
+                ) from None
 
     def meta(self, connection: sa.Connection, *, for_update: bool = False) -> Any:
         query = sa.select(META)
@@ -195,7 +205,7 @@ class Database:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        options: dict[str, Any] = {_READS: True}
+        options: dict[str, Any] = {READS: True}
         if self.file is None:  # one snapshot for all statements
             options["isolation_level"] = "REPEATABLE READ"
         with self.engine.connect().execution_options(**options) as connection, connection.begin():
@@ -351,49 +361,3 @@ def _is_of_a_new_ledger(found: CounterFile) -> bool:
 def _trail(connection: sa.Connection) -> tuple[str, ...]:
     query = sa.select(JOURNAL.c.digest).order_by(JOURNAL.c.counter.desc()).limit(TRAIL_ENTRIES)
     return tuple(str(digest)[:TRAIL_DIGITS] for digest in connection.execute(query).scalars())
-
-
-def _sqlite_engine(file: pathlib.Path, wait_seconds: float) -> sa.Engine:
-    def connect() -> sqlite3.Connection:
-        # mode=rw: the file is made by us alone, with its mode. The driver must not begin transactions by itself.
-        uri = f"file:{quote(str(file))}?mode=rw"
-        connection = sqlite3.connect(uri, uri=True, timeout=wait_seconds, isolation_level=None)
-        connection.execute("PRAGMA synchronous = EXTRA")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA trusted_schema = OFF")
-        return connection
-
-    engine = sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)
-
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: sa.Connection) -> None:
-        reads = connection.get_execution_options().get(_READS, False)
-        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
-
-    return engine
-
-
-def _postgres_engine(text: str, wait_seconds: float) -> tuple[sa.Engine, str]:
-    try:
-        url = sa.make_url(text)
-    except (sa.exc.ArgumentError, ValueError):  # ValueError: of its port
-        raise LedgerError("--ledger must be a path, or a URL such as postgresql://host/database.") from None
-    if url.get_backend_name() != "postgresql":
-        raise LedgerError(f"--ledger must be a path or a postgresql:// URL, got one of {url.get_backend_name()}.")
-    name = url.render_as_string(hide_password=True)
-    try:
-        # After the row of META is locked, each statement must see what the one before has committed, whatever the
-        # default of the server is.
-        url = url.set(drivername="postgresql+psycopg")
-        engine = sa.create_engine(url, poolclass=NullPool, hide_parameters=True, isolation_level="READ COMMITTED")
-    except ImportError:
-        raise LedgerError(
-            "a ledger on PostgreSQL needs psycopg. Use: pip install 'shifting-heavy-hitters[postgres]'"
-        ) from None
-
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {max(1, int(wait_seconds * 1000))}")
-        connection.exec_driver_sql("SET LOCAL synchronous_commit = on")  # a commit that returned is on the disk
-
-    return engine, name

@@ -86,21 +86,23 @@ def _abandon_open(connection: sa.Connection) -> list[str]:
 
 def _charge_lost(transaction: Transaction, name: str, known: dict[str, Any], is_older: bool) -> list[str]:
     connection = transaction.connection
-    if not known["runs"]:
-        return []
     rule, spent = rows.rule_of(known), Price(*known["spent"])
+    if not known["runs"] and spent == NOTHING:
+        return []
     found = rows.read_populations(connection, name)
     if not found:
         rows.write_population(connection, Population(name, known["unit"], rule, known["declared_at"]))
     (population,) = rows.read_populations(connection, name)
     balance = rows.read_balance(connection, population)
     if population.rule != rule:
-        # Its amounts are of another kind, but whatever it has spent is within its caps, and the smaller caps hold.
-        lost = population.rule.price(LifetimeCost(rule.max_epsilon, rule.max_delta, rows.LOST))
+        # Its amounts are of another kind, but what it has spent is within its caps, unless a repair charged more. The
+        # smaller caps hold from now on.
+        epsilon, delta = max(rule.max_epsilon, spent.epsilon), max(rule.max_delta, spent.delta + rule.sampling)
+        lost = population.rule.price(LifetimeCost(epsilon, delta, rows.LOST))
         rows.lower_caps(connection, population, rule)
     else:
         lost = spent - balance.total if is_older else spent
-        if not balance.runs:  # the base of the rule is charged with any run
+        if known["runs"] and not balance.runs:  # the base of the rule is charged with any run
             lost = lost - rule.base
     lost = Price(max(0, lost.epsilon), max(0, lost.delta), max(0, lost.sampling))
     hashes = sorted(set(known["run_ids"]) - set(rows.hashes_of_run_ids(connection, name)))
@@ -128,6 +130,7 @@ def _write_lost(transaction: Transaction, name: str, run_id: str, lost: Price) -
         plan_epsilon=lost.epsilon,
         plan_delta=lost.delta,
         price=lost,
+        kept=lost,
         key_fingerprint="",
         status=Status.ABANDONED,
         **vars(transaction.actor),

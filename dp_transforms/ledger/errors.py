@@ -19,5 +19,9 @@ class LedgerBusyError(LedgerError):
     """Another process has the ledger, or this part, at this moment."""
 
 
+class LedgerUnsettledError(LedgerError):
+    """The entry is made, but a copy that is older by this entry would pass for the ledger."""
+
+
 class LedgerDamagedError(LedgerError):
     """The ledger is not the one that was last written: damaged, deleted, restored from a backup, or changed."""

@@ -1,4 +1,4 @@
-"""`Ledger`: reserve before a part reads anything, start before it draws, finish when its report is published."""
+"""`Ledger`: reserve before a part reads its events, start before it draws, finish when its report is published."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dp_transforms.accounting.lifetime_cost import NOTHING
+from dp_transforms.accounting.lifetime_cost import NOTHING, Price
 from dp_transforms.ledger import rows
 from dp_transforms.ledger.actor import Actor, is_gone
 from dp_transforms.ledger.database import Database
@@ -28,7 +28,7 @@ from dp_transforms.ledger.records import (
     Verdict,
     VerdictKind,
 )
-from dp_transforms.ledger.reserving import declared_population, known_run, new_run, note
+from dp_transforms.ledger.reserving import check_fits, declared_population, known_run, new_run, note
 
 DEFAULT_WAIT_SECONDS = 30.0
 
@@ -37,7 +37,7 @@ class Ledger:
     """A ledger in a database. Build it with `open`. Every method is one transaction, on the disk when it returns.
 
     Guarantee: that of the package. Raises `LedgerError`, whose text is one line with the remedy; nothing has changed
-    then. Each method may be repeated: after a crash the same call finds what was done.
+    then, but by `start`. Each method may be repeated: after a crash the same call finds what was done.
     """
 
     def __init__(self, database: Database, actor: Actor) -> None:
@@ -67,6 +67,14 @@ class Ledger:
     def name(self) -> str:
         """Where it is, without a password."""
         return self._database.name
+
+    def check_fits(self, request: PartRequest, caps: Caps | None = None) -> None:
+        """Raises what `reserve` would raise now for a new run that does not fit. For when its input is not known yet.
+
+        request: its windows and fingerprints are not looked at. Changes nothing, so `reserve` may still refuse.
+        """
+        with self._database.read() as connection:
+            check_fits(connection, request, caps)
 
     def reserve(self, request: PartRequest, caps: Caps | None = None) -> Verdict:
         """Whether a part may run; a new run is charged at once, for its whole declared range.
@@ -102,8 +110,12 @@ class Ledger:
             return new_run(transaction, population, run_id, request, has_part=False)
 
     def start(self, verdict: Verdict) -> None:
-        """From here on the part counts as drawn. Call it before the first noise."""
-        with self._database.write(self._actor) as transaction:
+        """From here on the part counts as drawn. Call it before the first noise.
+
+        Raises LedgerUnsettledError unless its record can no longer be forgotten: a copy without it, restored, would let
+        `release` give back what was drawn.
+        """
+        with self._database.write(self._actor, must_settle=True) as transaction:
             run, part = self._claimed(transaction.connection, verdict)
             if part.status == Status.FINISHED:
                 raise RunRefusedError(f"{_shown(part)} is finished. Reserve it again; there is nothing to draw.")
@@ -167,9 +179,12 @@ class Ledger:
         """The run will never go on. What it cost stays spent."""
         self._end(run_id, Status.ABANDONED)
 
-    def release(self, run_id: str) -> None:
-        """Gives back what a run was charged, if no part of it has a start record."""
-        self._end(run_id, Status.RELEASED)
+    def release(self, run_id: str) -> Price:
+        """Gives back what a run was charged, if no part of it has a start record.
+
+        Returns what it keeps: what the histogram of activity took that its plan was made from, which is published.
+        """
+        return self._end(run_id, Status.RELEASED).kept
 
     def balances(self, population: str | None = None) -> list[Balance]:
         """Of one population, or of all, by name. Raises RunRefusedError for an unknown one."""
@@ -214,12 +229,12 @@ class Ledger:
             )
         return run, part
 
-    def _end(self, run_id: str, status: Status) -> None:
+    def _end(self, run_id: str, status: Status) -> Run:
         with self._database.write(self._actor) as transaction:
             run = _known(transaction.connection, run_id)
             parts = rows.read_parts(transaction.connection, run_id)
             if run.status == status:
-                return
+                return run
             if run.status != Status.RESERVED:
                 raise RunRefusedError(f"run {run_id} was {run.status} before, and cannot be {status}.")
             if status == Status.RELEASED and any(part.has_started for part in parts):
@@ -229,6 +244,7 @@ class Ledger:
                 )
             rows.end_run(transaction.connection, run_id, parts, status)
             note(transaction, run, 0, "release" if status == Status.RELEASED else "abandon")
+            return run
 
 
 def _known(connection: sa.Connection, run_id: str) -> Run:

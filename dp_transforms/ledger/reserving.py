@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import sqlalchemy as sa
+
 from dp_transforms.accounting.lifetime_cost import (
     NOTHING,
     BudgetRule,
@@ -50,12 +52,8 @@ def new_run(
         )
     if has_part and request.end_window == request.first_window:
         raise RunRefusedError("the part has no windows. Name a later --until.")
-    connection, rule = transaction.connection, population.rule
-    before = rows.read_balance(connection, population)
-    price = rule.price(request.cost)
-    takes = (price + rule.base) if not before.runs else price
-    if not rule.allows(before.total + takes):
-        raise _too_much(population, before, takes)
+    connection = transaction.connection
+    price, takes = _prices(connection, population, request, "Nothing was drawn.")
     same_input = ""
     if has_part:
         others = {run.run_id for run in rows.read_runs(connection, population.name) if run.stream == request.stream}
@@ -79,6 +77,7 @@ def new_run(
         plan_epsilon=request.cost.epsilon,
         plan_delta=request.cost.delta,
         price=price,
+        kept=population.rule.kept_by_release(request.cost, price),
         key_fingerprint=request.key_fingerprint if has_part else "",
         status=Status.RESERVED,
         **vars(transaction.actor),
@@ -145,9 +144,26 @@ def note(transaction: Transaction, run: Run, part: int, action: str, text: str =
     return balance
 
 
+def check_fits(connection: sa.Connection, request: PartRequest, caps: Caps | None) -> None:
+    """Raises what reserving this run would raise now, if the ledger does not know it. Changes nothing."""
+    if request.run_id is None or rows.read_run(connection, request.run_id) is None:
+        population, _ = _population_of(connection, request, caps, at="")
+        _prices(connection, population, request, "Nothing was read.")
+
+
 def declared_population(transaction: Transaction, request: PartRequest, caps: Caps | None) -> Population:
     """The population of the request; declared now if it is new."""
-    found = rows.read_populations(transaction.connection, request.population)
+    population, is_new = _population_of(transaction.connection, request, caps, transaction.at)
+    if is_new:
+        rows.write_population(transaction.connection, population)
+    return population
+
+
+def _population_of(
+    connection: sa.Connection, request: PartRequest, caps: Caps | None, at: str
+) -> tuple[Population, bool]:
+    """The population of the request, and whether it is new: it is not written here."""
+    found = rows.read_populations(connection, request.population)
     if not found:
         if caps is None:
             raise RunRefusedError(
@@ -158,9 +174,7 @@ def declared_population(transaction: Transaction, request: PartRequest, caps: Ca
             rule = BudgetRule.declare(caps.max_epsilon, caps.max_delta, request.cost, caps.rule)
         except ValueError as error:
             raise RunRefusedError(str(error)) from None
-        population = Population(request.population, request.unit, rule, transaction.at)
-        rows.write_population(transaction.connection, population)
-        return population
+        return Population(request.population, request.unit, rule, at), True
     population = found[0]
     rule = population.rule
     if caps is not None:
@@ -175,21 +189,35 @@ def declared_population(transaction: Transaction, request: PartRequest, caps: Ca
                 f" {amount(from_delta_units(rule.max_delta))}, rule {rule.kind}. Leave --max-epsilon and --max-delta"
                 " out."
             )
-    return population
+    return population, False
 
 
-def _too_much(population: Population, before: Balance, takes: Price) -> BudgetExceededError:
-    if (before.total + takes).sampling > population.rule.sampling:
+def _prices(
+    connection: sa.Connection, population: Population, request: PartRequest, so_far: str
+) -> tuple[Price, Price]:
+    """The price of the run, and what it takes: with the base of the rule if it is the first one.
+
+    Raises BudgetExceededError, with the sentence so_far, if it does not fit.
+    """
+    rule, before = population.rule, rows.read_balance(connection, population)
+    price = rule.price(request.cost, before.total)
+    takes = price if before.runs else price + rule.base
+    if not rule.allows(before.total + takes):
+        raise _too_much(population, before, takes, so_far)
+    return price, takes
+
+
+def _too_much(population: Population, before: Balance, takes: Price, so_far: str) -> BudgetExceededError:
+    if before.total.sampling > population.rule.sampling:
         return BudgetExceededError(
-            f"the sampled noise of this run is too far from its exact law for the max epsilon of *{population.name}*,"
-            " which is large: what its rule renyi sets aside for such distances is spent. Nothing was read. Declare a"
-            " new population with a smaller --max-epsilon, or with shh ledger reserve --rule basic."
+            f"a repair of the ledger charged users of *{population.name}* with more distances of sampled noise than its"
+            " rule renyi sets aside, so no run fits any more. Bring back the newest copy, if there is one."
         )
     epsilon, delta = takes.epsilon, takes.delta
     left = f"{amount(before.left_epsilon, down=True)} of {amount(before.max_epsilon)}"
     left_delta = f"{amount(before.left_delta, down=True)} of {amount(before.max_delta)}"
     return BudgetExceededError(
         f"this run takes {amount(from_epsilon_units(epsilon))} and delta {amount(from_delta_units(delta))} of what"
-        f" users of *{population.name}* may ever lose, and {left} and delta {left_delta} is left. Nothing was read. Use"
+        f" users of *{population.name}* may ever lose, and {left} and delta {left_delta} is left. {so_far} Use"
         " a plan with a smaller budget, or go on with a run that has paid."
     )

@@ -19,6 +19,8 @@ from dp_transforms.ledger.schema import DAMAGED, JOURNAL, PARTS, POPULATIONS, RU
 
 LOST = "lost"  # release mode of what stands for runs that a restored ledger has forgotten
 LOST_ID = "lost:"  # before the hash of a run id
+_PRICES = ("price", "kept")  # fields of a run, of three amounts each
+_AMOUNTS = ("epsilon", "delta", "sampling")
 
 
 def read_populations(connection: sa.Connection, name: str | None = None) -> list[Population]:
@@ -70,8 +72,8 @@ def read_runs(connection: sa.Connection, population: str | None = None) -> list[
 
 
 def write_run(connection: sa.Connection, run: Run) -> None:
-    fields = {name: value for name, value in vars(run).items() if name != "price"}
-    prices = {f"price_{name}": value for name, value in vars(run.price).items()}
+    fields = {name: value for name, value in vars(run).items() if name not in _PRICES}
+    prices = {f"{kind}_{name}": value for kind in _PRICES for name, value in vars(getattr(run, kind)).items()}
     connection.execute(sa.insert(RUNS).values(**fields, **prices))
 
 
@@ -116,12 +118,19 @@ def end_run(connection: sa.Connection, run_id: str, parts: Sequence[Part], statu
 
 
 def read_balance(connection: sa.Connection, population: Population) -> Balance:
-    """The sum over all runs but the released ones, in whole numbers."""
-    columns = (RUNS.c.price_epsilon, RUNS.c.price_delta, RUNS.c.price_sampling)
-    charged = (RUNS.c.population == population.name) & (RUNS.c.status != Status.RELEASED)
-    prices = [Price(*row) for row in connection.execute(sa.select(*columns).where(charged))]
-    total = functools.reduce(operator.add, prices, NOTHING)
-    return Balance(population, len(prices), population.rule.total(total, len(prices)))
+    """The sum over all runs, in whole numbers; of the released ones what they keep."""
+    of_population, is_released = RUNS.c.population == population.name, RUNS.c.status == Status.RELEASED
+    price, kept = (
+        [
+            Price(*row)
+            for row in connection.execute(
+                sa.select(*(RUNS.c[f"{kind}_{name}"] for name in _AMOUNTS)).where(of_population, condition)
+            )
+        ]
+        for kind, condition in (("price", ~is_released), ("kept", is_released))
+    )
+    total = population.rule.total(functools.reduce(operator.add, price, NOTHING), len(price))
+    return Balance(population, len(price), functools.reduce(operator.add, kept, total))
 
 
 def read_spent(connection: sa.Connection) -> dict[str, dict[str, Any]]:
@@ -169,9 +178,9 @@ def _population(row: sa.RowMapping) -> Population:
 
 def _run(row: sa.RowMapping) -> Run:
     check_row(RUNS, row)
-    price = Price(row["price_epsilon"], row["price_delta"], row["price_sampling"])
-    names = [field.name for field in dataclasses.fields(Run) if field.name != "price"]
-    return Run(price=price, **{name: row[name] for name in names} | {"status": _status(row)})
+    prices: dict[str, Any] = {kind: Price(*(row[f"{kind}_{name}"] for name in _AMOUNTS)) for kind in _PRICES}
+    names = [field.name for field in dataclasses.fields(Run) if field.name not in _PRICES]
+    return Run(**prices, **{name: row[name] for name in names} | {"status": _status(row)})
 
 
 def _part(row: sa.RowMapping) -> Part:

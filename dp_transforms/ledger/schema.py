@@ -3,7 +3,8 @@
 Amounts are whole numbers as decimal text (`Whole`): a delta in units of 10^-30 does not fit into 64 bits, and no
 database may round. Times are ISO 8601 text in UTC, for people: order is by the number of the entry, never by a clock.
 
-Version 0, of before the first release, had no `claim` of a part and no `digest` of an entry.
+Version 0, of before the first release, had no `claim` of a part and no `digest` of an entry. Version 1 gave all that a
+released run had taken back: it had no ``kept_`` columns.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sqlalchemy as sa
 
 from dp_transforms.ledger.errors import LedgerDamagedError, LedgerError
 
-VERSION = 1
+VERSION = 2
 MOST_DIGITS = 60
 DAMAGED = "a row of the ledger cannot be read. See: shh ledger doctor"
 
@@ -85,6 +86,9 @@ RUNS = sa.Table(
     sa.Column("price_epsilon", Whole, nullable=False),
     sa.Column("price_delta", Whole, nullable=False),
     sa.Column("price_sampling", Whole, nullable=False),
+    sa.Column("kept_epsilon", Whole, nullable=False),
+    sa.Column("kept_delta", Whole, nullable=False),
+    sa.Column("kept_sampling", Whole, nullable=False),
     *_texts("key_fingerprint", "status", *_ACTOR, "reserved_at"),
 )
 
@@ -184,4 +188,12 @@ def _from_0(connection: sa.Connection) -> None:
     connection.execute(sa.update(META).values(digest=digest))
 
 
-_STEPS: dict[int, Callable[[sa.Connection], None]] = {0: _from_0}
+def _from_1(connection: sa.Connection) -> None:
+    """A run of `names` may have a histogram of activity, and nobody knows what it took: all of its price is kept."""
+    for name in ("epsilon", "delta", "sampling"):
+        connection.execute(sa.text(f"ALTER TABLE shh_runs ADD COLUMN kept_{name} VARCHAR(60) NOT NULL DEFAULT '0'"))
+    prices = {f"kept_{name}": RUNS.c[f"price_{name}"] for name in ("epsilon", "delta", "sampling")}
+    connection.execute(sa.update(RUNS).where(RUNS.c.release == "names", RUNS.c.status != "released").values(prices))
+
+
+_STEPS: dict[int, Callable[[sa.Connection], None]] = {0: _from_0, 1: _from_1}

@@ -8,6 +8,7 @@ import os
 import pathlib
 import random
 import resource
+import shutil
 import signal
 import sqlite3
 import sys
@@ -22,6 +23,7 @@ from dp_transforms.ledger import (
     LedgerBusyError,
     LedgerDamagedError,
     LedgerError,
+    LedgerUnsettledError,
     RunRefusedError,
     StateMark,
     VerdictKind,
@@ -37,7 +39,7 @@ from tests.helpers.ledger_copies import (
     restore_counter,
     take_another,
 )
-from tests.helpers.ledger_runs import PLAN, dies, part
+from tests.helpers.ledger_runs import CAPS, PLAN, dies, names_cost, part
 
 FAULTS = {
     "deleted": (delete, "deleted or emptied"),
@@ -149,6 +151,35 @@ def test_a_counter_file_that_cannot_be_settled_does_not_undo_what_was_committed(
     assert ledger.reserve(part(run_id="run 4")).kind == VerdictKind.NEW
 
 
+def test_a_part_draws_only_when_its_start_can_no_longer_be_forgotten(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a copy without its start record would pass, and `release` would give back what was drawn."""
+    ledger = Ledger.open(path)
+    verdict = ledger.reserve(part(run_id="run 3"))
+    shutil.copy(path, path.with_name("older.db"))
+    real, calls = database.write_counter, []
+
+    def full_from_the_second_on(*words: Any) -> None:
+        calls.append(words)
+        if len(calls) > 1:
+            raise OSError(28, "No space left on device")
+        real(*words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "write_counter", full_from_the_second_on)
+        for _ in range(2):
+            with pytest.raises(LedgerUnsettledError, match=r"No space left.*Nothing was drawn"):
+                ledger.start(verdict)
+    entries = len(ledger.journal())
+    ledger.start(verdict)
+    assert len(ledger.journal()) == entries
+    assert not [finding for finding in ledger.doctor() if "not settled" in finding.text]
+    restore(path)
+    with pytest.raises(LedgerDamagedError, match="older copy: 1 entry less"):
+        Ledger.open(path).release("run 3")
+
+
 def test_a_disk_of_no_size_is_full_for_the_test_above(path: pathlib.Path) -> None:
     report = path.with_name("report")
     dies(lambda: limited(path, 0, report))
@@ -209,8 +240,18 @@ def test_a_clock_that_is_set_back_changes_only_the_times_that_are_shown(
     assert not [finding for finding in ledger.doctor() if finding.is_fault]
 
 
+def as_version_1(path: pathlib.Path) -> None:
+    """Takes away what version 2 added."""
+    with sqlite3.connect(path) as connection:
+        for name in ("epsilon", "delta", "sampling"):
+            connection.execute(f"ALTER TABLE shh_runs DROP COLUMN kept_{name}")
+        connection.execute("UPDATE shh_ledger SET version = 1")
+    connection.close()
+
+
 def as_version_0(path: pathlib.Path) -> None:
     """Takes away what later versions added."""
+    as_version_1(path)
     with sqlite3.connect(path) as connection:
         connection.execute("ALTER TABLE shh_parts DROP COLUMN claim")
         connection.execute("ALTER TABLE shh_journal DROP COLUMN digest")
@@ -233,6 +274,20 @@ def test_a_ledger_of_an_older_version_is_brought_up_to_date(path: pathlib.Path) 
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT version FROM shh_ledger").fetchall() == [(VERSION,)]
     connection.close()
+
+
+def test_runs_of_names_in_a_ledger_of_version_1_keep_all_of_their_price(path: pathlib.Path) -> None:
+    """It did not write down what the histogram took that a plan was made from."""
+    ledger = Ledger.open(path)
+    ledger.reserve_run(part(run_id="names", cost=names_cost(), population="readers"), CAPS)
+    balances = ledger.balances()
+    as_version_1(path)
+    ledger = Ledger.open(path)
+    assert ledger.balances() == balances
+    assert ledger.doctor() == [finding for finding in ledger.doctor() if not finding.is_fault]
+    price = next(run.price for run, _ in ledger.runs("readers"))
+    assert ledger.release("names") == price
+    assert ledger.release("run 1").epsilon == 0
 
 
 def test_a_process_that_dies_while_it_brings_a_ledger_up_to_date_loses_nothing(path: pathlib.Path) -> None:

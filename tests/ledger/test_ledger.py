@@ -22,7 +22,7 @@ from dp_transforms.ledger import (
     VerdictKind,
 )
 from dp_transforms.ledger.actor import Actor, is_gone
-from tests.helpers.ledger_runs import CAPS, PLAN, cost, part
+from tests.helpers.ledger_runs import CAPS, PLAN, cost, names_cost, part
 
 HERE = Actor.here()
 GONE = Actor("somebody", HERE.place, "4194303:1:another boot")
@@ -272,6 +272,29 @@ def test_only_a_run_that_drew_nothing_is_released(ledger: Ledger) -> None:
     assert spent(ledger) == cost().epsilon
     with pytest.raises(RunRefusedError, match="was abandoned meanwhile"):
         ledger.finish(drawn)
+
+
+@pytest.mark.parametrize("rule", ["renyi", "basic"])
+def test_a_run_that_is_released_keeps_what_the_histogram_of_its_plan_took(ledger: Ledger, rule: str) -> None:
+    """It was published with the plan, and the constants of the rule were chosen by it."""
+    one = names_cost(activity=0.5)
+    ledger.reserve_run(part(run_id="a", cost=one), Caps(4, "1e-8", rule))
+    kept = ledger.release("a")
+    (balance,) = ledger.balances()
+    assert (balance.runs, kept.epsilon, balance.total) == (0, 5 * 10**14, kept)
+    assert max(kept.delta, kept.sampling) >= one.distance // 10**15 * 2, "its sampled noise, in both directions"
+    assert balance.spent_delta > 0
+    assert ledger.release("a") == kept
+    plain, number = names_cost(activity=0), 0
+    with pytest.raises(BudgetExceededError):  # noqa: PT012
+        for number in range(99):
+            ledger.reserve_run(part(run_id=f"b {number}", cost=plain))
+    (balance,) = ledger.balances()
+    added = balance.population.rule
+    with_nothing_kept = added.runs_that_fit(plain)
+    assert number == balance.runs < with_nothing_kept
+    assert balance.total.epsilon == 5 * 10**14 + added.base.epsilon + number * added.price(plain).epsilon
+    assert balance.total.epsilon <= added.max_epsilon
 
 
 def test_a_failed_part_stays_charged_and_is_resumed(ledger: Ledger) -> None:

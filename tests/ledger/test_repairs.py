@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -32,7 +33,7 @@ from tests.helpers.ledger_copies import (
     restore_counter,
     take_another,
 )
-from tests.helpers.ledger_runs import CAPS, cost, dies, part
+from tests.helpers.ledger_runs import CAPS, cost, dies, names_cost, part
 
 
 def test_the_doctor_charges_what_a_restored_ledger_has_forgotten(path: pathlib.Path) -> None:
@@ -99,16 +100,21 @@ def test_another_ledger_of_the_same_population_is_charged_on_top(path: pathlib.P
     assert ledger.balances()[0].total.epsilon == 3 * cost().epsilon
 
 
-def test_a_population_that_was_declared_twice_is_charged_the_caps_of_the_other_one(path: pathlib.Path) -> None:
-    """Amounts of one rule say nothing in another one, but what was spent is within the caps."""
+@pytest.mark.parametrize("spent", [10**15, 5 * 10**15])
+def test_a_population_that_was_declared_twice_is_charged_the_caps_of_the_other_one(
+    path: pathlib.Path, spent: int
+) -> None:
+    """Amounts of one rule say nothing in another one, but what was spent is within the caps, unless by a repair."""
     path.unlink()
     counter(path).rename(path.with_name("kept"))
     Ledger.open(path).reserve(part(), Caps(9, "1e-6"))
-    path.with_name("kept").replace(counter(path))
+    fields = json.loads(path.with_name("kept").read_text())
+    fields["populations"]["news"]["spent"][0] = spent
+    counter(path).write_text(json.dumps(fields))
     ledger = Ledger.open(path)
     ledger.repair()
     total = ledger.balances()[0].total
-    assert total.epsilon == cost().epsilon + 4 * 10**15
+    assert total.epsilon == cost().epsilon + max(spent, 4 * 10**15)
     assert total.delta == cost().delta + 10**22
 
 
@@ -226,6 +232,24 @@ def test_a_renyi_population_that_is_made_again_has_spent_what_it_had(folder: pat
     ledger.repair()
     assert ledger.balances()[0].total == before
     assert ledger.balances()[0].population.rule.kind == "renyi"
+
+
+@pytest.mark.parametrize("damage", [delete, restore])
+def test_what_a_released_run_has_kept_is_charged_by_a_repair(
+    folder: pathlib.Path, damage: Callable[[pathlib.Path], None]
+) -> None:
+    path = folder / "ledger.db"
+    ledger = Ledger.open(path)
+    shutil.copy(path, folder / "older.db")
+    ledger.reserve_run(part(cost=names_cost(activity=0.5), run_id="a"), Caps(8, "1e-6"))
+    ledger.release("a")
+    before = ledger.balances()[0].total
+    damage(path)
+    ledger = Ledger.open(path, rebuild=True)
+    ledger.repair()
+    (balance,) = ledger.balances()
+    assert before.epsilon == 5 * 10**14
+    assert balance.total == before + balance.population.rule.base, "with the row of a lost run comes the base"
 
 
 def test_the_doctor_charges_a_population_that_a_restored_ledger_does_not_know(folder: pathlib.Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pathlib
 import re
+from typing import Any
 
 import pytest
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.ledger import Ledger
+from dp_transforms.ledger import Ledger, database
 from dp_transforms.pipelines.ledger_account import LedgerAccount
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.window_schedule import WindowSchedule
@@ -24,6 +25,31 @@ def account(tmp_path: pathlib.Path) -> LedgerAccount:
     account.reserve_whole(plan, "events", "monday", "input")
     account.start()
     return account
+
+
+def test_a_run_that_could_not_start_is_used_again_for_nothing(
+    account: LedgerAccount, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start record cannot be settled, so it draws nothing; and it was not started by somebody else before."""
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), release="labels")
+    account.reserve_whole(plan, "events", "tuesday", "input")
+    real, calls = database.write_counter, []
+
+    def fails_once(*words: Any) -> None:
+        calls.append(words)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        real(*words)
+
+    monkeypatch.setattr(database, "write_counter", fails_once)
+    with pytest.raises(UserError, match="Nothing was drawn"), account.whole():
+        raise AssertionError("drawn")
+    ledger = Ledger.open(tmp_path / "ledger.db")
+    spent = ledger.balances()[0].total
+    account.reserve_whole(plan, "events", "tuesday", "another input")
+    with account.whole():
+        pass
+    assert ledger.balances()[0].total == spent
 
 
 def test_a_report_whose_run_was_abandoned_meanwhile_is_said_to_be_published(

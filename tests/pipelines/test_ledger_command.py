@@ -10,7 +10,7 @@ import pytest
 
 from dp_transforms import ReleasePlan, WindowSchedule
 from dp_transforms.ledger import Ledger, PartRequest
-from tests.helpers.ledger_runs import CAPS, part
+from tests.helpers.ledger_runs import CAPS, names_cost, part
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
 
@@ -42,6 +42,13 @@ def test_a_run_is_reserved_shown_and_released(folder: pathlib.Path) -> None:
     assert "0 of 48" in table
     assert "drew nothing" in shh("ledger", "release", "run", "--ledger", "l.db", cwd=folder).stdout
     assert "0 of 4" in shh("ledger", "--ledger", "l.db", cwd=folder).stdout
+
+
+def test_what_stays_spent_of_a_released_run_is_said(folder: pathlib.Path) -> None:
+    Ledger.open(folder / "l.db").reserve_run(part(run_id="run", cost=names_cost(activity=0.5)), CAPS)
+    said = shh("ledger", "release", "run", "--ledger", "l.db", cwd=folder).stdout
+    assert said.endswith("from a histogram of the same users, which stays spent: 0.5.\n")
+    assert "0.5 of 4" in shh("ledger", "--ledger", "l.db", cwd=folder).stdout
 
 
 def test_a_run_that_does_not_fit_is_refused_in_one_line(folder: pathlib.Path) -> None:

@@ -65,12 +65,14 @@ def test_a_run_says_what_it_takes_and_one_that_does_not_fit_reads_nothing(folder
     assert second.returncode == 0, second.stderr
     assert "drew from the same input before" in second.stderr
     assert spent(folder) == "4"
-    (folder / "log.parquet").rename(folder / "moved.parquet")
-    (folder / "bad.parquet").write_bytes(b"PAR1, as far as anybody can tell")
-    refused = error_of(replay(folder, "third.avro", *words, log="moved.parquet"))
+    # It is not even looked for.
+    refused = error_of(replay(folder, "third.avro", *words, log="gone.parquet"))
     assert "this run takes 2" in refused
     assert "1 of 5" in refused
     assert "Nothing was read" in refused
+    refused = error_of(replay(folder, "third.avro", *words, *PARTS, log="gone.parquet"))
+    assert "Nothing was read" in refused
+    assert not (folder / "run.state").exists()
     assert not (folder / "third.avro").exists()
     assert spent(folder) == "4"
     assert statuses(folder) == [["finished"], ["finished"]]
@@ -302,7 +304,7 @@ def test_a_stream_pays_for_its_run_when_it_starts_and_its_name_is_used_once(fold
     assert stream(folder, "second", "--release", "labels").returncode == 0
     assert spent(folder) == "4"
     third = error_of(stream(folder, "third", "--release", "labels"))
-    assert "Nothing was read" in third
+    assert "Nothing was drawn" in third
     assert not list((folder / "third").glob("*"))
     assert spent(folder) == "4"
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import decimal
 import functools
+import itertools
 import math
 from decimal import Decimal
 from typing import Any
@@ -50,9 +53,26 @@ def cost(**choices: Any) -> LifetimeCost:
 
 def runs_that_fit(rule: BudgetRule, each: LifetimeCost) -> int:
     total, runs = NOTHING, 0
-    while rule.allows(rule.total(total + rule.price(each), runs + 1)):
-        total, runs = total + rule.price(each), runs + 1
+    while rule.allows(rule.total(total + (price := rule.price(each, total)), runs + 1)):
+        total, runs = total + price, runs + 1
+    assert rule.runs_that_fit(each) == runs
     return runs
+
+
+def exact_delta(epsilon: Decimal, draws: dict[Decimal, int]) -> Decimal:
+    """Of independent randomized responses together: for each epsilon of one, how many. With 60 digits."""
+    with decimal.localcontext(prec=60):
+        losses = {Decimal(0): Decimal(1)}
+        for each, count in draws.items():
+            p = each.exp() / (1 + each.exp())
+            terms = [
+                (each * (2 * k - count), math.comb(count, k) * p**k * (1 - p) ** (count - k)) for k in range(count + 1)
+            ]
+            sums: collections.defaultdict[Decimal, Decimal] = collections.defaultdict(Decimal)
+            for (so_far, weight), (loss, share) in itertools.product(losses.items(), terms):
+                sums[so_far + loss] += weight * share
+            losses = dict(sums)
+        return sum((w * (1 - (epsilon - loss).exp()) for loss, w in losses.items() if loss > epsilon), Decimal(0))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -203,7 +223,70 @@ def test_distances_of_sampled_noise_leave_room_for_the_runs_that_epsilon_allows(
     rule = BudgetRule.declare(max_epsilon, 1e-4, first)
     left = rule.max_epsilon - rule.base.epsilon
     assert runs_that_fit(rule, first) == left // first.divergence
-    assert rule.sampling <= 10**18 // 1000
+    assert rule.sampling <= delta_units("max_delta", 1e-4) // 1000
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-7])
+@pytest.mark.parametrize(("max_epsilon", "least"), [(4, 17), (12, 55), (20, 93), (34.9, 135), (60, 98)])
+def test_no_first_plan_has_fewer_runs_than_it_would_have_by_the_basic_rule(
+    delta: float, max_epsilon: float, least: int
+) -> None:
+    one, max_delta = cost() if delta == 1e-9 else cost(delta=delta), 100 * delta
+    basic = runs_that_fit(BudgetRule.declare(max_epsilon, max_delta, one, BASIC), one)
+    assert runs_that_fit(BudgetRule.declare(max_epsilon, max_delta, one), one) >= max(basic, least)
+
+
+@pytest.mark.parametrize(("max_epsilon", "max_delta"), [(4, 1e-8), (34.9, 1e-8), (34.9, 1e-7), (0.7, 2e-9)])
+@pytest.mark.parametrize("release", ["names", "labels"])
+def test_a_run_is_charged_no_more_than_by_the_basic_rule_but_for_constants(
+    max_epsilon: float, max_delta: float, release: str
+) -> None:
+    """Whatever its noise: what fits into the caps less the constants is admitted."""
+    rule = BudgetRule.declare(max_epsilon, max_delta, cost(), RENYI)
+    left = rule.max_epsilon - rule.base.epsilon, rule.max_delta - rule.base.delta - rule.sampling
+    each = dataclasses.replace(cost(release=release), distance=10**30)
+    assert runs_that_fit(rule, each) >= runs_that_fit(BudgetRule(BASIC, *left), each)
+
+
+def test_the_first_plan_chooses_the_rule_by_which_more_runs_of_it_fit() -> None:
+    """Its noise may be so far from its law that each run but the first costs as much as by the basic rule, or more."""
+    far = dataclasses.replace(cost(), distance=9 * 10**29)
+    renyi, basic = (BudgetRule.declare(12, 2e-9, far, kind) for kind in (RENYI, BASIC))
+    assert (runs_that_fit(renyi, far), runs_that_fit(basic, far)) == (1, 2)
+    assert BudgetRule.declare(12, 2e-9, far) == basic
+    assert BudgetRule.declare(12, 1e-8, cost()).kind == RENYI
+    with pytest.raises(ValueError, match="too large for the rule renyi"):
+        BudgetRule.declare(60, 1e-8, cost(), RENYI)
+    assert BudgetRule.declare(60, 1e-8, cost()) == BudgetRule.declare(60, 1e-8, cost(), BASIC)
+
+
+@pytest.mark.parametrize(("max_epsilon", "max_delta"), [("4", "1e-8"), ("12", "2e-8"), ("0.9", "3e-9")])
+def test_runs_of_both_prices_together_keep_to_the_caps_by_an_exact_composition(
+    max_epsilon: str, max_delta: str
+) -> None:
+    """A run that is charged for its looks is played by many small randomized responses, any other by a large one."""
+    each = dataclasses.replace(cost(), distance=10**24)
+    rule = BudgetRule.declare(max_epsilon, max_delta, each, RENYI)
+    rule = dataclasses.replace(rule, sampling=2 * rule.price(each).sampling)
+    small = Decimal("0.02")
+    of_looks = each.divergence // pure_divergence(rule.order, epsilon_units("epsilon", small))
+    total, kinds = NOTHING, collections.Counter[bool]()
+    while rule.allows(rule.total(total + (price := rule.price(each, total)), 1)):
+        total += price
+        kinds[price.sampling > 0] += 1
+    assert kinds[True] == min(2, kinds.total())
+    large = from_epsilon_units(each.epsilon)
+    draws = {small: of_looks * kinds[True], large: kinds[False]}
+    delta = exact_delta(Decimal(max_epsilon), draws)
+    assert delta <= from_delta_units(rule.base.delta)
+    with decimal.localcontext(prec=60):
+        sampling = (1 + Decimal(max_epsilon).exp()) * kinds[True] * Decimal(each.distance).scaleb(-45)
+        assert sampling <= from_delta_units(rule.sampling)
+        rest = kinds[True] * each.delta_events + kinds[False] * each.delta
+        assert delta + from_delta_units(rest) + sampling <= Decimal(max_delta)
+    assert of_looks >= 10
+    # Twice as many are not proved.
+    assert exact_delta(Decimal(max_epsilon), {key: 3 * n + 3 for key, n in draws.items()}) > Decimal(max_delta)
 
 
 @pytest.mark.parametrize(
@@ -234,12 +317,13 @@ def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own() -> None:
     """Each counts (1 + e^max_epsilon) times, and not with the factor of its own plan."""
     each = dataclasses.replace(cost(), distance=10**27)
     rule = BudgetRule.declare(4, 1e-7, cost())
-    charged = rule.price(each).sampling
-    assert charged / 10**30 == pytest.approx(1e-18 * (1 + math.exp(4)), rel=1e-9)
-    one, more = (dataclasses.replace(rule, sampling=limit) for limit in (charged, charged - 1))
+    charged = dataclasses.replace(rule, sampling=DELTA).price(each).sampling
+    assert charged / DELTA == pytest.approx(1e-18 * (1 + math.exp(4)), rel=1e-9, abs=0)
+    one, less = (dataclasses.replace(rule, sampling=limit) for limit in (charged, charged - 1))
     assert one.allows(one.total(one.price(each), 1))
-    assert not more.allows(more.total(more.price(each), 1))
-    assert not one.allows(one.total(one.price(each) + one.price(each), 2))
+    alone = Price(pure_divergence(rule.order, each.epsilon), each.delta, 0)
+    assert less.price(each) == one.price(each, one.price(each)) == alone != one.price(each)
+    assert not less.allows(less.total(one.price(each), 1)), "of a repair"
 
 
 def test_a_histogram_costs_its_whole_epsilon_in_every_plan() -> None:
@@ -292,8 +376,9 @@ def test_amounts_that_only_a_rule_could_have_made_are_checked() -> None:
     [
         (1001, 1e-8, None, "max_epsilon"),
         (4, 0.011, None, "max_delta"),
-        (4, 1e-12, None, "max_delta must be larger"),
+        (4, 1e-12, RENYI, "max_delta must be larger"),
         (200, 1e-8, RENYI, "Use basic"),
+        (4, 1e-8, "pld", "the rule must be one of"),
         (float("nan"), 1e-8, None, "max_epsilon"),
     ],
 )
