@@ -16,26 +16,19 @@ from rich.console import Console
 from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.checks import check_names
 from dp_transforms.event_files import find_log_chunks, hint_of_log
-from dp_transforms.local_files import open_regular
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.ledger_account import LedgerAccount, ledger_options
-from dp_transforms.pipelines.options import UTC_TIME, UserError, field_options
+from dp_transforms.pipelines.options import UserError, field_options
 from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.plan_options import flag, plan_of_command, plan_options
 from dp_transforms.pipelines.plan_words import in_a_sentence
 from dp_transforms.pipelines.replay_progress import show_progress
 from dp_transforms.pipelines.replay_run import ReplayRequest, ReplaySummary, check_memory, run_replay
-from dp_transforms.pipelines.replay_state import (
-    DONE,
-    ReplayPart,
-    RunAccount,
-    StateOptions,
-    open_part,
-    part_is_done,
-    part_is_taken,
-)
+from dp_transforms.pipelines.replay_state import ReplayPart, check_outputs
 from dp_transforms.pipelines.report_table import is_ascii_only, legend, windows_table
+from dp_transforms.pipelines.state_options import StateOptions, check_state_options, state_options
+from dp_transforms.pipelines.state_part import DONE, RunAccount, open_part, part_is_done, part_is_taken
 from dp_transforms.report_files import read_report_file, report_format
 from dp_transforms.run_state.fingerprints import InputFingerprint
 from dp_transforms.run_state.state_header import StateError
@@ -66,19 +59,7 @@ _ITEMS_PER_WINDOW = 12
     "--run-id",
     help="Name of the run; not with --noise-key-file. Default: a fresh one. Every new run must have a new name.",
 )
-@click.option(
-    "--state",
-    metavar="FILE",
-    help="Take the range in parts, one command after the other, for one budget: a private file with what one part "
-    "hands to the next, made by the first one (mode 0600). The budget options and the key are the same in all parts. "
-    "With --release names users spend at their own pace, as in a stream.",
-)
-@click.option(
-    "--until",
-    type=UTC_TIME,
-    help="With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
-    "Default: --end.",
-)
+@state_options
 @ledger_options
 @click.option("--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in the report.")
 @click.option(
@@ -170,21 +151,23 @@ def _run_part(
     assert request.noise_key_file is not None
     path = os.path.abspath(options["state"])
     with _state_errors(), hold_state(path):
-        part = open_part(
+        log = _fingerprint_of_log(request)
+        facts = open_part(
             request.plan,
             StateOptions(
                 path,
-                request.output,
+                os.path.abspath(request.output),
                 until_seconds=options["until"],
                 run_id=options["run_id"],
                 population=options["population"],
-                dead_letter=request.dead_letter,
             ),
             stream=request.stream,
             noise_key_file=request.noise_key_file,
-            log=_fingerprint_of_log(request),
+            input_fingerprint=log.text,
             account=account,
+            check=lambda facts: check_outputs(facts, request.output, request.dead_letter),
         )
+        part = ReplayPart(facts, log)
         if part.facts.how == DONE:
             part.tidy()
             account.finish(part.facts, part.facts.state_fingerprint)
@@ -214,7 +197,7 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
         if os.path.realpath(dead_letter) == os.path.realpath(output):
             raise UserError("--output and --dead-letter name the same file. Name two different ones.")
     check_names(**{flag(name): options[name] for name in ("stream", "run_id")})
-    _check_state_options(options)
+    check_state_options(options)
     if options["state"] is None and options["run_id"] is not None and options["noise_key_file"] is not None:
         raise UserError(
             "--run-id and --noise-key-file exclude each other in a replay. If both were used again on a log that has"
@@ -242,38 +225,6 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
         run_id=options["run_id"] or uuid.uuid4().hex,
         stream=options["stream"],
     )
-
-
-def _check_state_options(options: dict[str, Any]) -> None:
-    """Raises UserError for options that do not go with ``--state``, or not without it."""
-    state = options["state"]
-    if state is None:
-        if options["until"] is not None:
-            raise UserError("--until belongs to --state. Give --state FILE, or declare another range with --end.")
-        return
-    if "://" in state:
-        raise UserError("--state must be a path, got a URL. Mount what it names, and give the path of that.")
-    if options["noise_key_file"] is None:
-        raise UserError(
-            "--state needs --noise-key-file: all parts of a run have one key, since users are recognised by it. Make"
-            " one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
-        )
-    if os.path.islink(state):
-        raise UserError(f"--state {state} is a link, not a regular file. Give the path of the file itself.")
-    if not os.path.isdir(os.path.dirname(os.path.abspath(state))):
-        raise UserError(
-            f"--state {state} cannot be written: its folder does not exist. Create it, or name another one."
-        )
-    try:
-        open_regular(state).close()
-    except FileNotFoundError:
-        pass  # the first part makes it
-    except OSError as error:
-        raise UserError(f"--state {state} cannot be read: {error.strerror}. Check the path.") from None
-    for name in ("output", "dead_letter", "noise_key_file", "plan_file"):
-        if options[name] is not None and os.path.realpath(options[name]) == os.path.realpath(state):
-            other = "--plan" if name == "plan_file" else flag(name)
-            raise UserError(f"--state and {other} name the same file. Name two different ones.")
 
 
 def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bool, covered: str) -> None:

@@ -178,9 +178,7 @@ def _release_part(batches: beam.PCollection, request: ReplayRequest, part: Repla
     )
     released = batches | "ReleasePart" >> transform
     shown_name = part.facts.state_path
-    _ = released.state | "WriteState" >> WriteState(
-        state, part.header_after, part.run_part, part.named_from, shown_name
-    )
+    _ = released.state | "WriteState" >> WriteState(state, part.begun, part.run_part, part.forget_after, shown_name)
     return released.reports
 
 

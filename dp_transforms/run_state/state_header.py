@@ -84,6 +84,17 @@ class StateHeader:
         """The header when this part is finished."""
         return dataclasses.replace(self, parts=(*self.parts, part), intent=None)
 
+    def ended_before(self, end: int) -> StateHeader:
+        """The header when the part that was begun has ended before this window, which may be earlier than intended. A
+        part that has closed no window leaves nothing but the end of its intent."""
+        if self.intent is None:
+            raise ValueError("no part was begun.")
+        if not self.intent.first <= end <= self.intent.end:
+            raise ValueError(f"the part that was begun cannot end before window {end}.")
+        if end == self.intent.first:
+            return self.with_intent(None)
+        return self.after(dataclasses.replace(self.intent, end=end))
+
     def to_json(self) -> str:
         """One line; the same header always makes the same text."""
         return json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}, sort_keys=True)

@@ -46,7 +46,7 @@ class Parts:
         before = StateFile(self.states[-1])
         part = RunPart(before.header.closed_through, end, before.path, before.fingerprint)
         after = self.folder / f"state-{len(self.states)}"
-        header = before.header.after(PartRecord(part.first, end, INPUT, "report"))
+        header = before.header.with_intent(PartRecord(part.first, end, INPUT, "report"))
         pipeline = local_pipeline(flags)
         batches = pipeline | beam.Create(batches_of(log, 200), reshuffle=False).with_output_types(EventBatch)
         released = batches | ReleasePart(
@@ -55,8 +55,7 @@ class Parts:
         collected = Collected()
         if is_in_this_process:
             _ = released.reports | "Reports" >> collected.sink()
-        named_from = end - getattr(self.plan, "forget_after", 0)
-        _ = released.state | WriteState(after, header, part, named_from, "state")
+        _ = released.state | WriteState(after, header, part, getattr(self.plan, "forget_after", 0), "state")
         self.result = pipeline.run()
         self.result.wait_until_finish()
         self.states.append(after)
