@@ -128,7 +128,8 @@ class LedgerAccount(RunAccount):
         if self._verdict is None:  # a part that was done long ago
             return
         with _ledger_errors():
-            self._ledger.finish(self._verdict, state_fingerprint)
+            end = None if facts is None else facts.record.end
+            self._ledger.finish(self._verdict, state_fingerprint, end)
 
     @property
     def resumes(self) -> bool:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -28,10 +27,16 @@ from dp_transforms.pipelines.replay_run import ReplayRequest, ReplaySummary, che
 from dp_transforms.pipelines.replay_state import ReplayPart, check_outputs
 from dp_transforms.pipelines.report_table import is_ascii_only, legend, windows_table
 from dp_transforms.pipelines.state_options import StateOptions, check_state_options, state_options
-from dp_transforms.pipelines.state_part import DONE, RunAccount, open_part, part_is_done, part_is_taken
+from dp_transforms.pipelines.state_part import (
+    DONE,
+    RunAccount,
+    open_part,
+    part_is_done,
+    part_is_taken,
+    state_errors,
+)
 from dp_transforms.report_files import read_report_file, report_format
 from dp_transforms.run_state.fingerprints import InputFingerprint
-from dp_transforms.run_state.state_header import StateError
 from dp_transforms.run_state.state_lock import hold_state
 from dp_transforms.runners.local import is_local, pipeline_options
 
@@ -123,7 +128,7 @@ def _run_whole(
     """All of a run at once, without a state."""
     if account is None:
         return _run(request, beam_options)
-    with _state_errors():
+    with state_errors():
         log = _fingerprint_of_log(request)
         verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
         with account.whole():
@@ -136,33 +141,25 @@ def _fingerprint_of_log(request: ReplayRequest) -> InputFingerprint:
     return InputFingerprint((chunk.path for chunk in request.chunks), reading)
 
 
-@contextlib.contextmanager
-def _state_errors() -> Iterator[None]:
-    try:
-        yield
-    except StateError as error:
-        raise UserError(str(error)) from None
-
-
 def _run_part(
     request: ReplayRequest, beam_options: PipelineOptions, options: dict[str, Any], account: RunAccount
 ) -> ReplaySummary | None:
     """One part of a run with a state; None if it was done before."""
     assert request.noise_key_file is not None
     path = os.path.abspath(options["state"])
-    with _state_errors(), hold_state(path):
+    with state_errors(), hold_state(path):
         log = _fingerprint_of_log(request)
         facts = open_part(
             request.plan,
             StateOptions(
                 path,
+                request.noise_key_file,
                 os.path.abspath(request.output),
                 until_seconds=options["until"],
                 run_id=options["run_id"],
                 population=options["population"],
             ),
             stream=request.stream,
-            noise_key_file=request.noise_key_file,
             input_fingerprint=log.text,
             account=account,
             check=lambda facts: check_outputs(facts, request.output, request.dead_letter),

@@ -92,13 +92,13 @@ class RunAccount:
 class StatePart:
     """A part that may be taken. Use it while the state is held (`hold_state`).
 
-    facts: of the part; once it is published, its record says where it has ended.
+    facts: of the part; once it is published, its record says where it has ended. is_empty: it has closed no window.
     """
 
     def __init__(self, facts: PartFacts) -> None:
         self.facts = facts
         self._publishes = False
-        self._is_empty = False  # it has closed no window
+        self.is_empty = False
 
     @property
     def run_part(self) -> RunPart:
@@ -136,7 +136,7 @@ class StatePart:
                         self._write_header(facts.header.with_intent(None))
                 account.fail(facts, forget=forget)
             raise
-        if self._is_empty:
+        if self.is_empty:
             account.fail(facts, forget=True)
         else:
             account.finish(self.facts, StateFile(facts.state_path).fingerprint)
@@ -168,7 +168,6 @@ def open_part(
     options: StateOptions,
     *,
     stream: str,
-    noise_key_file: str,
     input_fingerprint: str,
     account: RunAccount,
     check: Callable[[PartFacts], None],
@@ -179,7 +178,7 @@ def open_part(
     Raises StateError or UserError, with the remedy, for a state that does not fit, and for a part that must not be
     taken.
     """
-    fingerprint = _fingerprint_of_key(noise_key_file)
+    fingerprint = _fingerprint_of_key(options.noise_key_file)
     is_new = not os.path.lexists(options.path)
     if is_new:
         _create(plan, options, stream, fingerprint)
@@ -195,6 +194,15 @@ def open_part(
             os.unlink(options.path)
         raise
     return facts
+
+
+@contextlib.contextmanager
+def state_errors() -> Iterator[None]:
+    """Turns an error of a state into a UserError."""
+    try:
+        yield
+    except StateError as error:
+        raise UserError(str(error)) from None
 
 
 def _fingerprint_of_key(path: str) -> str:

@@ -93,7 +93,7 @@ class StreamPart(StatePart):
             )
         if ended.windows == facts.record.first:
             self._write_header(facts.header)
-            self._is_empty = True
+            self.is_empty = True
             self.draft.unlink(missing_ok=True)
             return
         self._publishes = True
@@ -119,7 +119,6 @@ def part_of_stream(request: StreamRequest, account: RunAccount) -> StreamPart:
         request.plan,
         request.state,
         stream=request.stream,
-        noise_key_file=request.state.noise_key_file,
         input_fingerprint=_fingerprint_of_input(request),
         account=account,
         check=check,
@@ -130,11 +129,6 @@ def part_of_stream(request: StreamRequest, account: RunAccount) -> StreamPart:
 def no_window_was_over(facts: PartFacts) -> str:
     """A sentence for the operator, of a part that has closed no window."""
     return f"No window was over, so nothing is published, and {facts.state_path} is as it was."
-
-
-def output_of(request: StreamRequest) -> str:
-    """What a state calls the output of a part."""
-    return request.sink.path if isinstance(request.sink, ReportFolder) else request.output_name
 
 
 def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents) -> None:
@@ -161,10 +155,10 @@ def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents
     check_same_run(place, header, request.header)
     if request.clock.kind != ARRIVAL and request.engine.resume_from is None:
         raise UserError(
-            f"a stream of the run in {facts.state_path} was ended before it handed its state over. By --clock event what"
-            " its windows hold depends on when they were closed, so only its engine can resume it: with --resume-from"
-            " SAVEPOINT, on Flink. Without one this run cannot go on; a new one needs another state file, and costs its"
-            " full price."
+            f"a stream of the run in {facts.state_path} was ended before it handed its state over. By --clock event"
+            " what its windows hold depends on when they were closed, so only its engine can resume it: with"
+            " --resume-from SAVEPOINT, on Flink. Without one this run cannot go on; a new one needs another state file,"
+            " and costs its full price."
         )
 
 

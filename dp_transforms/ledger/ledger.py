@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from dp_transforms.accounting.lifetime_cost import NOTHING
+from dp_transforms.checks import check_whole
 from dp_transforms.ledger import rows
 from dp_transforms.ledger.actor import Actor, is_gone
 from dp_transforms.ledger.database import Database
@@ -113,15 +114,20 @@ class Ledger:
             rows.set_part(transaction.connection, part.part, **changes)
             note(transaction, run, part.part, "start")
 
-    def finish(self, verdict: Verdict, state_fingerprint: str = "") -> None:
-        """The report and the new state are published. state_fingerprint: of the new state; "" without one."""
+    def finish(self, verdict: Verdict, state_fingerprint: str = "", end_window: int | None = None) -> None:
+        """The report and the new state are published. state_fingerprint: of the new state; "" without one. end_window:
+        where the part has ended, if that is before what was reserved: as a stream does that was stopped."""
         with self._database.write(self._actor) as transaction:
             run, part = self._claimed(transaction.connection, verdict)
             if part.status == Status.FINISHED and part.state_after == state_fingerprint:
                 return
             if part.status != Status.RUNNING:
                 raise RunRefusedError(f"{_shown(part)} is {part.status}, and cannot be finished. Reserve it again.")
-            changes = {"status": Status.FINISHED, "finished_at": transaction.at, "state_after": state_fingerprint}
+            changes: dict[str, Any] = {"status": Status.FINISHED, "state_after": state_fingerprint}
+            changes["finished_at"] = transaction.at
+            if end_window is not None:
+                check_whole("end_window", end_window, part.first_window + 1, part.end_window)
+                changes["end_window"] = end_window
             rows.set_part(transaction.connection, part.part, **changes)
             note(transaction, run, part.part, "finish")
 

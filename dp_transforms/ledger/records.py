@@ -191,6 +191,11 @@ class Part:
     def has_ended(self) -> bool:
         return self.status == Status.FINISHED
 
+    def ended_at(self, window: int) -> bool:
+        """Whether a state that is closed up to here can be what this part has left: a stream that was stopped leaves
+        one before its end. No part leaves one in which it has closed nothing."""
+        return self.first_window < window <= self.end_window
+
     @property
     def range(self) -> tuple[int, int]:
         return self.first_window, self.end_window

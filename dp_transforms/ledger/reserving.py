@@ -116,8 +116,9 @@ def known_run(
     """Does what was decided about a part of a run that has paid."""
     connection, part = transaction.connection, decision.part
     if decision.settled:
-        settled = {"status": Status.FINISHED, "finished_at": transaction.at}
-        rows.set_part(connection, decision.settled.part, state_after=request.state_fingerprint, **settled)
+        ended: dict[str, Any] = {"status": Status.FINISHED, "finished_at": transaction.at}
+        ended |= {"end_window": decision.settled.end_window, "state_after": request.state_fingerprint}
+        rows.set_part(connection, decision.settled.part, **ended)
     for dropped in decision.dropped:
         rows.set_part(connection, dropped.part, status=Status.RELEASED)
     if decision.kind == VerdictKind.DONE:
