@@ -39,4 +39,4 @@ def command(context: click.Context, /, **options: Any) -> None:
         if request.state is None:
             run_stream(request, context.obj or [], StreamStatus(), account)
         else:
-            run_stream_part(request, context.obj or [], StreamStatus(), account)
+            run_stream_part(request, context.obj or [], StreamStatus("this part"), account)

@@ -134,8 +134,8 @@ def no_window_was_over(facts: PartFacts) -> str:
 def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents) -> None:
     """Raises UserError if the output is another part's, or the part cannot be resumed."""
     header, _, _ = found
-    is_folder = isinstance(request.sink, ReportFolder)
-    place = "--output" if is_folder else "--output-topic"
+    folder = request.sink.path if isinstance(request.sink, ReportFolder) else None
+    place = "--output-topic" if folder is None else "--output"
     if facts.how != RESUMES:
         if request.engine.resume_from is not None:
             raise UserError(
@@ -147,8 +147,8 @@ def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents
                 f"{place} holds another part of run {header.run_id!r}. Each part that is a stream has a {place} of its"
                 " own: name another one."
             )
-        if is_folder and os.path.isdir(request.sink.path) and os.listdir(request.sink.path):
-            raise UserError(f"--output {request.sink.path} holds other files. Name a new or an empty folder.")
+        if folder is not None and os.path.isdir(folder) and os.listdir(folder):
+            raise UserError(f"--output {folder} holds other files. Name a new or an empty folder.")
         return
     if header is None:
         return  # nothing is published, so nothing can be contradicted

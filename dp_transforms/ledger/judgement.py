@@ -43,8 +43,9 @@ def judge(run: Run, parts: Sequence[Part], request: PartRequest, process: str, i
     settled = None
     if last and not last.has_ended and request.state_fingerprint and last.ended_at(request.first_window):
         # The state was written, and then the process died before it told the ledger.
-        ended = {"status": Status.FINISHED, "end_window": request.first_window}
-        settled = last = dataclasses.replace(last, state_after=request.state_fingerprint, **ended)
+        settled = last = dataclasses.replace(
+            last, status=Status.FINISHED, end_window=request.first_window, state_after=request.state_fingerprint
+        )
     if request.first_window == request.end_window:
         if last and last.end_window == request.end_window:
             _check_state(last, request)

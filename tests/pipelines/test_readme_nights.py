@@ -21,7 +21,7 @@ USERS = 400
 # Dies at the n-th of these moments of a night: the intent is written, the report has its name, the state is replaced.
 KILLED = """
 import os, signal, sys
-from dp_transforms.pipelines import replay_state
+from dp_transforms.pipelines import replay_state, state_part
 left = [int(os.environ["DIE_AT"])]
 def dying(function):
     def and_die(*arguments):
@@ -30,8 +30,8 @@ def dying(function):
         if not left[0]:
             os.kill(os.getpid(), signal.SIGKILL)
     return and_die
-for name in ("replace_state", "publish_output"):
-    setattr(replay_state, name, dying(getattr(replay_state, name)))
+state_part.replace_state = dying(state_part.replace_state)
+replay_state.publish_output = dying(replay_state.publish_output)
 from dp_transforms.pipelines.cli import main
 main()
 """

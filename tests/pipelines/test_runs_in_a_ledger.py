@@ -227,7 +227,7 @@ KILLED = """
 import os, signal, sys
 at, calls = int(sys.argv.pop(1)), [0]
 from dp_transforms.ledger import Ledger
-from dp_transforms.pipelines import replay_state
+from dp_transforms.pipelines import replay_state, state_part
 def die_at(function):
     def and_perhaps_die(*arguments, **options):
         calls[0] += 1
@@ -241,8 +241,8 @@ def die_at(function):
     return and_perhaps_die
 for name in ("reserve", "start", "finish"):
     setattr(Ledger, name, die_at(getattr(Ledger, name)))
-for name in ("replace_state", "publish_output"):
-    setattr(replay_state, name, die_at(getattr(replay_state, name)))
+state_part.replace_state = die_at(state_part.replace_state)
+replay_state.publish_output = die_at(replay_state.publish_output)
 from dp_transforms.pipelines.cli import main
 main()
 """
