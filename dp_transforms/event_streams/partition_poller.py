@@ -83,7 +83,7 @@ class PartitionPoller:
         self._confirm = confirm
         self._max_records = max_records
         self._taken = taken or TakenWindows(0, settings.schedule.horizon)
-        self._run = _digest_of_run(settings, keys, clock, source)
+        self._run = _digest_of_run(settings, keys, clock, source, self._taken)
 
     def start(self) -> PartitionProgress:
         progress = PartitionProgress(self._settings.schedule, self._clock, self._shards, self._taken)
@@ -101,8 +101,8 @@ class PartitionPoller:
             raise StreamError(str(error)) from None
         if progress.run != self._run:
             raise StreamError(
-                "the stored state belongs to a run with another plan, clock, stream, run id, noise key, or with other"
-                " fields, formats or schemas of its records. Use the same ones, or start a new run."
+                "the stored state belongs to a run with another plan, clock, stream, run id, part or noise key, or with"
+                " other fields, formats or schemas of its records. Use the same ones, or start a new run."
             )
         return progress
 
@@ -217,8 +217,11 @@ def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:
         yield rows._replace(positions=rows.positions[start : start + _MOST_POSITIONS])
 
 
-def _digest_of_run(settings: StreamSettings, keys: StreamKeys, clock: StreamClock, source: str) -> str:
-    """Of the key, it holds only the keyed hash of a fixed text."""
+def _digest_of_run(
+    settings: StreamSettings, keys: StreamKeys, clock: StreamClock, source: str, taken: TakenWindows
+) -> str:
+    """Of the key, it holds only the keyed hash of a fixed text. A run that is taken in parts has one for each part."""
     key_check = keys.hash_users(pa.array(["the noise key of this run"])).tobytes().hex()
     parts = [settings.run_id, settings.stream, settings.plan_fingerprint, dataclasses.asdict(clock), key_check, source]
+    parts += [list(taken)] if taken.hands_over else []
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -57,6 +57,9 @@ READ = {
     ],
     ("replay", "logs"): ["replay", "PATH.jsonl", *BUDGET, "--output", "out.avro"],
     ("show", "report"): ["show", "PATH.avro"],
+    ("stream", "state"): [
+        *(*STREAM, *IN_PROCESS, *BUDGET, "--noise-key-file", "noise.key", "--state", "PATH", "--output", "out"),
+    ],
     ("stream", "plan_file"): [*STREAM, *IN_PROCESS, "--plan", "PATH", "--output", "out"],
     ("stream", "domain_file"): [*STREAM, *IN_PROCESS, *BUDGET, "--domain-file", "PATH", "--output", "out"],
     ("stream", "noise_key_file"): [*STREAM, *IN_PROCESS, *BUDGET, "--noise-key-file", "PATH", "--output", "out"],

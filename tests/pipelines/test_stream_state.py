@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
+import os
 import pathlib
 import re
-import signal
+import shutil
 import subprocess
 
 import pytest
 
 from dp_transforms.ledger import Ledger
+from dp_transforms.report_files import ReportHeader
+from dp_transforms.report_streams import ReportFolder
+from dp_transforms.run_state.state_header import StateError
 from dp_transforms.run_state.state_lock import hold_state
 from tests.helpers import forked
 from tests.helpers.live_parts import WINDOWS, LiveParts
+from tests.helpers.live_streams import drained, started
 from tests.helpers.shh_here import shh
 
 LEDGER = {"ledger": "ledger.db"}
@@ -43,32 +49,13 @@ def spent(live: LiveParts) -> str:
     return str(population["spent_epsilon"])
 
 
-def started(live: LiveParts, output: str, *words: str, **options: str) -> subprocess.Popen[str]:
-    """A stream, once it can be stopped."""
-    command = ("-m", "dp_transforms.pipelines.cli", *live.words("stream", output, *words, **options))
-    process = forked.python(*command, cwd=live.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stderr is not None
-    while "Ctrl-C" not in (line := process.stderr.readline()):
-        assert line, process.wait()
-    return process
-
-
-def stopped(live: LiveParts, output: str, *words: str, **options: str) -> str:
-    """A stream that is asked to stop as soon as it runs. Returns what it says."""
-    with started(live, output, *words, **options) as process:
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    return err
-
-
 @pytest.mark.parametrize("release", ["names", "labels"])
 def test_replays_and_streams_that_are_stopped_make_the_one_run(tmp_path: pathlib.Path, release: str) -> None:
     """The ledger charges once, and knows where each part has really ended."""
     live = LiveParts(tmp_path, release)
     first = live.run("replay", "1.jsonl", *live.until(2), **LEDGER)
     assert first.returncode == 0, first.stderr
-    said = stopped(live, "2", **LEDGER)
+    said = drained(started(live, "2", **LEDGER))
     assert "windows that are over then close" in said
     state = live.state()
     end = state.header.closed_through
@@ -94,19 +81,84 @@ def test_a_stop_before_any_window_is_over_takes_nothing(live: LiveParts) -> None
     """The state is as it was, byte for byte, and the ledger lets another input have these windows."""
     assert live.run("replay", "1.jsonl", *live.until(8), **LEDGER).returncode == 0
     before = (live.folder / "run.state").read_bytes()
-    with started(live, "2", **LEDGER) as process:
-        assert live.state().header.intent is not None
-        with pytest.raises(Exception, match="another process works on it"), hold_state(live.folder / "run.state"):
-            pass
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
+    process = started(live, "2", **LEDGER)
+    assert live.state().header.intent is not None
+    with pytest.raises(StateError, match="another process works on it"), hold_state(live.folder / "run.state"):
+        pass
+    err = drained(process)
     assert "No window was over" in err
     assert (live.folder / "run.state").read_bytes() == before
     assert parts_of(live) == [(0, 8, "finished"), (8, WINDOWS, "released")]
     last = live.run("replay", "3.jsonl", **LEDGER)
     assert last.returncode == 0, last.stderr
     assert live.answers("1.jsonl", "3.jsonl") == live.expected()
+
+
+def test_by_the_clock_of_events_only_its_engine_resumes_a_stream_that_has_published(live: LiveParts) -> None:
+    """What it holds depends on when windows were closed. Nothing is published yet: then the same command goes on."""
+    process = started(live, "1", "--until", live.until(2)[1])
+    process.kill()
+    process.wait()
+    (live.folder / "1.stop").unlink(missing_ok=True)
+    other = error_of(live.run("stream", "1", *live.until(2), logs="later"))
+    assert "was begun and not finished, and this command has another input" in other
+    assert "another --until or --output" in error_of(live.run("stream", "1", *live.until(3)))
+    assert "another --until or --output" in error_of(live.run("stream", "2", *live.until(2)))
+    assert "another input" in error_of(live.run("replay", "1.jsonl", *live.until(2)))
+    header = ReportHeader.of_plan(live.plan, live.state().header.run_id, "events")
+    sink = ReportFolder(str(live.folder / "1"))
+    sink.open(header)
+    refused = error_of(live.run("stream", "1", *live.until(2)))
+    for part in ("--clock event", "--resume-from SAVEPOINT", "another state file", "full price"):
+        assert part in refused
+    shutil.rmtree(sink.path)
+    again = live.run("stream", "1", *live.until(2))
+    assert again.returncode == 0, again.stderr
+    assert live.state().header.closed_through == 2
+
+
+def test_each_part_has_an_output_of_its_own_and_nothing_to_resume(live: LiveParts) -> None:
+    first = live.run("stream", "1", *live.until(2))
+    assert first.returncode == 0, first.stderr
+    assert "2 of the 12 windows of the run are closed" in first.stderr
+    before = (live.folder / "run.state").read_bytes()
+    assert "Each part that is a stream has a --output of its own" in error_of(live.run("stream", "1"))
+    assert "holds other files" in error_of(live.run("stream", "logs"))
+    resumed = live.run("stream", "2", "--engine", "flink", "--resume-from", "/savepoint")
+    assert "the state has none" in error_of(resumed)
+    assert "is done" in live.run("stream", "1", *live.until(2)).stderr
+    assert "are published already" in error_of(live.run("stream", "2", *live.until(1)))
+    assert (live.folder / "run.state").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "messages"),
+    [
+        (["--stream", "other"], ["of the stream", "Give the same --stream"]),
+        (["--noise-key-file", "other.key"], ["another noise key"]),
+        (["--plan", "other.json"], ["of another plan"]),
+        (["--run-id", "other"], ["of the run", "Leave --run-id out"]),
+        (["--population", "all", "--ledger", "new.db"], ["was begun without --ledger"]),
+    ],
+)
+def test_a_state_of_another_run_is_refused(live: LiveParts, words: list[str], messages: list[str]) -> None:
+    assert live.run("replay", "1.jsonl", *live.until(2)).returncode == 0
+    (live.folder / "other.key").write_bytes(os.urandom(32))
+    (live.folder / "other.key").chmod(0o600)
+    (live.folder / "other.json").write_text(dataclasses.replace(live.plan, delta=live.plan.delta * 1.5).to_json())
+    before = (live.folder / "run.state").read_bytes()
+    refused = error_of(live.run("stream", "2", *words))
+    for message in messages:
+        assert message in refused
+    assert (live.folder / "run.state").read_bytes() == before
+    assert not (live.folder / "2").exists()
+
+
+def test_a_damaged_state_is_refused(live: LiveParts) -> None:
+    assert live.run("replay", "1.jsonl", *live.until(2)).returncode == 0
+    content = (live.folder / "run.state").read_bytes()
+    (live.folder / "run.state").write_bytes(content[: len(content) // 2])
+    assert "it is damaged or cut" in error_of(live.run("stream", "2"))
 
 
 # Kills itself before or after the n-th call that changes what is on the disk, of a ledger or of anything else.
@@ -164,11 +216,19 @@ def check_kill(live: LiveParts, at: int) -> int | None:
     return None if found is None else int(found[1])
 
 
-@pytest.mark.parametrize("at", [14, *range(1, 14), *range(15, 45)])
+POINTS = 42
+
+
+def test_a_stream_that_is_killed_among_its_reports_is_repaired_by_the_same_command(arriving: LiveParts) -> None:
+    check_kill(arriving, 24)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("at", range(1, POINTS + 1))
 def test_a_stream_that_is_killed_anywhere_is_repaired_by_the_same_command(arriving: LiveParts, at: int) -> None:
     check_kill(arriving, at)
 
 
 @pytest.mark.long
 def test_there_are_no_more_points_at_which_a_stream_can_be_killed(arriving: LiveParts) -> None:
-    assert check_kill(arriving, 10**9) == 44
+    assert check_kill(arriving, 10**9) == POINTS

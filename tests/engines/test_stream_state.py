@@ -1,0 +1,54 @@
+"""`shh stream --state` on engines: a stream hands its state over at a stop, and a replay goes on from there."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import time
+
+import pytest
+
+from tests.engines import skip_reason
+from tests.helpers.live_parts import WINDOWS, LiveParts, wait_for_reports
+from tests.helpers.live_streams import drained, started
+
+
+def _needs(name: str) -> pytest.MarkDecorator:
+    reason = skip_reason(name)
+    return pytest.mark.skipif(reason is not None, reason=reason or "")
+
+
+ENGINES = [pytest.param("prism", marks=_needs("prism")), pytest.param("flink", marks=_needs("flink"))]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_stream_hands_over_to_a_replay(tmp_path: pathlib.Path, engine: str) -> None:
+    live = LiveParts(tmp_path)
+    first = live.run("replay", "1.jsonl", *live.until(2))
+    assert first.returncode == 0, first.stderr
+    drained(started(live, "2", "--engine", engine))
+    assert 4 < live.state().header.closed_through < 8
+    last = live.run("replay", "3.jsonl")
+    assert last.returncode == 0, last.stderr
+    assert live.answers("1.jsonl", "2", "3.jsonl") == live.expected(of=live.state().header.run_id) != []
+
+
+@pytest.mark.long
+@_needs("flink")
+def test_a_stream_that_was_killed_is_resumed_from_what_its_engine_stored(tmp_path: pathlib.Path) -> None:
+    """By the clock of events nothing else can resume it. It ends where it is stopped then, and a replay goes on."""
+    live = LiveParts(tmp_path)
+    words = ("--engine", "flink", "--checkpoint-dir", str(tmp_path / "checkpoints"), "--checkpoint-interval", "1s")
+    process = started(live, "1", *words)
+    wait_for_reports(live.folder / "1", 3, process)
+    time.sleep(3)  # until they are in a checkpoint
+    process.kill()
+    process.wait()
+    refused = live.run("stream", "1", *words)
+    assert "--resume-from SAVEPOINT" in refused.stderr
+    checkpoint = max((tmp_path / "checkpoints").glob("*/chk-*/_metadata"), key=lambda path: path.stat().st_mtime)
+    kept = shutil.copytree(checkpoint.parent.parent, tmp_path / "kept") / checkpoint.parent.name
+    drained(started(live, "1", *words, "--resume-from", str(kept)))
+    assert 4 < live.state().header.closed_through < WINDOWS
+    assert live.run("replay", "2.jsonl").returncode == 0
+    assert live.answers("1", "2.jsonl") == live.expected(of=live.state().header.run_id) != []
