@@ -270,6 +270,38 @@ def test_a_failed_part_stays_charged_and_is_resumed(ledger: Ledger) -> None:
         ledger.finish(resumed, "state 2")
 
 
+def test_a_part_may_end_before_what_was_reserved_and_the_next_one_begins_there(ledger: Ledger) -> None:
+    """A stream that was stopped. It is charged no less."""
+    verdict = ledger.reserve(part(0, 20, run_id="run"), CAPS)
+    ledger.start(verdict)
+    for end in (0, 21):
+        with pytest.raises(ValueError, match="end_window must be"):
+            ledger.finish(verdict, "state 7", end)
+    ledger.finish(verdict, "state 7", 7)
+    ledger.finish(verdict, "state 7", 7)
+    for first in (0, 6):
+        with pytest.raises(RunRefusedError):
+            ledger.reserve(part(first, 20, run_id="run", state_fingerprint="state 7" if first else ""))
+    following = ledger.reserve(part(7, 20, run_id="run", state_fingerprint="state 7"))
+    assert following.kind == VerdictKind.CONTINUES
+    assert spent(ledger) == cost().epsilon
+    assert [stored.range for _, parts in ledger.runs() for stored in parts] == [(0, 7), (7, 20)]
+
+
+def test_a_state_says_where_a_stream_has_ended_that_could_not_tell_the_ledger(ledger: Ledger) -> None:
+    first = of(ledger, GONE)
+    first.start(first.reserve(part(0, 20, run_id="run"), CAPS))
+    with pytest.raises(RunRefusedError):
+        ledger.reserve(part(21, 22, run_id="run", state_fingerprint="state 21"))
+    following = ledger.reserve(part(7, 20, run_id="run", state_fingerprint="state 7"))
+    assert following.kind == VerdictKind.CONTINUES
+    ((_, parts),) = ledger.runs()
+    assert [(str(stored.status), stored.range, stored.state_after) for stored in parts] == [
+        ("finished", (0, 7), "state 7"),
+        ("reserved", (7, 20), ""),
+    ]
+
+
 def test_nothing_is_finished_that_was_not_started(ledger: Ledger) -> None:
     verdict = ledger.reserve(part(), CAPS)
     with pytest.raises(RunRefusedError, match="reserved, and cannot be finished"):
