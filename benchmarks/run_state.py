@@ -117,9 +117,9 @@ def _write_night(path: pathlib.Path, users: int) -> None:
     for shard in range(_SHARDS):
         entries = _entries(_active(path, shard), 10**7)
         changed += [pack_cell(Kind.PURSES, bucket, cell) for bucket, cell in purse_cells(entries)]
-    header = _header(path).after(PartRecord(1, 2, "2" * 64, str(path)))
+    header = _header(path).with_intent(PartRecord(1, 2, "2" * 64, str(path)))
     draft = path.with_name("after")
-    list(WriteStateDoFn(str(draft), header, _part(path), 0, "state").process(changed))
+    list(WriteStateDoFn(str(draft), header, _part(path), 0, "state").process(((2, 0), changed)))
     draft.unlink()
 
 

@@ -223,5 +223,6 @@ def _digest_of_run(
     """Of the key, it holds only the keyed hash of a fixed text. A run that is taken in parts has one for each part."""
     key_check = keys.hash_users(pa.array(["the noise key of this run"])).tobytes().hex()
     parts = [settings.run_id, settings.stream, settings.plan_fingerprint, dataclasses.asdict(clock), key_check, source]
-    parts += [list(taken)] if taken.hands_over else []
+    if taken.hands_over:
+        parts.append(str(tuple(taken)))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

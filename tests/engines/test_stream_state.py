@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pathlib
 import shutil
+import subprocess
 import time
+import uuid
 
 import pytest
 
+from dp_transforms.report_streams import ReportTopic
 from tests.engines import skip_reason
+from tests.engines.kafka_server import KafkaServer
+from tests.helpers.beam_pipelines import plain
 from tests.helpers.live_parts import WINDOWS, LiveParts, wait_for_reports
 from tests.helpers.live_streams import drained, started
+from tests.helpers.shh_here import shh
 
 
 def _needs(name: str) -> pytest.MarkDecorator:
@@ -52,3 +58,29 @@ def test_a_stream_that_was_killed_is_resumed_from_what_its_engine_stored(tmp_pat
     assert 4 < live.state().header.closed_through < WINDOWS
     assert live.run("replay", "2.jsonl").returncode == 0
     assert live.answers("1", "2.jsonl") == live.expected(of=live.state().header.run_id) != []
+
+
+def test_each_part_may_write_to_a_topic_of_its_own(kafka: KafkaServer, tmp_path: pathlib.Path) -> None:
+    live = LiveParts(tmp_path)
+    topics = [f"part-{number}-{uuid.uuid4().hex[:8]}" for number in range(2)]
+    for topic in topics:
+        kafka.create_topic(topic, partitions=1)
+
+    def stream(topic: str, end: int) -> subprocess.CompletedProcess[str]:
+        words = live.words("stream", "OUT", *live.until(end))
+        at = words.index("--output")
+        words[at : at + 2] = ["--output-topic", topic, "--output-kafka", kafka.bootstrap]
+        return shh(*words, cwd=tmp_path)
+
+    first = stream(topics[0], 2)
+    assert first.returncode == 0, first.stderr
+    before = (tmp_path / "run.state").read_bytes()
+    refused = stream(topics[0], 4)
+    assert refused.returncode == 1
+    assert "Each part that is a stream has a --output-topic of its own" in refused.stderr
+    assert (tmp_path / "run.state").read_bytes() == before
+    second = stream(topics[1], 4)
+    assert second.returncode == 0, second.stderr
+    run_id = live.state().header.run_id
+    reports = [report for topic in topics for report in ReportTopic(kafka.bootstrap, topic).read(run_id)[1]]
+    assert [plain(report) for report in reports] == live.expected(4, of=run_id) != []
