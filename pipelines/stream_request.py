@@ -19,7 +19,7 @@ from dp_transforms.checks import check_names
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.log_folder import LogFolder
-from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.event_streams.partition_progress import ARRIVAL, StreamClock
 from dp_transforms.event_streams.stream_source import StreamError, StreamSource
 from dp_transforms.pipelines.engine_choice import EngineChoice, choose_engine
 from dp_transforms.pipelines.event_options import event_fields
@@ -62,6 +62,13 @@ class StreamRequest:
     @property
     def header(self) -> ReportHeader:
         return ReportHeader.of_plan(self.plan, self.run_id, self.stream)
+
+    @property
+    def log_decides(self) -> bool:
+        """Whether what a window holds is decided by the log alone, so that another attempt gives the same answers: its
+        clock is that of arrivals, and the log itself sets it (docs/guarantee.md, section 6)."""
+        is_set_by_log = not isinstance(self.source, KafkaTopic) or self.source.append_times_only
+        return self.clock.kind == ARRIVAL and is_set_by_log
 
 
 def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamRequest:

@@ -5,9 +5,9 @@ window that a clock at the stop leaves open. Workers write the new state as a dr
 record, all reports and the draft are there, the draft takes the place of the state.
 
 A stream that was ended hard *resumes*: from what its engine stored, or from the beginning of the part by the clock of
-arrival. By that clock what a window holds is a function of the log alone (docs/guarantee.md, section 6), so the same
-log gives the same answers. By the clock of events it is not, so then only its engine can resume it, once something is
-published.
+arrival. By that clock, if the log itself sets it, what a window holds is a function of the log alone
+(docs/guarantee.md, section 6), so the same log gives the same answers. By times that producers or events have it is
+not, so then only its engine can resume it, once something is published.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import pathlib
 
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.log_folder import LogFolder
-from dp_transforms.event_streams.partition_progress import ARRIVAL
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.state_part import CONTINUES, NEW, RESUMES, PartFacts, RunAccount, StatePart, open_part
@@ -153,12 +152,12 @@ def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents
     if header is None:
         return  # nothing is published, so nothing can be contradicted
     check_same_run(place, header, request.header)
-    if request.clock.kind != ARRIVAL and request.engine.resume_from is None:
+    if not request.log_decides and request.engine.resume_from is None:
         raise UserError(
-            f"a stream of the run in {facts.state_path} was ended before it handed its state over. By --clock event"
-            " what its windows hold depends on when they were closed, so only its engine can resume it: with"
-            " --resume-from SAVEPOINT, on Flink. Without one this run cannot go on; a new one needs another state file,"
-            " and costs its full price."
+            f"a stream of the run in {facts.state_path} was ended before it handed its state over. By --clock event or"
+            " --producer-times what its windows hold depends on when they were closed, so only its engine can resume"
+            " it: with --resume-from SAVEPOINT, on Flink. Without one this run cannot go on; a new one needs another"
+            " state file, and costs its full price."
         )
 
 

@@ -7,7 +7,6 @@ import os
 import pathlib
 import time
 
-from dp_transforms.event_streams.partition_progress import ARRIVAL
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.pipelines.flink_watch import FlinkWatch
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
@@ -167,7 +166,7 @@ def _words_of_end_at_once(request: StreamRequest) -> str:
             f"{words} Resume it from the last checkpoint with --resume-from PATH --run-id {request.run_id}, and the"
             f" rest of this command line.{drain}"
         )
-    if request.state is not None and request.clock.kind == ARRIVAL:
+    if request.state is not None and request.log_decides:
         return f"{words} To finish this part of the run, give the same command again: it begins the part anew."
     return f"{words} This run cannot be resumed; a new one has a new run id and a budget of its own."
 

@@ -202,7 +202,7 @@ def _state_findings(state: StateMark, runs: Sequence[Run], parts: Sequence[Part]
         return []
     if not last and not state.closed_through:  # of a run that is reserved
         return []
-    if last and not last.has_ended and state.closed_through in last.range:
+    if last and not last.has_ended and last.first_window <= state.closed_through <= last.end_window:
         text = f"Run {run.run_id}: its last part was not recorded as finished. Run the same command again."
         return [Finding(False, text)]
     if state.closed_through > known:

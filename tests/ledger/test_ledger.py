@@ -293,6 +293,8 @@ def test_a_state_says_where_a_stream_has_ended_that_could_not_tell_the_ledger(le
     first.start(first.reserve(part(0, 20, run_id="run"), CAPS))
     with pytest.raises(RunRefusedError):
         ledger.reserve(part(21, 22, run_id="run", state_fingerprint="state 21"))
+    (told,) = ledger.doctor([StateMark("run", PLAN, 7, "state 7")])[-1:]
+    assert (told.is_fault, "not recorded as finished" in told.text) == (False, True)
     following = ledger.reserve(part(7, 20, run_id="run", state_fingerprint="state 7"))
     assert following.kind == VerdictKind.CONTINUES
     ((_, parts),) = ledger.runs()
