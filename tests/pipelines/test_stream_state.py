@@ -10,10 +10,13 @@ import pathlib
 import re
 import shutil
 import subprocess
+import types
 
 import pytest
 
+from dp_transforms import EventFields, KafkaTopic, LogFolder, StreamClock
 from dp_transforms.ledger import Ledger
+from dp_transforms.pipelines.stream_request import StreamRequest
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportFolder
 from dp_transforms.run_state.state_header import StateError
@@ -117,6 +120,22 @@ def test_by_the_clock_of_events_only_its_engine_resumes_a_stream_that_has_publis
     assert live.state().header.closed_through == 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "topic_times", "decides"),
+    [("arrival", None, True), ("arrival", True, True), ("arrival", False, False), ("event", None, False)],
+)
+def test_a_log_decides_what_windows_hold_if_it_sets_the_clock(
+    kind: str, topic_times: bool | None, decides: bool
+) -> None:
+    """topic_times: whether records of a topic count only with the times of the broker; None: a folder."""
+    fields = EventFields()
+    source: KafkaTopic | LogFolder = LogFolder("logs", fields)
+    if topic_times is not None:
+        source = KafkaTopic("localhost:9", "clicks", fields, append_times_only=topic_times)
+    request = types.SimpleNamespace(clock=StreamClock(kind), source=source)
+    assert StreamRequest.log_decides.fget(request) is decides  # type: ignore[attr-defined]
+
+
 def test_each_part_has_an_output_of_its_own_and_nothing_to_resume(live: LiveParts) -> None:
     first = live.run("stream", "1", *live.until(2))
     assert first.returncode == 0, first.stderr
@@ -178,7 +197,9 @@ def die_at(function):
     return and_perhaps_die
 for name in ("replace", "link"):
     setattr(os, name, die_at(getattr(os, name)))
+from dp_transforms import EventFields, KafkaTopic, LogFolder, StreamClock
 from dp_transforms.ledger import Ledger
+from dp_transforms.pipelines.stream_request import StreamRequest
 for name in ("reserve", "start", "finish"):
     setattr(Ledger, name, die_at(getattr(Ledger, name)))
 from dp_transforms.pipelines.cli import main
