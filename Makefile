@@ -18,14 +18,17 @@ SHH_ENGINES ?= .engines
 export SHH_ENGINES := $(abspath $(SHH_ENGINES))
 FLINK_VERSION := 1.19.3
 PRISM_VERSION := v2.77.0
+FLINK_OPERATOR_VERSION := 1.10.0
+KUSTOMIZE_VERSION := v5.7.1
 FLINK_JOB_SERVER := $(SHH_ENGINES)/flink-job-server.jar
 FLINK_LIBRARIES := $(SHH_ENGINES)/flink-$(FLINK_VERSION)/.made
 KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
+KUBERNETES := $(SHH_ENGINES)/kubernetes
 PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test test-long test-nights test-ledger test-postgres test-engines test-engines-long lint format bench clean engines flink kafka prism \
+.PHONY: install demo test test-long test-nightly test-postgres test-engines test-engines-long lint format bench clean engines flink kafka prism kubernetes \
   demo-stream audit sbom mutants fuzz docs
 
 install: $(INSTALLED)
@@ -45,17 +48,16 @@ demo-stream: $(INSTALLED) flink kafka
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/engines
 
-# Thirty nights, also by the recipe of README.md, with one missed, one run twice and some killed; and a night that is killed
-# at each of its steps: ten minutes.
-NIGHTS := tests/pipelines/test_replay_nights.py tests/pipelines/test_replay_kills.py
-test-nights: $(INSTALLED)
-	SHH_NIGHTS=30 $(BIN)/python -m pytest -n 2 -m "long or not long" tests/pipelines/test_readme_nights.py $(NIGHTS)
-
-# What `make test` leaves out: all cases of a test but the first of each eight, and what is marked long. Those of the engines,
-# of the ledger, of nights and of the fuzzer have targets of their own.
+# What `make test` leaves out: all cases of a test but the first of each eight, and what is marked long. Those of the engines and
+# of the fuzzer have targets of their own; what is marked nightly besides is for `make test-nightly`.
 test-long: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m long --ignore=tests/engines --ignore=tests/fuzz \
-		--ignore=tests/ledger $(addprefix --ignore=,$(NIGHTS))
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not nightly" --ignore=tests/engines --ignore=tests/fuzz
+
+# The ledger: a hundred kills in each step, a hundred thousand steps beside a model, crowds. The README's recipe over thirty
+# nights, with one missed, one run twice and some killed, and a night that is killed at each of its steps. Forty minutes.
+test-nightly: $(INSTALLED)
+	SHH_NIGHTS=30 $(BIN)/python -m pytest -n 2 -m "long or not long" tests/pipelines/test_readme_nights.py
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "long and nightly" --ignore=tests/ledger/test_postgres.py
 
 # A million mutated inputs over all readers, and the bombs of gigabytes; `make test` has a short form of both.
 fuzz: $(INSTALLED)
@@ -65,10 +67,6 @@ fuzz: $(INSTALLED)
 # Tests on the engines that this machine has the tools for; the others are skipped with a reason. At most 15 minutes.
 test-engines: $(INSTALLED) engines
 	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/engines
-
-# All cases of the ledger: a hundred kills in each step, a hundred thousand steps beside a model, crowds. Half an hour.
-test-ledger: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(JOBS) -m "long or not long" tests/ledger --ignore=tests/ledger/test_postgres.py
 
 # The ledger on a real PostgreSQL server of this machine (Debian: apt-get install postgresql); skipped with a reason without.
 test-postgres: $(INSTALLED)
@@ -86,7 +84,7 @@ mutants: $(INSTALLED)
 
 # What this machine's tools allow; tests of the others are skipped with a reason.
 engines: $(INSTALLED)
-	@for engine in flink:java:$(MVN) kafka:java:$(MVN) prism:$(GO):$(GO); do \
+	@for engine in flink:java:$(MVN) kafka:java:$(MVN) prism:$(GO):$(GO) kubernetes:$(GO):$(MVN); do \
 	  name=$${engine%%:*}; tools=$${engine#*:}; missing=; \
 	  for tool in "$${tools%%:*}" "$${tools#*:}"; do command -v $$tool >/dev/null 2>&1 || missing=$$tool; done; \
 	  if test -n "$$missing"; then echo "no $$name: this machine has no $$missing"; \
@@ -112,6 +110,23 @@ $(FLINK_LIBRARIES): | $(INSTALLED)
 	@mv $(@D)/download/*/deps/lib/flink-dist-*.jar $(@D)/download/*/deps/lib/log4j-*.jar $(@D)/lib
 	@rm -rf $(@D)/download
 	@touch $@
+
+# What the manifests are checked with: the operator's schema, out of a jar, and kustomize.
+kubernetes: $(KUBERNETES)/kustomize $(KUBERNETES)/flinkdeployments.yml
+
+$(KUBERNETES)/kustomize:
+	@mkdir -p $(@D)
+	GOBIN=$(@D) $(GO) install sigs.k8s.io/kustomize/kustomize/v5@$(KUSTOMIZE_VERSION)
+	@touch $@
+
+$(KUBERNETES)/flinkdeployments.yml: | $(INSTALLED)
+	@mkdir -p $(@D)
+	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) dependency:copy -DoutputDirectory=$(@D) \
+	  -Dartifact=org.apache.flink:flink-kubernetes-operator-api:$(FLINK_OPERATOR_VERSION)
+	@$(BIN)/python -c 'import sys, zipfile; sys.stdout.buffer.write(zipfile.ZipFile(sys.argv[1]).read(sys.argv[2]))' \
+	  $(@D)/flink-kubernetes-operator-api-$(FLINK_OPERATOR_VERSION).jar \
+	  META-INF/fabric8/flinkdeployments.flink.apache.org-v1.yml > $@.draft
+	@mv $@.draft $@
 
 kafka: $(KAFKA_LIBRARIES)
 

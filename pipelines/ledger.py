@@ -135,7 +135,8 @@ def fail(place: str | None, run_id: str) -> None:
 @click.option(
     "--repair",
     is_flag=True,
-    help="Accept a restored copy, and charge what its counter file knows to be spent. Only if no newer copy is left.",
+    help="Accept a restored copy, charge what its counter file knows to be spent, and abandon all open runs. Make a new"
+    " ledger where the file is gone. Only if no newer copy is left.",
 )
 @click.option(
     "--state",
@@ -147,7 +148,7 @@ def fail(place: str | None, run_id: str) -> None:
 def doctor(place: str | None, repair: bool, states: tuple[str, ...]) -> None:
     """Say what is wrong with a ledger, and which runs need a hand. Ends with exit code 1 if there is a fault."""
     marks = [_mark_of(path) for path in states]
-    with _opened(place) as ledger:
+    with _opened(place, rebuild=repair) as ledger:
         if repair:
             for line in ledger.repair():
                 click.echo(line)
@@ -178,12 +179,12 @@ def caps_of(max_epsilon: str | None, max_delta: str | None, rule: str | None = N
 
 
 @contextlib.contextmanager
-def _opened(place: str | None, *, create: bool = False) -> Iterator[Ledger]:
+def _opened(place: str | None, *, create: bool = False, rebuild: bool = False) -> Iterator[Ledger]:
     """The ledger of the command or of its subcommand. Its errors become one line."""
     place = place or click.get_current_context().meta.get("shh.ledger")
     if place is None:
         raise click.UsageError("--ledger is missing: a file, or postgresql://host/database.")
     try:
-        yield Ledger.open(place, create=create)
+        yield Ledger.open(place, create=create, rebuild=rebuild)
     except LedgerError as error:
         raise UserError(str(error)) from None

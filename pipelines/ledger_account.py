@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, Verdict, VerdictKind
+from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
 from dp_transforms.pipelines.ledger import caps_of
 from dp_transforms.pipelines.options import LogError, UserError
 from dp_transforms.pipelines.state_part import DONE, PartFacts, RunAccount
@@ -103,12 +103,6 @@ class LedgerAccount(RunAccount):
             key_fingerprint=secrets.token_hex(32),
         )
 
-    def may_have_drawn(self, run_id: str) -> bool:
-        """Whether the ledger knows a part of this run that may be published."""
-        with _ledger_errors():
-            runs = self._ledger.runs()
-        return any(part.may_be_published for run, parts in runs if run.run_id == run_id for part in parts)
-
     def reserve_part(self, plan: ReleasePlan, *, stream: str, **fields: Any) -> Verdict:
         """fields: of `PartRequest`; without windows, all of the plan's."""
         with _ledger_errors():
@@ -125,20 +119,35 @@ class LedgerAccount(RunAccount):
             self._ledger.start(self._reserved)
 
     def finish(self, facts: PartFacts | None = None, state_fingerprint: str = "") -> None:
+        """Raises UserError, which says that the report is published, if the ledger cannot be told."""
         if self._verdict is None:  # a part that was done long ago
             return
-        with _ledger_errors():
+        try:
             end = None if facts is None else facts.record.end
             self._ledger.finish(self._verdict, state_fingerprint, end)
+        except RunRefusedError as error:
+            raise UserError(f"{_published(facts)}, and valid: it was charged. But {error}") from None
+        except LedgerError as error:
+            words = f"{_published(facts)}, and valid. Only its end is not in the ledger: {error}"
+            if facts:  # with a state the command finds that the part is done
+                remedy = "Give the same command again: it draws nothing, and tells the ledger."
+            else:
+                remedy = (
+                    "Do not run it again: that would be a new run, which pays. To close this one: shh ledger abandon"
+                    f" {self._verdict.run_id}"
+                )
+            raise UserError(f"{words} {remedy}") from None
 
     @property
     def resumes(self) -> bool:
         return self._verdict is not None and self._verdict.kind == VerdictKind.RESUMES
 
     def fail(self, facts: PartFacts | None = None, *, forget: bool = False) -> None:
-        """Does not hide why the part failed: a ledger that cannot be written now shows the part as running."""
-        with contextlib.suppress(LedgerError):
+        """Does not hide why the part failed: if the ledger cannot be told, that is said beside it."""
+        try:
             self._ledger.fail(self._reserved, forget=forget)
+        except LedgerError as error:
+            click.echo(f"The ledger could not be told that the run failed, and shows it as running: {error}", err=True)
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
@@ -163,6 +172,10 @@ class LedgerAccount(RunAccount):
     def _reserved(self) -> Verdict:
         assert self._verdict is not None, "reserve comes first"
         return self._verdict
+
+
+def _published(facts: PartFacts | None) -> str:
+    return "what was released is published" if facts is None else f"the report {facts.record.output} is published"
 
 
 @contextlib.contextmanager

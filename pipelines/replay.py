@@ -203,7 +203,7 @@ def _request(logs: tuple[str, ...], options: dict[str, Any]) -> ReplayRequest:
         )
     fields = event_fields(options)
     plan = plan_of_command(options)
-    if options["state"] is not None and getattr(plan, "counts_for", None):
+    if options["state"] is not None and plan.pays_at_the_end:
         raise UserError(
             "--state cannot be used with a plan that has --counts-for: counts are paid for when all names of the run"
             " are known. Make a plan without it."

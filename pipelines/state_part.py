@@ -114,7 +114,7 @@ class StatePart:
     @property
     def forget_after(self) -> int:
         """For how many windows an item is known."""
-        return int(getattr(self.facts.plan, "forget_after", 0))
+        return self.facts.plan.known_for
 
     @contextlib.contextmanager
     def account_of(self, account: RunAccount) -> Iterator[None]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from apache_beam.utils.secret import Secret
 
 from dp_transforms.pipelines.ledger_account import LedgerAccount
-from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.stream_pubsub import PubSubSubscription
 from dp_transforms.pipelines.stream_request import StreamRequest
 from dp_transforms.run_state.fingerprints import key_fingerprint
@@ -26,18 +25,13 @@ def accounted(request: StreamRequest, account: LedgerAccount | None) -> Iterator
     if account is None:
         yield
         return
-    if request.engine.resume_from is None and account.may_have_drawn(request.run_id):
-        raise UserError(
-            f"the ledger knows run {request.run_id!r}, which may have drawn. On other records it would draw the same"
-            " noise, and both together would show what changed. Resume it with --resume-from SAVEPOINT, or leave"
-            " --run-id out: a new run pays in full."
-        )
     account.reserve_part(
         request.plan,
         stream=request.stream,
         run_id=request.run_id,
         input_fingerprint=_fingerprint_of_source(request),
         key_fingerprint=_fingerprint_of_key(request.noise_key),
+        draws_once=request.engine.resume_from is None,
     )
     account.start()
     try:

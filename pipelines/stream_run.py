@@ -91,6 +91,8 @@ def run_stream(
                 size = dataflow.build_job(pipeline).ByteSize()
             status.tell(f"The job can be made; it has {size:,} bytes. Nothing was sent: --dry_run=true.")
             return
+        if flink is not None and not request.engine.is_local:
+            _check_cluster(flink)  # before anything is charged
         with accounted(request, account) if part is None else part.account_of(account or RunAccount()):
             if request.detach:
                 try:
@@ -158,6 +160,14 @@ def _announce(request: StreamRequest, status: StreamStatus) -> None:
         )
     if request.stop_file is not None and request.detach:
         status.tell(f"To drain it, so that all windows close and it ends: touch {request.stop_file}")
+
+
+def _check_cluster(flink: FlinkRest) -> None:
+    """Raises UserError if it does not answer: nothing can be submitted to it."""
+    try:
+        flink.jobs()
+    except EngineError as error:
+        raise UserError(f"{' '.join(str(error).split())} Nothing was started.") from None
 
 
 def _check_clock(request: StreamRequest, status: StreamStatus) -> None:

@@ -20,7 +20,7 @@ from dp_transforms.runners.engine_process import Engine, engine_file, free_port,
 from dp_transforms.runners.flink_rest import FlinkRest
 from dp_transforms.runners.portable import portable_options
 
-__all__ = ["JobServer", "WorkerPool", "options"]
+__all__ = ["JobServer", "WorkerPool", "options", "worker_pool_words"]
 
 LOCAL = "[local]"
 ON_LOOPBACK: dict[str, str | int] = {
@@ -184,6 +184,12 @@ class JobServer(Engine):
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def worker_pool_words(port: int) -> list[str]:
+    """What follows `python` to start a pool of workers at this port of the loopback address."""
+    program = ["dp_transforms.runners.on_loopback", "apache_beam.runners.worker.worker_pool_main"]
+    return ["-m", *program, f"--service_port={port}"]
+
+
 class WorkerPool(Engine):
     """Starts a Python worker whenever a task manager of this machine asks for one; for `environment="EXTERNAL"`.
 
@@ -205,14 +211,13 @@ class WorkerPool(Engine):
         self.log_path = pathlib.Path(os.devnull if log_path is None else log_path)
         # Beam starts "python": it must be this one.
         path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        command = [
-            sys.executable,
-            "-m",
-            "dp_transforms.runners.on_loopback",
-            "apache_beam.runners.worker.worker_pool_main",
-        ]
-        command.append(f"--service_port={port}")
-        self._start(command, self.log_path, lambda: is_port_open(port), _START_SECONDS, {"PATH": path, **(env or {})})
+        self._start(
+            [sys.executable, *worker_pool_words(port)],
+            self.log_path,
+            lambda: is_port_open(port),
+            _START_SECONDS,
+            {"PATH": path, **(env or {})},
+        )
 
     def worker_pids(self) -> list[int]:
         """Process ids of the Python workers that run now."""

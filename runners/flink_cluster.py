@@ -15,8 +15,7 @@ from dp_transforms.runners.flink_rest import FlinkRest
 FLINK_LIBRARIES = f"flink-{flink.FLINK_RELEASE}/.made"  # `make flink` puts it there last, beside the folder lib
 _START_SECONDS = 120.0
 _ANSWER_SECONDS = 30.0
-_CONFIG: dict[str, str | int] = {
-    **flink.ON_LOOPBACK,
+CONFIG: dict[str, str | int] = {
     "state.backend.type": "hashmap",
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": 1000,
@@ -25,8 +24,8 @@ _CONFIG: dict[str, str | int] = {
     # gets more time.
     "heartbeat.interval": 1000,
     "heartbeat.timeout": 20_000,
-    "cluster.io-pool.size": 4,
 }
+"""How a cluster must treat a stream; runners/kubernetes has the same."""
 # Flink's scripts would derive these from one figure; without the scripts each must be given.
 _TASK_MANAGER_MEMORY = {
     "taskmanager.memory.task.heap.size": "384mb",
@@ -72,7 +71,9 @@ class FlinkCluster:
         flink.write_flink_config(
             folder / "conf",
             {
-                **_CONFIG,
+                **flink.ON_LOOPBACK,
+                **CONFIG,
+                "cluster.io-pool.size": 4,
                 "jobmanager.rpc.port": rpc_port,
                 "rest.port": rest_port,
                 "taskmanager.numberOfTaskSlots": slots,

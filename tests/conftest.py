@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+NIGHTLY = ("ledger",)  # folders whose long tests are all nightly
 WHOLE = ("engines", "fuzz")  # suites whose long tests have targets of their own
 
 settings.register_profile("shh", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,6 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     cases: collections.Counter[str] = collections.Counter()
     for item in items:
+        if item.path.parent.name in NIGHTLY and item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.nightly)
         test, has_cases, _ = item.nodeid.partition("[")
         if has_cases and item.path.parent.name not in WHOLE:
             if cases[test] % 8:

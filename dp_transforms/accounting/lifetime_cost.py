@@ -6,8 +6,9 @@ together, is (max_epsilon, max_delta)-DP for adding or removing one user with al
 docs/guarantee.md, section 10.
 
 - ``basic``: epsilons and deltas add up. This holds for plans that are chosen as one goes (Rogers, Roth, Ullman, Vadhan,
-  *Privacy odometers and filters*, 2016) and for runs side by side (Haney et al., *Concurrent composition for
-  interactive differential privacy with adaptive privacy-loss parameters*, 2023).
+  *Privacy odometers and filters*, 2016), for runs side by side (Haney et al., *Concurrent composition for interactive
+  differential privacy with adaptive privacy-loss parameters*, 2023) and for data that are (Henzinger, Safavi, Vadhan,
+  *Concurrent composition for differentially private continual mechanisms*, arXiv 2411.03299).
 - ``renyi``, of one order that is fixed when the population is declared: divergences of this order add up (Feldman,
   Zrnic, *Individual privacy accounting via a Renyi filter*, 2021; Lecuyer, *Practical privacy filters and odometers
   with Renyi differential privacy*, 2021), beside the deltas of events that are outside of it.
@@ -15,9 +16,9 @@ docs/guarantee.md, section 10.
 **Why not the best of several rules.** The shares of max_delta, the order and the rule are constants: fixed by the first
 plan, before anything is published. If the rule were chosen at the end, as whichever total is smallest, what was
 published would choose it, and only the sum of the deltas of all rules would be proved (each rule on the transcripts
-where it was the smallest). Nor are privacy profiles of plans composed (PLD): theorems about plans that are fixed
-beforehand do not carry over as they stand to plans that are chosen as one goes (Rogers et al. 2016; Whitehouse, Ramdas,
-Rogers, Wu, *Fully-adaptive composition in differential privacy*, 2023), and we know of no proof for profiles.
+where it was the smallest). Nor are privacy profiles of plans composed (PLD): for plans that are chosen as one goes, to
+compose profiles until they exceed the caps is not a filter in general (Honkela, Koskela, Tran, Räisä, *f-Differential
+privacy filters*, arXiv 2602.06756; *Natural privacy filters are not always free*, arXiv 2602.15815).
 
 **The grid.** Epsilons and divergences are multiples of 10^-15, deltas of 10^-30, all rounded up; caps are rounded down.
 The epsilon and delta of a plan stand for the decimal numbers that they print as, so that ten runs of 0.1 fit into 1.
@@ -41,8 +42,9 @@ from dp_transforms.checks import check_whole, shown
 EPSILON_DIGITS = 15
 DELTA_DIGITS = 30
 _DISTANCE_DIGITS = 45
-LARGEST_MAX_EPSILON = 1000
+LARGEST_MAX_EPSILON = Decimal(1000)
 LARGEST_MAX_DELTA = Decimal("0.01")
+LARGEST_ORDER = 10**6  # with which e^(order max_epsilon) is within the exponents of `_MATH`
 BASIC, RENYI = "basic", "renyi"
 RULES = (BASIC, RENYI)
 _SAMPLING_SHARE = 10**12  # one part in so many of the first delta is set aside for the distances of sampled noise
@@ -174,8 +176,13 @@ class BudgetRule:
     def __post_init__(self) -> None:
         if self.kind not in RULES:
             raise ValueError(f"the rule must be one of {', '.join(RULES)}, got {shown(self.kind)}.")
+        largest = _up(LARGEST_MAX_EPSILON, EPSILON_DIGITS), _up(LARGEST_MAX_DELTA, DELTA_DIGITS)
+        if not (0 < self.max_epsilon <= largest[0] and 0 < self.max_delta <= largest[1]):
+            raise ValueError("the caps of the rule are out of range.")
         if bool(self.order) != (self.kind == RENYI):
             raise ValueError("the rule renyi, and no other, has an order.")
+        if self.kind == RENYI and not 1 < Decimal(self.order) <= LARGEST_ORDER:
+            raise ValueError(f"the order of the rule renyi must be at most {LARGEST_ORDER:,}. Use basic.")
         if self.kind == RENYI and self.base.epsilon < _conversion_loss(self.order, self.base.delta):
             raise ValueError("the base of the rule does not pay for the conversion at its order.")
 
@@ -190,7 +197,7 @@ class BudgetRule:
         ValueError for caps that are not numbers in range, and for ``renyi`` without an order.
         """
         largest_epsilon, largest_delta = cap_units(max_epsilon, max_delta)
-        if largest_epsilon > LARGEST_MAX_EPSILON * 10**EPSILON_DIGITS:
+        if largest_epsilon > _up(LARGEST_MAX_EPSILON, EPSILON_DIGITS):
             raise ValueError(f"max_epsilon must be at most {LARGEST_MAX_EPSILON}, got {shown(max_epsilon)}.")
         if largest_delta > _up(LARGEST_MAX_DELTA, DELTA_DIGITS):
             raise ValueError(
@@ -201,9 +208,11 @@ class BudgetRule:
             return cls(BASIC, largest_epsilon, largest_delta)
         if not first.order:
             raise ValueError("the rule renyi needs a first plan of release mode names. Use basic.")
-        sampling = max(
-            min(first.delta, largest_delta) // _SAMPLING_SHARE, _sampling_units(first.distance, largest_epsilon)
-        )
+        # Enough for as many runs like the first as max_epsilon allows, unless that is a large share of its delta.
+        distances = _sampling_units(first.distance, largest_epsilon)
+        runs = max(0, largest_epsilon - first.epsilon) // first.divergence + 1
+        enough = max(distances, min(runs * distances, min(first.delta, largest_delta) // 1000))
+        sampling = max(min(first.delta, largest_delta) // _SAMPLING_SHARE, enough)
         if sampling > largest_delta // 10:
             raise ValueError(f"max_epsilon = {shown(max_epsilon)} is too large for the rule renyi. Use basic.")
         # What is left of the first plan's delta pays for the conversion, for all runs together.
@@ -211,20 +220,18 @@ class BudgetRule:
         if conversion <= 0:
             raise ValueError(f"max_delta must be larger than the delta of the first plan, got {shown(max_delta)}.")
         loss = max(_conversion_loss(first.order, conversion), first.epsilon - first.activity - first.divergence)
-        if first.activity:  # it was published before the order was chosen, so it costs all of its epsilon
-            loss += first.activity - pure_divergence(first.order, first.activity)
         return cls(RENYI, largest_epsilon, largest_delta, first.order, Price(loss, conversion, 0), sampling)
 
     def price(self, cost: LifetimeCost) -> Price:
         """What a run of this cost takes in addition to `base`."""
         if self.kind == BASIC:
             return Price(cost.epsilon, cost.delta, 0)
+        # A histogram costs all of its epsilon: it may have been published before the order was chosen, and told which.
         # Divergences do not fall with the order (van Erven, Harremoes 2014, Theorem 3): a larger one covers this one.
         if cost.order and Decimal(cost.order) >= Decimal(self.order):
-            activity = pure_divergence(self.order, cost.activity) if cost.activity else 0
             sampling = _sampling_units(cost.distance, self.max_epsilon)
-            return Price(cost.divergence + activity, cost.delta_events, sampling)
-        return Price(pure_divergence(self.order, cost.epsilon), cost.delta, 0)
+            return Price(cost.divergence + cost.activity, cost.delta_events, sampling)
+        return Price(pure_divergence(self.order, cost.epsilon - cost.activity) + cost.activity, cost.delta, 0)
 
     def total(self, prices: Price, runs: int) -> Price:
         """What runs of these prices, added up, took; the base included."""
@@ -256,7 +263,7 @@ def pure_divergence(order: str, epsilon: int) -> int:
 
     It is that of randomized response: a run that is (epsilon, delta)-DP, and interactive, is a function of one
     randomized response with epsilon that fails with probability delta (Lyu, *Composition theorems for interactive
-    differential privacy*, 2022; [KOV15] for one answer).
+    differential privacy*, 2022; Vadhan, Zhang 2023, arXiv 2207.08335; [KOV15] for one answer).
     """
     with decimal.localcontext(_MATH):
         alpha, e = Decimal(order), from_epsilon_units(epsilon)

@@ -312,6 +312,16 @@ class NamesPlan(ReleasePlan):
         """
         return self.domain_size * self.schedule.horizon * self.known_error
 
+    @property
+    def known_for(self) -> int:
+        """As in `ReleasePlan`."""
+        return self.forget_after
+
+    @property
+    def pays_at_the_end(self) -> bool:
+        """As in `ReleasePlan`: counts are paid for when all names of the run are known."""
+        return self.counts_for > 0
+
     def smallest_detectable(self, probability: float = 0.95) -> int:
         """`found_from` for a new item whose holders have the fewest of the usual looks."""
         return self.found_from(self.usual_looks[0], probability)

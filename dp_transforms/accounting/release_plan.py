@@ -205,6 +205,16 @@ class ReleasePlan(abc.ABC):
         """The smallest number of users from which an item is reported in a window with at least this probability."""
 
     @property
+    def known_for(self) -> int:
+        """For so many windows an item is known after it was named; 0 where known items are not followed."""
+        return 0
+
+    @property
+    def pays_at_the_end(self) -> bool:
+        """Whether users pay for something only when all windows are answered: such a run has one part."""
+        return False
+
+    @property
     def domain(self) -> KnownDomain | None:
         """The domain as far as the plan knows it; None for an open one."""
         return _DeclaredDomain(self.domain_size, self.domain_fingerprint) if self.domain_size else None

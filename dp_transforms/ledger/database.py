@@ -31,6 +31,8 @@ from sqlalchemy.pool import NullPool
 from dp_transforms.checks import on_one_line
 from dp_transforms.ledger.actor import Actor
 from dp_transforms.ledger.counter_file import (
+    TRAIL_DIGITS,
+    TRAIL_ENTRIES,
     CounterFile,
     Place,
     check_counter,
@@ -38,7 +40,17 @@ from dp_transforms.ledger.counter_file import (
     write_counter,
 )
 from dp_transforms.ledger.errors import LedgerBusyError, LedgerDamagedError, LedgerError
-from dp_transforms.ledger.schema import JOURNAL, META, VERSION, create_tables, entry_digest, has_tables, migrate
+from dp_transforms.ledger.schema import (
+    JOURNAL,
+    META,
+    VERSION,
+    check_row,
+    create_tables,
+    entry_digest,
+    has_tables,
+    migrate,
+    read_version,
+)
 from dp_transforms.local_files import create_new
 
 _POLL_SECONDS = 0.02
@@ -79,8 +91,17 @@ class Database:
         self._spent = spent
 
     @classmethod
-    def open(cls, place: str | os.PathLike[str], *, create: bool, wait_seconds: float, spent: Spent) -> Database:
-        """place: the path of an SQLite file, or the URL of a PostgreSQL database. create: make one that is missing."""
+    def open(
+        cls,
+        place: str | os.PathLike[str],
+        *,
+        create: bool,
+        wait_seconds: float,
+        spent: Spent,
+        rebuild: bool = False,
+    ) -> Database:
+        """place: the path of an SQLite file, or the URL of a PostgreSQL database. create: make one that is missing.
+        rebuild: also in place of one that was deleted or emptied; until it is repaired, it is an older copy."""
         text = os.fspath(place)
         if "://" in text and not text.startswith("sqlite:///"):
             database = cls(*_postgres_engine(text, wait_seconds), None, wait_seconds, spent)
@@ -89,12 +110,12 @@ class Database:
             database = cls(_sqlite_engine(file, wait_seconds), str(file), file, wait_seconds, spent)
             with database._errors():
                 # Before a lock file is made beside it.
-                database._check_file(file, read_counter(file), create)
+                database._check_file(file, read_counter(file), create, rebuild)
         with database._locked(writes=False), database._errors():
             is_ready = database._is_ready()
         if not is_ready:
             with database._locked(), database._errors():
-                database._prepare(create)
+                database._prepare(create, rebuild)
         return database
 
     @contextlib.contextmanager
@@ -123,30 +144,39 @@ class Database:
 
     @contextlib.contextmanager
     def repair(self, actor: Actor) -> Iterator[Transaction]:
-        """As `write`, of a ledger that does not end where its counter file says: afterwards it does."""
+        """As `write`, also of a ledger that does not end where its counter file says: afterwards it does."""
         with self._locked(), self._errors():
-            with self.engine.connect() as connection, connection.begin():
-                meta = self.meta(connection)
+            with self.engine.connect() as connection, connection.begin() as begun:
+                meta = self.meta(connection, for_update=True)
                 found = read_counter(self.file) if self.file else None
                 last = max(meta.counter, found.after.counter if found else 0)
                 transaction = Transaction(connection, actor, last + 1)
                 yield transaction
                 if transaction.entry is None:
-                    raise LedgerError("a repair must make an entry.")
-                promise = self._enter(connection, meta, transaction)
+                    begun.rollback()
+                    return
+                # No ledger ends there: the copy stays refused if this process dies before the commit.
+                nowhere = Place(last, "")
+                promise = dataclasses.replace(self._enter(connection, meta, transaction), before=nowhere)
                 if self.file:
                     write_counter(self.file, promise)
             self._settle(promise)
 
     def _settle(self, promise: CounterFile) -> None:
-        """The entry is committed. A promise that cannot be settled is one that a crash left: the next process knows."""
+        """The entry is committed, so an error here must not say that nothing was changed.
+
+        A promise that cannot be settled is as one that a crash left: the ledger is used as before, the next entry
+        settles it, and until then the doctor says so, since a copy that is older by this one entry would pass.
+        """
         if self.file:
             with contextlib.suppress(OSError):
                 write_counter(self.file, dataclasses.replace(promise, settled=True))
 
     def meta(self, connection: sa.Connection, *, for_update: bool = False) -> Any:
         query = sa.select(META)
-        return connection.execute(query.with_for_update() if for_update else query).one()
+        meta = connection.execute(query.with_for_update() if for_update else query).one()
+        check_row(META, meta._mapping)
+        return meta
 
     def _check(self, connection: sa.Connection, *, for_update: bool = False) -> Any:
         meta = self.meta(connection, for_update=for_update)
@@ -161,7 +191,7 @@ class Database:
         connection.execute(sa.insert(JOURNAL).values(digest=digest, **entry))
         connection.execute(sa.update(META).values(counter=transaction.counter, digest=digest))
         before, after = Place(meta.counter, meta.digest), Place(transaction.counter, digest)
-        return CounterFile(meta.ledger_id, before, after, settled=False, populations=self._spent(connection))
+        return CounterFile(meta.ledger_id, before, after, False, self._spent(connection), _trail(connection))
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
@@ -176,12 +206,12 @@ class Database:
         if self.file and not os.path.lexists(self.file):
             return False
         with self._reading() as connection:
-            return has_tables(connection) and _version(connection) == VERSION
+            return has_tables(connection) and read_version(connection) == VERSION
 
-    def _prepare(self, create: bool) -> None:
+    def _prepare(self, create: bool, rebuild: bool) -> None:
         """Makes the tables, or brings them up to date."""
         found = read_counter(self.file) if self.file else None
-        if self.file and not self._check_file(self.file, found, create):
+        if self.file and not self._check_file(self.file, found, create, rebuild):
             create_new(self.file, 0o600).close()
         with self.engine.connect() as connection, connection.begin():
             if not self.file:
@@ -189,13 +219,12 @@ class Database:
             if has_tables(connection):
                 self._migrate(connection, found)
                 return
-            if not create:
-                raise LedgerError(f"there is no ledger at {self.name}. Make one with: shh ledger reserve")
-            if found and not _is_of_a_new_ledger(found):
-                raise _deleted(self.name, found)
+            was_deleted = self._was_deleted(found, create, rebuild)
             create_tables(connection)
-            ledger_id = secrets.token_hex(16)
+            ledger_id = found.ledger_id if found and was_deleted else secrets.token_hex(16)
             connection.execute(sa.insert(META).values(id=1, ledger_id=ledger_id, version=VERSION, counter=0, digest=""))
+            if was_deleted:
+                return  # its counter file stays as it is, so that it is an older copy
             empty = CounterFile(ledger_id, Place(0, ""), Place(0, ""), settled=False, populations={})
             if self.file:
                 write_counter(self.file, empty)
@@ -213,17 +242,28 @@ class Database:
             )
         # Only the digest changes, by a rule that the next process repeats if this one dies before the commit.
         end = Place(meta.counter, meta.digest)
-        write_counter(self.file, CounterFile(meta.ledger_id, found.before, end, found.settled, self._spent(connection)))
+        spent, trail = self._spent(connection), _trail(connection)
+        write_counter(self.file, CounterFile(meta.ledger_id, found.before, end, found.settled, spent, trail))
 
-    def _check_file(self, file: pathlib.Path, found: CounterFile | None, create: bool) -> bool:
+    def _was_deleted(self, found: CounterFile | None, create: bool, rebuild: bool) -> bool:
+        """Of a ledger that is not there. Raises LedgerError unless it may be made."""
+        if found and not _is_of_a_new_ledger(found):
+            if not rebuild:
+                raise LedgerDamagedError(
+                    f"{self.name} was deleted or emptied: its counter file knows {found.after.counter} entries. Bring"
+                    " back the newest copy. If there is none, charge all that was spent: shh ledger doctor --repair"
+                )
+            return True
+        if not create:
+            raise LedgerError(f"there is no ledger at {self.name}. Make one with: shh ledger reserve")
+        return False
+
+    def _check_file(self, file: pathlib.Path, found: CounterFile | None, create: bool, rebuild: bool) -> bool:
         """Whether the file is there. Raises LedgerError for one that is no safe place, and for a deleted one."""
         try:
             mode = os.lstat(file)
         except FileNotFoundError:
-            if found and not _is_of_a_new_ledger(found):
-                raise _deleted(self.name, found) from None
-            if not create:
-                raise LedgerError(f"there is no ledger at {self.name}. Make one with: shh ledger reserve") from None
+            self._was_deleted(found, create, rebuild)
             return False
         if not stat.S_ISREG(mode.st_mode):
             raise LedgerError(f"{self.name} is not a regular file. Name another path with --ledger.")
@@ -283,27 +323,24 @@ class Database:
                 raise self._busy() from None
             if any(word in reason for word in ("malformed", "not a database")):
                 raise LedgerDamagedError(
-                    f"the ledger {self.name} is damaged ({reason}). Bring back the newest copy, or see:"
-                    " shh ledger doctor"
+                    f"the ledger {self.name} is damaged ({reason}). Bring back the newest copy. If there is none, move"
+                    " this one away, and: shh ledger doctor --repair"
                 ) from None
             raise LedgerError(
                 f"the ledger {self.name} cannot be used ({reason}); nothing was changed. Check its folder and the space"
                 " that is left, or the server."
             ) from None
+        except (UnicodeError, OverflowError):  # of the driver, for texts and numbers that nobody wrote by shh
+            raise LedgerDamagedError(f"the ledger {self.name} is damaged. Bring back the newest copy.") from None
         except sa.exc.NoResultFound:
             raise LedgerDamagedError(
                 f"the ledger {self.name} is damaged: a table is empty. See: shh ledger doctor"
             ) from None
         except OSError as error:
             raise LedgerError(
-                f"the ledger {self.name} cannot be used ({error.strerror}); nothing was changed. Check its folder"
-                " and the"
-                " space that is left."
+                f"the ledger {self.name} cannot be used ({error.strerror}); nothing was changed. Check its folder and"
+                " the space that is left."
             ) from None
-
-
-def _version(connection: sa.Connection) -> int:
-    return int(connection.execute(sa.select(META.c.version)).scalar_one())
 
 
 def _is_of_a_new_ledger(found: CounterFile) -> bool:
@@ -311,12 +348,9 @@ def _is_of_a_new_ledger(found: CounterFile) -> bool:
     return not found.settled and found.after.counter == 0
 
 
-def _deleted(name: str, found: CounterFile) -> LedgerDamagedError:
-    return LedgerDamagedError(
-        f"{name} was deleted or emptied: its counter file knows {found.after.counter} entries. Bring back the newest"
-        " copy,"
-        " or see: shh ledger doctor"
-    )
+def _trail(connection: sa.Connection) -> tuple[str, ...]:
+    query = sa.select(JOURNAL.c.digest).order_by(JOURNAL.c.counter.desc()).limit(TRAIL_ENTRIES)
+    return tuple(str(digest)[:TRAIL_DIGITS] for digest in connection.execute(query).scalars())
 
 
 def _sqlite_engine(file: pathlib.Path, wait_seconds: float) -> sa.Engine:

@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from dp_transforms.accounting.lifetime_cost import NOTHING, Price
+from dp_transforms.accounting.lifetime_cost import NOTHING, LifetimeCost, Price
 from dp_transforms.ledger import rows
 from dp_transforms.ledger.actor import Actor, is_gone
-from dp_transforms.ledger.counter_file import CounterFile, Place, check_counter, read_counter
-from dp_transforms.ledger.database import Database
-from dp_transforms.ledger.errors import LedgerDamagedError, LedgerError
+from dp_transforms.ledger.counter_file import CounterFile, Place, check_counter, hash_of_run_id, read_counter
+from dp_transforms.ledger.database import Database, Transaction
+from dp_transforms.ledger.errors import LedgerError
 from dp_transforms.ledger.records import Part, Population, Run, StateMark, Status, amount
 from dp_transforms.ledger.schema import entry_digest
 
-_LOST = "lost"  # release mode of the run that stands for what a restored ledger has forgotten
 _CLOCK_SECONDS = 60.0  # entries that are earlier than the one before by more than this show a clock that was set back
 
 
@@ -42,48 +41,87 @@ def examine(database: Database, states: Sequence[StateMark]) -> list[Finding]:
 
 
 def repair(database: Database, actor: Actor) -> list[str]:
-    """Charges each population what the counter file says that it spent, if the ledger says less. Returns what was done.
+    """Accepts a ledger that does not end where its counter file says. Returns what was done; nothing if it agrees.
 
-    Lost runs are charged as one run that is abandoned. Their run ids are not known any more: none that was used since
-    the copy was made may be used again, but from the states, which the ledger then refuses.
+    Charges what the counter file knows to be spent and the ledger does not: the difference, if the ledger is an older
+    copy; all of it, if both were written to, since nobody knows what they have in common. Lost runs are charged as one
+    run that is abandoned. All open runs are abandoned: what they have drawn since this copy was made is not known.
     """
-    done = []
     with database.repair(actor) as transaction:
         connection = transaction.connection
+        meta = database.meta(connection)
+        end = Place(meta.counter, meta.digest)
         counter = read_counter(database.file) if database.file else None
+        if counter and counter.agrees_with(meta.ledger_id, end) and not _changed_amounts(connection, counter, end):
+            return ["The ledger agrees with its counter file: nothing was done."]
         if counter is None:
-            done.append(
-                "There is no counter file to compare with: charges that this copy has forgotten stay forgotten."
-            )
-        for name, known in (counter.populations if counter else {}).items():
-            done += _charge_lost(connection, actor, transaction.at, name, known)
+            done = ["There is no counter file to compare with: charges that this copy has forgotten stay forgotten."]
+        elif counter.after != end and _knows(rows.read_journal(connection), counter.after):
+            done = [
+                "The counter file is an older copy, and knows nothing that is not here. Charges that both have"
+                " forgotten stay forgotten."
+            ]
+        else:
+            is_older = counter.continues(meta.ledger_id, end)
+            done = [
+                line
+                for name, known in counter.populations.items()
+                for line in _charge_lost(transaction, name, known, is_older)
+            ]
+        done += _abandon_open(connection)
         transaction.enter("repair", "", "", 0, (0, 0), " ".join(done))
-    return done or ["The ledger agreed with its counter file."]
+    return done
 
 
-def _charge_lost(connection: sa.Connection, actor: Actor, at: str, name: str, known: dict[str, Any]) -> list[str]:
-    try:
-        spent, runs = Price(*map(int, known["spent"])), int(known["runs"])
-        unit, declared = str(known["unit"]), str(known["declared_at"])
-    except (KeyError, TypeError, ValueError):
-        raise LedgerDamagedError("the counter file is damaged. Bring it back from where it was.") from None
+def _knows(journal: Sequence[dict[str, Any]], place: Place) -> bool:
+    return any((entry["counter"], entry["digest"]) == (place.counter, place.digest) for entry in journal)
+
+
+def _abandon_open(connection: sa.Connection) -> list[str]:
+    open_runs = [run.run_id for run in rows.read_runs(connection) if run.status == Status.RESERVED]
+    for run_id in open_runs:
+        rows.end_run(connection, run_id, rows.read_parts(connection, run_id), Status.ABANDONED)
+    return [f"Run {run_id} is abandoned: it was open, and stays charged." for run_id in open_runs]
+
+
+def _charge_lost(transaction: Transaction, name: str, known: dict[str, Any], is_older: bool) -> list[str]:
+    connection = transaction.connection
+    if not known["runs"]:
+        return []
+    rule, spent = rows.rule_of(known), Price(*known["spent"])
     found = rows.read_populations(connection, name)
     if not found:
-        rows.write_population(connection, Population(name, unit, rows.rule_of(known), declared))
+        rows.write_population(connection, Population(name, known["unit"], rule, known["declared_at"]))
     (population,) = rows.read_populations(connection, name)
     balance = rows.read_balance(connection, population)
-    lost = spent - balance.total
-    if not balance.runs and runs:  # the base of the rule is charged with any run
-        lost = lost - population.rule.base
+    if population.rule != rule:
+        # Its amounts are of another kind, but whatever it has spent is within its caps, and the smaller caps hold.
+        lost = population.rule.price(LifetimeCost(rule.max_epsilon, rule.max_delta, rows.LOST))
+        rows.lower_caps(connection, population, rule)
+    else:
+        lost = spent - balance.total if is_older else spent
+        if not balance.runs:  # the base of the rule is charged with any run
+            lost = lost - rule.base
     lost = Price(max(0, lost.epsilon), max(0, lost.delta), max(0, lost.sampling))
-    if lost == NOTHING and balance.runs >= runs:
+    hashes = sorted(set(known["run_ids"]) - set(rows.hashes_of_run_ids(connection, name)))
+    if lost == NOTHING and not hashes:
         return []
+    # One row for each lost run, so that its run id is not used again; all that was lost is charged with the first one.
+    for number, digits in enumerate(hashes or [hash_of_run_id(f"{transaction.counter} {name}")]):
+        _write_lost(transaction, name, rows.LOST_ID + digits, NOTHING if number else lost)
+    after = rows.read_balance(connection, population)
+    more = "" if is_older else " Both copies were written to, so all that the counter file knows was charged on top."
+    now = f"now {amount(after.spent_epsilon)} of its epsilon is spent."
+    return [f"Population {name}: charged for what was lost; {now}{more}"]
+
+
+def _write_lost(transaction: Transaction, name: str, run_id: str, lost: Price) -> None:
     run = Run(
-        run_id=f"lost-{at}-{name}",
+        run_id=run_id,
         population=name,
         stream="",
         plan_fingerprint="",
-        release=_LOST,
+        release=rows.LOST,
         horizon=1,
         range_start="",
         range_end="",
@@ -92,15 +130,10 @@ def _charge_lost(connection: sa.Connection, actor: Actor, at: str, name: str, kn
         price=lost,
         key_fingerprint="",
         status=Status.ABANDONED,
-        **vars(actor),
-        reserved_at=at,
+        **vars(transaction.actor),
+        reserved_at=transaction.at,
     )
-    rows.write_run(connection, run)
-    after = rows.read_balance(connection, population)
-    return [
-        f"Population {name}: charged for what was lost; now {amount(after.spent_epsilon)} of its epsilon is spent."
-        " Use no run id again that was used since this copy was made."
-    ]
+    rows.write_run(transaction.connection, run)
 
 
 def _file_faults(database: Database, connection: sa.Connection) -> list[Finding]:
@@ -108,27 +141,39 @@ def _file_faults(database: Database, connection: sa.Connection) -> list[Finding]
         return []
     check = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
     found = [] if check == ["ok"] else [Finding(True, "The file of the ledger is damaged. Bring back a good copy.")]
+    query = "SELECT name FROM sqlite_master WHERE type IN ('trigger', 'view')"
+    if connection.exec_driver_sql(query).first() is not None:
+        text = "Somebody has put triggers or views into the ledger, which may change what is charged."
+        found.append(Finding(True, f"{text} Bring back a good copy."))
     meta = database.meta(connection)
+    end = Place(meta.counter, meta.digest)
     try:
         counter = read_counter(database.file)
-        check_counter(counter, meta.ledger_id, Place(meta.counter, meta.digest), database.file)
-        if counter and counter.after == Place(meta.counter, meta.digest):
-            found += _amount_faults(connection, counter)
+        check_counter(counter, meta.ledger_id, end, database.file)
+        if counter and counter.after == end and not counter.settled:
+            text = (
+                "The last entry is not settled in the counter file: a crash, or a full disk. The next entry settles it;"
+                " until then a copy that is older by this one entry would not be noticed."
+            )
+            found.append(Finding(False, text))
+        if counter:
+            text = "Caps or charges were changed, and not by shh, of population {}. Bring back a good copy."
+            found += [Finding(True, text.format(name)) for name in _changed_amounts(connection, counter, end)]
     except LedgerError as error:
         remedy = (
-            "If the newest copy is lost: shh ledger doctor --repair charges what the counter file knows to be spent,"
-            " and accepts this copy."
+            "If the newest copy is lost: shh ledger doctor --repair accepts this copy, charges what the counter file"
+            " knows to be spent, and abandons all open runs."
         )
         found.append(Finding(True, f"{error}. {remedy}"))
     return found
 
 
-def _amount_faults(connection: sa.Connection, counter: CounterFile) -> list[Finding]:
-    """Whether caps and what was spent are those that the counter file has for the same entry."""
+def _changed_amounts(connection: sa.Connection, counter: CounterFile, end: Place) -> list[str]:
+    """Populations whose caps or charges are not those that the counter file has for the same entry."""
+    if counter.after != end:
+        return []
     spent = rows.read_spent(connection)
-    names = sorted(name for name in {*spent, *counter.populations} if spent.get(name) != counter.populations.get(name))
-    text = "Caps or charges were changed, and not by shh, of population {}. Bring back a good copy."
-    return [Finding(True, text.format(name)) for name in names]
+    return sorted(name for name in {*spent, *counter.populations} if spent.get(name) != counter.populations.get(name))
 
 
 def _journal_findings(database: Database, connection: sa.Connection) -> list[Finding]:
@@ -159,7 +204,10 @@ def _balance_findings(connection: sa.Connection) -> list[Finding]:
     for population in rows.read_populations(connection):
         balance = rows.read_balance(connection, population)
         if not population.rule.allows(balance.total):
-            found.append(Finding(True, f"Population {population.name} has spent more than its caps."))
+            is_repaired = any(run.release == rows.LOST for run in rows.read_runs(connection, population.name))
+            why = "was charged more than its caps by a repair: no run of it is admitted any more."
+            text = f"Population {population.name} {why if is_repaired else 'has spent more than its caps.'}"
+            found.append(Finding(not is_repaired, text))
     return found
 
 

@@ -1,8 +1,8 @@
 """May this part run? Decided from what the ledger knows of its run, and of nothing else: no database, no clock.
 
-For each run id the windows go forward: a part may begin at the end of the last one, or later (windows between two parts
-count as published, without a report). A part that has started belongs to its input for ever: the same windows are
-never drawn from another one. So there is at most one answer for a window of a run.
+For each run id the windows go forward: a part begins where the last one ended, the first one at 0. A part that has
+started belongs to its input for ever: the same windows are never drawn from another one. So there is at most one answer
+for a window of a run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def judge(run: Run, parts: Sequence[Part], request: PartRequest, process: str, i
         _check_state(last, request)
     same = next((part for part in waiting if part.range == (request.first_window, request.end_window)), None)
     dropped = tuple(part for part in waiting if part is not same)
-    if not last and request.state_fingerprint:
+    if not last and (request.state_fingerprint or request.first_window):
         raise RunRefusedError(
             f"the ledger does not know the parts of run {run.run_id} that its state has: they ran without it, or it was"
             " restored from a backup. Begin a new run, with a new run id and state, which pays in full."
@@ -99,6 +99,12 @@ def _check_gone(part: Part, is_gone: IsGone) -> None:
 
 def _again(last: Part, request: PartRequest, waiting: tuple[Part, ...]) -> Decision:
     """The windows of the last part that was drawn, once more."""
+    if request.draws_once:
+        raise RunRefusedError(
+            f"the ledger knows run {last.run_id}, and that these windows of it may have been drawn. On other records it"
+            " would draw the same noise, and both together would show what changed. Resume it with --resume-from"
+            " SAVEPOINT, or leave --run-id out: a new run pays in full."
+        )
     if last.input_fingerprint != request.input_fingerprint:
         raise RunRefusedError(
             f"windows {last.first_window} .. {last.end_window - 1} of run {last.run_id} were drawn from another input."
@@ -113,7 +119,13 @@ def _again(last: Part, request: PartRequest, waiting: tuple[Part, ...]) -> Decis
 
 
 def _check_after(run: Run, last: Part, request: PartRequest) -> None:
-    """The part begins where the last one that was drawn ended, or later."""
+    """The part begins where the last one that was drawn ended."""
+    if request.first_window > last.end_window:
+        raise RunRefusedError(
+            f"this part of run {run.run_id} begins at window {request.first_window}, and the ledger knows its windows"
+            f" up to {last.end_window - 1} alone: parts ran without it, or it was restored from a backup. See: shh"
+            " ledger doctor --state FILE"
+        )
     if request.first_window < last.end_window:
         if request.state_fingerprint and last.state_after not in ("", request.state_fingerprint):
             raise RunRefusedError(_other_state(run.run_id, f"the one after window {last.end_window - 1}"))

@@ -29,7 +29,7 @@ from dp_transforms.ledger.records import (
     Verdict,
     VerdictKind,
 )
-from dp_transforms.ledger.reserving import adopted, declared_population, known_run, new_run, note
+from dp_transforms.ledger.reserving import declared_population, known_run, new_run, note
 
 DEFAULT_WAIT_SECONDS = 30.0
 
@@ -53,12 +53,15 @@ class Ledger:
         create: bool = True,
         wait_seconds: float = DEFAULT_WAIT_SECONDS,
         actor: Actor | None = None,
+        rebuild: bool = False,
     ) -> Ledger:
         """place: the path of an SQLite file, or ``postgresql://...``. create: make it if it is not there.
 
-        wait_seconds: how long to wait for another process. actor: who writes; None for this process.
+        wait_seconds: how long to wait for another process. actor: who writes; None for this process. rebuild: where the
+        file was deleted and its counter file was not, make an empty one, which is good for `repair` alone.
         """
-        database = Database.open(place, create=create, wait_seconds=wait_seconds, spent=rows.read_spent)
+        spent = rows.read_spent
+        database = Database.open(place, create=create, wait_seconds=wait_seconds, spent=spent, rebuild=rebuild)
         return cls(database, actor or Actor.here())
 
     @property
@@ -75,9 +78,7 @@ class Ledger:
         """
         with self._database.write(self._actor) as transaction:
             population = declared_population(transaction, request, caps)
-            run_id = request.run_id
-            if run_id is None:
-                run_id = adopted(transaction, request) or secrets.token_hex(16)
+            run_id = request.run_id or secrets.token_hex(16)
             run = rows.read_run(transaction.connection, run_id)
             if run is None:
                 return new_run(transaction, population, run_id, request)
@@ -202,7 +203,10 @@ class Ledger:
         return examine(self._database, states)
 
     def repair(self) -> list[str]:
-        """Accepts a restored ledger, and charges what its counter file knows and it does not. Returns what was done."""
+        """Accepts a restored ledger: charges what its counter file knows and it does not, and abandons all open runs.
+
+        Returns what was done; nothing is if it agrees with its counter file.
+        """
         return repair(self._database, self._actor)
 
     def _claimed(self, connection: sa.Connection, verdict: Verdict) -> tuple[Run, Part]:
@@ -224,28 +228,13 @@ class Ledger:
                 return
             if run.status != Status.RESERVED:
                 raise RunRefusedError(f"run {run_id} was {run.status} before, and cannot be {status}.")
-            if status == Status.RELEASED and _repaired_since(rows.read_journal(transaction.connection), run_id):
-                raise RunRefusedError(
-                    f"run {run_id} was reserved before this ledger was restored and repaired: what it has drawn since"
-                    f" is not known, and it stays charged. To say that it will never go on: shh ledger abandon {run_id}"
-                )
             if status == Status.RELEASED and any(part.has_started for part in parts):
                 raise RunRefusedError(
                     f"run {run_id} has a start record: it may have drawn noise, and stays charged. To say that it will"
                     f" never go on: shh ledger abandon {run_id}"
                 )
-            rows.set_run(transaction.connection, run_id, status=status)
-            for part in parts:
-                if part.status not in (Status.FINISHED, Status.RELEASED):
-                    rows.set_part(transaction.connection, part.part, status=status)
+            rows.end_run(transaction.connection, run_id, parts, status)
             note(transaction, run, 0, "release" if status == Status.RELEASED else "abandon")
-
-
-def _repaired_since(journal: Sequence[dict[str, Any]], run_id: str) -> bool:
-    """Whether the ledger was repaired after this run was reserved."""
-    actions = [(entry["action"], entry["run_id"]) for entry in journal]
-    begun = next((at for at, entry in enumerate(actions) if entry == ("reserve", run_id)), 0)
-    return any(action == "repair" for action, _ in actions[begun:])
 
 
 def _known(connection: sa.Connection, run_id: str) -> Run:

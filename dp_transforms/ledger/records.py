@@ -62,6 +62,8 @@ class PartRequest:
     input_fingerprint: of the immutable input; key_fingerprint: a keyed hash of a constant, never the key.
     state_fingerprint: of the state that the part begins with, without what it says about a part that was begun; "" for
     a first part, and without a state. It must be the one that the part before was finished with.
+    draws_once: the input cannot be given again, as that of a stream: a part that may have drawn is refused and not
+    resumed.
     """
 
     population: str
@@ -77,6 +79,7 @@ class PartRequest:
     key_fingerprint: str
     run_id: str | None = None
     state_fingerprint: str = ""
+    draws_once: bool = False
     unit: str = USER
 
     def __post_init__(self) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 from dp_transforms.accounting.lifetime_cost import (
     NOTHING,
     BudgetRule,
+    Price,
     cap_units,
     from_delta_units,
     from_epsilon_units,
 )
 from dp_transforms.ledger import rows
-from dp_transforms.ledger.actor import is_gone
 from dp_transforms.ledger.database import Transaction
-from dp_transforms.ledger.errors import BudgetExceededError, LedgerBusyError, RunRefusedError
+from dp_transforms.ledger.errors import BudgetExceededError, RunRefusedError
 from dp_transforms.ledger.judgement import Decision
 from dp_transforms.ledger.records import (
     Balance,
@@ -30,31 +30,6 @@ from dp_transforms.ledger.records import (
 )
 
 
-def adopted(transaction: Transaction, request: PartRequest) -> str | None:
-    """The run id of a process that died after it reserved the same first part, before it could write it down."""
-    by_run: dict[str, list[Part]] = {}
-    for part in rows.read_parts(transaction.connection):
-        if part.status != Status.RELEASED:
-            by_run.setdefault(part.run_id, []).append(part)
-    for run in rows.read_runs(transaction.connection, request.population):
-        same = (run.stream, run.plan_fingerprint) == (request.stream, request.plan_fingerprint)
-        if run.status != Status.RESERVED or not same or run.key_fingerprint != request.key_fingerprint:
-            continue
-        parts = by_run.get(run.run_id, [])
-        if len(parts) != 1 or parts[0].has_started or parts[0].range != (request.first_window, request.end_window):
-            continue
-        part = parts[0]
-        if not part.process or is_gone(part.place, part.process):
-            return run.run_id
-        if part.process != transaction.actor.process and part.input_fingerprint == request.input_fingerprint:
-            raise LedgerBusyError(
-                f"process {part.process.partition(':')[0]} of {part.who} has just reserved the same windows of the"
-                f" same input, as run {run.run_id}. Wait until it has ended. If it is certainly dead: shh ledger"
-                f" fail {run.run_id}"
-            )
-    return None
-
-
 def new_run(
     transaction: Transaction, population: Population, run_id: str, request: PartRequest, has_part: bool = True
 ) -> Verdict:
@@ -68,6 +43,11 @@ def new_run(
             " on without one, or begin a new run, which pays in full. If the ledger was restored from a backup, see:"
             " shh ledger doctor"
         )
+    if rows.is_forgotten(transaction.connection, run_id):
+        raise RunRefusedError(
+            f"run id {run_id} was used in a copy of this ledger that is lost: on another input it would draw the same"
+            " noise. Use another run id; it pays."
+        )
     if has_part and request.end_window == request.first_window:
         raise RunRefusedError("the part has no windows. Name a later --until.")
     connection, rule = transaction.connection, population.rule
@@ -75,7 +55,7 @@ def new_run(
     price = rule.price(request.cost)
     takes = (price + rule.base) if not before.runs else price
     if not rule.allows(before.total + takes):
-        raise _too_much(population, before, takes.epsilon, takes.delta)
+        raise _too_much(population, before, takes)
     same_input = ""
     if has_part:
         others = {run.run_id for run in rows.read_runs(connection, population.name) if run.stream == request.stream}
@@ -199,7 +179,14 @@ def declared_population(transaction: Transaction, request: PartRequest, caps: Ca
     return population
 
 
-def _too_much(population: Population, before: Balance, epsilon: int, delta: int) -> BudgetExceededError:
+def _too_much(population: Population, before: Balance, takes: Price) -> BudgetExceededError:
+    if (before.total + takes).sampling > population.rule.sampling:
+        return BudgetExceededError(
+            f"the sampled noise of this run is too far from its exact law for the max epsilon of *{population.name}*,"
+            " which is large: what its rule renyi sets aside for such distances is spent. Nothing was read. Declare a"
+            " new population with a smaller --max-epsilon, or with shh ledger reserve --rule basic."
+        )
+    epsilon, delta = takes.epsilon, takes.delta
     left = f"{amount(before.left_epsilon, down=True)} of {amount(before.max_epsilon)}"
     left_delta = f"{amount(before.left_delta, down=True)} of {amount(before.max_delta)}"
     return BudgetExceededError(

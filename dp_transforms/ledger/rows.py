@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from dp_transforms.accounting.lifetime_cost import NOTHING, BudgetRule, Price
+from dp_transforms.ledger.counter_file import hash_of_run_id
 from dp_transforms.ledger.errors import LedgerDamagedError
 from dp_transforms.ledger.records import Balance, Part, Population, Run, Status
-from dp_transforms.ledger.schema import JOURNAL, PARTS, POPULATIONS, RUNS
+from dp_transforms.ledger.schema import DAMAGED, JOURNAL, PARTS, POPULATIONS, RUNS, check_row
 
-_DAMAGED = "a row of the ledger cannot be read. See: shh ledger doctor"
+LOST = "lost"  # release mode of what stands for runs that a restored ledger has forgotten
+LOST_ID = "lost:"  # before the hash of a run id
 
 
 def read_populations(connection: sa.Connection, name: str | None = None) -> list[Population]:
@@ -32,9 +36,29 @@ def write_population(connection: sa.Connection, population: Population) -> None:
     connection.execute(sa.insert(POPULATIONS).values(**own, **fields))
 
 
+def lower_caps(connection: sa.Connection, population: Population, other: BudgetRule) -> None:
+    """The caps of a population are at most those of another rule from now on."""
+    caps = {name: min(getattr(population.rule, name), getattr(other, name)) for name in ("max_epsilon", "max_delta")}
+    connection.execute(sa.update(POPULATIONS).where(POPULATIONS.c.name == population.name).values(**caps))
+
+
 def read_run(connection: sa.Connection, run_id: str) -> Run | None:
     row = connection.execute(sa.select(RUNS).where(RUNS.c.run_id == run_id)).mappings().one_or_none()
     return None if row is None else _run(row)
+
+
+def hashes_of_run_ids(connection: sa.Connection, population: str) -> list[str]:
+    """Of all runs of a population, those in copies that are lost included; ascending."""
+    query = sa.select(RUNS.c.run_id, RUNS.c.release).where(RUNS.c.population == population)
+    return sorted(
+        str(run_id).removeprefix(LOST_ID) if release == LOST else hash_of_run_id(str(run_id))
+        for run_id, release in connection.execute(query)
+    )
+
+
+def is_forgotten(connection: sa.Connection, run_id: str) -> bool:
+    """Whether a run of this id was in a copy that is lost."""
+    return read_run(connection, LOST_ID + hash_of_run_id(run_id)) is not None
 
 
 def read_runs(connection: sa.Connection, population: str | None = None) -> list[Run]:
@@ -83,6 +107,14 @@ def set_part(connection: sa.Connection, part: int, **changes: Any) -> None:
     connection.execute(sa.update(PARTS).where(PARTS.c.part == part).values(**changes))
 
 
+def end_run(connection: sa.Connection, run_id: str, parts: Sequence[Part], status: Status) -> None:
+    """The run and those of its parts that are open get this status. parts: all of the run."""
+    set_run(connection, run_id, status=status)
+    for part in parts:
+        if part.status not in (Status.FINISHED, Status.RELEASED):
+            set_part(connection, part.part, status=status)
+
+
 def read_balance(connection: sa.Connection, population: Population) -> Balance:
     """The sum over all runs but the released ones, in whole numbers."""
     columns = (RUNS.c.price_epsilon, RUNS.c.price_delta, RUNS.c.price_sampling)
@@ -100,6 +132,7 @@ def read_spent(connection: sa.Connection) -> dict[str, dict[str, Any]]:
             "unit": population.unit,
             "declared_at": population.declared_at,
             "runs": (balance := read_balance(connection, population)).runs,
+            "run_ids": hashes_of_run_ids(connection, population.name),
             "spent": [balance.total.epsilon, balance.total.delta, balance.total.sampling],
         }
         for population in read_populations(connection)
@@ -108,8 +141,16 @@ def read_spent(connection: sa.Connection) -> dict[str, dict[str, Any]]:
 
 def read_journal(connection: sa.Connection) -> list[dict[str, Any]]:
     """All entries, in order."""
-    rows = connection.execute(sa.select(JOURNAL).order_by(JOURNAL.c.counter)).mappings()
-    return [dict(row) for row in rows]
+    entries = [dict(row) for row in connection.execute(sa.select(JOURNAL).order_by(JOURNAL.c.counter)).mappings()]
+    for entry in entries:
+        check_row(JOURNAL, entry)
+        try:
+            has_zone = datetime.datetime.fromisoformat(entry["at"]).tzinfo is not None
+        except ValueError:
+            has_zone = False
+        if not has_zone:
+            raise LedgerDamagedError(DAMAGED)
+    return entries
 
 
 def rule_of(fields: dict[str, Any]) -> BudgetRule:
@@ -117,21 +158,24 @@ def rule_of(fields: dict[str, Any]) -> BudgetRule:
     try:
         return BudgetRule.from_fields(fields)
     except (ValueError, KeyError, TypeError, ArithmeticError):
-        raise LedgerDamagedError(_DAMAGED) from None
+        raise LedgerDamagedError(DAMAGED) from None
 
 
 def _population(row: sa.RowMapping) -> Population:
+    check_row(POPULATIONS, row)
     fields = {**row, "order": row["rule_order"]}
     return Population(row["name"], row["unit"], rule_of(fields), row["declared_at"])
 
 
 def _run(row: sa.RowMapping) -> Run:
+    check_row(RUNS, row)
     price = Price(row["price_epsilon"], row["price_delta"], row["price_sampling"])
     names = [field.name for field in dataclasses.fields(Run) if field.name != "price"]
     return Run(price=price, **{name: row[name] for name in names} | {"status": _status(row)})
 
 
 def _part(row: sa.RowMapping) -> Part:
+    check_row(PARTS, row)
     return Part(**{**row, "status": _status(row)})
 
 
@@ -139,4 +183,4 @@ def _status(row: sa.RowMapping) -> Status:
     try:
         return Status(row["status"])
     except ValueError:
-        raise LedgerDamagedError(_DAMAGED) from None
+        raise LedgerDamagedError(DAMAGED) from None

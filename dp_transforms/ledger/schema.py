@@ -19,6 +19,7 @@ from dp_transforms.ledger.errors import LedgerDamagedError, LedgerError
 
 VERSION = 1
 MOST_DIGITS = 60
+DAMAGED = "a row of the ledger cannot be read. See: shh ledger doctor"
 
 
 class Whole(sa.types.TypeDecorator[int]):
@@ -121,6 +122,15 @@ JOURNAL = sa.Table(
 )
 
 
+def check_row(table: sa.Table, row: Mapping[Any, Any]) -> None:
+    """Raises LedgerDamagedError for a value of another type than its column: SQLite stores any in each."""
+    for column in table.columns:
+        value = row[column.name]
+        is_text = isinstance(column.type, sa.String)
+        if not (isinstance(value, str) if is_text else isinstance(value, int) and value >= 0):
+            raise LedgerDamagedError(DAMAGED)
+
+
 def create_tables(connection: sa.Connection) -> None:
     """All tables, empty; those that are there stay."""
     _tables.create_all(connection)
@@ -137,12 +147,19 @@ def entry_digest(before: str, entry: Mapping[str, Any]) -> str:
     return hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()
 
 
+def read_version(connection: sa.Connection) -> int:
+    version = connection.execute(sa.select(META.c.version)).scalar_one()
+    if not isinstance(version, int) or version < 0:
+        raise LedgerDamagedError(DAMAGED)
+    return version
+
+
 def migrate(connection: sa.Connection) -> int:
     """Brings the tables up to date within the caller's transaction. Returns the version that they had.
 
     Raises LedgerError for tables of a newer version, which this program would not keep to.
     """
-    version = int(connection.execute(sa.select(META.c.version)).scalar_one())
+    version = read_version(connection)
     if version > VERSION:
         raise LedgerError(
             f"the ledger has version {version}, and this program knows versions up to {VERSION}. Update shh."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from tests.fuzz.ledger_readers import ledger_readers
 from tests.fuzz.log_readers import log_readers
 from tests.fuzz.reader import Reader
 from tests.fuzz.record_readers import record_readers
@@ -13,7 +14,8 @@ from tests.fuzz.state_readers import state_readers
 
 @functools.cache
 def all_readers() -> dict[str, Reader]:
-    return {one.name: one for one in (*log_readers(), *record_readers(), *report_readers(), *state_readers())}
+    every = (log_readers(), record_readers(), report_readers(), state_readers(), ledger_readers())
+    return {one.name: one for group in every for one in group}
 
 
 def cases_by_reader(total: int) -> dict[str, int]:

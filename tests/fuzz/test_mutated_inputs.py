@@ -20,6 +20,7 @@ _GROUPS = {
     "records": ("json-record", "avro-record", "avro-schema", "topic-record"),
     "outputs": ("report", "show", "plan", "domain", "key"),
     "states": ("progress", "batch", "packed", "naming", "run-state"),
+    "ledgers": ("ledger", "ledger-counter"),
 }
 
 

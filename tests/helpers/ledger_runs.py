@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
+import secrets
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +46,7 @@ def part(first: int = 0, end: int = 1, **changes: Any) -> PartRequest:
 class Night:
     """One part of a replay in a folder, by the order of steps that a real one keeps. `run` may die anywhere."""
 
-    STEPS = ("read", "reserve", "intent", "start", "draw", "publish", "state", "finish")
+    STEPS = ("read", "create", "reserve", "intent", "start", "draw", "publish", "state", "finish")
 
     def __init__(self, folder: pathlib.Path, end: int, reached: Callable[[str], None] = lambda step: None) -> None:
         self.folder = folder
@@ -56,7 +57,10 @@ class Night:
         state_file, report = self.folder / "state.json", self.folder / f"report-{self.end}.txt"
         self.reached("read")
         text = state_file.read_text() if state_file.exists() else ""
-        state = json.loads(text) if text else {"run_id": None, "closed": 0, "intent": None}
+        self.reached("create")
+        state = json.loads(text) if text else {"run_id": secrets.token_hex(16), "closed": 0, "intent": None}
+        if not text:
+            _replace(state_file, state)
         # The intent is no part of what the ledger compares: it changes while a part runs.
         fingerprint = _fingerprint(state) if state["closed"] else ""
         self.reached("reserve")

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from dp_transforms.ledger import Ledger
+from tests.helpers.ledger_runs import CAPS, part
+
 MEMORY = "/dev/shm"
 
 
@@ -24,3 +27,17 @@ def folder(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
         yield pathlib.Path(place)
     finally:
         shutil.rmtree(place)
+
+
+@pytest.fixture
+def path(folder: pathlib.Path) -> pathlib.Path:
+    """Of a ledger with two runs; older.db and older.counter beside it are of when it had one."""
+    path = folder / "ledger.db"
+    ledger = Ledger.open(path)
+    ledger.reserve(part(run_id="run 1"), CAPS)
+    shutil.copy(path, folder / "older.db")
+    shutil.copy(f"{path}.counter", folder / "older.counter")
+    verdict = ledger.reserve(part(run_id="run 2"))
+    ledger.start(verdict)
+    ledger.finish(verdict, "state 1")
+    return path

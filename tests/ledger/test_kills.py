@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import random
+import shutil
 import signal
 import sys
 import time
@@ -14,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.ledger import Ledger, VerdictKind
-from tests.helpers.ledger_runs import Night, cost, dies, part
+from dp_transforms.ledger import Ledger, LedgerDamagedError, VerdictKind
+from tests.helpers.ledger_runs import CAPS, Night, cost, dies, part
 
 OURS = ("dp_transforms/ledger/", "tests/helpers/ledger_runs.py", "dp_transforms/local_files.py")
 
@@ -150,6 +151,42 @@ def test_nights_that_end_at_any_moment_add_up_to_one_run(folder: pathlib.Path) -
 @pytest.mark.parametrize("seed", range(6))
 def test_thirty_nights_that_end_at_any_moment_add_up_to_one_run(folder: pathlib.Path, seed: int) -> None:
     assert kill_at_any_moment(folder, 30, random.Random(seed)) > 5
+
+
+def kill_repairs(folder: pathlib.Path, places: slice) -> None:
+    """In the middle, at each of these lines: nothing that was lost may be used before it is charged."""
+    path, older = folder / "ledger.db", folder / "older.db"
+    ledger = Ledger.open(path)
+    ledger.reserve(part(run_id="run 1"), CAPS)
+    shutil.copy(path, older)
+    ledger.reserve(part(run_id="run 2"))
+    lost = pathlib.Path(f"{path}.counter").read_bytes()
+
+    def restore() -> None:
+        shutil.copy(older, path)
+        pathlib.Path(f"{path}.counter").write_bytes(lost)
+
+    restore()
+    lines = Lines()
+    sys.settrace(lines.trace)
+    try:
+        Ledger.open(path).repair()
+    finally:
+        sys.settrace(None)
+    for at in range(1, lines.count + 1)[places]:
+        restore()
+        assert dies(lambda at=at: (sys.settrace(Lines(at).trace), Ledger.open(path).repair())) == signal.SIGKILL
+        try:
+            spent = Ledger.open(path).balances()[0].total.epsilon
+        except LedgerDamagedError:
+            Ledger.open(path).repair()
+            spent = Ledger.open(path).balances()[0].total.epsilon
+        assert spent == 2 * cost().epsilon, at
+
+
+@pytest.mark.long
+def test_a_repair_that_is_killed_at_any_line_forgets_nothing(folder: pathlib.Path) -> None:
+    kill_repairs(folder, slice(None, None, 29))
 
 
 def test_the_check_finds_a_second_charge(folder: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import stat
@@ -88,9 +89,11 @@ def test_ten_runs_of_a_tenth_fit_into_one(ledger: Ledger) -> None:
     assert ledger.balances()[0].left_epsilon == 0
 
 
-def test_a_further_part_costs_nothing_and_windows_may_be_left_out(ledger: Ledger) -> None:
+def test_a_further_part_costs_nothing_and_no_window_is_left_out(ledger: Ledger) -> None:
     run_id = done(ledger, part(0, 1), "state 1")
-    following = part(5, 6, run_id=run_id, state_fingerprint="state 1", input_fingerprint="input 2")
+    following = part(1, 6, run_id=run_id, state_fingerprint="state 1", input_fingerprint="input 2")
+    with pytest.raises(RunRefusedError, match="knows its windows up to 0 alone"):
+        ledger.reserve(dataclasses.replace(following, first_window=2))
     verdict = ledger.reserve(following)
     assert verdict.kind == VerdictKind.CONTINUES
     assert "takes nothing more; of the 4 that users of *news* may ever lose 3.5 is left." in verdict.line
@@ -160,7 +163,7 @@ def test_a_part_that_drew_nothing_may_take_another_input_and_other_windows(ledge
 def test_a_part_of_a_living_process_is_not_taken_over(ledger: Ledger) -> None:
     other = of(ledger, living())
     verdict = other.reserve(part(run_id="run"), CAPS)
-    for request in (part(run_id="run"), part(0, 2, run_id="run"), part()):
+    for request in (part(run_id="run"), part(0, 2, run_id="run")):
         with pytest.raises(LedgerBusyError, match="shh ledger fail"):
             ledger.reserve(request)
     other.start(verdict)
@@ -176,6 +179,13 @@ def test_a_process_elsewhere_counts_as_alive_until_an_operator_says_otherwise(le
     with pytest.raises(LedgerBusyError, match="on another machine"):
         ledger.reserve(part(run_id="run"))
     assert ledger.fail_run("run") == 1
+    entry = ledger.journal()[-1]
+    assert (entry["action"], entry["run_id"], entry["part"], entry["note"]) == (
+        "fail",
+        "run",
+        0,
+        "1 parts, by an operator",
+    )
     resumed = ledger.reserve(part(run_id="run"))
     assert resumed.kind == VerdictKind.RESUMES
     with pytest.raises(RunRefusedError, match="taken over"):
@@ -184,17 +194,25 @@ def test_a_process_elsewhere_counts_as_alive_until_an_operator_says_otherwise(le
     ledger.finish(resumed)
 
 
-def test_a_first_part_whose_process_died_before_it_wrote_its_run_id_down_is_found_again(ledger: Ledger) -> None:
-    lost = of(ledger, GONE).reserve(part(), CAPS)
-    found = ledger.reserve(part())
-    assert (found.kind, found.run_id) == (VerdictKind.RESUMES, lost.run_id)
-    assert spent(ledger) == cost().epsilon
-
-
-def test_a_first_part_that_drew_is_not_found_again_but_a_new_run(ledger: Ledger) -> None:
-    first = of(ledger, GONE)
-    first.start(first.reserve(part(), CAPS))
+def test_a_request_without_a_run_id_is_a_new_run(ledger: Ledger) -> None:
+    of(ledger, GONE).reserve(part(), CAPS)
     assert ledger.reserve(part()).kind == VerdictKind.NEW
+    assert spent(ledger) == 2 * cost().epsilon
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_part_whose_input_comes_only_once_is_not_drawn_again(ledger: Ledger, finished: bool) -> None:
+    """As the records of a stream do. It is one transaction, so of two that ask at once none may draw as well."""
+    first = of(ledger, GONE)
+    first.reserve(part(run_id="run", draws_once=True), CAPS)
+    verdict = first.reserve(part(run_id="run", draws_once=True))
+    assert verdict.kind == VerdictKind.RESUMES, "nothing was drawn"
+    first.start(verdict)
+    if finished:
+        first.finish(verdict)
+    with pytest.raises(RunRefusedError, match=r"may have been drawn.*--resume-from"):
+        ledger.reserve(part(run_id="run", draws_once=True))
+    assert ledger.reserve(part(run_id="run")).kind == (VerdictKind.DONE if finished else VerdictKind.RESUMES)
 
 
 def test_a_part_is_finished_by_what_its_state_says(ledger: Ledger) -> None:
@@ -210,7 +228,7 @@ def test_what_follows_an_unfinished_part_is_refused(ledger: Ledger) -> None:
     first = of(ledger, GONE)
     first.start(first.reserve(part(0, 1, run_id="run"), CAPS))
     with pytest.raises(RunRefusedError, match="begun and not finished"):
-        ledger.reserve(part(2, 3, run_id="run", state_fingerprint="state 1"))
+        ledger.reserve(part(1, 2, run_id="run"))
 
 
 def test_a_state_whose_parts_the_ledger_does_not_know_is_refused_even_if_its_run_is_paid_for(ledger: Ledger) -> None:
@@ -252,7 +270,7 @@ def test_only_a_run_that_drew_nothing_is_released(ledger: Ledger) -> None:
         ledger.reserve(part(run_id="waiting"))
     ledger.abandon("drawn")
     assert spent(ledger) == cost().epsilon
-    with pytest.raises(RunRefusedError, match="abandoned"):
+    with pytest.raises(RunRefusedError, match="was abandoned meanwhile"):
         ledger.finish(drawn)
 
 
@@ -360,6 +378,11 @@ def test_a_link_and_a_pipe_are_refused(ledger: Ledger, folder: pathlib.Path) -> 
     for name in ("link", "pipe"):
         with pytest.raises(LedgerError, match="not a regular file"):
             Ledger.open(folder / name)
+
+
+def test_a_path_may_be_given_as_a_url(ledger: Ledger, folder: pathlib.Path) -> None:
+    ledger.reserve(part(), CAPS)
+    assert spent(Ledger.open(f"sqlite:///{folder}/ledger.db", create=False)) == cost().epsilon
 
 
 def test_a_ledger_is_made_only_where_it_is_asked_for(folder: pathlib.Path) -> None:

@@ -89,7 +89,7 @@ class Model:
         return sum(run.ended != "released" for run in self.runs.values())
 
     def reserve(
-        self, run_id: str, first: int, end: int, input: str, state: str, key: str, who: str
+        self, run_id: str, first: int, end: int, input: str, state: str, key: str, who: str, once: bool
     ) -> tuple[Any, ModelPart | None]:
         run = self.runs.get(run_id)
         if run is None:
@@ -112,16 +112,16 @@ class Model:
             self.settle(last, told, state)
             return "done", last
         if last and not told and (last.first, last.end) == (first, end):
-            if last.input != input:
+            if once or last.input != input:
                 return REFUSED, None
             if last.status == "done":
                 return "done", last
             return (REFUSED, None) if last.before != state else ("resumes", self.take(last, input, state, who))
-        if last and (first < last.end or (last.status != "done" and not told) or after != state):
+        if last and (first != last.end or (last.status != "done" and not told) or after != state):
             return REFUSED, None
         if last:
             self.settle(last, told, state)
-        elif state:
+        elif state or first:
             return REFUSED, None
         same = None
         for each in run.waiting:
@@ -227,8 +227,10 @@ class LedgerMachine(RuleBasedStateMachine):
         assert expected is DONE_QUIETLY or isinstance(expected, str), f"{answer}, where the model says {expected}"
         return answer
 
-    def reserve(self, run_id: str, first: int, end: int, input: str, state: str, key: str, who: str) -> None:
-        expected, each = self.model.reserve(run_id, first, end, input, state, key, who)
+    def reserve(
+        self, run_id: str, first: int, end: int, input: str, state: str, key: str, who: str, once: bool = False
+    ) -> None:
+        expected, each = self.model.reserve(run_id, first, end, input, state, key, who, once)
         request = part(
             first,
             end,
@@ -236,6 +238,7 @@ class LedgerMachine(RuleBasedStateMachine):
             input_fingerprint=input,
             state_fingerprint=state,
             key_fingerprint=key,
+            draws_once=once,
             cost=cost(0.5, 1e-10),
         )
         verdict = self.both(expected, lambda: self.ledgers[who].reserve(request, CAPS))
@@ -257,12 +260,12 @@ class LedgerMachine(RuleBasedStateMachine):
         first, state = (last.end, last.after or "s1") if last else (0, "")
         self.reserve(run_id, first, min(first + ahead, 30), input, state, run.key if run else "k", who)
 
-    @rule(run_id=RUN_IDS, input=INPUTS, who=WHO)
-    def reserve_what_is_open(self, run_id: str, input: str, who: str) -> None:
+    @rule(run_id=RUN_IDS, input=INPUTS, who=WHO, once=st.booleans())
+    def reserve_what_is_open(self, run_id: str, input: str, who: str, once: bool) -> None:
         run = self.model.runs.get(run_id)
         if run and run.parts:
             last = run.parts[-1]
-            self.reserve(run_id, last.first, last.end, input, last.before, run.key, who)
+            self.reserve(run_id, last.first, last.end, input, last.before, run.key, who, once)
 
     @rule(data=st.data())
     def start(self, data: st.DataObject) -> None:

@@ -99,6 +99,7 @@ def on_a_full_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Refuse
 
 @pytest.mark.long
 @pytest.mark.xdist_group("full disk")
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "words", "output"),
     [pytest.param(name, words, output, id=name) for name, words, output in lines_that_write()],

@@ -62,6 +62,7 @@ def test_six_nights(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 def test_thirty_nights(tmp_path: pathlib.Path) -> None:
     check_nights(tmp_path, 30, missed=9, twice=14, killed=21)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pathlib
 import re
@@ -12,7 +11,6 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from dp_transforms.pipelines.engine_choice import EngineChoice
 from dp_transforms.pipelines.options import UserError
@@ -179,24 +177,3 @@ def test_a_worker_pool_of_this_machine_must_not_listen_further(open_port: int, o
         check_worker_pool(f"localhost:{own_port}", master)
     # There it is a port of the task managers' own machine.
     check_worker_pool(f"localhost:{open_port}", "jobs.invalid:8081")
-
-
-def test_what_deploy_says_for_kubernetes_fits_together() -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL)
-    deployment, among, takes = yaml.safe_load_all(text)
-    template = deployment["spec"]["template"]
-    labels = template["metadata"]["labels"]
-    assert labels == deployment["spec"]["selector"]["matchLabels"]
-    taskmanager, workers = template["spec"]["containers"]
-    assert (taskmanager["name"], workers["command"][:3]) == (
-        "taskmanager",
-        ["python", "-m", "dp_transforms.runners.on_loopback"],
-    )
-    assert importlib.util.find_spec(workers["command"][3]) is not None
-    for policy in (among, takes):
-        assert (policy["kind"], policy["spec"]["policyTypes"]) == ("NetworkPolicy", ["Ingress"])
-    assert among["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
-    assert among["spec"]["ingress"] == [{"from": [{"podSelector": among["spec"]["podSelector"]}]}]
-    (rule,) = takes["spec"]["ingress"]
-    assert rule["ports"] == [{"protocol": "TCP", "port": 8081}]
-    assert takes["spec"]["podSelector"]["matchLabels"]["part"] == "jobmanager"

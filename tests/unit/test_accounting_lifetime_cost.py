@@ -145,7 +145,7 @@ def test_a_histogram_of_the_same_users_costs_too() -> None:
     assert with_histogram.epsilon == 2 * EPSILON
     assert with_histogram.activity == EPSILON // 25
     rule = BudgetRule.declare(4, 1e-8, with_histogram)
-    assert rule.price(with_histogram).epsilon - with_histogram.divergence == pure_divergence(rule.order, EPSILON // 25)
+    assert rule.price(with_histogram).epsilon - with_histogram.divergence == EPSILON // 25
 
 
 def test_costs_that_cannot_be_are_refused() -> None:
@@ -196,6 +196,40 @@ def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(
     assert runs >= 1
 
 
+@pytest.mark.parametrize("max_epsilon", [9, 14, 20])
+def test_distances_of_sampled_noise_leave_room_for_the_runs_that_epsilon_allows(max_epsilon: int) -> None:
+    """With a small delta and a large max_epsilon they are more than one part in 10^12."""
+    first = LifetimeCost(8 * 10**15, 10**18, "names", "6", 3 * 10**15, delta_events=10**16, distance=10**11)
+    rule = BudgetRule.declare(max_epsilon, 1e-4, first)
+    left = rule.max_epsilon - rule.base.epsilon
+    assert runs_that_fit(rule, first) == left // first.divergence
+    assert rule.sampling <= 10**18 // 1000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"max_epsilon": 0}, {"max_delta": 0}, {"max_epsilon": 10**18 + 1}, {"max_delta": 10**28 + 1}]
+    + [{"order": order} for order in ("1", "1000001", "nan", "inf")],
+)
+def test_a_rule_that_cannot_be_is_not_read(changes: dict[str, Any]) -> None:
+    fields = BudgetRule.declare(4, 1e-7, cost()).to_fields()
+    assert BudgetRule.from_fields(fields).to_fields() == fields
+    with pytest.raises((ValueError, ArithmeticError)):
+        BudgetRule.from_fields(fields | changes)
+
+
+@pytest.mark.parametrize("order", ["1.5", "6", "40"])
+@pytest.mark.parametrize("max_delta", [1e-15, 1e-11])
+def test_a_cap_below_the_delta_of_the_first_plan_costs_what_the_conversion_takes(order: str, max_delta: float) -> None:
+    """The formula of section 9.2 in floats."""
+    first = LifetimeCost(10**15, 10**22, "names", order, 10**14)
+    rule, alpha = BudgetRule.declare(900, max_delta, first), float(order)
+    delta = rule.base.delta / 10**30
+    loss = (math.log(1 / delta) + alpha * math.log(1 - 1 / alpha) - math.log(alpha - 1)) / (alpha - 1)
+    assert rule.base.epsilon / 10**15 == pytest.approx(max(loss, 0.9), rel=1e-12)
+    assert delta == pytest.approx(max_delta, rel=1e-3)
+
+
 def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own() -> None:
     """Each counts (1 + e^max_epsilon) times, and not with the factor of its own plan."""
     each = dataclasses.replace(cost(), distance=10**27)
@@ -208,15 +242,17 @@ def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own() -> None:
     assert not one.allows(one.total(one.price(each) + one.price(each), 2))
 
 
-def test_a_histogram_of_the_first_plan_costs_its_whole_epsilon_and_a_later_one_its_divergence() -> None:
-    """The order was chosen by what the first one said."""
+def test_a_histogram_costs_its_whole_epsilon_in_every_plan() -> None:
+    """The order was chosen by what the first one said, and that of a later plan may be as old."""
     first, later = cost(epsilon=1.96, activity_epsilon=0.04), cost(epsilon=1.96)
     rule = BudgetRule.declare(4, 1e-7, first)
     assert rule.total(rule.price(first), 1).epsilon == first.epsilon == 2 * EPSILON
     plain = BudgetRule.declare(4, 1e-7, later)
-    assert rule.base.epsilon - plain.base.epsilon >= first.activity - pure_divergence(rule.order, first.activity)
-    assert rule.price(first).epsilon - rule.price(later).epsilon == pure_divergence(rule.order, first.activity)
-    assert pure_divergence(rule.order, first.activity) < first.activity
+    assert rule.price(first).epsilon - rule.price(later).epsilon == first.activity
+    assert plain.price(first).epsilon == plain.price(later).epsilon + first.activity
+    lower = dataclasses.replace(first, order="3.5")
+    alone = pure_divergence(rule.order, lower.epsilon - lower.activity)
+    assert rule.price(lower).epsilon == alone + lower.activity
 
 
 def test_another_run_costs_renyi_of_randomized_response_and_its_whole_delta() -> None:

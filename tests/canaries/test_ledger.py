@@ -1,0 +1,70 @@
+"""No token of a canary in a ledger, in what is said and drawn from it, or in the state of a run beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.canaries import logs
+from tests.canaries.logs import BUDGET, SHARED
+from tests.canaries.tokens import Canaries
+from tests.canaries.traces import Shell
+
+ACCOUNT = ("--ledger", "ledger.db", "--population", "news")
+CAPS = ("--max-epsilon", "20", "--max-delta", "1e-4")
+PART = ("--state", "run.state", "--noise-key-file", "noise.key")
+
+
+def replay(output: str, *more: str, source: str = "log.jsonl") -> list[str]:
+    return ["replay", source, *BUDGET, "--time-unit", "s", "--output", output, *ACCOUNT, *more]
+
+
+def test_a_ledger_shows_no_canary(shell: Shell, canaries: Canaries) -> None:
+    shell.home.put("log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
+    ran = shell.run_clean(*replay("1.avro", "--release", "labels", *CAPS))
+    assert ran.code == 0, ran.err
+    assert {"file work/ledger.db", "file work/ledger.db.counter"} <= set(ran.places)
+    assert shell.run_clean("ledger", *ACCOUNT[:2], "--runs", "--chart", "spent.svg").code == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("release", ["names", "labels"])
+def test_a_ledger_and_a_state_show_no_canary(shell: Shell, canaries: Canaries, release: str) -> None:
+    """A part that fails, the same one from a mended log, a run without a state; then all that an operator asks."""
+    rows = logs.rows_of(canaries)
+    shell.home.put("noise.key", bytes(range(32)), 0o600)
+    shell.home.put("log.jsonl", logs.file_of("jsonl", [*rows, *[(None, label, at) for _, label, at in rows]]))
+    failed = shell.run_clean(*replay("1.avro", "--release", release, *PART, *CAPS, "--max-bad-fraction", "0"))
+    assert failed.code == 1
+    assert "could not be read" in failed.err
+    shell.home.put("log.jsonl", logs.file_of("jsonl", rows))
+    taken = shell.run_clean(*replay("1.avro", "--release", release, *PART))
+    assert taken.code == 0, taken.err
+    assert SHARED in taken.out
+    whole = shell.run_clean(*replay("2.avro", "--release", release))
+    assert whole.code == 0, whole.err
+    assert {"file work/ledger.db", "file work/ledger.db.counter", "file work/run.state"} <= set(whole.places)
+    shown = shell.run_clean("ledger", *ACCOUNT[:2], "--runs", "--chart", "spent.svg")
+    assert shown.code == 0, shown.err
+    assert "file work/spent.svg" in shown.places
+    assert shell.run_clean("ledger", *ACCOUNT[:2], "--json").code == 0
+    sound = shell.run_clean("ledger", "doctor", *ACCOUNT[:2], "--state", "run.state")
+    assert sound.code == 0, sound.out
+
+
+def test_a_log_that_is_given_as_a_ledger_or_a_state_is_not_shown(shell: Shell, canaries: Canaries) -> None:
+    for form in ("jsonl", "avro"):
+        for ending in ("", ".counter"):
+            shell.home.put(f"log{ending}", logs.file_of(form, logs.rows_of(canaries)), 0o600)
+        shell.home.put("log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
+        shell.home.put("noise.key", bytes(range(32)), 0o600)
+        for words in (
+            ["ledger", "--ledger", "log"],
+            ["ledger", "doctor", "--ledger", "log", "--repair"],
+            ["ledger", "doctor", "--ledger", "none.db", "--state", "log"],
+            ["replay", "log.jsonl", *BUDGET, "--output", "r.avro", "--ledger", "log", "--population", "news", *CAPS],
+            ["replay", "log.jsonl", *BUDGET, "--output", "r.avro", "--state", "log", *PART[2:]],
+        ):
+            ran = shell.run_clean(*words)
+            assert ran.code == 1, words
+            assert "Traceback" not in ran.err
+        shell.home.clear()

@@ -1,0 +1,161 @@
+"""The manifests for Kubernetes, as kustomize builds them: published schemas take them, and their command runs."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from lightkube.codecs import from_dict
+
+from dp_transforms.report_streams import ReportTopic
+from dp_transforms.runners.engine_process import EngineError, engine_file
+from tests.engines.answers import faults, raw_records
+from tests.engines.stream_case import STREAM, history_case, wait_for_end
+from tests.helpers.kubernetes_manifests import BASE, EXAMPLE, container, stream_pod
+from tests.helpers.shh_process import shh
+from tests.helpers.small_runs import RUN_ID
+
+HISTORY = ("--clock", "event", "--allowed-lateness", "60s", "--out-of-order", "10s")
+CASE = (
+    "--stream",
+    STREAM,
+    "--run-id",
+    RUN_ID,
+    "--time-field",
+    "time",
+    "--time-unit",
+    "us",
+    "--checkpoint-interval",
+    "1s",
+)
+
+
+def _made(name: str) -> pathlib.Path:
+    try:
+        return engine_file(f"kubernetes/{name}", "kubernetes")
+    except EngineError as error:
+        pytest.skip(str(error))
+
+
+def _closed(schema: Any) -> Any:
+    """The schema of a custom resource in which an unknown field is an error: the server would drop it unsaid."""
+    if isinstance(schema, list):
+        return [_closed(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: _closed(value) for key, value in schema.items()}
+    if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What `kubectl apply -k` of the example would send."""
+    folder = tmp_path_factory.mktemp("kubernetes")
+    shutil.copytree(EXAMPLE, folder / "examples" / "kubernetes")
+    shutil.copytree(BASE, folder / "runners" / "kubernetes")
+    (folder / "examples" / "kubernetes" / "plan.json").write_text("{}")
+    (folder / "examples" / "kubernetes" / "noise.key").write_bytes(os.urandom(32))
+    command = [_made("kustomize"), "build", folder / "examples" / "kubernetes"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for place in ("SHH_IMAGE", "STORAGE/"):
+        assert place not in text
+    return list(yaml.safe_load_all(text))
+
+
+@pytest.fixture(scope="module")
+def flink_schema() -> Any:
+    definition = yaml.safe_load(_made("flinkdeployments.yml").read_text())
+    (version,) = definition["spec"]["versions"]
+    schema = _closed(version["schema"]["openAPIV3Schema"])
+    schema["properties"] |= {name: {} for name in ("apiVersion", "kind", "metadata")}  # of every resource
+    return schema
+
+
+def test_flinks_operator_takes_the_cluster(built: list[Any], flink_schema: Any) -> None:
+    (deployment,) = (manifest for manifest in built if manifest["kind"] == "FlinkDeployment")
+    jsonschema.Draft202012Validator(flink_schema).validate(deployment)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(("flinkVersion",), "1.19"), (("taskManager", "podTemplate", "spec", "sidecars"), []), (("image",), 1)],
+)
+def test_flinks_schema_finds_what_is_wrong(built: list[Any], flink_schema: Any, place: Any, value: Any) -> None:
+    (deployment,) = (manifest for manifest in built if manifest["kind"] == "FlinkDeployment")
+    wrong = yaml.safe_load(yaml.safe_dump(deployment))
+    inner = wrong["spec"]
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(flink_schema).validate(wrong)
+
+
+def _understood(manifest: Any) -> Any:
+    """The manifest through the types of its kind."""
+    return type(from_dict(manifest)).from_dict(manifest, lazy=False).to_dict()
+
+
+def _unknown(given: Any, understood: Any, path: str = "") -> list[str]:
+    """Fields that were lost on the way through the types of Kubernetes."""
+    if isinstance(given, dict) and isinstance(understood, dict):
+        return [
+            fault
+            for key, value in given.items()
+            for fault in (_unknown(value, understood[key], f"{path}.{key}") if key in understood else [f"{path}.{key}"])
+        ]
+    if isinstance(given, list) and isinstance(understood, list) and len(given) == len(understood):
+        return [
+            fault
+            for n, pair in enumerate(zip(given, understood, strict=True))
+            for fault in _unknown(*pair, f"{path}.{n}")
+        ]
+    return [] if given == understood else [path]
+
+
+def test_kubernetes_knows_every_field_of_the_others(built: list[Any]) -> None:
+    others = [manifest for manifest in built if manifest["kind"] != "FlinkDeployment"]
+    kinds = {manifest["kind"] for manifest in others}
+    assert kinds == {"ConfigMap", "Job", "NetworkPolicy", "PodDisruptionBudget", "Secret"}
+    for manifest in others:
+        assert _unknown(manifest, _understood(manifest)) == []
+    job = next(manifest for manifest in others if manifest["kind"] == "Job")
+    job["spec"]["template"]["spec"]["sidecars"] = []
+    assert _unknown(job, _understood(job)) == [".spec.template.spec.sidecars"]
+
+
+def test_its_command_runs_on_a_cluster_of_two_processes(kafka, cluster, key_path, tmp_path) -> None:
+    case = history_case(release="names")
+    case.fill(kafka, "kubernetes-in")
+    kafka.create_topic("kubernetes-out")
+    (tmp_path / "plan.json").write_text(case.plan.to_json())
+    places = {
+        "shh-rest:8081": cluster.flink.address,
+        "localhost:50000": cluster.pool.address,
+        "/etc/shh/plan.json": str(tmp_path / "plan.json"),
+        "/run/shh/noise.key": key_path,
+        "$(KAFKA)": kafka.bootstrap,
+        "$(TOPIC)": "kubernetes-in",
+        "$(OUTPUT_TOPIC)": "kubernetes-out",
+    }
+    words = container(stream_pod(), "stream")["command"][1:]
+    for place, ours in places.items():
+        assert sum(place in word for word in words) == 1, place
+        words = [word.replace(place, ours) for word in words]
+    known = cluster.job_ids()
+    started = shh(*words, *CASE, *HISTORY, cwd=tmp_path)
+    assert started.returncode == 0, started.stderr
+    try:
+        wait_for_end(ReportTopic(kafka.bootstrap, "kubernetes-out"))
+        records = raw_records(kafka, "kubernetes-out")
+        assert faults(records, case.expected.reports, case.plan.schedule.horizon) == []
+    finally:
+        cluster.cancel(cluster.newest_job(known))
