@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import os
@@ -14,7 +13,7 @@ import types
 
 import pytest
 
-from dp_transforms import EventFields, KafkaTopic, LogFolder, StreamClock
+from dp_transforms import EventFields, KafkaTopic, LogFolder, ReleasePlan, StreamClock
 from dp_transforms.ledger import Ledger
 from dp_transforms.pipelines.stream_request import StreamRequest
 from dp_transforms.report_files import ReportHeader
@@ -164,7 +163,8 @@ def test_a_state_of_another_run_is_refused(live: LiveParts, words: list[str], me
     assert live.run("replay", "1.jsonl", *live.until(2)).returncode == 0
     (live.folder / "other.key").write_bytes(os.urandom(32))
     (live.folder / "other.key").chmod(0o600)
-    (live.folder / "other.json").write_text(dataclasses.replace(live.plan, delta=live.plan.delta * 1.5).to_json())
+    other = ReleasePlan.calibrate(epsilon=4, delta=1e-6, release="names", schedule=live.schedule)
+    (live.folder / "other.json").write_text(other.to_json())
     before = (live.folder / "run.state").read_bytes()
     refused = error_of(live.run("stream", "2", *words))
     for message in messages:
@@ -197,7 +197,7 @@ def die_at(function):
     return and_perhaps_die
 for name in ("replace", "link"):
     setattr(os, name, die_at(getattr(os, name)))
-from dp_transforms import EventFields, KafkaTopic, LogFolder, StreamClock
+from dp_transforms import EventFields, KafkaTopic, LogFolder, ReleasePlan, StreamClock
 from dp_transforms.ledger import Ledger
 from dp_transforms.pipelines.stream_request import StreamRequest
 for name in ("reserve", "start", "finish"):
