@@ -138,9 +138,17 @@ class LedgerAccount(RunAccount):
                 )
             raise UserError(f"{words} {remedy}") from None
 
+    def publishing(self, facts: PartFacts, state_fingerprint: str) -> None:
+        with _ledger_errors():
+            self._ledger.publishing(self._reserved, state_fingerprint)
+
     @property
     def resumes(self) -> bool:
         return self._verdict is not None and self._verdict.kind == VerdictKind.RESUMES
+
+    @property
+    def was_publishing(self) -> bool:
+        return self._verdict is not None and self._verdict.was_publishing
 
     def fail(self, facts: PartFacts | None = None, *, forget: bool = False) -> None:
         """Does not hide why the part failed: if the ledger cannot be told, that is said beside it."""

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.checks import check_names
-from dp_transforms.event_files import find_log_chunks, hint_of_log
+from dp_transforms.event_files import EventFileError, ending_of_log, find_log_chunks, hint_of_log
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.ledger_account import LedgerAccount, ledger_options
@@ -33,10 +33,11 @@ from dp_transforms.pipelines.state_part import (
     open_part,
     part_is_done,
     part_is_taken,
+    secret_of_run,
     state_errors,
 )
 from dp_transforms.report_files import read_report_file, report_format
-from dp_transforms.run_state.fingerprints import InputFingerprint
+from dp_transforms.run_state.fingerprints import InputFingerprint, input_key
 from dp_transforms.run_state.state_lock import hold_state
 from dp_transforms.runners.local import is_local, pipeline_options
 
@@ -100,9 +101,9 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     except ValueError as error:  # of a file, the plan, or an option
         raise UserError(str(error)) from None
     if options["state"] is None:
-        summary = _run_whole(request, beam_options, options["run_id"], account)
+        summary = _run_whole(logs, request, beam_options, options["run_id"], account)
     else:
-        found = _run_part(request, beam_options, options, account or RunAccount())
+        found = _run_part(logs, request, beam_options, options, account or RunAccount())
         if found is None:
             return
         summary = found
@@ -123,37 +124,57 @@ def _run(request: ReplayRequest, beam_options: PipelineOptions, part: ReplayPart
 
 
 def _run_whole(
-    request: ReplayRequest, beam_options: PipelineOptions, run_id: str | None, account: LedgerAccount | None
+    logs: tuple[str, ...],
+    request: ReplayRequest,
+    beam_options: PipelineOptions,
+    run_id: str | None,
+    account: LedgerAccount | None,
 ) -> ReplaySummary:
     """All of a run at once, without a state."""
     if account is None:
         return _run(request, beam_options)
     with state_errors():
-        log = _fingerprint_of_log(request)
+        log = _fingerprint_of_log(logs, request)
         verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
         with account.whole():
             return _run(dataclasses.replace(request, run_id=verdict.run_id), beam_options)
 
 
-def _fingerprint_of_log(request: ReplayRequest) -> InputFingerprint:
+def _fingerprint_of_log(logs: tuple[str, ...], request: ReplayRequest, key: bytes | None = None) -> InputFingerprint:
+    """key: `input_key` of the run. Raises UserError if the files were exchanged since they were listed: then the row
+    groups that are read would not be those of the file that was fingerprinted."""
     fields = request.fields
     reading = (*fields.names, fields.time_unit or "", str(fields.csv_line_ends_in_cells))
-    return InputFingerprint((chunk.path for chunk in request.chunks), reading)
+    files = [(chunk.path, ending_of_log(chunk.path)) for chunk in request.chunks]
+    log = InputFingerprint(files, reading, key)
+    try:
+        is_same = bool(log.text) and find_log_chunks(logs, fields) == request.chunks
+    except EventFileError as error:
+        raise UserError(str(error)) from None
+    if not is_same:
+        raise UserError("the log was changed while it was looked at. Replay files that nobody writes to any more.")
+    return log
 
 
 def _run_part(
-    request: ReplayRequest, beam_options: PipelineOptions, options: dict[str, Any], account: RunAccount
+    logs: tuple[str, ...],
+    request: ReplayRequest,
+    beam_options: PipelineOptions,
+    options: dict[str, Any],
+    account: RunAccount,
 ) -> ReplaySummary | None:
     """One part of a run with a state; None if it was done before."""
     assert request.noise_key_file is not None
     path = os.path.abspath(options["state"])
     with state_errors(), hold_state(path):
-        log = _fingerprint_of_log(request)
+        log = _fingerprint_of_log(logs, request, input_key(secret_of_run(request.noise_key_file)))
         facts = open_part(
             request.plan,
             StateOptions(
                 path,
                 request.noise_key_file,
+                request.fields.user,
+                request.fields.item,
                 os.path.abspath(request.output),
                 until_seconds=options["until"],
                 run_id=options["run_id"],

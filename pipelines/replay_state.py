@@ -1,9 +1,9 @@
 """A replay with ``--state``: its report and its new state appear together, after all is drawn.
 
 A part that was killed between its intent and the new state *resumes*: noise is a function of the key, the run id, the
-window, the item and who held it, so the same input gives the same bytes. A part that failed before the report got its
-name published nothing, and takes its intent back where the log alone was the reason. Afterwards the same command finds
-that the part is done.
+window, the item and who held it, so the same input gives the same bytes. A part that failed before it began to publish
+takes its intent back where the log alone was the reason, also if it resumed: nobody has read anything of it. Afterwards
+the same command finds that the part is done.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ReplayPart(StatePart):
 
     def publish(self, report: str, state: str) -> None:
         """Gives the report its name, then the new state. report, state: finished drafts."""
-        self._publishes = True
+        self._announce(state)
         output = self.facts.record.output
         if self.facts.how == RESUMES and os.path.lexists(output):
             if not _are_same_reports(report, output):

@@ -20,14 +20,16 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class StateOptions:
     """What a command says of its part.
 
-    path: of the state. noise_key_file: the key of the run. output: what is published, as it is named in the state.
-    until_seconds: of ``--until``; None for the end of the plan. run_id: of ``--run-id``, or what the run is called if
-    it is new; None: a fresh one then. is_named: whether it is of ``--run-id``. population: of ``--population``; None
-    without a ledger.
+    path: of the state. noise_key_file: the key of the run. user_field, item_field: of what is read. output: what is
+    published, as it is named in the state. until_seconds: of ``--until``; None for the end of the plan. run_id: of
+    ``--run-id``, or what the run is called if it is new; None: a fresh one then. is_named: whether it is of
+    ``--run-id``. population: of ``--population``; None without a ledger.
     """
 
     path: str
     noise_key_file: str
+    user_field: str
+    item_field: str
     output: str
     until_seconds: int | None = None
     run_id: str | None = None

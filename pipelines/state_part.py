@@ -6,7 +6,10 @@ At most one answer exists for each window, and the same command repairs a run th
 2. `RunAccount.reserve`. Then the intent goes into the state: from here on these windows may be published from this
    input alone. `RunAccount.start`: the part counts as drawn.
 3. The pipeline draws. The new state is written as a draft.
-4. The report is published, then the new state, without the intent. `RunAccount.finish`.
+4. The state and `RunAccount.publishing` say which state is to follow: from here on the report may be read.
+5. The report is published, then the new state, without the intent. `RunAccount.finish`.
+
+A stream publishes its reports while it runs, so for it the first of these moments is the intent.
 
 `replay_state` has what is a replay's own, `stream_state` what is a stream's.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.metadata
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,10 +27,10 @@ from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.checks import shown
 from dp_transforms.local_files import publish
-from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.options import PublishedError, UserError
 from dp_transforms.pipelines.output_file import output_draft
 from dp_transforms.pipelines.state_options import StateOptions
-from dp_transforms.run_state.fingerprints import key_fingerprint
+from dp_transforms.run_state.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_file import StateFile, replace_state, write_state
 from dp_transforms.run_state.state_header import PartRecord, StateError, StateHeader
@@ -34,6 +38,7 @@ from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule, for
 
 NEW, CONTINUES, RESUMES, DONE = "new", "continues", "resumes", "done"
 _BEGIN_ANEW = "To begin a new run, which costs its full price, name a new state file."
+_VERSION = importlib.metadata.version("shifting-heavy-hitters")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +48,7 @@ class PartFacts:
     how: NEW for the first part of a run, which pays for all of it; CONTINUES for a later one; RESUMES for a part that
         was begun and not finished, with the same input; DONE for one that was finished with the same input.
     record: its windows, its input and its output. header: of the state before it; with DONE, after it.
-    state_fingerprint: of that state.
+    state_fingerprint: of that state. noise_key: the key of the run, which refuses another one in its place.
     """
 
     how: str
@@ -52,6 +57,7 @@ class PartFacts:
     header: StateHeader
     state_path: str
     state_fingerprint: str
+    noise_key: KeyFile
 
     @property
     def start_micros(self) -> int:
@@ -76,12 +82,20 @@ class RunAccount:
     def start(self, facts: PartFacts) -> None:
         """From here on the part counts as drawn."""
 
+    def publishing(self, facts: PartFacts, state_fingerprint: str) -> None:
+        """The report is published next, and then the new state. state_fingerprint: of the new state."""
+
     def finish(self, facts: PartFacts, state_fingerprint: str) -> None:
         """The report and the new state are in place. state_fingerprint: of the new state."""
 
     @property
     def resumes(self) -> bool:
-        """Whether an earlier process may have published something of the part that was reserved."""
+        """Whether an earlier process has begun the part that was reserved."""
+        return False
+
+    @property
+    def was_publishing(self) -> bool:
+        """Whether an earlier process has said `publishing` of the part that was reserved."""
         return False
 
     def fail(self, facts: PartFacts, *, forget: bool) -> None:
@@ -97,6 +111,7 @@ class StatePart:
 
     def __init__(self, facts: PartFacts) -> None:
         self.facts = facts
+        self._account = RunAccount()
         self._publishes = False
         self.is_empty = False
 
@@ -108,8 +123,9 @@ class StatePart:
 
     @property
     def begun(self) -> StateHeader:
-        """The header of the state while the part runs."""
-        return self.facts.header.with_intent(self.facts.record)
+        """The header of the state while the part runs. Of a part that resumes it stands there already."""
+        facts = self.facts
+        return facts.header if facts.how == RESUMES else facts.header.with_intent(facts.record, _VERSION)
 
     @property
     def forget_after(self) -> int:
@@ -120,17 +136,20 @@ class StatePart:
     def account_of(self, account: RunAccount) -> Iterator[None]:
         """Writes the intent, and runs the block, in which the pipeline draws and the part is published."""
         facts, may_have_drawn = self.facts, False
+        self._account = account
         try:
-            self._write_header(self.begun)
+            if facts.how != RESUMES:
+                self._write_header(self.begun)
             account.start(facts)
             may_have_drawn = True
             yield
         except BaseException as error:
             if not self._publishes:
-                # What a resumed part drew before may have been published by the process that was killed. And where
-                # the failure may depend on the noise, another log must not be drawn for with the same noise.
-                is_harmless = not may_have_drawn or self._is_of_the_log(error)
-                forget = is_harmless and facts.how != RESUMES and not account.resumes
+                # Where the failure may depend on the noise, another log must not be drawn for with the same noise.
+                if may_have_drawn:
+                    forget = self._is_of_the_log(error) and not self._was_publishing
+                else:
+                    forget = facts.how != RESUMES and not account.resumes
                 if forget:
                     with contextlib.suppress(UserError, StateError):  # then it resumes
                         self._write_header(facts.header.with_intent(None))
@@ -141,9 +160,30 @@ class StatePart:
         else:
             account.finish(self.facts, StateFile(facts.state_path).fingerprint)
 
+    @property
+    def _was_publishing(self) -> bool:
+        """Whether a process that was killed may have published something of this part."""
+        return bool(self.facts.header.next_fingerprint) or self._account.was_publishing
+
     def _is_of_the_log(self, error: BaseException) -> bool:
-        """Whether the log alone is why the part failed, and nothing was published before."""
+        """Whether the log alone is why the part failed, and this process has published nothing."""
         return False
+
+    def _announce(self, draft: str | os.PathLike[str]) -> None:
+        """Call it when all is drawn and before anything of it is published. draft: the new state.
+
+        Raises StateError if the noise key was exchanged, UserError if the account cannot be told.
+        """
+        state = StateFile(draft)
+        state.check_seal(self._sealing_key())
+        self._write_header(self.begun.publishing(state.fingerprint))
+        self._account.publishing(self.facts, state.fingerprint)
+        self._publishes = True
+
+    def _sealing_key(self) -> bytes:
+        """Raises StateError if the file holds another key than that of the run."""
+        with _key_errors():
+            return sealing_key(self.facts.noise_key.get_secret_bytes())
 
     def _replace_state(self, draft: str | os.PathLike[str]) -> None:
         try:
@@ -152,12 +192,13 @@ class StatePart:
             raise cannot_write(self.facts.state_path, error) from None
 
     def _write_header(self, header: StateHeader) -> None:
-        state = StateFile(self.facts.state_path)
+        state, key = StateFile(self.facts.state_path), self._sealing_key()
+        state.check_seal(key)
         cells = ((row.kind, row.bucket, state.cell(row)) for row in state.rows)
         with output_draft(self.facts.state_path) as folder:
             draft = folder / "state"
             try:
-                write_state(draft, header, cells)
+                write_state(draft, header, cells, key)
                 replace_state(draft, self.facts.state_path)
             except OSError as error:
                 raise cannot_write(self.facts.state_path, error) from None
@@ -178,15 +219,18 @@ def open_part(
     Raises StateError or UserError, with the remedy, for a state that does not fit, and for a part that must not be
     taken.
     """
-    fingerprint = _fingerprint_of_key(options.noise_key_file)
+    secret = secret_of_run(options.noise_key_file)
+    fingerprint, key = key_fingerprint(secret), sealing_key(secret)
     is_new = not os.path.lexists(options.path)
     if is_new:
-        _create(plan, options, stream, fingerprint)
+        _create(plan, options, stream, fingerprint, key)
     try:
         state = StateFile(options.path)
         _check_run(state, plan, options, stream, fingerprint)
+        state.check_seal(key)
         end = end_of_part(plan.schedule, options.until_seconds)
-        facts = _facts(state, plan, end, input_fingerprint, options.output)
+        noise_key = KeyFile(os.path.abspath(options.noise_key_file), fingerprint)
+        facts = _facts(state, plan, end, input_fingerprint, options.output, noise_key)
         check(facts)
         account.reserve(facts)
     except BaseException:
@@ -205,9 +249,16 @@ def state_errors() -> Iterator[None]:
         raise UserError(str(error)) from None
 
 
-def _fingerprint_of_key(path: str) -> str:
+def secret_of_run(noise_key_file: str) -> bytes:
+    """What is in the key file. Raises UserError."""
+    with _key_errors():
+        return KeyFile(noise_key_file).get_secret_bytes()
+
+
+@contextlib.contextmanager
+def _key_errors() -> Iterator[None]:
     try:
-        return key_fingerprint(KeyFile(path).get_secret_bytes())
+        yield
     except ValueError as error:
         raise UserError(str(error)) from None
 
@@ -231,9 +282,10 @@ def end_of_part(schedule: WindowSchedule, until_seconds: int | None) -> int:
 
 def part_is_done(facts: PartFacts) -> str:
     """A sentence for the operator, of a part that was finished before."""
+    output = f" as {facts.record.output}" if facts.record in facts.header.parts else ""
     return (
         f"This part of the run, {format_utc(facts.start_micros)} .. {format_utc(facts.end_micros)}, is done: it was"
-        f" published from the same log as {facts.record.output}. Nothing was done, and nothing was spent."
+        f" published from the same log{output}. Nothing was done, and nothing was spent."
     )
 
 
@@ -249,7 +301,7 @@ def part_is_taken(facts: PartFacts) -> str:
     )
 
 
-def _create(plan: ReleasePlan, options: StateOptions, stream: str, key: str) -> None:
+def _create(plan: ReleasePlan, options: StateOptions, stream: str, fingerprint: str, key: bytes) -> None:
     """A state before the first window, of a run with a fresh id."""
     if options.run_id is not None and options.is_named and options.population is None:
         raise UserError(
@@ -258,11 +310,13 @@ def _create(plan: ReleasePlan, options: StateOptions, stream: str, key: str) -> 
             " changed. Leave --run-id out: a fresh one is drawn, and kept in the state."
         )
     run_id = options.run_id or uuid.uuid4().hex
-    header = StateHeader(plan.to_json(), plan.fingerprint, stream, run_id, key, options.population or "")
+    fields = options.user_field, options.item_field
+    of_run = plan.to_json(), plan.fingerprint, stream, run_id, fingerprint
+    header = StateHeader(*of_run, *fields, population=options.population or "")
     with output_draft(options.path) as folder:
         draft = folder / "state"
         try:
-            write_state(draft, header, [])
+            write_state(draft, header, [], key)
             publish(draft, options.path)
         except OSError as error:
             raise cannot_write(options.path, error) from None
@@ -289,6 +343,12 @@ def _check_run(state: StateFile, plan: ReleasePlan, options: StateOptions, strea
             f"the state {path} belongs to another noise key. Give the file with the key of its run: with another key no"
             f" user is recognised. {remedy}"
         )
+    if (options.user_field, options.item_field) != (header.user_field, header.item_field):
+        read = f"--user-field {shown(header.user_field)} and --item-field {shown(header.item_field)}"
+        raise UserError(
+            f"the run of the state {path} was begun with {read}, and all of its parts must be: from another field no"
+            f" user is recognised. Give the same options. {remedy}"
+        )
     if (options.population or "") != header.population:
         begun = f"with --ledger and --population {header.population}" if header.population else "without --ledger"
         raise UserError(
@@ -304,15 +364,22 @@ def _check_run(state: StateFile, plan: ReleasePlan, options: StateOptions, strea
         raise UserError(f"the state {path} is closed beyond the end of its plan: it is damaged. {_BEGIN_ANEW}")
 
 
-def _facts(state: StateFile, plan: ReleasePlan, end: int, log: str, output: str) -> PartFacts:
+def _facts(state: StateFile, plan: ReleasePlan, end: int, log: str, output: str, noise_key: KeyFile) -> PartFacts:
     header, schedule = state.header, plan.schedule
 
     def facts(how: str, record: PartRecord) -> PartFacts:
-        return PartFacts(how, plan, record, header, state.path, state.fingerprint)
+        return PartFacts(how, plan, record, header, state.path, state.fingerprint, noise_key)
 
-    done = next((part for part in header.parts if (part.end, part.input_fingerprint) == (end, log)), None)
+    done = header.finished(end, log, output)
     if done is not None:
         return facts(DONE, done)
+    if end <= header.closed_through:
+        closed = _end_utc(schedule, header.closed_through)
+        if header.closed_through == schedule.horizon:
+            remedy = f"All windows of the plan are published. {_BEGIN_ANEW}"
+        else:
+            remedy = f"The next part begins there: give a later --until. {_BEGIN_ANEW}"
+        raise PublishedError(f"the windows up to {closed} are published already (state {state.path}). {remedy}")
     if header.intent is not None:
         record = header.intent
         if (record.end, record.input_fingerprint, record.output) != (end, log, output):
@@ -322,14 +389,13 @@ def _facts(state: StateFile, plan: ReleasePlan, end: int, log: str, output: str)
                 " drew may be published, so it must be finished first: by the same command from the same input, with"
                 f" --until {_end_utc(schedule, record.end)} --output {record.output}. {_BEGIN_ANEW}"
             )
+        if header.begun_by != _VERSION:
+            raise UserError(
+                f"a part of the run in {state.path} was begun by shh {header.begun_by} and not finished, and this is"
+                f" shh {_VERSION}, which may draw otherwise. Finish it with the version that began it, and update then."
+                f" {_BEGIN_ANEW}"
+            )
         return facts(RESUMES, record)
-    if end <= header.closed_through:
-        closed = _end_utc(schedule, header.closed_through)
-        if header.closed_through == schedule.horizon:
-            remedy = f"All windows of the plan are published. {_BEGIN_ANEW}"
-        else:
-            remedy = f"The next part begins there: give a later --until. {_BEGIN_ANEW}"
-        raise UserError(f"the windows up to {closed} are published already (state {state.path}). {remedy}")
     record = PartRecord(header.closed_through, end, log, output)
     return facts(CONTINUES if header.parts else NEW, record)
 

@@ -179,6 +179,8 @@ def _state(options: dict[str, Any], run_id: str) -> StateOptions | None:
     return StateOptions(
         options["state"],
         options["noise_key_file"],
+        options["user_field"],
+        options["item_field"],
         options["output"] or f"topic {options['output_topic']}",
         until_seconds=options["until"],
         run_id=run_id,

@@ -125,7 +125,7 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: Stream
             request.source,
             request.plan,
             clock=request.clock,
-            noise_key=request.noise_key,
+            noise_key=request.noise_key if part is None else part.facts.noise_key,
             run_id=request.run_id,
             stream=request.stream,
             domain=request.domain_file,
@@ -137,7 +137,13 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: Stream
         reports, ended, rejected, *states = pipeline | "MonitorStream" >> stream
         if part is not None:
             _ = states[0] | "WriteState" >> WriteStateCounted(
-                part.draft, part.begun, part.run_part, part.forget_after, part.facts.state_path, stream.state_senders
+                part.draft,
+                part.begun,
+                part.run_part,
+                part.forget_after,
+                part.facts.state_path,
+                part.facts.noise_key,
+                stream.state_senders,
             )
     _ = (reports, ended) | "WriteReportStream" >> WriteReportStream(request.sink, request.header)
     if request.dead_letter is not None:

@@ -76,7 +76,9 @@ class StreamPart(StatePart):
         if ended.windows == self.facts.record.first:
             return True  # nothing was closed, so the state stays as it is
         with contextlib.suppress(StateError, ValueError):
-            return StateFile(self.draft).header == self._header_after(ended)
+            draft = StateFile(self.draft)
+            draft.check_seal(self._sealing_key())
+            return draft.header == self._header_after(ended)
         return False
 
     def publish(self, ended: RunEnded | None) -> None:
@@ -91,11 +93,11 @@ class StreamPart(StatePart):
                 " is still begun. Give the same command again."
             )
         if ended.windows == facts.record.first:
-            self._write_header(facts.header)
+            self._write_header(facts.header.with_intent(None))
             self.is_empty = True
             self.draft.unlink(missing_ok=True)
             return
-        self._publishes = True
+        self._announce(self.draft)
         self._replace_state(self.draft)
         self.facts = dataclasses.replace(facts, record=dataclasses.replace(facts.record, end=ended.windows))
 

@@ -12,6 +12,7 @@ from dp_transforms.beam.gather_all import gather_all
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.monitoring.counted_messages import Key, messages_of
 from dp_transforms.report_files.files import write_error
+from dp_transforms.run_state.fingerprints import sealing_key
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_cells import Cell, Kind, join_cells, unpack_cell
 from dp_transforms.run_state.state_file import replace_state, write_state
@@ -25,17 +26,24 @@ class WriteState(beam.PTransform):
 
     path: a local path in a draft. header: of the state before the part, with the part as its intent. forget_after:
     known items that were named longer ago than so many windows are forgotten. shown_name: of the state, for errors.
+    noise_key: of the run, by which the file is sealed.
 
     The file is a function of the header, of the state before and of what the part has changed, whatever the number of
     shards. Cells that nobody changed are copied. Returns a PCollection of the path.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], header: StateHeader, part: RunPart, forget_after: int, shown_name: str
+        self,
+        path: str | os.PathLike[str],
+        header: StateHeader,
+        part: RunPart,
+        forget_after: int,
+        shown_name: str,
+        noise_key: beam.Secret,
     ) -> None:
         super().__init__()
         self._end = part.end
-        self._do_fn = WriteStateDoFn(os.fspath(path), header, part, forget_after, shown_name)
+        self._do_fn = WriteStateDoFn(os.fspath(path), header, part, forget_after, shown_name, noise_key)
 
     def expand(self, cells: beam.PCollection) -> beam.PCollection:
         return (
@@ -56,10 +64,11 @@ class WriteStateCounted(beam.PTransform):
         part: RunPart,
         forget_after: int,
         shown_name: str,
+        noise_key: beam.Secret,
         senders: int,
     ) -> None:
         super().__init__()
-        self._do_fn = WriteStateDoFn(os.fspath(path), header, part, forget_after, shown_name)
+        self._do_fn = WriteStateDoFn(os.fspath(path), header, part, forget_after, shown_name, noise_key)
         self._senders = senders
 
     def expand(self, messages: beam.PCollection) -> beam.PCollection:
@@ -85,12 +94,25 @@ class WriteStateDoFn(beam.DoFn):
     """Writes one group of encoded cells, keyed by where the part has ended, to one file. A step that runs twice writes
     the same file twice."""
 
-    def __init__(self, path: str, header: StateHeader, part: RunPart, forget_after: int, shown_name: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        header: StateHeader,
+        part: RunPart,
+        forget_after: int,
+        shown_name: str,
+        noise_key: beam.Secret,
+    ) -> None:
         self._path = path
         self._header = header
         self._part = part
         self._forget_after = forget_after
         self._shown_name = shown_name
+        self._noise_key = noise_key
+        self._key: bytes
+
+    def setup(self) -> None:
+        self._key = sealing_key(self._noise_key.get_bytes())
 
     def process(self, group: tuple[Key, Iterable[bytes]]) -> Iterator[str]:
         (end, _), encoded = group
@@ -103,7 +125,8 @@ class WriteStateDoFn(beam.DoFn):
         temporary = draft.with_name(f"{draft.name}.{os.getpid()}")
         try:
             temporary.unlink(missing_ok=True)
-            write_state(temporary, self._header.ended_before(end), self._joined(changed, end - self._forget_after))
+            cells = self._joined(changed, end - self._forget_after)
+            write_state(temporary, self._header.ended_before(end), cells, self._key)
             replace_state(temporary, draft)
         except OSError as error:
             raise write_error(self._shown_name, error) from None

@@ -246,7 +246,7 @@ def _state_findings(state: StateMark, runs: Sequence[Run], parts: Sequence[Part]
     drawn = [part for part in parts if part.run_id == run.run_id and part.may_be_published]
     last = max(drawn, key=lambda part: part.range, default=None)
     known = last.end_window if last else 0
-    if last and last.state_after == state.fingerprint:
+    if last and last.has_ended and last.state_after == state.fingerprint:
         return []
     if not last and not state.closed_through:  # of a run that is reserved
         return []

@@ -163,7 +163,11 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part as it is stored. claim: the entry of the ledger by which its process got it. Times: "" if not yet."""
+    """A part as it is stored. claim: the entry of the ledger by which its process got it. Times: "" if not yet.
+
+    state_after: of a finished part, the state that it left; of one that was `publishing`, the only one it can have
+    left; else "".
+    """
 
     part: int
     run_id: str
@@ -189,6 +193,11 @@ class Part:
     def may_be_published(self) -> bool:
         """Whether something was drawn that somebody may have read."""
         return self.has_started and self.status != Status.RELEASED
+
+    @property
+    def was_publishing(self) -> bool:
+        """Whether the process that had it has said so: its report may be read."""
+        return bool(self.state_after)
 
     @property
     def has_ended(self) -> bool:
@@ -247,7 +256,8 @@ class Verdict:
     """The part may run (or, DONE, need not). Hand it to `Ledger.start`, `finish` and `fail`.
 
     takes: what this part took now; nothing unless the kind is NEW. same_input: the id of another run of this plan that
-    drew from the same input, "" if there is none: this run is then paid for a second time.
+    drew from the same input, "" if there is none: this run is then paid for a second time. was_publishing: whether the
+    process that had this part before may have published its report.
     """
 
     kind: VerdictKind
@@ -257,6 +267,7 @@ class Verdict:
     balance: Balance
     takes: Price
     same_input: str = ""
+    was_publishing: bool = False
 
     @property
     def line(self) -> str:

@@ -97,8 +97,7 @@ def known_run(
     connection, part = transaction.connection, decision.part
     if decision.settled:
         ended: dict[str, Any] = {"status": Status.FINISHED, "finished_at": transaction.at}
-        ended |= {"end_window": decision.settled.end_window, "state_after": request.state_fingerprint}
-        rows.set_part(connection, decision.settled.part, **ended)
+        rows.set_part(connection, decision.settled.part, **ended, end_window=decision.settled.end_window)
     for dropped in decision.dropped:
         rows.set_part(connection, dropped.part, status=Status.RELEASED)
     if decision.kind == VerdictKind.DONE:
@@ -117,7 +116,9 @@ def known_run(
         changes: dict[str, Any] = {"input_fingerprint": inputs, "state_before": state, "claim": transaction.counter}
         rows.set_part(connection, number, **changes, **vars(transaction.actor))
     balance = note(transaction, run, number, str(decision.kind))
-    return Verdict(decision.kind, run.run_id, number, transaction.counter, balance, NOTHING)
+    was_publishing = part is not None and part.was_publishing
+    claim = transaction.counter
+    return Verdict(decision.kind, run.run_id, number, claim, balance, NOTHING, was_publishing=was_publishing)
 
 
 def _new_part(transaction: Transaction, run_id: str, request: PartRequest) -> int:

@@ -215,15 +215,6 @@ def test_a_part_whose_input_comes_only_once_is_not_drawn_again(ledger: Ledger, f
     assert ledger.reserve(part(run_id="run")).kind == (VerdictKind.DONE if finished else VerdictKind.RESUMES)
 
 
-def test_a_part_is_finished_by_what_its_state_says(ledger: Ledger) -> None:
-    """The process died after it had published the state and before it told the ledger."""
-    first = of(ledger, GONE)
-    first.start(first.reserve(part(0, 1, run_id="run"), CAPS))
-    assert ledger.reserve(part(1, 2, run_id="run", state_fingerprint="state 1")).kind == VerdictKind.CONTINUES
-    ((_, parts),) = ledger.runs()
-    assert [(each.has_ended, each.state_after) for each in parts] == [(True, "state 1"), (False, "")]
-
-
 def test_what_follows_an_unfinished_part_is_refused(ledger: Ledger) -> None:
     first = of(ledger, GONE)
     first.start(first.reserve(part(0, 1, run_id="run"), CAPS))
