@@ -13,7 +13,7 @@ from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
 from dp_transforms.pipelines.ledger import caps_of
 from dp_transforms.pipelines.options import LogError, UserError
-from dp_transforms.pipelines.state_part import DONE, PartFacts, RunAccount
+from dp_transforms.pipelines.run_account import DONE, PartFacts, RunAccount
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -26,16 +26,9 @@ from dp_transforms.pipelines.replay_progress import show_progress
 from dp_transforms.pipelines.replay_run import ReplayRequest, ReplaySummary, check_memory, run_replay
 from dp_transforms.pipelines.replay_state import ReplayPart, check_outputs
 from dp_transforms.pipelines.report_table import is_ascii_only, legend, windows_table
+from dp_transforms.pipelines.run_account import DONE, RunAccount
 from dp_transforms.pipelines.state_options import StateOptions, check_state_options, state_options
-from dp_transforms.pipelines.state_part import (
-    DONE,
-    RunAccount,
-    open_part,
-    part_is_done,
-    part_is_taken,
-    secret_of_run,
-    state_errors,
-)
+from dp_transforms.pipelines.state_part import open_part, part_is_done, part_is_taken, secret_of_run, state_errors
 from dp_transforms.report_files import read_report_file, report_format
 from dp_transforms.run_state.fingerprints import InputFingerprint, input_key
 from dp_transforms.run_state.state_lock import hold_state

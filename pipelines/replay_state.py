@@ -14,7 +14,8 @@ import pathlib
 from dp_transforms.local_files import remove_dead_drafts
 from dp_transforms.pipelines.options import LogError, UserError
 from dp_transforms.pipelines.output_file import check_output, publish_output
-from dp_transforms.pipelines.state_part import CONTINUES, NEW, RESUMES, PartFacts, StatePart
+from dp_transforms.pipelines.run_account import CONTINUES, NEW, RESUMES, PartFacts
+from dp_transforms.pipelines.state_part import StatePart
 from dp_transforms.report_files import read_report_file
 from dp_transforms.run_state.fingerprints import InputFingerprint
 from dp_transforms.run_state.state_header import StateError

@@ -11,13 +11,13 @@ At most one answer exists for each window, and the same command repairs a run th
 
 A stream publishes its reports while it runs, so for it the first of these moments is the intent.
 
-`replay_state` has what is a replay's own, `stream_state` what is a stream's.
+`run_account` has what an account of runs hears of it, `replay_state` what is a replay's own, `stream_state` what is a
+stream's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import os
 import uuid
@@ -29,6 +29,7 @@ from dp_transforms.checks import shown
 from dp_transforms.local_files import publish
 from dp_transforms.pipelines.options import PublishedError, UserError
 from dp_transforms.pipelines.output_file import output_draft
+from dp_transforms.pipelines.run_account import CONTINUES, DONE, NEW, RESUMES, PartFacts, RunAccount
 from dp_transforms.pipelines.state_options import StateOptions
 from dp_transforms.run_state.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.run_state.run_part import RunPart
@@ -36,71 +37,8 @@ from dp_transforms.run_state.state_file import StateFile, replace_state, write_s
 from dp_transforms.run_state.state_header import PartRecord, StateError, StateHeader
 from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 
-NEW, CONTINUES, RESUMES, DONE = "new", "continues", "resumes", "done"
 _BEGIN_ANEW = "To begin a new run, which costs its full price, name a new state file."
 _VERSION = importlib.metadata.version("shifting-heavy-hitters")
-
-
-@dataclasses.dataclass(frozen=True)
-class PartFacts:
-    """What an account needs to know of a part.
-
-    how: NEW for the first part of a run, which pays for all of it; CONTINUES for a later one; RESUMES for a part that
-        was begun and not finished, with the same input; DONE for one that was finished with the same input.
-    record: its windows, its input and its output. header: of the state before it; with DONE, after it.
-    state_fingerprint: of that state. noise_key: the key of the run, which refuses another one in its place.
-    """
-
-    how: str
-    plan: ReleasePlan
-    record: PartRecord
-    header: StateHeader
-    state_path: str
-    state_fingerprint: str
-    noise_key: KeyFile
-
-    @property
-    def start_micros(self) -> int:
-        """The start of the first window, microseconds since 1970 UTC."""
-        return self.plan.schedule.window_start_micros(self.record.first)
-
-    @property
-    def end_micros(self) -> int:
-        """The end of the last window."""
-        return self.plan.schedule.window_end_micros(self.record.end - 1)
-
-
-class RunAccount:
-    """Keeps no account. A ledger is one that does: each method may raise UserError, and then nothing more happens.
-
-    Each call may come again for the same part, after a kill.
-    """
-
-    def reserve(self, facts: PartFacts) -> None:
-        """Before the intent is written and the log is opened by the pipeline."""
-
-    def start(self, facts: PartFacts) -> None:
-        """From here on the part counts as drawn."""
-
-    def publishing(self, facts: PartFacts, state_fingerprint: str) -> None:
-        """The report is published next, and then the new state. state_fingerprint: of the new state."""
-
-    def finish(self, facts: PartFacts, state_fingerprint: str) -> None:
-        """The report and the new state are in place. state_fingerprint: of the new state."""
-
-    @property
-    def resumes(self) -> bool:
-        """Whether an earlier process has begun the part that was reserved."""
-        return False
-
-    @property
-    def was_publishing(self) -> bool:
-        """Whether an earlier process has said `publishing` of the part that was reserved."""
-        return False
-
-    def fail(self, facts: PartFacts, *, forget: bool) -> None:
-        """The part has failed, and this process has published nothing of it. forget: nor has another one, and the log
-        alone is why: so it may be taken from another log."""
 
 
 class StatePart:

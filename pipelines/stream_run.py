@@ -22,7 +22,8 @@ from dp_transforms.pipelines.ledger_account import LedgerAccount
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
-from dp_transforms.pipelines.state_part import DONE, RunAccount, part_is_done, part_is_taken, state_errors
+from dp_transforms.pipelines.run_account import DONE, RunAccount
+from dp_transforms.pipelines.state_part import part_is_done, part_is_taken, state_errors
 from dp_transforms.pipelines.stream_account import accounted
 from dp_transforms.pipelines.stream_engine import started_engine
 from dp_transforms.pipelines.stream_job import StreamJob, job_name

@@ -23,7 +23,8 @@ from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.state_part import CONTINUES, NEW, RESUMES, PartFacts, RunAccount, StatePart, open_part
+from dp_transforms.pipelines.run_account import CONTINUES, NEW, RESUMES, PartFacts, RunAccount
+from dp_transforms.pipelines.state_part import StatePart, open_part
 from dp_transforms.pipelines.stream_pubsub import PubSubSubscription
 from dp_transforms.pipelines.stream_request import StreamRequest
 from dp_transforms.report_streams import ReportFolder

@@ -239,14 +239,14 @@ def die_at(function):
             os.kill(os.getpid(), signal.SIGKILL)
         return result
     return and_perhaps_die
-for name in ("reserve", "start", "finish"):
+for name in ("reserve", "start", "publishing", "finish"):
     setattr(Ledger, name, die_at(getattr(Ledger, name)))
 state_part.replace_state = die_at(state_part.replace_state)
 replay_state.publish_output = die_at(replay_state.publish_output)
 from dp_transforms.pipelines.cli import main
 main()
 """
-STEPS = 12
+STEPS = 16
 
 
 def check_kill(folder: pathlib.Path, at: int) -> None:

@@ -11,12 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.ledger import Ledger, LedgerError
-from dp_transforms.pipelines import replay, state_part
+from dp_transforms.pipelines import replay, state_part, stream_run
 from dp_transforms.pipelines.options import LogError
 from dp_transforms.pipelines.replay_state import ReplayPart
-from dp_transforms.pipelines.state_part import RunAccount
+from dp_transforms.pipelines.run_account import RunAccount
 from dp_transforms.run_state.state_cells import Kind
 from dp_transforms.run_state.state_file import StateFile, replace_state, write_state
+from tests.helpers.live_parts import LiveParts
 from tests.helpers.names_plans import names_plan_of
 from tests.helpers.nights import START, Nights
 from tests.helpers.small_runs import SECRET, key_file
@@ -29,12 +30,12 @@ def nights(tmp_path: pathlib.Path) -> Nights:
     return Nights(tmp_path)
 
 
-def exchange_key(nights: Nights) -> None:
+def exchange_key(folder: pathlib.Path) -> None:
     """As a rotation does."""
-    path = nights.folder / "noise.key.new"
+    path = folder / "noise.key.new"
     path.write_bytes(OTHER_KEY)
     path.chmod(0o600)
-    path.replace(nights.folder / "noise.key")
+    path.replace(folder / "noise.key")
 
 
 @pytest.mark.parametrize("when", ["before it is drawn", "before it is published"])
@@ -43,13 +44,13 @@ def test_a_part_whose_key_is_exchanged_publishes_nothing(
 ) -> None:
     class Account(RunAccount):
         def start(self, facts: Any) -> None:
-            exchange_key(nights)
+            exchange_key(nights.folder)
 
     with monkeypatch.context() as patch:
         if when == "before it is drawn":
             patch.setattr(replay, "RunAccount", Account)
         else:
-            patch.setattr(ReplayPart, "check_log", lambda part: exchange_key(nights))
+            patch.setattr(ReplayPart, "check_log", lambda part: exchange_key(nights.folder))
         done = nights.run(1)
     assert (done.returncode, "another key than that of the run" in done.stderr) == (1, True), done.stderr
     assert not (nights.folder / "1.jsonl").exists()
@@ -159,3 +160,20 @@ def test_a_part_that_may_have_been_published_keeps_its_input_even_if_its_log_is_
 
 def bad_log(*_: object) -> None:
     raise LogError("the log is unreadable.")
+
+
+def test_a_stream_whose_key_is_exchanged_publishes_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = LiveParts(tmp_path)
+
+    class Account(RunAccount):
+        def start(self, facts: Any) -> None:
+            exchange_key(tmp_path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream_run, "RunAccount", Account)
+        done = parts.run("stream", "out", *parts.until(3))
+    assert (done.returncode, "another key than that of the run" in done.stderr) == (1, True), done.stderr
+    assert not list((tmp_path / "out").glob("2*.jsonl"))
+    assert not parts.state().rows
