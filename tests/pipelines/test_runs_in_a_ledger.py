@@ -139,7 +139,7 @@ def test_a_killed_part_whose_older_state_comes_back_keeps_its_input(folder: path
     assert replay(folder, "1.avro", *PARTS, "--until", EVENING, "--run-id", "monday", *CAPS).returncode == 0
     shutil.copy(folder / "run.state", folder / "backup.state")
     words = ["replay", "log.parquet", *RANGE, *BUDGET, *ACCOUNT, "--output", "2.avro", *PARTS, "--run-id", "monday"]
-    ended = forked.run_python("-c", KILLED, 9, *words, cwd=folder)
+    ended = forked.run_python("-c", KILLED, 12, *words, cwd=folder)
     assert (ended.returncode, (folder / "2.avro").exists()) == (-9, True)
     shutil.move(folder / "backup.state", folder / "run.state")
     (folder / "2.avro").rename(folder / "published.avro")
