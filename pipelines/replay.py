@@ -127,7 +127,8 @@ def _run_whole(
     if account is None:
         return _run(request, beam_options)
     with state_errors():
-        log = _fingerprint_of_log(logs, request)
+        path = request.noise_key_file
+        log = _fingerprint_of_log(logs, request, None if path is None else input_key(secret_of_run(path)))
         verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
         with account.whole():
             return _run(dataclasses.replace(request, run_id=verdict.run_id), beam_options)
