@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from benchmarks.report import Figure, show_figures, write_results
+from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.write_state import WriteStateDoFn
+from dp_transforms.local_files import create_new
 from dp_transforms.naming.purses import PurseEntries
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_cells import BUCKETS, Kind, pack_cell, purse_cells
@@ -29,6 +31,7 @@ _USERS, _QUICK_USERS = 100_000_000, 2_000_000
 _ACTIVE_SHARE = 100  # one user of so many comes in a night
 _SHARDS = 8
 _MOST_BYTES, _MOST_SECONDS = 3e9, 20.0
+_KEY = bytes(32)  # by which the states are sealed
 
 
 def run(*, quick: bool = False) -> list[Figure]:
@@ -68,7 +71,8 @@ def _measured(step: Callable[[pathlib.Path, int], None], path: pathlib.Path, use
 
 
 def _header(path: pathlib.Path) -> StateHeader:
-    return StateHeader("{}", "a" * 64, "events", "bench", "b" * 64, "", (PartRecord(0, 1, "1" * 64, str(path)),))
+    header = StateHeader("{}", "a" * 64, "events", "bench", "b" * 64, "user", "item")
+    return header.after(PartRecord(0, 1, "1" * 64, str(path)))
 
 
 def _write(path: pathlib.Path, users: int) -> None:
@@ -79,7 +83,7 @@ def _write(path: pathlib.Path, users: int) -> None:
             for number, cell in purse_cells(_entries(of_bucket, 10**8)):
                 yield Kind.PURSES, number, cell
 
-    write_state(path, _header(path), cells())
+    write_state(path, _header(path), cells(), _KEY)
 
 
 def _entries(users: np.ndarray, left: int) -> PurseEntries:
@@ -117,14 +121,19 @@ def _write_night(path: pathlib.Path, users: int) -> None:
     for shard in range(_SHARDS):
         entries = _entries(_active(path, shard), 10**7)
         changed += [pack_cell(Kind.PURSES, bucket, cell) for bucket, cell in purse_cells(entries)]
-    header = _header(path).after(PartRecord(1, 2, "2" * 64, str(path)))
-    draft = path.with_name("after")
-    list(WriteStateDoFn(str(draft), header, _part(path), 0, "state").process(changed))
+    header = _header(path).with_intent(PartRecord(1, 2, "2" * 64, str(path)))
+    draft, noise_key = path.with_name("after"), path.with_name("noise.key")
+    with create_new(noise_key, 0o600) as file:
+        file.write(secrets.token_bytes(32))
+    do_fn = WriteStateDoFn(str(draft), header, _part(path), 0, "state", KeyFile(noise_key))
+    do_fn.setup()
+    list(do_fn.process(((2, 0), changed)))
     draft.unlink()
+    noise_key.unlink()
 
 
 def _write_intent(path: pathlib.Path, users: int) -> None:
     state, draft = StateFile(path), path.with_name("intended")
     header = state.header.with_intent(PartRecord(1, 2, "2" * 64, str(path)))
-    write_state(draft, header, ((row.kind, row.bucket, state.cell(row)) for row in state.rows))
+    write_state(draft, header, ((row.kind, row.bucket, state.cell(row)) for row in state.rows), _KEY)
     draft.unlink()

@@ -95,6 +95,6 @@ def choose_engine(options: dict[str, Any]) -> EngineChoice:
             f"--detach needs an engine that runs on after this command, got --engine {name} on this machine."
             " Give --flink-master HOST:PORT or --engine dataflow, or leave --detach out."
         )
-    if engine.resume_from is not None and options["run_id"] is None:
+    if engine.resume_from is not None and options["run_id"] is None and options["state"] is None:
         raise UserError("--resume-from resumes a run: give its name with --run-id (the run printed it).")
     return engine

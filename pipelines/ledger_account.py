@@ -14,7 +14,7 @@ from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, RunRefu
 from dp_transforms.pipelines.ledger import caps_of
 from dp_transforms.pipelines.ledger_options import check_ledger_options
 from dp_transforms.pipelines.options import LogError, UserError
-from dp_transforms.pipelines.replay_state import DONE, PartFacts, RunAccount
+from dp_transforms.pipelines.run_account import DONE, PartFacts, RunAccount
 
 
 class LedgerAccount(RunAccount):
@@ -106,7 +106,8 @@ class LedgerAccount(RunAccount):
         if self._verdict is None:  # a part that was done long ago
             return
         try:
-            self._ledger.finish(self._verdict, state_fingerprint)
+            end = None if facts is None else facts.record.end
+            self._ledger.finish(self._verdict, state_fingerprint, end)
         except RunRefusedError as error:
             raise UserError(f"{_published(facts)}, and valid: it was charged. But {error}") from None
         except LedgerError as error:
@@ -120,9 +121,17 @@ class LedgerAccount(RunAccount):
                 )
             raise UserError(f"{words} {remedy}") from None
 
+    def publishing(self, facts: PartFacts, state_fingerprint: str) -> None:
+        with _ledger_errors():
+            self._ledger.publishing(self._reserved, state_fingerprint)
+
     @property
     def resumes(self) -> bool:
         return self._verdict is not None and self._verdict.kind == VerdictKind.RESUMES
+
+    @property
+    def was_publishing(self) -> bool:
+        return self._verdict is not None and self._verdict.was_publishing
 
     def fail(self, facts: PartFacts | None = None, *, forget: bool = False) -> None:
         """Does not hide why the part failed: if the ledger cannot be told, that is said beside it."""

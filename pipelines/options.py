@@ -18,6 +18,14 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 class UserError(Exception):
     """An expected failure: one line that says what is wrong, and the remedy. Never contains a cell of the data."""
 
+    exit_code = 1
+
+
+class PublishedError(UserError):
+    """The windows are published already, from another log: they stay as they are, and nothing is left to do."""
+
+    exit_code = 3
+
 
 class LogError(UserError):
     """The log alone is why nothing was published: it fails so with any noise, and nobody has seen what was drawn."""

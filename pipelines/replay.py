@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import uuid
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,30 +14,24 @@ from rich.console import Console
 
 from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.checks import check_names
-from dp_transforms.event_files import find_log_chunks, hint_of_log
-from dp_transforms.local_files import open_regular
+from dp_transforms.event_files import EventFileError, ending_of_log, find_log_chunks, hint_of_log
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.ledger_options import account_of_options, ledger_options
-from dp_transforms.pipelines.options import UTC_TIME, UserError, field_options
+from dp_transforms.pipelines.options import UserError, field_options
 from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.plan_options import flag, plan_of_command, plan_options
 from dp_transforms.pipelines.plan_words import in_a_sentence
 from dp_transforms.pipelines.replay_progress import show_progress
 from dp_transforms.pipelines.replay_run import ReplayRequest, ReplaySummary, check_memory, run_replay
-from dp_transforms.pipelines.replay_state import (
-    DONE,
-    ReplayPart,
-    RunAccount,
-    StateOptions,
-    open_part,
-    part_is_done,
-    part_is_taken,
-)
+from dp_transforms.pipelines.replay_state import ReplayPart, check_outputs
 from dp_transforms.pipelines.report_table import is_ascii_only, legend, windows_table
+from dp_transforms.pipelines.run_account import DONE, RunAccount
+from dp_transforms.pipelines.state_options import StateOptions, check_state_options, state_options
+from dp_transforms.pipelines.state_part import open_part, part_is_done, part_is_taken, secret_of_run, state_errors
+from dp_transforms.remote_files import full_name
 from dp_transforms.report_files import read_report_file, report_format
-from dp_transforms.run_state.fingerprints import InputFingerprint
-from dp_transforms.run_state.state_header import StateError
+from dp_transforms.run_state.fingerprints import InputFingerprint, input_key
 from dp_transforms.run_state.state_lock import hold_state
 from dp_transforms.runners.local import is_local, pipeline_options
 
@@ -69,19 +62,7 @@ _ITEMS_PER_WINDOW = 12
     "--run-id",
     help="Name of the run; not with --noise-key-file. Default: a fresh one. Every new run must have a new name.",
 )
-@click.option(
-    "--state",
-    metavar="FILE",
-    help="Take the range in parts, one command after the other, for one budget: a private file with what one part "
-    "hands to the next, made by the first one (mode 0600). The budget options and the key are the same in all parts. "
-    "With --release names users spend at their own pace, as in a stream.",
-)
-@click.option(
-    "--until",
-    type=UTC_TIME,
-    help="With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
-    "Default: --end.",
-)
+@state_options
 @ledger_options
 @click.option("--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in the report.")
 @click.option(
@@ -121,9 +102,9 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     except ValueError as error:  # of a file, the plan, or an option
         raise UserError(str(error)) from None
     if options["state"] is None:
-        summary = _run_whole(request, beam_options, options["run_id"], account)
+        summary = _run_whole(logs, request, beam_options, options["run_id"], account)
     else:
-        found = _run_part(request, beam_options, options, account or RunAccount())
+        found = _run_part(logs, request, beam_options, options, account or RunAccount())
         if found is None:
             return
         summary = found
@@ -144,55 +125,70 @@ def _run(request: ReplayRequest, beam_options: PipelineOptions, part: ReplayPart
 
 
 def _run_whole(
-    request: ReplayRequest, beam_options: PipelineOptions, run_id: str | None, account: LedgerAccount | None
+    logs: tuple[str, ...],
+    request: ReplayRequest,
+    beam_options: PipelineOptions,
+    run_id: str | None,
+    account: LedgerAccount | None,
 ) -> ReplaySummary:
     """All of a run at once, without a state."""
     if account is None:
         return _run(request, beam_options)
-    with _state_errors():
-        log = _fingerprint_of_log(request)
+    with state_errors():
+        path = request.noise_key_file
+        log = _fingerprint_of_log(logs, request, None if path is None else input_key(secret_of_run(path)))
         verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
         with account.whole():
             return _run(dataclasses.replace(request, run_id=verdict.run_id), beam_options)
 
 
-def _fingerprint_of_log(request: ReplayRequest) -> InputFingerprint:
+def _fingerprint_of_log(logs: tuple[str, ...], request: ReplayRequest, key: bytes | None = None) -> InputFingerprint:
+    """key: `input_key` of the run. Raises UserError if the files were exchanged since they were listed: then the row
+    groups that are read would not be those of the file that was fingerprinted."""
     fields = request.fields
     reading = (*fields.names, fields.time_unit or "", str(fields.csv_line_ends_in_cells))
+    files = [(chunk.path, ending_of_log(chunk.path)) for chunk in request.chunks]
     stored = {chunk.path: chunk.stored for chunk in request.chunks if chunk.stored is not None}
-    return InputFingerprint((chunk.path for chunk in request.chunks), reading, stored)
-
-
-@contextlib.contextmanager
-def _state_errors() -> Iterator[None]:
+    log = InputFingerprint(files, reading, key, stored)
     try:
-        yield
-    except StateError as error:
+        is_same = bool(log.text) and find_log_chunks(logs, fields) == request.chunks
+    except EventFileError as error:
         raise UserError(str(error)) from None
+    if not is_same:
+        raise UserError("the log was changed while it was looked at. Replay files that nobody writes to any more.")
+    return log
 
 
 def _run_part(
-    request: ReplayRequest, beam_options: PipelineOptions, options: dict[str, Any], account: RunAccount
+    logs: tuple[str, ...],
+    request: ReplayRequest,
+    beam_options: PipelineOptions,
+    options: dict[str, Any],
+    account: RunAccount,
 ) -> ReplaySummary | None:
     """One part of a run with a state; None if it was done before."""
     assert request.noise_key_file is not None
     path = os.path.abspath(options["state"])
-    with _state_errors(), hold_state(path):
-        part = open_part(
+    with state_errors(), hold_state(path):
+        log = _fingerprint_of_log(logs, request, input_key(secret_of_run(request.noise_key_file)))
+        facts = open_part(
             request.plan,
             StateOptions(
                 path,
-                request.output,
+                request.noise_key_file,
+                request.fields.user,
+                request.fields.item,
+                full_name(request.output),
                 until_seconds=options["until"],
                 run_id=options["run_id"],
                 population=options["population"],
-                dead_letter=request.dead_letter,
             ),
             stream=request.stream,
-            noise_key_file=request.noise_key_file,
-            log=_fingerprint_of_log(request),
+            input_fingerprint=log.text,
             account=account,
+            check=lambda facts: check_outputs(facts, request.output, request.dead_letter),
         )
+        part = ReplayPart(facts, log)
         if part.facts.how == DONE:
             part.tidy()
             account.finish(part.facts, part.facts.state_fingerprint)
@@ -222,7 +218,7 @@ def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAcco
         if os.path.realpath(dead_letter) == os.path.realpath(output):
             raise UserError("--output and --dead-letter name the same file. Name two different ones.")
     check_names(**{flag(name): options[name] for name in ("stream", "run_id")})
-    _check_state_options(options)
+    check_state_options(options)
     if options["state"] is None and options["run_id"] is not None and options["noise_key_file"] is not None:
         raise UserError(
             "--run-id and --noise-key-file exclude each other in a replay. If both were used again on a log that has"
@@ -254,41 +250,6 @@ def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAcco
         run_id=options["run_id"] or uuid.uuid4().hex,
         stream=options["stream"],
     )
-
-
-def _check_state_options(options: dict[str, Any]) -> None:
-    """Raises UserError for options that do not go with ``--state``, or not without it."""
-    state = options["state"]
-    if state is None:
-        if options["until"] is not None:
-            raise UserError("--until belongs to --state. Give --state FILE, or declare another range with --end.")
-        return
-    if "://" in state:
-        raise UserError(
-            "--state must be a path on a disk, got a URL. One process at a time may work on a state, and stores have no"
-            " lock that ends with its process. Logs, plan, report and dead letters may be URLs."
-        )
-    if options["noise_key_file"] is None:
-        raise UserError(
-            "--state needs --noise-key-file: all parts of a run have one key, since users are recognised by it. Make"
-            " one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
-        )
-    if os.path.islink(state):
-        raise UserError(f"--state {state} is a link, not a regular file. Give the path of the file itself.")
-    if not os.path.isdir(os.path.dirname(os.path.abspath(state))):
-        raise UserError(
-            f"--state {state} cannot be written: its folder does not exist. Create it, or name another one."
-        )
-    try:
-        open_regular(state).close()
-    except FileNotFoundError:
-        pass  # the first part makes it
-    except OSError as error:
-        raise UserError(f"--state {state} cannot be read: {error.strerror}. Check the path.") from None
-    for name in ("output", "dead_letter", "noise_key_file", "plan_file"):
-        if options[name] is not None and os.path.realpath(options[name]) == os.path.realpath(state):
-            other = "--plan" if name == "plan_file" else flag(name)
-            raise UserError(f"--state and {other} name the same file. Name two different ones.")
 
 
 def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bool, covered: str) -> None:

@@ -172,19 +172,18 @@ def _release(batches: beam.PCollection, request: ReplayRequest) -> beam.PCollect
 
 def _release_part(batches: beam.PCollection, request: ReplayRequest, part: ReplayPart, state: str) -> beam.PCollection:
     """state: the path where workers write the new state."""
-    assert request.noise_key_file is not None
+    noise_key, shown_name = part.facts.noise_key, part.facts.state_path
     transform = ReleasePart(
         request.plan,
         part.run_part,
-        noise_key=request.noise_key_file,
+        noise_key=noise_key,
         run_id=request.run_id,
         stream=request.stream,
         domain=request.domain_file,
     )
     released = batches | "ReleasePart" >> transform
-    shown_name = part.facts.state_path
     _ = released.state | "WriteState" >> WriteState(
-        state, part.header_after, part.run_part, part.named_from, shown_name
+        state, part.begun, part.run_part, part.forget_after, shown_name, noise_key
     )
     return released.reports
 

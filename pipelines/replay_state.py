@@ -1,153 +1,43 @@
-"""A replay with ``--state``: one part of a run, from the first look at the state to the new one in its place.
+"""A replay with ``--state``: its report and its new state appear together, after all is drawn.
 
-At most one answer exists for each window, and the same command repairs a run that was killed anywhere:
-
-1. The state says where the part begins, and whether it may: `open_part`.
-2. `RunAccount.reserve`. Then the intent goes into the state: from here on these windows may be published from this
-   input alone. `RunAccount.start`: the part counts as drawn.
-3. The pipeline writes the report and the new state as drafts.
-4. The report gets its name, then the new state, without the intent, its own. `RunAccount.finish`.
-
-A part that was killed between 2 and 4 *resumes*: noise is a function of the key, the run id, the window, the item and
-who held it, so the same input gives the same bytes. A part that failed before 4 published nothing, and takes its intent
-back. After 4 the same command finds that the part is done.
+A part that was killed between its intent and the new state *resumes*: noise is a function of the key, the run id, the
+window, the item and who held it, so the same input gives the same bytes. A part that failed before it began to publish
+takes its intent back where the log alone was the reason, also if it resumed: nobody has read anything of it. Afterwards
+the same command finds that the part is done.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import os
 import pathlib
-import uuid
-from collections.abc import Iterator
 
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.beam.load_noise_key import KeyFile
-from dp_transforms.checks import shown
-from dp_transforms.local_files import publish, remove_dead_drafts
+from dp_transforms.local_files import remove_dead_drafts
 from dp_transforms.pipelines.options import LogError, UserError
-from dp_transforms.pipelines.output_file import check_output, is_taken, output_draft, publish_output
-from dp_transforms.remote_files import full_name, is_remote
+from dp_transforms.pipelines.output_file import check_output, is_taken, publish_output
+from dp_transforms.pipelines.run_account import CONTINUES, NEW, RESUMES, PartFacts
+from dp_transforms.pipelines.state_part import StatePart
+from dp_transforms.remote_files import is_remote
 from dp_transforms.report_files import read_report_file
-from dp_transforms.run_state.fingerprints import InputFingerprint, key_fingerprint
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_file import StateFile, replace_state, write_state
-from dp_transforms.run_state.state_header import PartRecord, StateError, StateHeader
-from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
-
-NEW, CONTINUES, RESUMES, DONE = "new", "continues", "resumes", "done"
-_BEGIN_ANEW = "To begin a new run, which costs its full price, name a new state file."
+from dp_transforms.run_state.fingerprints import InputFingerprint
+from dp_transforms.run_state.state_header import StateError
 
 
-@dataclasses.dataclass(frozen=True)
-class PartFacts:
-    """What an account needs to know of a part.
-
-    how: NEW for the first part of a run, which pays for all of it; CONTINUES for a later one; RESUMES for a part that
-        was begun and not finished, with the same input; DONE for one that was finished with the same input.
-    record: its windows, its input and its output. header: of the state before it; with DONE, after it.
-    state_fingerprint: of that state.
-    """
-
-    how: str
-    plan: ReleasePlan
-    record: PartRecord
-    header: StateHeader
-    state_path: str
-    state_fingerprint: str
-
-    @property
-    def start_micros(self) -> int:
-        """The start of the first window, microseconds since 1970 UTC."""
-        return self.plan.schedule.window_start_micros(self.record.first)
-
-    @property
-    def end_micros(self) -> int:
-        """The end of the last window."""
-        return self.plan.schedule.window_end_micros(self.record.end - 1)
+def check_outputs(facts: PartFacts, output: str, dead_letter: str | None) -> None:
+    """Raises UserError if the files of a new part exist, or cannot be written."""
+    if facts.how in (NEW, CONTINUES):
+        check_output(output)
+        if dead_letter:
+            check_output(dead_letter, "--dead-letter")
 
 
-class RunAccount:
-    """Keeps no account. A ledger is one that does: each method may raise UserError, and then nothing more happens.
-
-    Each call may come again for the same part, after a kill.
-    """
-
-    def reserve(self, facts: PartFacts) -> None:
-        """Before the intent is written and the log is opened by the pipeline."""
-
-    def start(self, facts: PartFacts) -> None:
-        """From here on the part counts as drawn."""
-
-    def finish(self, facts: PartFacts, state_fingerprint: str) -> None:
-        """The report and the new state are in place. state_fingerprint: of the new state."""
-
-    @property
-    def resumes(self) -> bool:
-        """Whether an earlier process may have published something of the part that was reserved."""
-        return False
-
-    def fail(self, facts: PartFacts, *, forget: bool) -> None:
-        """The part has failed, and this process has published nothing of it. forget: nor has another one, and the log
-        alone is why: so it may be taken from another log."""
-
-
-@dataclasses.dataclass(frozen=True)
-class StateOptions:
-    """path: of the state. until_seconds: of ``--until``; None for the end of the plan. run_id: of ``--run-id``; None if
-    it was not given. population: of `--population`; None without a ledger. output, dead_letter: the files to
-    publish; no dead letter: None."""
-
-    path: str
-    output: str
-    until_seconds: int | None = None
-    run_id: str | None = None
-    population: str | None = None
-    dead_letter: str | None = None
-
-
-class ReplayPart:
-    """A part that may be taken. Use it while the state is held (`hold_state`)."""
+class ReplayPart(StatePart):
+    """A part that is taken from a log."""
 
     def __init__(self, facts: PartFacts, log: InputFingerprint) -> None:
-        self.facts = facts
+        super().__init__(facts)
         self._log = log
-        self._publishes = False
-        self.header_after = facts.header if facts.how == DONE else facts.header.after(facts.record)
 
-    @property
-    def run_part(self) -> RunPart:
-        """What workers need."""
-        record = self.facts.record
-        return RunPart(record.first, record.end, os.path.abspath(self.facts.state_path), self.facts.state_fingerprint)
-
-    @property
-    def named_from(self) -> int:
-        """Known items that were named before this window only are forgotten when the part ends."""
-        return self.facts.record.end - self.facts.plan.known_for
-
-    @contextlib.contextmanager
-    def account_of(self, account: RunAccount) -> Iterator[None]:
-        """Writes the intent, and runs the block, in which the pipeline draws and `publish` is called."""
-        facts, may_have_drawn = self.facts, False
-        try:
-            self._write_header(facts.header.with_intent(facts.record))
-            account.start(facts)
-            may_have_drawn = True
-            yield
-        except BaseException as error:
-            if not self._publishes:
-                # What a resumed part drew before may have been published by the process that was killed. And where
-                # the failure may depend on the noise, another log must not be drawn for with the same noise.
-                is_harmless = isinstance(error, LogError) or not may_have_drawn
-                forget = is_harmless and facts.how != RESUMES and not account.resumes
-                if forget:
-                    with contextlib.suppress(UserError, StateError):  # then it resumes
-                        self._write_header(facts.header.with_intent(None))
-                account.fail(facts, forget=forget)
-            raise
-        account.finish(facts, StateFile(facts.state_path).fingerprint)
+    def _is_of_the_log(self, error: BaseException) -> bool:
+        return isinstance(error, LogError)
 
     def check_log(self) -> None:
         """Raises LogError if the log was changed since it was fingerprinted. Call it before `publish`."""
@@ -168,7 +58,7 @@ class ReplayPart:
 
     def publish(self, report: str, state: str) -> None:
         """Gives the report its name, then the new state. report, state: finished drafts."""
-        self._publishes = True
+        self._announce(state)
         output = self.facts.record.output
         if self.facts.how == RESUMES and is_taken(output):
             if not _are_same_reports(report, output):
@@ -178,204 +68,9 @@ class ReplayPart:
                 )
         else:
             publish_output(report, output)
-        try:
-            replace_state(state, self.facts.state_path)
-        except OSError as error:
-            raise _cannot_write(self.facts.state_path, error) from None
-
-    def _write_header(self, header: StateHeader) -> None:
-        state = StateFile(self.facts.state_path)
-        cells = ((row.kind, row.bucket, state.cell(row)) for row in state.rows)
-        with output_draft(self.facts.state_path) as folder:
-            draft = folder / "state"
-            try:
-                write_state(draft, header, cells)
-                replace_state(draft, self.facts.state_path)
-            except OSError as error:
-                raise _cannot_write(self.facts.state_path, error) from None
-
-
-def open_part(
-    plan: ReleasePlan,
-    options: StateOptions,
-    *,
-    stream: str,
-    noise_key_file: str,
-    log: InputFingerprint,
-    account: RunAccount,
-) -> ReplayPart:
-    """Decides what this command is to its run, and reserves it. A state is made where there is none.
-
-    Raises StateError or UserError, with the remedy, for a state that does not fit, and for a part that must not be
-    taken.
-    """
-    fingerprint = _fingerprint_of_key(noise_key_file)
-    is_new = not os.path.lexists(options.path)
-    if is_new:
-        _create(plan, options, stream, fingerprint)
-    try:
-        state = StateFile(options.path)
-        _check_run(state, plan, options, stream, fingerprint)
-        end = end_of_part(plan.schedule, options.until_seconds)
-        facts = _facts(state, plan, end, log.text, full_name(options.output))
-        if facts.how in (NEW, CONTINUES):
-            check_output(options.output)
-            if options.dead_letter:
-                check_output(options.dead_letter, "--dead-letter")
-        account.reserve(facts)
-    except BaseException:
-        if is_new:
-            os.unlink(options.path)
-        raise
-    return ReplayPart(facts, log)
-
-
-def _fingerprint_of_key(path: str) -> str:
-    try:
-        return key_fingerprint(KeyFile(path).get_secret_bytes())
-    except ValueError as error:
-        raise UserError(str(error)) from None
-
-
-def end_of_part(schedule: WindowSchedule, until_seconds: int | None) -> int:
-    """The first window after the part. Raises UserError unless a window ends at ``until_seconds``."""
-    if until_seconds is None or until_seconds == schedule.end_seconds:
-        return schedule.horizon
-    if not schedule.start_seconds < until_seconds < schedule.end_seconds:
-        raise UserError(
-            f"--until {_utc(until_seconds)} lies outside of the plan, {_utc(schedule.start_seconds)} .."
-            f" {_utc(schedule.end_seconds)}. Use a time in it."
-        )
-    ended, rest = divmod(until_seconds - schedule.start_seconds, schedule.slide_seconds)
-    if rest:
-        before, after = (schedule.start_seconds + n * schedule.slide_seconds for n in (ended, ended + 1))
-        near = [_utc(time) for time in (before, after) if schedule.start_seconds < time <= schedule.end_seconds]
-        raise UserError(f"--until {_utc(until_seconds)} is not the end of a window. Use {' or '.join(near)}.")
-    return ended
-
-
-def part_is_done(facts: PartFacts) -> str:
-    """A sentence for the operator, of a part that was finished before."""
-    return (
-        f"This part of the run, {format_utc(facts.start_micros)} .. {format_utc(facts.end_micros)}, is done: it was"
-        f" published from the same log as {facts.record.output}. Nothing was done, and nothing was spent."
-    )
-
-
-def part_is_taken(facts: PartFacts) -> str:
-    """The same of a part that has just been taken."""
-    covered = f"This part of the run covers {format_utc(facts.start_micros)} .. {format_utc(facts.end_micros)}."
-    closed, windows = facts.record.end, facts.plan.schedule.horizon
-    if closed == windows:
-        return f"{covered} The run is at its end: all of its {windows:,} windows are closed."
-    return (
-        f"{covered} {closed:,} of the {windows:,} windows of the run are closed; the others cost nothing more. Keep"
-        f" {facts.state_path} and the noise key: the next part needs both."
-    )
-
-
-def _create(plan: ReleasePlan, options: StateOptions, stream: str, key: str) -> None:
-    """A state before the first window, of a run with a fresh id."""
-    if options.run_id is not None and options.population is None:
-        raise UserError(
-            "--run-id begins a run only with a ledger, which knows the run ids that were used. If one was used again"
-            " with the same key on another log, both runs would draw the same noise, and their reports would show what"
-            " changed. Leave --run-id out: a fresh one is drawn, and kept in the state."
-        )
-    run_id = options.run_id or uuid.uuid4().hex
-    header = StateHeader(plan.to_json(), plan.fingerprint, stream, run_id, key, options.population or "")
-    with output_draft(options.path) as folder:
-        draft = folder / "state"
-        try:
-            write_state(draft, header, [])
-            publish(draft, options.path)
-        except OSError as error:
-            raise _cannot_write(options.path, error) from None
-
-
-def _check_run(state: StateFile, plan: ReleasePlan, options: StateOptions, stream: str, key: str) -> None:
-    """Raises UserError unless the state is of this plan, stream, key and run id."""
-    header, path = state.header, state.path
-    remedy = _BEGIN_ANEW
-    if not header.parts and header.intent is None:
-        remedy = "No window of its run is published: remove the file to begin another run there."
-    if header.plan_fingerprint != plan.fingerprint:
-        raise UserError(
-            f"the state {path} is of another plan. Give the plan with which its run began: all parts of a run have one"
-            f" plan, for the whole range. {remedy}"
-        )
-    if header.stream != stream:
-        raise UserError(
-            f"the state {path} is of the stream {shown(header.stream)}, not {shown(stream)}. Give the same --stream."
-            f" {remedy}"
-        )
-    if header.key_fingerprint != key:
-        raise UserError(
-            f"the state {path} belongs to another noise key. Give the file with the key of its run: with another key no"
-            f" user is recognised. {remedy}"
-        )
-    if (options.population or "") != header.population:
-        begun = f"with --ledger and --population {header.population}" if header.population else "without --ledger"
-        raise UserError(
-            f"the run of the state {path} was begun {begun}, and all of its parts must be. Give the same options."
-            f" {remedy}"
-        )
-    if options.run_id is not None and options.run_id != header.run_id:
-        raise UserError(
-            f"the state {path} is of the run {shown(header.run_id)}, not {shown(options.run_id)}. Leave --run-id out."
-            f" {remedy}"
-        )
-    if header.closed_through > plan.schedule.horizon:
-        raise UserError(f"the state {path} is closed beyond the end of its plan: it is damaged. {_BEGIN_ANEW}")
-
-
-def _facts(state: StateFile, plan: ReleasePlan, end: int, log: str, output: str) -> PartFacts:
-    header, schedule = state.header, plan.schedule
-
-    def facts(how: str, record: PartRecord) -> PartFacts:
-        return PartFacts(how, plan, record, header, state.path, state.fingerprint)
-
-    done = next((part for part in header.parts if (part.end, part.input_fingerprint) == (end, log)), None)
-    if done is not None:
-        return facts(DONE, done)
-    if header.intent is not None:
-        record = header.intent
-        if (record.end, record.input_fingerprint, record.output) != (end, log, output):
-            differs = "another input" if record.input_fingerprint != log else "another --until or --output"
-            raise UserError(
-                f"a part of the run in {state.path} was begun and not finished, and this command has {differs}. What it"
-                " drew may be published, so it must be finished first: replay the same files, with --until"
-                f" {_end_utc(schedule, record.end)} --output {record.output}. {_BEGIN_ANEW}"
-            )
-        return facts(RESUMES, record)
-    if end <= header.closed_through:
-        closed = _end_utc(schedule, header.closed_through)
-        if header.closed_through == schedule.horizon:
-            remedy = f"All windows of the plan are published. {_BEGIN_ANEW}"
-        else:
-            remedy = f"The next part begins there: give a later --until. {_BEGIN_ANEW}"
-        raise UserError(f"the windows up to {closed} are published already (state {state.path}). {remedy}")
-    record = PartRecord(header.closed_through, end, log, output)
-    return facts(CONTINUES if header.parts else NEW, record)
-
-
-def _end_utc(schedule: WindowSchedule, end: int) -> str:
-    """Of the windows before this one. The last one of a plan may end after its range."""
-    if end == schedule.horizon:
-        return _utc(schedule.end_seconds)
-    return format_utc(schedule.window_end_micros(end - 1))
-
-
-def _utc(seconds: int) -> str:
-    return format_utc(seconds * MICROS_PER_SECOND)
+        self._replace_state(state)
 
 
 def _are_same_reports(draft: str, published: str) -> bool:
     (header, reports), (other_header, other_reports) = read_report_file(draft), read_report_file(published)
     return header == other_header and list(reports) == list(other_reports)
-
-
-def _cannot_write(path: str, error: OSError) -> UserError:
-    if isinstance(error, FileExistsError):
-        return UserError(f"{path} was just made by another process. Try again when that has ended.")
-    return UserError(f"cannot write {path}: {error.strerror}. Check the folder and its free space.")

@@ -11,7 +11,7 @@ from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.ledger_account import LedgerAccount
 from dp_transforms.pipelines.stream_options import stream_options
 from dp_transforms.pipelines.stream_request import stream_request
-from dp_transforms.pipelines.stream_run import run_stream
+from dp_transforms.pipelines.stream_run import run_stream, run_stream_part
 from dp_transforms.pipelines.stream_status import StreamStatus
 
 
@@ -24,6 +24,8 @@ def command(context: click.Context, /, **options: Any) -> None:
 
     The input is a Kafka topic, a folder of log files that grows, or a Pub/Sub subscription. Reports appear as each
     window closes, here and in --output. Ctrl-C drains the run: all windows close, and it ends; twice ends it at once.
+    With --state it hands over instead: a later stream or replay goes on with the windows that are open, for the same
+    budget.
     Options for Beam follow after `--`, for example `-- --project=p --region=r`.
 
     \b
@@ -34,4 +36,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     request = stream_request(options, given)
     account = LedgerAccount.of_options(options)
     with Unwinding():  # engines are stopped in order
-        run_stream(request, context.obj or [], StreamStatus(), account)
+        if request.state is None:
+            run_stream(request, context.obj or [], StreamStatus(), account)
+        else:
+            run_stream_part(request, context.obj or [], StreamStatus("this part"), account)

@@ -10,6 +10,7 @@ import click
 from dp_transforms.pipelines.ledger_options import ledger_options
 from dp_transforms.pipelines.options import DURATION, DURATION_OR_ZERO, field_options
 from dp_transforms.pipelines.plan_options import plan_options
+from dp_transforms.pipelines.state_options import state_options
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -152,13 +153,15 @@ _RUN = (
     ),
     click.option(
         "--run-id",
-        help="Name of the run. Default: a fresh one. Every new run must have a new one; to resume a run, give its own.",
+        help="Name of the run. Default: that of --state, or a fresh one. Every new run must have a new one; to resume "
+        "a run, give its own.",
     ),
     click.option(
         "--stop-file",
         metavar="FILE",
         help="When this file appears, the run is drained: what arrived by then counts, all windows close and the run "
-        "ends. Workers look for it: leave it there until the run has ended. Default: beside --output; with "
+        "ends; with --state only windows that are over close, and the state is handed over. Workers look for it: leave "
+        "it there until the run has ended. Default: beside --output; with "
         "--output-topic a temporary file if all workers run on this machine, else none.",
     ),
     click.option(
@@ -192,7 +195,9 @@ _RUN = (
         "of --worker-pool. First close it off by other means (docs/deploy.md).",
     ),
     click.option(
-        "--resume-from", metavar="SAVEPOINT", help="A savepoint or checkpoint of Flink to resume from; with --run-id."
+        "--resume-from",
+        metavar="SAVEPOINT",
+        help="A savepoint or checkpoint of Flink to resume from; with --run-id or --state.",
     ),
     click.option(
         "--detach", is_flag=True, help="Print the job's id and leave the job running; on a Flink cluster and Dataflow."
@@ -206,7 +211,7 @@ def stream_options(function: _F) -> _F:
     for group in (_RUN, _OUTPUT, _CLOCK):
         for option in reversed(group):
             function = option(function)
-    function = field_options(plan_options(ledger_options(function)))
+    function = field_options(plan_options(state_options(ledger_options(function))))
     for option in reversed(_INPUT):
         function = option(function)
     return function

@@ -19,12 +19,13 @@ from dp_transforms.checks import check_names
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.log_folder import LogFolder
-from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.event_streams.partition_progress import ARRIVAL, StreamClock
 from dp_transforms.event_streams.stream_source import StreamError, StreamSource
 from dp_transforms.pipelines.engine_choice import EngineChoice, choose_engine
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.plan_options import flag, plan_of_command
+from dp_transforms.pipelines.state_options import StateOptions
 from dp_transforms.pipelines.stop_file import stop_file_of_run
 from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS
 from dp_transforms.pipelines.stream_pubsub import PubSubSubscription
@@ -32,6 +33,7 @@ from dp_transforms.pipelines.stream_rules import CLOCK_OPTIONS, check_rules, wit
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportFolder, ReportSink, ReportTopic
 from dp_transforms.report_streams.report_writer import check_same_run
+from dp_transforms.run_state.state_file import StateFile
 
 _SECRET_VERSION = re.compile(r"projects/[^/\s]+/secrets/[^/\s]+/versions/[1-9]\d*")
 _MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
@@ -40,7 +42,7 @@ _MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
     """All that a run needs. is_named: the operator chose the run id; else it was drawn. stop_file: None where nobody
-    can request a stop."""
+    can request a stop. state: for a run that is taken in parts; else None."""
 
     source: StreamSource | PubSubSubscription
     plan: ReleasePlan
@@ -55,10 +57,18 @@ class StreamRequest:
     stop_file: str | None
     engine: EngineChoice
     detach: bool
+    state: StateOptions | None = None
 
     @property
     def header(self) -> ReportHeader:
         return ReportHeader.of_plan(self.plan, self.run_id, self.stream)
+
+    @property
+    def log_decides(self) -> bool:
+        """Whether what a window holds is decided by the log alone, so that another attempt gives the same answers: its
+        clock is that of arrivals, and the log itself sets it (docs/guarantee.md, section 6)."""
+        is_set_by_log = not isinstance(self.source, KafkaTopic) or self.source.append_times_only
+        return self.clock.kind == ARRIVAL and is_set_by_log
 
 
 def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamRequest:
@@ -68,10 +78,10 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
     """
     options = with_absolute_paths(options)
     engine = choose_engine(options)
-    run_id = options["run_id"] or uuid.uuid4().hex
     try:
         check_names(**{flag(name): options[name] for name in ("stream", "run_id")})
         check_rules(options, given, engine)
+        run_id = options["run_id"] or _run_id_of_state(options["state"]) or uuid.uuid4().hex
         request = StreamRequest(
             source=_source(options, event_fields(options)),
             plan=plan_of_command(options),
@@ -93,9 +103,11 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
             stop_file=_stop_file(options, engine, run_id),
             engine=engine,
             detach=options["detach"],
+            state=_state(options, run_id),
         )
         _check_release(request)
-        _check_new_or_resumed(request)
+        if request.state is None:
+            _check_new_or_resumed(request)
     except (ValueError, StreamError) as error:
         raise UserError(_in_flags(str(error))) from None
     return request
@@ -154,6 +166,27 @@ def _noise_key(options: dict[str, Any], engine: EngineChoice) -> beam.Secret | N
     key = KeyFile(path)
     key.get_bytes()
     return key
+
+
+def _run_id_of_state(path: str | None) -> str | None:
+    """Of a state that is there. Raises StateError for one that cannot be used."""
+    return StateFile(path).header.run_id if path is not None and os.path.lexists(path) else None
+
+
+def _state(options: dict[str, Any], run_id: str) -> StateOptions | None:
+    if options["state"] is None:
+        return None
+    return StateOptions(
+        options["state"],
+        options["noise_key_file"],
+        options["user_field"],
+        options["item_field"],
+        options["output"] or f"topic {options['output_topic']}",
+        until_seconds=options["until"],
+        run_id=run_id,
+        is_named=options["run_id"] is not None,
+        population=options["population"],
+    )
 
 
 def _stop_file(options: dict[str, Any], engine: EngineChoice, run_id: str) -> str | None:

@@ -11,18 +11,29 @@ from dp_transforms.local_files import open_regular
 from dp_transforms.pipelines.engine_choice import EngineChoice
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.plan_options import flag
+from dp_transforms.pipelines.state_options import check_state_options
 from dp_transforms.pipelines.stream_options import DATAFLOW
 
 CLOCK_OPTIONS = ("allowed_lateness", "out_of_order", "max_ahead", "idle_timeout", "shown_within")
 _OF_KAFKA = ("topic", "kafka_config", "avro_schema", "avro_framing", "avro_schema_id", "producer_times")
 _FILES_READ_HERE = ("avro_schema", "kafka_config")
-_PATHS = ("folder", *_FILES_READ_HERE, "output_kafka_config", "output", "dead_letter", "noise_key_file", "stop_file")
+_PATHS = (
+    "folder",
+    *_FILES_READ_HERE,
+    "output_kafka_config",
+    "output",
+    "dead_letter",
+    "noise_key_file",
+    "stop_file",
+    "state",
+)
 _NOT_ON_DATAFLOW = (
     ("folder", "Give --kafka or --pubsub-subscription"),
     ("output", "Give --output-topic"),
     ("dead_letter", "Leave it out; the job's metrics count such records"),
     ("stop_file", "Leave it out, and cancel the job to stop it"),
     ("noise_key_file", "Give --noise-key-secret"),
+    ("state", "Leave it out: on Dataflow a stream is a whole run. Or use --engine flink"),
 )
 
 
@@ -48,6 +59,12 @@ def check_rules(options: dict[str, Any], given: Collection[str], engine: EngineC
             if options[name] is not None:
                 raise UserError(f"{flag(name)} is a path, and workers of Dataflow share no disk. {remedy}.")
     _check_files(options, engine)
+    check_state_options(options)
+    if options["state"] is not None and options["detach"]:
+        raise UserError(
+            "--state cannot be used with --detach: this command puts the new state in its place when the stream ends."
+            " Leave --detach out."
+        )
 
 
 def _check_input(options: dict[str, Any]) -> None:

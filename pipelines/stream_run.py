@@ -13,6 +13,7 @@ from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.write_rejected import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
+from dp_transforms.beam.write_state import WriteStateCounted
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.partition_progress import ARRIVAL
 from dp_transforms.monitoring.window_report import RunEnded
@@ -21,15 +22,19 @@ from dp_transforms.pipelines.ledger_account import LedgerAccount
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
+from dp_transforms.pipelines.run_account import DONE, RunAccount
+from dp_transforms.pipelines.state_part import part_is_done, part_is_taken, state_errors
 from dp_transforms.pipelines.stream_account import accounted
 from dp_transforms.pipelines.stream_engine import started_engine
 from dp_transforms.pipelines.stream_job import StreamJob, job_name
 from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK
 from dp_transforms.pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
 from dp_transforms.pipelines.stream_request import StreamRequest
+from dp_transforms.pipelines.stream_state import StreamPart, no_window_was_over, part_of_stream
 from dp_transforms.pipelines.stream_status import StreamStatus
 from dp_transforms.pipelines.stream_topic import check_topic
 from dp_transforms.pipelines.stream_watch import watch_stream
+from dp_transforms.run_state.state_lock import hold_state
 from dp_transforms.runners import dataflow
 from dp_transforms.runners.engine_process import EngineError
 from dp_transforms.runners.flink_rest import FlinkRest
@@ -38,10 +43,40 @@ _SECONDS_TO_START = 300.0
 _NOTHING_STARTED = "nothing was started"
 
 
+def run_stream_part(
+    request: StreamRequest, beam_words: Sequence[str], status: StreamStatus, account: LedgerAccount | None
+) -> None:
+    """One part of a run with a state. Returns when it has handed its state over, or was done before.
+
+    Raises UserError and SystemExit like `run_stream`.
+    """
+    assert request.state is not None
+    keeper = account or RunAccount()
+    with state_errors(), hold_state(request.state.path):
+        with errors_in_one_line(_NOTHING_STARTED):
+            part = part_of_stream(request, keeper)
+        if part.facts.how == DONE:
+            keeper.finish(part.facts, part.facts.state_fingerprint)
+            status.tell(part_is_done(part.facts))
+            return
+        part.prepare()
+        if part.is_published:  # by a process that was killed then
+            with part.account_of(keeper):
+                part.publish(part.found_end)
+        else:
+            run_stream(request, beam_words, status, account, part)
+    status.tell(no_window_was_over(part.facts) if part.is_empty else part_is_taken(part.facts))
+
+
 def run_stream(
-    request: StreamRequest, beam_words: Sequence[str], status: StreamStatus, account: LedgerAccount | None = None
+    request: StreamRequest,
+    beam_words: Sequence[str],
+    status: StreamStatus,
+    account: LedgerAccount | None = None,
+    part: StreamPart | None = None,
 ) -> None:
     """Returns when the run has ended, was drained, or was left running with --detach. account: None without a ledger.
+    part: of a run with a state.
 
     Raises UserError, one line without any cell, and SystemExit if the operator ended it at once.
     """
@@ -51,7 +86,7 @@ def run_stream(
     with quiet_workers(), started_engine(request.engine, beam_words, job_name(request)) as (options, flink):
         with errors_in_one_line(_NOTHING_STARTED):
             pipeline = beam.Pipeline(options=options)
-            build_pipeline(pipeline, request)
+            build_pipeline(pipeline, request, part)
         if options.view_as(TestOptions).dry_run:
             with errors_in_one_line(_NOTHING_STARTED):
                 size = dataflow.build_job(pipeline).ByteSize()
@@ -59,7 +94,7 @@ def run_stream(
             return
         if flink is not None and not request.engine.is_local:
             _check_cluster(flink)  # before anything is charged
-        with accounted(request, account):
+        with accounted(request, account) if part is None else part.account_of(account or RunAccount()):
             if request.detach:
                 try:
                     with errors_in_one_line(_NOTHING_STARTED):
@@ -69,11 +104,13 @@ def run_stream(
                     raise UserError(" ".join(str(error).split())) from None
                 return
             watch = None if flink is None else FlinkWatch(flink, job_name(request), request.engine.checkpoint_seconds)
-            watch_stream(StreamJob(pipeline), request, status, watch)
+            ended = watch_stream(StreamJob(pipeline), request, status, watch, part)
+            if part is not None:
+                part.publish(ended)
 
 
-def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest) -> None:
-    """Input, monitor, outputs. Raises StreamError and ValueError."""
+def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: StreamPart | None = None) -> None:
+    """Input, monitor, outputs; of a part also its state. Raises StreamError and ValueError."""
     if isinstance(request.source, PubSubSubscription):
         monitor = ShiftingHeavyHitters(
             request.plan,
@@ -85,18 +122,30 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest) -> None:
         reports, rejected = monitor_subscription(pipeline, request.source, monitor)
         ended = pipeline | "NeverEnds" >> beam.Create([]).with_output_types(RunEnded)
     else:
-        reports, ended, rejected = pipeline | "MonitorStream" >> MonitorStream(
+        stream = MonitorStream(
             request.source,
             request.plan,
             clock=request.clock,
-            noise_key=request.noise_key,
+            noise_key=request.noise_key if part is None else part.facts.noise_key,
             run_id=request.run_id,
             stream=request.stream,
             domain=request.domain_file,
             driver="loop" if request.engine.reads_once else "timers",
             confirm=request.engine.recovers,
             stop_file=request.stop_file,
+            part=None if part is None else part.run_part,
         )
+        reports, ended, rejected, *states = pipeline | "MonitorStream" >> stream
+        if part is not None:
+            _ = states[0] | "WriteState" >> WriteStateCounted(
+                part.draft,
+                part.begun,
+                part.run_part,
+                part.forget_after,
+                part.facts.state_path,
+                part.facts.noise_key,
+                stream.state_senders,
+            )
     _ = (reports, ended) | "WriteReportStream" >> WriteReportStream(request.sink, request.header)
     if request.dead_letter is not None:
         _ = rejected | "WriteRejected" >> WriteRejectedFolder(request.dead_letter)
@@ -106,7 +155,12 @@ def _announce(request: StreamRequest, status: StreamStatus) -> None:
     status.announce(request.plan.guarantee)
     keep = " Keep this name and the noise key: both are needed to resume it." if request.engine.name == FLINK else ""
     status.tell(f"Run {request.run_id} on {request.engine.name}.{keep}")
-    if request.is_named and request.noise_key is not None and request.engine.resume_from is None:
+    if (
+        request.is_named
+        and request.state is None
+        and request.noise_key is not None
+        and request.engine.resume_from is None
+    ):
         status.tell(
             f"--run-id {request.run_id} begins a new run. Was this name used before with this noise key, on other data?"
             " Then both runs draw the same noise, and together they show what changed: stop, and leave --run-id out."

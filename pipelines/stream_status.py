@@ -30,7 +30,9 @@ _SECONDS_BETWEEN_LINES = 60.0  # if stderr is a file
 class StreamStatus:
     """Prints each report once. stdout: a table on a terminal, else a JSON line for each window."""
 
-    def __init__(self) -> None:
+    def __init__(self, covered: str = "--start .. --end") -> None:
+        """covered: outside of which events do not count."""
+        self._covered = covered
         self._out = Console(highlight=False)
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
         self._shown: set[tuple[str, int]] = set()
@@ -96,7 +98,7 @@ class StreamStatus:
             (EVENTS_LATE, "late"),
             (EVENTS_FROM_THE_FUTURE, "from the future"),
             (EVENTS_AFTER_STOP, "after the stop"),
-            (EVENTS_OUTSIDE_RANGE, "outside --start .. --end"),
+            (EVENTS_OUTSIDE_RANGE, f"outside {self._covered}"),
             (EVENTS_OUTSIDE_DOMAIN, "of other items than --domain-file"),
             (PAIRS_UNPAID, "user and item pairs beyond --most-looks"),
         ):

@@ -16,6 +16,7 @@ from dp_transforms.pipelines.stream_job import StreamJob, cancel_on_cluster, job
 from dp_transforms.pipelines.stream_options import FLINK, IN_PROCESS
 from dp_transforms.pipelines.stream_ports import check_ports
 from dp_transforms.pipelines.stream_request import StreamRequest
+from dp_transforms.pipelines.stream_state import StreamPart
 from dp_transforms.pipelines.stream_status import StreamStatus
 from dp_transforms.report_streams import ReportFolder
 from dp_transforms.window_schedule import MICROS_PER_SECOND
@@ -26,8 +27,15 @@ _METRICS_EVERY_SECONDS = 5.0
 _FAILED = "the windows that were reported before are valid and stay"
 
 
-def watch_stream(job: StreamJob, request: StreamRequest, status: StreamStatus, flink: FlinkWatch | None) -> None:
-    """Returns when the run is over or drained. flink: on Flink alone.
+def watch_stream(
+    job: StreamJob,
+    request: StreamRequest,
+    status: StreamStatus,
+    flink: FlinkWatch | None,
+    part: StreamPart | None = None,
+) -> RunEnded | None:
+    """Returns when the run is over or drained, with its end if it came so far. flink: on Flink alone. part: of a run
+    with a state, which is over when the new state is there too.
 
     Raises UserError, and SystemExit if the operator ended it at once.
     """
@@ -35,37 +43,42 @@ def watch_stream(job: StreamJob, request: StreamRequest, status: StreamStatus, f
     is_draining = request.engine.resume_from is not None and os.path.lexists(request.stop_file or "")
     made_stop_file = is_draining
     ended: RunEnded | None = None
+    is_over = False
     next_metrics = 0.0
     sink = SinkWatch(request.sink, request.run_id, status)
     try:
         with caught_stops() as stops:
             if request.stop_file is not None:  # not before signals are caught
-                status.tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {request.stop_file}")
+                what = "all windows close" if part is None else "windows that are over close, it hands its state over"
+                status.tell(f"Ctrl-C drains it: {what} and it ends. So does: touch {request.stop_file}")
                 if is_draining:
                     status.tell(_draining_words(request, request.stop_file))
             asked = 0
             # On engines that read once, the job ends by itself.
-            while not job.is_over and (ended is None or request.engine.reads_once):
+            while not job.is_over and (not is_over or request.engine.reads_once):
                 if stops.count > asked:
                     asked = stops.count
                     made_stop_file = _drain_or_end(asked, stops.code, job, request, status) or made_stop_file
                 begin = time.monotonic()
                 ended = sink.check(_goes_on_words(request))
+                is_over = ended is not None and (part is None or part.is_handed_over(ended))
                 if begin >= next_metrics:
                     _show_metrics(job, request, status, flink, begin)
                     # A cluster that does not answer must not delay reports and signals at every check.
                     next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
-                if ended is None:
+                if not is_over:
                     took = time.monotonic() - begin
                     stops.wait(max(_SECONDS_BETWEEN_CHECKS, _PAUSE_PER_CHECK * took), asked)
-            if ended is None:
+            if not is_over:
                 with errors_in_one_line(_FAILED):
                     job.raise_error()
                 ended = sink.check_until_read(lambda: stops.wait(_SECONDS_BETWEEN_CHECKS, asked))
             cancel_on_cluster(request, status)
             job.cancel()
         stop_file = request.stop_file
-        _tell_end(ended, made_stop_file or (stop_file is not None and os.path.lexists(stop_file)), request, status)
+        was_asked = made_stop_file or (stop_file is not None and os.path.lexists(stop_file))
+        _tell_end(ended, was_asked, request, status, part)
+        return ended
     finally:
         status.close()
         if made_stop_file and (ended is not None or not request.engine.can_go_on):
@@ -129,8 +142,9 @@ def _draining_words(request: StreamRequest, stop_file: str) -> str:
     waiting = stop_micros + request.clock.shown_within_micros - now_micros
     seconds = max(math.ceil(waiting / MICROS_PER_SECOND), checkpoints) + checkpoints
     until = time.strftime("%H:%M:%S", time.gmtime(stop_micros // MICROS_PER_SECOND))
+    what = "all windows" if request.state is None else "windows that are over"
     return (
-        f"Draining: what arrives by {until} UTC counts; all windows then close, in about {seconds:,} s, or when all of"
+        f"Draining: what arrives by {until} UTC counts; {what} then close, in about {seconds:,} s, or when all of"
         " it is read. Ask again to end at once."
     )
 
@@ -152,12 +166,18 @@ def _words_of_end_at_once(request: StreamRequest) -> str:
             f"{words} Resume it from the last checkpoint with --resume-from PATH --run-id {request.run_id}, and the"
             f" rest of this command line.{drain}"
         )
+    if request.state is not None and request.log_decides:
+        return f"{words} To finish this part of the run, give the same command again: it begins the part anew."
     return f"{words} This run cannot be resumed; a new one has a new run id and a budget of its own."
 
 
-def _tell_end(ended: RunEnded | None, was_asked: bool, request: StreamRequest, status: StreamStatus) -> None:
+def _tell_end(
+    ended: RunEnded | None, was_asked: bool, request: StreamRequest, status: StreamStatus, part: StreamPart | None
+) -> None:
     """was_asked: somebody asked for a stop. The end record does not say so: that would depend on the run's data."""
-    if ended is None:
+    if part is not None:
+        pass  # the command says it, when the state is in its place
+    elif ended is None:
         status.tell("All that was there is read. Windows that were still open then are not answered.")
     elif was_asked:
         status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")

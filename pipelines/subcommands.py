@@ -83,7 +83,7 @@ def run(words: Sequence[str]) -> None:
             shh.main(args=words, prog_name="shh", standalone_mode=False, obj=beam_options)
     except UserError as error:
         click.echo(f"shh: {on_one_line(str(error))}", err=True)
-        sys.exit(1)
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -18,7 +18,7 @@ from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, Turn, t
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.beam.write_state import state_messages
-from dp_transforms.monitoring.counted_messages import messages_of
+from dp_transforms.monitoring.counted_messages import ending_messages, messages_of
 from dp_transforms.monitoring.hit_settings import are_followed
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.known_items import KnownItems
@@ -56,7 +56,7 @@ class AnsweringDoFn(KeyedDoFn, abc.ABC, Generic[_Found]):
     ) -> None:
         super().__init__(settings, noise_key, domain)
         self._shards = shards
-        self._part, self._hands_over = part or RunPart.whole(settings.schedule), part is not None
+        self._part = part or RunPart.whole(settings.schedule)
         self._late = operator_counter(LATE_BATCHES)
 
     @abc.abstractmethod
@@ -86,21 +86,23 @@ class AnsweringDoFn(KeyedDoFn, abc.ABC, Generic[_Found]):
             next_window.write(begins_at)
         turn = take_turn(part, begins_at, near, far, waiting)
         self._late.inc(turn.dropped)
-        if not turn.windows:
+        if not turn:
             return
-        first, end = turn.windows[0][0], turn.windows[-1][0] + 1
+        first, end = begins_at, begins_at + len(turn.windows)
         before = KnownItems.from_cells(known.read()) if is_followed else KnownItems.none()
-        found = self.find(shard, turn, before, first, end)
-        if is_followed:
-            self.store(before, before.after(found, end, self._settings.forget_after), known)
-        next_window.write(end)
-        by_window = dict(found.by_slab(1))
-        for window in range(first, end):
-            packed = list(self.pack(by_window[window])) if window in by_window else []
-            for message in messages_of(packed):
-                yield (window, 0), message
-        if self._hands_over and end == self._part.end:
-            after = KnownItems.from_cells(known.read()) if is_followed else KnownItems.none()
+        after = before
+        if turn.windows:
+            found = self.find(shard, turn, before, first, end)
+            after = before.after(found, end, self._settings.forget_after) if is_followed else before
+            self.store(before, after, known)
+            next_window.write(end)
+            by_window = dict(found.by_slab(1))
+            for window in range(first, end):
+                packed = list(self.pack(by_window[window])) if window in by_window else []
+                for message in messages_of(packed):
+                    yield (window, 0), message
+        if turn.ends:
+            yield from ending_messages(end, 1)
             yield from state_messages(end, [pack_cell(self.KIND, *cell) for cell in known_cells(after)])
 
     def store(self, before: KnownItems, after: KnownItems, known: Any) -> None:

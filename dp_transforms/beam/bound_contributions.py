@@ -13,7 +13,15 @@ from dp_transforms.beam.drop_late_panes import is_late
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.contributions import bound_contributions
-from dp_transforms.monitoring.counted_messages import Group, Key, Sent, holder_messages, messages_of
+from dp_transforms.monitoring.counted_messages import (
+    ENDS,
+    Group,
+    Key,
+    Sent,
+    ending_messages,
+    holder_messages,
+    messages_of,
+)
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_pairs import UserPairs
@@ -95,6 +103,9 @@ class BoundContributionsCountedDoFn(KeyedDoFn):
 
     def process(self, group: Group) -> Iterator[tuple[Key, Sent]]:
         (window, _), blobs = group
+        if ENDS in blobs:
+            yield from ending_messages(window, self._shards)
+            return
         parts: dict[int, ItemHolders] = {}
         if blobs:
             pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])

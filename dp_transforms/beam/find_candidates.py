@@ -13,7 +13,15 @@ from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.candidates import find_candidates
-from dp_transforms.monitoring.counted_messages import Group, Key, Sent, holder_messages, messages_of
+from dp_transforms.monitoring.counted_messages import (
+    ENDS,
+    Group,
+    Key,
+    Sent,
+    ending_messages,
+    holder_messages,
+    messages_of,
+)
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.zero_items import ZeroItemsOfWindows
@@ -103,6 +111,9 @@ class FindCandidatesCountedDoFn(KeyedDoFn):
 
     def process(self, group: Group) -> Iterator[tuple[Key, Sent]]:
         (window, shard), blobs = group
+        if ENDS in blobs:
+            yield from ending_messages(window, 1)
+            return
         parts = [ItemHolders.from_bytes(blob) for blob in blobs]
         drawn = self._zero_items.cells(window, shard) if self._zero_items is not None else None
         if drawn is not None:

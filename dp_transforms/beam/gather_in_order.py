@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from apache_beam.coders import BytesCoder, ListCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
-from dp_transforms.monitoring.counted_messages import MOST_MESSAGE_BYTES, Group, batches_of_blobs
+from dp_transforms.monitoring.counted_messages import ENDS, MOST_MESSAGE_BYTES, Group, batches_of_blobs
 
 _Key = TypeVar("_Key", str, int)
 _LEAST_NEAR_WINDOWS = 64
@@ -46,11 +46,17 @@ def parts_of_shard(group: Group) -> Iterator[tuple[int, Part]]:
 
 class Turn(NamedTuple):
     """windows: those whose turn it is, without a gap, each with all its blobs. dropped: parts that were dropped, since
-    their window had its turn or they came twice. waiting: how many parts wait after this."""
+    their window had its turn or they came twice. waiting: how many parts wait after this. ends: whether the part of the
+    run ends behind these windows, which may be none."""
 
     windows: list[tuple[int, list[bytes]]]
     dropped: int
     waiting: int | None
+    ends: bool = False
+
+    def __bool__(self) -> bool:
+        """Whether it is anybody's turn."""
+        return bool(self.windows) or self.ends
 
 
 def take_turn(part: Part, next_window: int, near: Any, far: Any, waiting: Any) -> Turn:
@@ -69,9 +75,9 @@ def take_turn(part: Part, next_window: int, near: Any, far: Any, waiting: Any) -
         queue.add(part)
         due = queue.take_from(window) if window == next_window else []
     waiting.write(queue.to_bytes())
-    return Turn(
-        [(of_one[0][0], [blob for part in of_one for blob in part[2]]) for of_one in due], queue.dropped, len(queue)
-    )
+    windows = [(of_one[0][0], [blob for part in of_one for blob in part[2]]) for of_one in due]
+    ends = bool(windows) and ENDS in windows[-1][1]  # one sender that closes no more is enough: the window stays open
+    return Turn(windows[: len(windows) - ends], queue.dropped, len(queue), ends)
 
 
 class WaitingWindows:

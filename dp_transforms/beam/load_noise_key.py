@@ -17,6 +17,8 @@ from apache_beam.utils.secret import RawSecret
 
 from dp_transforms.local_files import open_regular
 from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES
+from dp_transforms.run_state.fingerprints import key_fingerprint
+from dp_transforms.run_state.state_header import StateError
 
 _MAX_KEY_BYTES = 1 << 16
 _LEAST_DIFFERENT_BYTES = 8  # of 32 random bytes, one key in 10^33 has fewer; of 32 random hex digits, one in 10^7
@@ -26,17 +28,32 @@ _FRESH_KEYS: dict[str, bytes] = {}
 
 
 class KeyFile(beam.Secret):
-    """A key in a file of at least 32 bytes that only its owner can read; each worker needs the file at this path."""
+    """A key in a file of at least 32 bytes that only its owner can read; each worker needs the file at this path.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    fingerprint: of the key of a run that is taken in parts (`run_state.fingerprints.key_fingerprint`); None: any key.
+    Every worker reads the file when it is set up, so one that was exchanged meanwhile is refused.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fingerprint: str | None = None) -> None:
         super().__init__()
         self.path = os.fspath(path)
+        self.fingerprint = fingerprint
 
     def get_secret_bytes(self) -> bytes:
-        """Raises ValueError if the file is missing, open to others, too short or too long, or clearly not random.
+        """Raises ValueError if the file is missing, open to others, too short or too long, or clearly not random, and
+        StateError if it holds another key than that of the run.
 
         A pipe is refused: it can be read only once, and every worker needs the key.
         """
+        secret = self._read()
+        if self.fingerprint is not None and key_fingerprint(secret) != self.fingerprint:
+            raise StateError(
+                f"the noise key file {self.path} holds another key than that of the run. Put the key of the run back,"
+                " for all workers, and give the same command again."
+            )
+        return secret
+
+    def _read(self) -> bytes:
         try:
             with open_regular(self.path) as file:
                 mode = os.fstat(file.fileno()).st_mode

@@ -61,7 +61,7 @@ class CountedMonitorDoFn(ClosingDoFn):
         self, settings: MonitorSettings | NamingSettings, noise_key: beam.Secret, part: RunPart | None = None
     ) -> None:
         super().__init__(settings, noise_key)
-        self._part, self._hands_over = part or RunPart.whole(settings.schedule), part is not None
+        self._part, self._is_whole = part or RunPart.whole(settings.schedule), part is None
         self._pending_windows = operator_gauge(PENDING_WINDOWS)
 
     def process(
@@ -82,17 +82,17 @@ class CountedMonitorDoFn(ClosingDoFn):
         self._late.inc(turn.dropped)
         if turn.waiting is not None:
             self._pending_windows.set(turn.waiting)
-        if not turn.windows:
+        if not turn:
             return
-        last = turn.windows[-1][0]
+        end = next_window + len(turn.windows)
         slabs = [(window, blobs) for window, blobs in turn.windows if blobs]
-        yield from self.close_slabs(slabs, budgets, progress, known, next_window=last + 1)
+        yield from self.close_slabs(slabs, budgets, progress, known, next_window=end)
         self._closed.inc(len(turn.windows))
-        if last + 1 == self._part.end:
+        if end == self._part.end if self._is_whole else turn.ends:
             _, hit_bound, reports = read_progress(progress)
-            if self._hands_over:
-                yield from state_messages(last + 1, self._packed(budgets, known, hit_bound))
-            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, last + 1, reports))
+            if turn.ends:
+                yield from state_messages(end, self._packed(budgets, known, hit_bound))
+            yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, end, reports))
 
     def _load(self, budgets: Any, progress: Any, known: Any) -> None:
         """Puts what is carried into the part into the state."""

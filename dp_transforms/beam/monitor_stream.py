@@ -46,7 +46,7 @@ class StreamOutput(NamedTuple):
 
 
 class StreamPartOutput(NamedTuple):
-    """What `MonitorStream` returns for a part of a run: the same up to the last window of the part, and the state.
+    """What `MonitorStream` returns for a part of a run: the same up to where the part ends, and the state.
 
     state: what `WriteStateCounted` writes, with the senders of `MonitorStream.state_senders`.
     """
@@ -81,7 +81,8 @@ class MonitorStream(beam.PTransform):
         All workers must see the file. Leave it there unchanged until the run has ended. "By then" includes an allowance
         for clocks that differ: `StreamClock.stop_micros`.
     part: the windows of a run that is taken in parts, and the state before them; None: all windows. Events of other
-        windows are left out. A stop closes all windows of the part.
+        windows are left out. A stop then closes no window that a clock at the stop leaves open: the part ends before
+        the first of these, and the next part takes it whole, from the same records (docs/guarantee.md, section 6).
     poll_seconds: how long to wait when a partition has nothing more.
 
     Raises ValueError for an argument that cannot be used, and StreamError for a source that cannot be used.

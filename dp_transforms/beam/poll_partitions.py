@@ -33,7 +33,7 @@ from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.beam.split_rejected import REJECTED
 from dp_transforms.checks import on_one_line
 from dp_transforms.event_streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
-from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock
+from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock, TakenWindows
 from dp_transforms.event_streams.stream_source import PartitionReader, StreamError, StreamPartition
 from dp_transforms.monitoring.counted_messages import Key, Sent
 from dp_transforms.monitoring.stream_settings import StreamSettings
@@ -53,7 +53,7 @@ class PollPartitions(beam.PTransform):
 
     Each partition sends to every shard of every window, and announces there when it closes the window. So each shard
     has as many senders as there are partitions. source: the fingerprint of the source. driver, confirm, stop_file,
-    poll_seconds: as in `MonitorStream`. max_records: of one poll; results do not depend on it.
+    poll_seconds, part: as in `MonitorStream`. max_records: of one poll; results do not depend on it.
     """
 
     def __init__(
@@ -74,7 +74,8 @@ class PollPartitions(beam.PTransform):
         part: RunPart | None = None,
     ) -> None:
         super().__init__()
-        part = part or RunPart.whole(settings.schedule)
+        windows = part or RunPart.whole(settings.schedule)
+        taken = TakenWindows(windows.first, windows.end, hands_over=part is not None)
         self._names = [partition.name for partition in partitions]
         do_fn = PollInTimersDoFn if driver == TIMERS else PollInLoopDoFn
         self._driver = driver
@@ -84,7 +85,7 @@ class PollPartitions(beam.PTransform):
             settings,
             noise_key,
             domain,
-            _Polling(clock, source, shards, self._confirm, stop_file, poll_seconds, max_records, part.first, part.end),
+            _Polling(clock, source, shards, self._confirm, stop_file, poll_seconds, max_records, taken),
         )
 
     def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
@@ -114,8 +115,7 @@ class _Polling:
     stop_file: str | None
     poll_seconds: float
     max_records: int
-    first: int
-    end: int
+    taken: TakenWindows
 
 
 class _PollDoFn(KeyedDoFn):
@@ -155,8 +155,7 @@ class _PollDoFn(KeyedDoFn):
             confirm=polling.confirm,
             source=polling.source,
             max_records=polling.max_records,
-            first=polling.first,
-            end=polling.end,
+            taken=polling.taken,
         )
 
     def teardown(self) -> None:
@@ -172,7 +171,7 @@ class _PollDoFn(KeyedDoFn):
                 f"the source no longer has a partition {name!r}. Use the source that the run was started with."
             )
         if name not in self._readers:
-            since_micros = self._polling.clock.first_arrival_micros(self._settings.schedule)
+            since_micros = self._polling.clock.first_arrival_micros(self._settings.schedule, self._polling.taken.first)
             self._readers[name] = (self._partitions[name].open(since_micros), now)
         reader, open_since = self._readers[name]
         asked = progress.intent

@@ -65,7 +65,7 @@ class ReleaseCountedDoFn(beam.DoFn):
 
     def __init__(self, settings: NamingSettings, part: RunPart | None = None) -> None:
         self._settings = settings
-        self._part = part or RunPart.whole(settings.schedule)
+        self._part, self._is_whole = part or RunPart.whole(settings.schedule), part is None
         self._late = operator_counter(LATE_BATCHES)
         self._closed = operator_counter(WINDOWS_CLOSED)
         self._pending_windows = operator_gauge(PENDING_WINDOWS)
@@ -84,7 +84,7 @@ class ReleaseCountedDoFn(beam.DoFn):
         self._late.inc(turn.dropped)
         if turn.waiting is not None:
             self._pending_windows.set(turn.waiting)
-        if not turn.windows:
+        if not turn:
             return
         schedule = self._settings.schedule
         for _, blobs in turn.windows:
@@ -92,8 +92,8 @@ class ReleaseCountedDoFn(beam.DoFn):
             for window, report in named.window_reports(self._settings):
                 reports += 1
                 yield TimestampedValue(report, max_timestamp(schedule, window))
-        end = turn.windows[-1][0] + 1
+        end = next_window + len(turn.windows)
         progress.write(_PROGRESS.pack(end, reports))
         self._closed.inc(len(turn.windows))
-        if end == self._part.end:
+        if end == self._part.end if self._is_whole else turn.ends:
             yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, end, reports))

@@ -24,7 +24,7 @@ from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_shard, take_turn
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.beam.write_state import STATE, state_messages
-from dp_transforms.monitoring.counted_messages import Key, Sent, holder_messages, messages_of
+from dp_transforms.monitoring.counted_messages import Key, Sent, ending_messages, holder_messages, messages_of
 from dp_transforms.monitoring.item_holders import ItemHolders, weights_of
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.naming.item_sums import ItemSums, sum_messages
@@ -90,7 +90,7 @@ class SpendPursesDoFn(KeyedDoFn):
     ) -> None:
         super().__init__(settings, noise_key)
         self._shards = shards
-        self._part, self._hands_over = part or RunPart.whole(settings.schedule), part is not None
+        self._part = part or RunPart.whole(settings.schedule)
         self._late = operator_counter(LATE_BATCHES)
         self._unpaid = operator_counter(PAIRS_UNPAID)
         self._purse_bytes = operator_gauge(PURSE_STATE_BYTES)
@@ -112,7 +112,7 @@ class SpendPursesDoFn(KeyedDoFn):
             next_window, entries = _PROGRESS.unpack(stored)
         turn = take_turn(part, next_window, near, far, waiting)
         self._late.inc(turn.dropped)
-        if not turn.windows:
+        if not turn:
             return
         if any(blobs for _, blobs in turn.windows):
             held = Purses(self._settings, self._keys, purses.read())
@@ -122,9 +122,10 @@ class SpendPursesDoFn(KeyedDoFn):
         else:
             for window, _ in turn.windows:
                 yield from self._messages(window, {})
-        end = turn.windows[-1][0] + 1
+        end = next_window + len(turn.windows)
         progress.write(_PROGRESS.pack(end, entries))
-        if self._hands_over and end == self._part.end:
+        if turn.ends:
+            yield from ending_messages(end, self._shards)
             left = Purses(self._settings, self._keys, purses.read()).rewritten_cells()
             packed = [
                 pack_cell(Kind.PURSES, bucket, of_bucket)

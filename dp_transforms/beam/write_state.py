@@ -10,8 +10,9 @@ import apache_beam as beam
 
 from dp_transforms.beam.gather_all import gather_all
 from dp_transforms.beam.gather_counted import GatherCounted
-from dp_transforms.monitoring.counted_messages import messages_of
+from dp_transforms.monitoring.counted_messages import Key, messages_of
 from dp_transforms.report_files.files import write_error
+from dp_transforms.run_state.fingerprints import sealing_key
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_cells import Cell, Kind, join_cells, unpack_cell
 from dp_transforms.run_state.state_file import replace_state, write_state
@@ -23,67 +24,98 @@ STATE = "state"  # tag of the output with what a step hands over
 class WriteState(beam.PTransform):
     """Writes a bounded PCollection of cells, as `pack_cell` packs them, joined with the state before, as one file.
 
-    path: a local path in a draft. header: of the state after the part. named_from: known items whose window lies before
-    this one are forgotten. shown_name: the name of the state, for errors.
+    path: a local path in a draft. header: of the state before the part, with the part as its intent. forget_after:
+    known items that were named longer ago than so many windows are forgotten. shown_name: of the state, for errors.
+    noise_key: of the run, by which the file is sealed.
 
     The file is a function of the header, of the state before and of what the part has changed, whatever the number of
     shards. Cells that nobody changed are copied. Returns a PCollection of the path.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], header: StateHeader, part: RunPart, named_from: int, shown_name: str
+        self,
+        path: str | os.PathLike[str],
+        header: StateHeader,
+        part: RunPart,
+        forget_after: int,
+        shown_name: str,
+        noise_key: beam.Secret,
     ) -> None:
         super().__init__()
-        self._do_fn = WriteStateDoFn(os.fspath(path), header, part, named_from, shown_name)
+        self._end = part.end
+        self._do_fn = WriteStateDoFn(os.fspath(path), header, part, forget_after, shown_name, noise_key)
 
     def expand(self, cells: beam.PCollection) -> beam.PCollection:
-        return gather_all(cells, "WriteState") | "WriteStateFile" >> beam.ParDo(self._do_fn).with_output_types(str)
+        return (
+            gather_all(cells, "WriteState")
+            | "AtEnd" >> beam.Map(_at_end, self._end)
+            | "WriteStateFile" >> beam.ParDo(self._do_fn).with_output_types(str)
+        )
 
 
 class WriteStateCounted(beam.PTransform):
-    """The same of a stream: from the messages of `state_messages`, once all have come. senders: how many steps and
-    shards send them."""
+    """The same of a stream: from the messages of `state_messages`, once all have come, which say where the part has
+    ended. senders: how many steps and shards send them."""
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         header: StateHeader,
         part: RunPart,
-        named_from: int,
+        forget_after: int,
         shown_name: str,
+        noise_key: beam.Secret,
         senders: int,
     ) -> None:
         super().__init__()
-        self._do_fn = WriteStateDoFn(os.fspath(path), header, part, named_from, shown_name)
+        self._do_fn = WriteStateDoFn(os.fspath(path), header, part, forget_after, shown_name, noise_key)
         self._senders = senders
 
     def expand(self, messages: beam.PCollection) -> beam.PCollection:
         return (
             messages
             | "GatherState" >> GatherCounted(self._senders)
-            | "DropKey" >> beam.Values().with_output_types(list[bytes])
             | "WriteStateFile" >> beam.ParDo(self._do_fn).with_output_types(str)
         )
 
 
 def state_messages(end: int, packed: list[bytes]) -> Iterator[beam.pvalue.TaggedOutput]:
-    """What one shard of a step of a stream hands over when it has taken the last window of a part: counted messages,
+    """What one shard of a step of a stream hands over when a part has ended before this window: counted messages,
     tagged `STATE`, for the key ``(end, 0)``."""
     for message in messages_of(packed):
         yield beam.pvalue.TaggedOutput(STATE, ((end, 0), message))
 
 
-class WriteStateDoFn(beam.DoFn):
-    """Writes one group of encoded cells to one file. A step that runs twice writes the same file twice."""
+def _at_end(encoded: Iterable[bytes], end: int) -> tuple[Key, Iterable[bytes]]:
+    return (end, 0), encoded
 
-    def __init__(self, path: str, header: StateHeader, part: RunPart, named_from: int, shown_name: str) -> None:
+
+class WriteStateDoFn(beam.DoFn):
+    """Writes one group of encoded cells, keyed by where the part has ended, to one file. A step that runs twice writes
+    the same file twice."""
+
+    def __init__(
+        self,
+        path: str,
+        header: StateHeader,
+        part: RunPart,
+        forget_after: int,
+        shown_name: str,
+        noise_key: beam.Secret,
+    ) -> None:
         self._path = path
         self._header = header
         self._part = part
-        self._named_from = named_from
+        self._forget_after = forget_after
         self._shown_name = shown_name
+        self._noise_key = noise_key
+        self._key: bytes
 
-    def process(self, encoded: Iterable[bytes]) -> Iterator[str]:
+    def setup(self) -> None:
+        self._key = sealing_key(self._noise_key.get_bytes())
+
+    def process(self, group: tuple[Key, Iterable[bytes]]) -> Iterator[str]:
+        (end, _), encoded = group
         changed: dict[tuple[Kind, int], list[Cell]] = {}
         for data in encoded:
             if data:
@@ -93,19 +125,20 @@ class WriteStateDoFn(beam.DoFn):
         temporary = draft.with_name(f"{draft.name}.{os.getpid()}")
         try:
             temporary.unlink(missing_ok=True)
-            write_state(temporary, self._header, self._joined(changed))
+            cells = self._joined(changed, end - self._forget_after)
+            write_state(temporary, self._header.ended_before(end), cells, self._key)
             replace_state(temporary, draft)
         except OSError as error:
             raise write_error(self._shown_name, error) from None
         yield self._path
 
-    def _joined(self, changed: dict[tuple[Kind, int], list[Cell]]) -> Iterator[tuple[Kind, int, Cell]]:
-        """All cells after the part, in order; one bucket at a time."""
+    def _joined(self, changed: dict[tuple[Kind, int], list[Cell]], named_from: int) -> Iterator[tuple[Kind, int, Cell]]:
+        """All cells after the part, in order; one bucket at a time. named_from: as in `join_cells`."""
         state = self._part.state()
         rows = [] if state is None else state.rows
         for kind, bucket in sorted({*changed, *((row.kind, row.bucket) for row in rows)}):
             before: list[Cell] = [] if state is None else list(state.cells_of(kind, [bucket]))
             is_copied = (kind, bucket) not in changed and kind not in (Kind.KNOWN, Kind.PASSED)
             cells = before if is_copied else [*before, *changed.get((kind, bucket), [])]
-            for cell in cells if is_copied else join_cells(kind, cells, named_from=self._named_from):
+            for cell in cells if is_copied else join_cells(kind, cells, named_from=named_from):
                 yield kind, bucket, cell

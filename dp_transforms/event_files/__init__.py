@@ -1,7 +1,8 @@
 """Event logs in files: find them, check their schema, read them as columns.
 
     log_chunk      what is read (EventFields, LogChunk), what comes out (ReadBlock), and EventFileError
-    discovery      find_log_chunks: files, folders and globs, checked and split; read_log_chunk; hint_of_log
+    discovery      find_log_chunks: files, folders and globs, checked and split; ending_of_log; read_log_chunk;
+                   hint_of_log
     log_input      a log as bytes: a local file, or ranges of one version of a stored one
     estimate       estimate_log: about how many events, and how much text, for the memory check
     parquet, avro, csv_lines, json_lines     one module per format: find_chunks and read_chunk
@@ -24,7 +25,7 @@ Nothing here imports Beam.
 
 from __future__ import annotations
 
-from dp_transforms.event_files.discovery import find_log_chunks, hint_of_log, read_log_chunk
+from dp_transforms.event_files.discovery import ending_of_log, find_log_chunks, hint_of_log, read_log_chunk
 from dp_transforms.event_files.estimate import LogEstimate, estimate_log
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 
@@ -34,6 +35,7 @@ __all__ = [
     "LogChunk",
     "LogEstimate",
     "ReadBlock",
+    "ending_of_log",
     "estimate_log",
     "find_log_chunks",
     "hint_of_log",

@@ -98,10 +98,14 @@ def _module(format_name: str) -> Any:
     return importlib.import_module(f"dp_transforms.event_files.{_MODULES[format_name]}")
 
 
-def _format(path: str) -> str | None:
+def ending_of_log(path: str) -> str:
+    """All of a file's name that decides how it is read: its format, delimiter and compression; "" for other files."""
     name = os.path.basename(path).lower()
-    ending = max((ending for ending in _FORMAT_OF_ENDING if name.endswith(ending)), key=len, default="")
-    return _FORMAT_OF_ENDING.get(ending)
+    return max((ending for ending in _FORMAT_OF_ENDING if name.endswith(ending)), key=len, default="")
+
+
+def _format(path: str) -> str | None:
+    return _FORMAT_OF_ENDING.get(ending_of_log(path))
 
 
 def _find_files(sources: Sequence[str]) -> list[str]:

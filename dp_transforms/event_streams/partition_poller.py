@@ -1,7 +1,8 @@
 """One step of one partition: read some records, or act on an intent, or close windows; and what to send.
 
 Messages to a shard of users of a window hold packed pairs. The last message that a partition sends there announces how
-many there were (`monitoring.counted_messages`).
+many there were (`monitoring.counted_messages`). Where the state of the run is handed over, the last one of all says
+that the part ends before its window.
 """
 
 from __future__ import annotations
@@ -14,10 +15,17 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from dp_transforms.event_streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock, Taken
+from dp_transforms.event_streams.partition_progress import (
+    CLOCK_BEGIN,
+    CLOCK_END,
+    PartitionProgress,
+    StreamClock,
+    Taken,
+    TakenWindows,
+)
 from dp_transforms.event_streams.stream_source import PartitionReader, StreamError
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.counted_messages import Key, Message, pair_messages
+from dp_transforms.monitoring.counted_messages import ENDS, Key, Message, pair_messages
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.stream_settings import StreamSettings
 from dp_transforms.monitoring.user_pairs import pairs_of_events
@@ -50,7 +58,7 @@ class PartitionPoller:
     """Steps partitions of one stream.
 
     source: the fingerprint of the source. max_records: how many to read in one step; results do not depend on it.
-    first, end: only the windows ``first .. end - 1`` are taken; by default all of them.
+    taken: as in `PartitionProgress`.
     confirm: whether an intent waits until it is confirmed. False only if nothing is ever restored from a stored state.
     """
 
@@ -65,8 +73,7 @@ class PartitionPoller:
         confirm: bool,
         source: str = "",
         max_records: int = MAX_RECORDS,
-        first: int = 0,
-        end: int | None = None,
+        taken: TakenWindows | None = None,
     ) -> None:
         self._settings = settings
         self._keys = keys
@@ -75,11 +82,11 @@ class PartitionPoller:
         self._domain = domain
         self._confirm = confirm
         self._max_records = max_records
-        self._first, self._end = first, settings.schedule.horizon if end is None else end
-        self._run = _digest_of_run(settings, keys, clock, source)
+        self._taken = taken or TakenWindows(0, settings.schedule.horizon)
+        self._run = _digest_of_run(settings, keys, clock, source, self._taken)
 
     def start(self) -> PartitionProgress:
-        progress = PartitionProgress(self._settings.schedule, self._clock, self._shards, self._first, self._end)
+        progress = PartitionProgress(self._settings.schedule, self._clock, self._shards, self._taken)
         progress.run = self._run
         return progress
 
@@ -88,14 +95,14 @@ class PartitionPoller:
         another key or user field, no user would be recognized, and each would have a new budget."""
         try:
             progress = PartitionProgress.from_bytes(
-                data, self._settings.schedule, self._clock, self._shards, self._first, self._end
+                data, self._settings.schedule, self._clock, self._shards, self._taken
             )
         except ValueError as error:
             raise StreamError(str(error)) from None
         if progress.run != self._run:
             raise StreamError(
-                "the stored state belongs to a run with another plan, clock, stream, run id, noise key, or with other"
-                " fields, formats or schemas of its records. Use the same ones, or start a new run."
+                "the stored state belongs to a run with another plan, clock, stream, run id, part or noise key, or with"
+                " other fields, formats or schemas of its records. Use the same ones, or start a new run."
             )
         return progress
 
@@ -185,7 +192,7 @@ class PartitionPoller:
             windows_per_slab=1,
             shards=self._shards,
             first_open=first_open,
-            end=self._end,
+            end=progress.end,
         ):
             blobs = list(pair_messages(pairs))
             step.messages += [((window, shard), Message(0, blob)) for blob in blobs]
@@ -197,6 +204,11 @@ class PartitionPoller:
         for window, sent in closed:
             step.messages += [((window, shard), Message(messages + 1, b"")) for shard, messages in enumerate(sent)]
         step.is_busy |= len(closed) == _WINDOWS_AT_ONCE
+        if self._taken.hands_over and progress.is_over:
+            sent = progress.sent_to_next()
+            step.messages += [
+                ((progress.end, shard), Message(messages + 1, ENDS)) for shard, messages in enumerate(sent)
+            ]
 
 
 def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:
@@ -205,8 +217,12 @@ def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:
         yield rows._replace(positions=rows.positions[start : start + _MOST_POSITIONS])
 
 
-def _digest_of_run(settings: StreamSettings, keys: StreamKeys, clock: StreamClock, source: str) -> str:
-    """Of the key, it holds only the keyed hash of a fixed text."""
+def _digest_of_run(
+    settings: StreamSettings, keys: StreamKeys, clock: StreamClock, source: str, taken: TakenWindows
+) -> str:
+    """Of the key, it holds only the keyed hash of a fixed text. A run that is taken in parts has one for each part."""
     key_check = keys.hash_users(pa.array(["the noise key of this run"])).tobytes().hex()
     parts = [settings.run_id, settings.stream, settings.plan_fingerprint, dataclasses.asdict(clock), key_check, source]
+    if taken.hands_over:
+        parts.append(str(tuple(taken)))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -11,6 +11,9 @@ An operator's stop is one moment of arrivals for the whole run: what arrived by 
 not, wherever the readers are at that time. From then on the log is read as if it ended after the last record that
 counts.
 
+A stop closes all windows that are left; but not in a part of a run that hands its state over: there it closes those
+that a clock at this moment closes, and leaves the others, whole, to the next part.
+
 A partition without new records has a clock that does not move: then the wall clock may close its windows. What the wall
 clock or the operator decides is not a function of the records. So it is an *intent* first: it is stored at this
 position while reading stops, and acted on when no restart can forget it (docs/guarantee.md, section 6).
@@ -22,7 +25,7 @@ import dataclasses
 import json
 import math
 import uuid
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -94,10 +97,11 @@ class StreamClock:
     def out_of_order_micros(self) -> int:
         return _micros(self.out_of_order_seconds)
 
-    def first_arrival_micros(self, schedule: WindowSchedule) -> int:
-        """Arrivals before this moment change nothing: their events are before the declared range, or too far ahead of
-        their arrival, and a clock that they set closes no window (docs/guarantee.md, section 6)."""
-        return schedule.start_seconds * MICROS_PER_SECOND - self.max_ahead_micros
+    def first_arrival_micros(self, schedule: WindowSchedule, first: int = 0) -> int:
+        """Arrivals before this moment change nothing in the windows from ``first`` on: their events are before these,
+        or too far ahead of their arrival, and a clock that they set closes none (docs/guarantee.md, section 6)."""
+        start_micros = schedule.start_seconds * MICROS_PER_SECOND
+        return max(start_micros, schedule.window_start_micros(first)) - self.max_ahead_micros
 
     @property
     def max_ahead_micros(self) -> int:
@@ -155,6 +159,14 @@ class Taken:
     after_stop: int
 
 
+class TakenWindows(NamedTuple):
+    """The windows ``first .. end - 1``. hands_over: whether a stop leaves those that are open to somebody else."""
+
+    first: int
+    end: int
+    hands_over: bool = False
+
+
 class PartitionProgress:
     """The state of one partition. Every method is a function of this state and its arguments alone.
 
@@ -166,16 +178,16 @@ class PartitionProgress:
     """
 
     def __init__(
-        self, schedule: WindowSchedule, clock: StreamClock, shards: int, first: int = 0, end: int | None = None
+        self, schedule: WindowSchedule, clock: StreamClock, shards: int, taken: TakenWindows | None = None
     ) -> None:
-        """first, end: only the windows ``first .. end - 1`` are taken; by default all of the schedule."""
+        """taken: None: all windows of the schedule."""
         self._schedule = schedule
-        self._first, self._end = first, schedule.horizon if end is None else end
+        self._first, self._last_end, self._hands_over = taken or TakenWindows(0, schedule.horizon)
         self._clock = clock
         self._shards = shards
         self.position: str | None = None
         self.clock_micros = CLOCK_BEGIN
-        self.next_window = first
+        self.next_window = self._first
         self.stop_micros: int | None = None
         self.intent: Intent | None = None
         self.read_at_micros = CLOCK_BEGIN
@@ -183,20 +195,30 @@ class PartitionProgress:
         self._sent: dict[int, list[int]] = {}  # window: messages sent, by shard
 
     @property
+    def end(self) -> int:
+        """The first window that is not closed here. Where the state is handed over, a stop may bring it forward: to the
+        first window that a clock at the stop leaves open, or that is still open, if that is later."""
+        if not self._hands_over or self.stop_micros is None:
+            return self._last_end
+        ended_before = np.array([self.stop_micros - self._clock.behind_micros])
+        ended = int(self._schedule.windows_ended_before(ended_before)[0])
+        return min(self._last_end, max(self.next_window, ended))
+
+    @property
     def windows_due(self) -> int:
         """Windows ``next_window .. windows_due - 1`` can be closed. Never more than the last one of the run."""
         ended_before = np.array([self.clock_micros - self._clock.behind_micros])
-        return min(self._end, int(self._schedule.windows_ended_before(ended_before)[0]))
+        return min(self.end, int(self._schedule.windows_ended_before(ended_before)[0]))
 
     @property
     def is_read(self) -> bool:
         """Whether no other record could count, because all windows can be closed."""
-        return self.windows_due == self._end
+        return self.windows_due == self.end
 
     @property
     def is_over(self) -> bool:
-        """Whether all windows are closed."""
-        return self.next_window == self._end
+        """Whether all windows are closed that are to be closed."""
+        return self.next_window == self.end
 
     def take(self, polled: Polled, now_micros: int) -> Taken:
         """Takes a poll that was made at this position, and moves to the position behind it. Raises ValueError while an
@@ -230,7 +252,7 @@ class PartitionProgress:
         passed = np.maximum(value, clock - self._clock.out_of_order_micros) - self._clock.lateness_micros
         first_open = np.maximum(self._schedule.windows_ended_before(passed), self._first)
         first_window = self._schedule.first_window(time)
-        is_inside = (first_window >= 0) & (first_window < self._end)
+        is_inside = (first_window >= 0) & (first_window < self._last_end)
         is_inside &= first_window + self._schedule.windows_per_event > self._first
         late = int((is_inside & (first_window < first_open)).sum())
         after_stop = len(is_by_stop) - int(is_by_stop.sum())
@@ -241,6 +263,10 @@ class PartitionProgress:
         if window < self.next_window:
             raise ValueError(f"window {window} is already closed here: nothing more may be sent for it.")
         self._sent.setdefault(window, [0] * self._shards)[shard] += messages
+
+    def sent_to_next(self) -> list[int]:
+        """Messages sent by shard for the first window that is not closed."""
+        return self._sent.get(self.next_window, [0] * self._shards)
 
     def close_windows(self, at_most: int) -> list[tuple[int, list[int]]]:
         """Closes windows that are due, in order: ``(window, messages sent by shard)``."""
@@ -264,7 +290,7 @@ class PartitionProgress:
         if max(since_micros, self.read_at_micros) > target or target <= self.clock_micros:
             return None
         ended_before = np.array([target - self._clock.behind_micros])
-        ended = min(self._end, int(self._schedule.windows_ended_before(ended_before)[0]))
+        ended = min(self.end, int(self._schedule.windows_ended_before(ended_before)[0]))
         return target if ended > self.windows_due else None
 
     def intend_clock(self, micros: int) -> Intent:
@@ -312,13 +338,7 @@ class PartitionProgress:
 
     @classmethod
     def from_bytes(
-        cls,
-        data: bytes,
-        schedule: WindowSchedule,
-        clock: StreamClock,
-        shards: int,
-        first: int = 0,
-        end: int | None = None,
+        cls, data: bytes, schedule: WindowSchedule, clock: StreamClock, shards: int, taken: TakenWindows | None = None
     ) -> PartitionProgress:
         """Inverse of `to_bytes`. Raises ValueError for another version or number of shards, and for damaged bytes."""
         try:
@@ -330,7 +350,7 @@ class PartitionProgress:
                 )
             if stored_shards != shards:
                 raise ValueError(f"the run was started with {stored_shards} shards, got {shards}. Keep the number.")
-            progress = cls(schedule, clock, shards, first, end)
+            progress = cls(schedule, clock, shards, taken)
             progress._restore(fields)
         except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError, UnicodeDecodeError):
             raise ValueError("the stored state is damaged. Use an older state, or start a new run.") from None
@@ -340,7 +360,7 @@ class PartitionProgress:
         """Raises TypeError or KeyError for what `to_bytes` does not write."""
         self.position = None if fields["position"] is None else _text(fields["position"])
         self.clock_micros = _micros_within(fields["clock_micros"])
-        self.next_window = _whole(fields["next_window"], self._first, self._end)
+        self.next_window = _whole(fields["next_window"], self._first, self._last_end)
         self.stop_micros = None if fields["stop_micros"] is None else _micros_within(fields["stop_micros"])
         if fields["intent"] is not None:
             intent = Intent(**fields["intent"])
@@ -353,7 +373,7 @@ class PartitionProgress:
             if len(sent) != self._shards:
                 raise TypeError
             messages = [_whole(count, 0, 2**62) for count in sent]
-            self._sent[_whole(window, self.next_window, self._end)] = messages
+            self._sent[_whole(window, self.next_window, self._last_end)] = messages
 
 
 def _whole(value: Any, low: int, high: int) -> int:

@@ -249,11 +249,11 @@ def _state_findings(state: StateMark, runs: Sequence[Run], parts: Sequence[Part]
     drawn = [part for part in parts if part.run_id == run.run_id and part.may_be_published]
     last = max(drawn, key=lambda part: part.range, default=None)
     known = last.end_window if last else 0
-    if last and last.state_after == state.fingerprint:
+    if last and last.has_ended and last.state_after == state.fingerprint:
         return []
     if not last and not state.closed_through:  # of a run that is reserved
         return []
-    if last and not last.has_ended and state.closed_through in last.range:
+    if last and not last.has_ended and last.first_window <= state.closed_through <= last.end_window:
         text = f"Run {run.run_id}: its last part was not recorded as finished. Run the same command again."
         return [Finding(False, text)]
     if state.closed_through > known:

@@ -41,9 +41,12 @@ def judge(run: Run, parts: Sequence[Part], request: PartRequest, process: str, i
     waiting = tuple(part for part in kept if not part.may_be_published)
     last = drawn[-1] if drawn else None
     settled = None
-    if last and not last.has_ended and request.state_fingerprint and request.first_window == last.end_window:
-        # The state was written, and then the process died before it told the ledger.
-        settled, last = last, dataclasses.replace(last, status=Status.FINISHED, state_after=request.state_fingerprint)
+    if last and not last.has_ended and request.state_fingerprint and last.ended_at(request.first_window):
+        # The state was written, and then the process died before it told the ledger. It had said which state it is.
+        if last.state_after != request.state_fingerprint:
+            known = f"the one that its part from window {last.first_window} on was to leave"
+            raise RunRefusedError(_other_state(run.run_id, known))
+        settled = last = dataclasses.replace(last, status=Status.FINISHED, end_window=request.first_window)
     if request.first_window == request.end_window:
         if last and last.end_window == request.end_window:
             _check_state(last, request)

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from dp_transforms.accounting.lifetime_cost import NOTHING, Price
+from dp_transforms.checks import check_whole
 from dp_transforms.ledger import rows
 from dp_transforms.ledger.actor import Actor, is_gone
 from dp_transforms.ledger.database import Database
@@ -126,15 +127,31 @@ class Ledger:
             rows.set_part(transaction.connection, part.part, **changes)
             note(transaction, run, part.part, "start")
 
-    def finish(self, verdict: Verdict, state_fingerprint: str = "") -> None:
-        """The report and the new state are published. state_fingerprint: of the new state; "" without one."""
+    def publishing(self, verdict: Verdict, state_fingerprint: str) -> None:
+        """The report is published next, and then the new state, with this fingerprint. Call it before the first of both
+        can be read: a process that dies in between has left this state or none, and what it drew may be read."""
+        with self._database.write(self._actor) as transaction:
+            run, part = self._claimed(transaction.connection, verdict)
+            if part.status != Status.RUNNING:
+                raise RunRefusedError(f"{_shown(part)} is {part.status}, and cannot be published. Reserve it again.")
+            if part.state_after != state_fingerprint:
+                rows.set_part(transaction.connection, part.part, state_after=state_fingerprint)
+                note(transaction, run, part.part, "publishing")
+
+    def finish(self, verdict: Verdict, state_fingerprint: str = "", end_window: int | None = None) -> None:
+        """The report and the new state are published. state_fingerprint: of the new state; "" without one. end_window:
+        where the part has ended, if that is before what was reserved: as a stream does that was stopped."""
         with self._database.write(self._actor) as transaction:
             run, part = self._claimed(transaction.connection, verdict)
             if part.status == Status.FINISHED and part.state_after == state_fingerprint:
                 return
             if part.status != Status.RUNNING:
                 raise RunRefusedError(f"{_shown(part)} is {part.status}, and cannot be finished. Reserve it again.")
-            changes = {"status": Status.FINISHED, "finished_at": transaction.at, "state_after": state_fingerprint}
+            changes: dict[str, Any] = {"status": Status.FINISHED, "state_after": state_fingerprint}
+            changes["finished_at"] = transaction.at
+            if end_window is not None:
+                check_whole("end_window", end_window, part.first_window + 1, part.end_window)
+                changes["end_window"] = end_window
             rows.set_part(transaction.connection, part.part, **changes)
             note(transaction, run, part.part, "finish")
 
@@ -143,14 +160,14 @@ class Ledger:
 
         forget: only if it is certain that nothing of the part was published, by this process or by one before it, and
         that it failed whatever its noise was. Then its windows may be drawn from another input, and if it was the first
-        part of its run, with another key.
+        part of its run, with another key. A part that was `publishing` is never forgotten.
         """
         with self._database.write(self._actor) as transaction:
             run, part = self._claimed(transaction.connection, verdict)
             if part.status in (Status.RUNNING, Status.RESERVED):
                 # What drew nothing goes on waiting; no process has it any more.
                 status = Status.FAILED if part.has_started else Status.RESERVED
-                if forget:
+                if forget and not part.was_publishing:
                     status = Status.RELEASED
                     others = rows.read_parts(transaction.connection, run.run_id)
                     if not any(other.may_be_published for other in others if other.part != part.part):

@@ -164,7 +164,11 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part as it is stored. claim: the entry of the ledger by which its process got it. Times: "" if not yet."""
+    """A part as it is stored. claim: the entry of the ledger by which its process got it. Times: "" if not yet.
+
+    state_after: of a finished part, the state that it left; of one that was `publishing`, the only one it can have
+    left; else "".
+    """
 
     part: int
     run_id: str
@@ -192,8 +196,18 @@ class Part:
         return self.has_started and self.status != Status.RELEASED
 
     @property
+    def was_publishing(self) -> bool:
+        """Whether the process that had it has said so: its report may be read."""
+        return bool(self.state_after)
+
+    @property
     def has_ended(self) -> bool:
         return self.status == Status.FINISHED
+
+    def ended_at(self, window: int) -> bool:
+        """Whether a state that is closed up to here can be what this part has left: a stream that was stopped leaves
+        one before its end. No part leaves one in which it has closed nothing."""
+        return self.first_window < window <= self.end_window
 
     @property
     def range(self) -> tuple[int, int]:
@@ -245,7 +259,8 @@ class Verdict:
     """The part may run (or, DONE, need not). Hand it to `Ledger.start`, `finish` and `fail`.
 
     takes: what this part took now; nothing unless the kind is NEW. same_input: the id of another run of this plan that
-    drew from the same input, "" if there is none: this run is then paid for a second time.
+    drew from the same input, "" if there is none: this run is then paid for a second time. was_publishing: whether the
+    process that had this part before may have published its report.
     """
 
     kind: VerdictKind
@@ -255,6 +270,7 @@ class Verdict:
     balance: Balance
     takes: Price
     same_input: str = ""
+    was_publishing: bool = False
 
     @property
     def line(self) -> str:

@@ -95,8 +95,8 @@ def known_run(
     """Does what was decided about a part of a run that has paid."""
     connection, part = transaction.connection, decision.part
     if decision.settled:
-        settled = {"status": Status.FINISHED, "finished_at": transaction.at}
-        rows.set_part(connection, decision.settled.part, state_after=request.state_fingerprint, **settled)
+        ended: dict[str, Any] = {"status": Status.FINISHED, "finished_at": transaction.at}
+        rows.set_part(connection, decision.settled.part, **ended, end_window=decision.settled.end_window)
     for dropped in decision.dropped:
         rows.set_part(connection, dropped.part, status=Status.RELEASED)
     if decision.kind == VerdictKind.DONE:
@@ -115,7 +115,9 @@ def known_run(
         changes: dict[str, Any] = {"input_fingerprint": inputs, "state_before": state, "claim": transaction.counter}
         rows.set_part(connection, number, **changes, **vars(transaction.actor))
     balance = note(transaction, run, number, str(decision.kind))
-    return Verdict(decision.kind, run.run_id, number, transaction.counter, balance, NOTHING)
+    was_publishing = part is not None and part.was_publishing
+    claim = transaction.counter
+    return Verdict(decision.kind, run.run_id, number, claim, balance, NOTHING, was_publishing=was_publishing)
 
 
 def _new_part(transaction: Transaction, run_id: str, request: PartRequest) -> int:

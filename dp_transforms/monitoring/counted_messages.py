@@ -18,6 +18,8 @@ from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.user_pairs import UserPairs
 
 MOST_MESSAGE_BYTES = 8_000_000
+# In the place of what a window holds: a part of a run ends before this window. No packed content is so short.
+ENDS = b"ends"
 
 Key = tuple[int, int]  # window and shard: where a message goes
 Sent = tuple[int, bytes]  # the fields of a `Message`, as engines encode them
@@ -40,6 +42,12 @@ def messages_of(blobs: list[bytes]) -> list[Message]:
     """All that one sender has for one shard of one window, as messages. The last one announces them."""
     *first, last = blobs or [b""]
     return [*(Message(0, blob) for blob in first), Message(len(first) + 1, last)]
+
+
+def ending_messages(window: int, shards: int) -> Iterator[tuple[Key, Message]]:
+    """What one sender sends to each shard in the place of this window, with which the next part begins."""
+    for shard in range(shards):
+        yield (window, shard), Message(1, ENDS)
 
 
 class GatheredCount:

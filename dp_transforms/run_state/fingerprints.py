@@ -1,12 +1,15 @@
-"""Fingerprints by which a run knows its key and its input again. Neither says what is in them."""
+"""What a run derives from its noise key beside noise: by what it knows its key, its states and its input again.
+
+None of it says what is in the key or in the input.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import hashlib
+import hmac
 import os
-import pathlib
 from collections.abc import Iterable, Mapping
 from typing import BinaryIO, cast
 
@@ -25,49 +28,72 @@ def key_fingerprint(secret: bytes) -> str:
     return derive_key(secret, "fingerprint of the noise key").hex()
 
 
+def sealing_key(secret: bytes) -> bytes:
+    """The key by which the states of a run are sealed (`state_file`)."""
+    return derive_key(secret, "seal of a state")
+
+
+def input_key(secret: bytes) -> bytes:
+    """The key of the input fingerprints of a run: who does not have the noise key cannot try guesses of the log."""
+    return derive_key(secret, "fingerprint of an input")
+
+
 @dataclasses.dataclass(frozen=True)
 class _Seen:
-    """What tells that a file was exchanged or written to: device, number, size and time of the last change."""
+    """What tells that a file was exchanged or written to: device, number, size, and the times of the last change of
+    its content and of its entry. A program can set the first of these times back, but not the second."""
 
     device: int
     number: int
     size: int
-    changed_nanos: int
+    content_nanos: int
+    entry_nanos: int
 
     @classmethod
     def of(cls, found: os.stat_result) -> _Seen:
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 class InputFingerprint:
-    """The files of a log and how they are read, as one hex SHA-256: `text`.
+    """The files of a log and how they are read, as 64 hex digits: `text`.
 
-    The names and the order of the files do not matter, nor where they are; their endings do, which say the format. Each
-    file is read once here, and again by the run: `check_unchanged` tells afterwards that nobody wrote to it in between.
+    The names and the order of the files do not matter, nor where they are; how each is read does, which its ending
+    says. Each file is read once here, and again by the run: `check_unchanged` tells afterwards that nobody wrote to it
+    in between.
 
-    paths: files; they are read when `text` is asked for first. reading: all options on which it depends what the rows
-    mean. stored: the versions of those whose path is a URL. They are read too: what a store says of a content is not
-    a hash that nobody can forge.
+    files: of each its path, and in words how it is read (`event_files.ending_of_log`); they are read when `text` is
+    asked for first. reading: all options on which it depends what the rows mean. key: `input_key`; None where the noise
+    key is drawn for the run and forgotten: then who guesses the whole log can tell that the guess is right. stored: the
+    versions of those whose path is a URL. They are read too: what a store says of a content is not a hash that nobody
+    can forge.
     """
 
     def __init__(
-        self, paths: Iterable[str], reading: Iterable[str], stored: Mapping[str, StoredFile] | None = None
+        self,
+        files: Iterable[tuple[str, str]],
+        reading: Iterable[str],
+        key: bytes | None = None,
+        stored: Mapping[str, StoredFile] | None = None,
     ) -> None:
-        self._paths = tuple(dict.fromkeys(paths))
+        self._files = tuple(dict.fromkeys(files))
         self._reading = tuple(reading)
+        self._key = key
         self._stored = dict(stored or {})
         self._seen: dict[str, _Seen] = {}
 
     @functools.cached_property
     def text(self) -> str:
         """Raises StateError for a file that cannot be read."""
-        digests = sorted(map(self._digest, self._paths))
-        parts = [f"shh input 1, {len(digests)} files".encode(), *digests]
+        digests = sorted(self._digest(*file) for file in self._files)
+        parts = [f"shh input 2, {len(digests)} files".encode(), *digests]
         parts += [hashlib.sha256(option.encode("utf-8", "surrogateescape")).digest() for option in self._reading]
-        return hashlib.sha256(b"".join(parts)).hexdigest()
+        content = b"".join(parts)
+        if self._key is None:
+            return hashlib.sha256(content).hexdigest()
+        return hmac.digest(self._key, content, "sha256").hex()
 
-    def _digest(self, path: str) -> bytes:
-        content = hashlib.sha256(pathlib.PurePath(path).suffix.lower().encode("utf-8", "surrogateescape") + b"\n")
+    def _digest(self, path: str, read_as: str) -> bytes:
+        content = hashlib.sha256(read_as.encode() + b"\n")
         try:
             with self._open(path) as file:
                 while piece := file.read(_PIECE_BYTES):

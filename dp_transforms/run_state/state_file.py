@@ -2,8 +2,10 @@
 
 The header is JSON in the metadata of the schema. Each row has the kind of its cell, its bucket, and the SHA-256 of the
 cell; the last row, of kind ``end``, has the SHA-256 of the header and of all rows before it. So a file that was cut,
-damaged or put together from others is found, and a worker that needs a few cells reads and checks these alone. That
-finds accidents: whoever can write to the file can also compute it anew, and so its mode must be 0600.
+damaged or put together from others is found, and a worker that needs a few cells reads and checks these alone. The cell
+of the last row is the *seal*, HMAC-SHA256 of that digest by a key of the run (`fingerprints.sealing_key`): who can
+write to the file and does not have the noise key cannot make another state. Every process that begins a part checks it,
+and tells its workers the fingerprint of the state.
 
 A file is never changed. A new state is written beside it, synced, and put in its place in one step.
 """
@@ -11,6 +13,7 @@ A file is never changed. A new state is written beside it, synced, and put in it
 from __future__ import annotations
 
 import hashlib
+import hmac
 import mmap
 import os
 import pathlib
@@ -41,6 +44,11 @@ _DAMAGED = (
     "it is damaged or cut, or not a state of shh. Take it from a backup that was made after the latest report; without"
     " one this run cannot go on: begin a new one with a new state file, which costs its full price."
 )
+_OTHER_SEAL = (
+    "it is not sealed with the noise key of its run: it was changed, or made by somebody who does not have the key."
+    " Take it from a backup that was made after the latest report; without one begin a new run with a new state file,"
+    " which costs its full price."
+)
 
 
 class Row(NamedTuple):
@@ -68,6 +76,8 @@ class StateFile:
             if text is None or list(self._reader.schema.remove_metadata()) != _FIELDS:
                 raise StateError(_DAMAGED)
             self.header = StateHeader.from_json(text)
+            self._chain = b""
+            self._seal = b""
             self.rows = self._read_rows(text)
         except StateError as error:
             raise at_path(self.path, error) from None
@@ -76,13 +86,18 @@ class StateFile:
 
     def cell(self, row: Row) -> memoryview:
         """A view of the file. Raises StateError if the cell is not the one that was written."""
-        content = memoryview(self._column(row.position, "cell").buffers()[2] or b"")
-        content = content[: self._length(row.position)]
+        content = self._content(row.position)
         if row.position not in self._checked:
             if hashlib.sha256(content).digest() != row.digest:
                 raise at_path(self.path, StateError(_DAMAGED))
             self._checked.add(row.position)
         return content
+
+    def check_seal(self, key: bytes) -> None:
+        """Raises StateError unless the header and the rows are those that somebody sealed who has the key. Cells are
+        checked when they are read. key: of `fingerprints.sealing_key`."""
+        if not hmac.compare_digest(self._seal, _seal(key, self._chain)):
+            raise at_path(self.path, StateError(_OTHER_SEAL))
 
     def rows_of(self, kind: Kind, buckets: Iterable[int] | None = None) -> list[Row]:
         """The cells of a kind, in these buckets; None: in all."""
@@ -94,6 +109,10 @@ class StateFile:
 
     def _column(self, position: int, name: str) -> pa.Array:
         return _batch(self._reader, position).column(name)
+
+    def _content(self, position: int) -> memoryview:
+        content = memoryview(self._column(position, "cell").buffers()[2] or b"")
+        return content[: self._length(position)]
 
     def _length(self, position: int) -> int:
         offsets = self._column(position, "cell").buffers()[1]
@@ -109,7 +128,8 @@ class StateFile:
             batch = _batch(self._reader, position)
             kind, bucket, digest = (batch.column(name)[0].as_py() for name in ("kind", "bucket", "sha256"))
             if kind == _END:
-                if position != count - 1 or digest != chain.digest():
+                self._chain, self._seal = chain.digest(), bytes(self._content(position))
+                if position != count - 1 or digest != self._chain or len(self._seal) != _DIGEST_BYTES:
                     raise StateError(_DAMAGED)
                 return rows
             if kind not in _KINDS or not 0 <= bucket < BUCKETS or self._length(position) > MOST_CELL_BYTES:
@@ -119,12 +139,18 @@ class StateFile:
         raise StateError(_DAMAGED)
 
 
-def write_state(path: str | os.PathLike[str], header: StateHeader, cells: Iterable[tuple[Kind, int, Cell]]) -> None:
-    """A new file with mode 0600, on the disk when this returns. cells: ``(kind, bucket, cell)``, in order.
+def write_state(
+    path: str | os.PathLike[str], header: StateHeader, cells: Iterable[tuple[Kind, int, Cell]], key: bytes
+) -> None:
+    """A new file with mode 0600, on the disk when this returns. cells: ``(kind, bucket, cell)``, in order. key: by
+    which it is sealed.
 
-    Raises OSError; FileExistsError if the name exists. Then or if `cells` fails, no file remains.
+    Raises OSError; FileExistsError if the name exists; StateError for a header that is too large, or would be when the
+    part that was begun has ended. Then or if `cells` fails, no file remains.
     """
     text = header.to_json().encode()
+    if header.intent is not None:
+        header.after(header.intent).to_json()
     schema = pa.schema(_FIELDS, metadata={_HEADER_KEY: text})
     chain = _Chain(text)
     with create_new(path, _MODE) as file:
@@ -134,7 +160,7 @@ def write_state(path: str | os.PathLike[str], header: StateHeader, cells: Iterab
                     digest = hashlib.sha256(cell).digest()
                     chain.add(kind, bucket, digest)
                     writer.write_batch(_row_batch(schema, kind, bucket, digest, cell))
-                writer.write_batch(_row_batch(schema, _END, 0, chain.digest(), b""))
+                writer.write_batch(_row_batch(schema, _END, 0, chain.digest(), _seal(key, chain.digest())))
             file.flush()
             os.fsync(file.fileno())
         except BaseException:
@@ -159,6 +185,10 @@ class _Chain:
 
     def digest(self) -> bytes:
         return self._hash.digest()
+
+
+def _seal(key: bytes, digest: bytes) -> bytes:
+    return hmac.digest(key, digest, "sha256")
 
 
 def _fingerprint(header: StateHeader, rows: Iterable[Row]) -> str:

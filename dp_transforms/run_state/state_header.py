@@ -7,8 +7,11 @@ import json
 
 from dp_transforms.checks import check_names, check_whole, is_whole, on_one_line
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MOST_HEADER_BYTES = 4 << 20
+MOST_WHOLE_PARTS = 64
+MOST_EARLIER_PARTS = 100_000  # a year of five minutes, in 3 MB
+_SHORT_DIGITS = 16
 _MOST_TEXT = 4096
 _HEX_DIGITS = 64
 
@@ -21,7 +24,7 @@ class StateError(ValueError):
 class PartRecord:
     """One part of a run: the windows ``first .. end - 1``, taken from one input, published as one output.
 
-    input_fingerprint: hex SHA-256 of what was read (`fingerprints.input_fingerprint`). output: the path of the report.
+    input_fingerprint: of what was read (`fingerprints.InputFingerprint`). output: the path of the report.
     """
 
     first: int
@@ -43,10 +46,13 @@ class StateHeader:
 
     plan: the JSON of the plan; plan_fingerprint: its fingerprint. stream, run_id: names; the noise depends on them.
     key_fingerprint: of the noise key (`fingerprints.key_fingerprint`).
+    user_field, item_field: the names of the fields of the log; from other fields each user would have a second purse.
     population: under which a ledger accounts for the run; "" for a run without a ledger.
-    parts: those that are finished, in order: whatever was to be published of their windows is.
+    parts: those that were finished last, in order: whatever was to be published of their windows is. earlier: of those
+        before them ``(end, the first digits of the input fingerprint)``, so that the header does not grow without end.
     intent: the part that was begun and is not finished. From the moment it is written, the windows of this part may be
-        published from this input alone.
+        published from this input alone. begun_by: the version of shh that began it.
+    next_fingerprint: of the state after the intent, from the moment when its report may be published; "" before.
     """
 
     plan: str
@@ -54,9 +60,14 @@ class StateHeader:
     stream: str
     run_id: str
     key_fingerprint: str
+    user_field: str
+    item_field: str
     population: str = ""
+    earlier: tuple[tuple[int, str], ...] = ()
     parts: tuple[PartRecord, ...] = ()
     intent: PartRecord | None = None
+    begun_by: str = ""
+    next_fingerprint: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, str) or not self.plan:
@@ -64,29 +75,79 @@ class StateHeader:
         check_names(stream=self.stream, run_id=self.run_id, population=self.population or None)
         _check_hex("plan_fingerprint", self.plan_fingerprint)
         _check_hex("key_fingerprint", self.key_fingerprint)
-        begin = 0
+        if not all(isinstance(name, str) and name for name in (self.user_field, self.item_field)):
+            raise ValueError("user_field and item_field must be names.")
+        _check_earlier(self.earlier)
+        if len(self.parts) > MOST_WHOLE_PARTS or (self.earlier and not self.parts):
+            raise ValueError("the latest parts must be whole, and the others short.")
+        begin = self.earlier[-1][0] if self.earlier else 0
         for part in self.parts:
             if part.first != begin:
                 raise ValueError("each part must begin where the one before it ended.")
             begin = part.end
         if self.intent is not None and self.intent.first != self.closed_through:
             raise ValueError("the part that was begun must begin where the run is closed.")
+        if not isinstance(self.begun_by, str) or (self.begun_by and self.intent is None):
+            raise ValueError("begun_by must be the version that wrote the intent.")
+        if self.next_fingerprint:
+            _check_hex("next_fingerprint", self.next_fingerprint)
+            if self.intent is None:
+                raise ValueError("next_fingerprint must belong to a part that was begun.")
 
     @property
     def closed_through(self) -> int:
         """The windows before this one are closed."""
         return self.parts[-1].end if self.parts else 0
 
-    def with_intent(self, intent: PartRecord | None) -> StateHeader:
-        return dataclasses.replace(self, intent=intent)
+    def finished(self, end: int, input_fingerprint: str, output: str) -> PartRecord | None:
+        """The part that ended before this window and had this input. output: of a part whose own is not kept."""
+        found = [part for part in self.parts if (part.end, part.input_fingerprint) == (end, input_fingerprint)]
+        if found:
+            return found[0]
+        short = end, input_fingerprint[:_SHORT_DIGITS]
+        if short not in self.earlier:
+            return None
+        at = self.earlier.index(short)
+        return PartRecord(self.earlier[at - 1][0] if at else 0, end, input_fingerprint, output)
+
+    def with_intent(self, intent: PartRecord | None, begun_by: str = "") -> StateHeader:
+        """The header when this part is begun, by this version of shh; None: when none is."""
+        return dataclasses.replace(self, intent=intent, begun_by=begun_by, next_fingerprint="")
+
+    def publishing(self, next_fingerprint: str) -> StateHeader:
+        """The header from the moment when the report of the intent may be published. next_fingerprint: of the state
+        after it."""
+        return dataclasses.replace(self, next_fingerprint=next_fingerprint)
 
     def after(self, part: PartRecord) -> StateHeader:
         """The header when this part is finished."""
-        return dataclasses.replace(self, parts=(*self.parts, part), intent=None)
+        parts, earlier = (*self.parts, part), self.earlier
+        if len(parts) > MOST_WHOLE_PARTS:
+            short = parts[0].end, parts[0].input_fingerprint[:_SHORT_DIGITS]
+            parts, earlier = parts[1:], (*earlier, short)[-MOST_EARLIER_PARTS:]
+        ended = self.with_intent(None)
+        return dataclasses.replace(ended, parts=parts, earlier=earlier)
+
+    def ended_before(self, end: int) -> StateHeader:
+        """The header when the part that was begun has ended before this window, which may be earlier than intended. A
+        part that has closed no window leaves nothing but the end of its intent."""
+        if self.intent is None:
+            raise ValueError("no part was begun.")
+        if not self.intent.first <= end <= self.intent.end:
+            raise ValueError(f"the part that was begun cannot end before window {end}.")
+        if end == self.intent.first:
+            return self.with_intent(None)
+        return self.after(dataclasses.replace(self.intent, end=end))
 
     def to_json(self) -> str:
-        """One line; the same header always makes the same text."""
-        return json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}, sort_keys=True)
+        """One line; the same header always makes the same text. Raises StateError if it would be too large to be read
+        again."""
+        parts, intent = [vars(part) for part in self.parts], self.intent and vars(self.intent)
+        fields = {"format_version": FORMAT_VERSION, **vars(self), "parts": parts, "intent": intent}
+        text = json.dumps(fields, sort_keys=True)
+        if len(text) > MOST_HEADER_BYTES:
+            raise StateError("its header would be too large. Use shorter paths, or a plan of a smaller file.")
+        return text
 
     @classmethod
     def from_json(cls, text: str | bytes) -> StateHeader:
@@ -108,7 +169,9 @@ class StateHeader:
             )
         try:
             intent, parts = fields.get("intent"), [PartRecord(**part) for part in fields["parts"]]
-            return cls(**{**fields, "parts": tuple(parts), "intent": None if intent is None else PartRecord(**intent)})
+            begun = None if intent is None else PartRecord(**intent)
+            earlier = tuple((end, digits) for end, digits in fields["earlier"])
+            return cls(**{**fields, "parts": tuple(parts), "intent": begun, "earlier": earlier})
         except (KeyError, TypeError, ValueError):
             raise StateError("its header has missing, unknown or wrong fields. It is damaged.") from None
 
@@ -117,6 +180,18 @@ def _check_hex(name: str, text: object) -> None:
     is_hex = isinstance(text, str) and len(text) == _HEX_DIGITS and not set(text) - set("0123456789abcdef")
     if not is_hex:
         raise ValueError(f"{name} must be {_HEX_DIGITS} hex digits.")
+
+
+def _check_earlier(earlier: tuple[tuple[int, str], ...]) -> None:
+    if len(earlier) > MOST_EARLIER_PARTS:
+        raise ValueError("too many parts.")
+    before = 0
+    for end, digits in earlier:
+        if not is_whole(end) or end <= before:
+            raise ValueError("each part must end after the one before it.")
+        if not isinstance(digits, str) or len(digits) != _SHORT_DIGITS or digits.strip("0123456789abcdef"):
+            raise ValueError(f"the input of an earlier part must be {_SHORT_DIGITS} hex digits.")
+        before = end
 
 
 def at_path(path: str, error: StateError) -> StateError:

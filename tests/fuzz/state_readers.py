@@ -29,6 +29,7 @@ from dp_transforms.naming.item_sums import ItemSums, sum_messages
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.named_messages import named_messages
 from dp_transforms.naming.purses import PurseEntries, Purses
+from dp_transforms.run_state.fingerprints import sealing_key
 from dp_transforms.run_state.state_cells import Kind, hit_bound_cell, purse_cells
 from dp_transforms.run_state.state_file import StateFile, write_state
 from dp_transforms.run_state.state_header import PartRecord, StateError, StateHeader
@@ -211,7 +212,7 @@ def _read_naming(sample: Sample, data: bytes) -> Any:
 @functools.cache
 def _run_state_samples() -> list[Sample]:
     """A state before the first window, and one with cells of two kinds and an intent."""
-    header = StateHeader(small_plan().to_json(), small_plan().fingerprint, "events", "run-1", "b" * 64)
+    header = StateHeader(small_plan().to_json(), small_plan().fingerprint, "events", "run-1", "b" * 64, "user", "item")
     part, later = PartRecord(0, 3, "1" * 64, "report.avro"), PartRecord(3, 4, "2" * 64, "later.avro")
     settings = settings_of(small_names_plan())
     purses = Purses(settings, settings.stream_keys(SECRET))
@@ -224,8 +225,11 @@ def _run_state_samples() -> list[Sample]:
     cells = [(Kind.HIT_BOUND, 0, hit_bound_cell(5)), *((Kind.PURSES, *cell) for cell in purse_cells(entries))]
     samples = []
     with tempfile.TemporaryDirectory() as folder:
-        for name, of_run, held in (("new", header, []), ("begun", header.after(part).with_intent(later), cells)):
-            write_state(f"{folder}/{name}", of_run, held)
+        for name, of_run, held in (
+            ("new", header, []),
+            ("begun", header.after(part).with_intent(later, "0.1.0"), cells),
+        ):
+            write_state(f"{folder}/{name}", of_run, held, sealing_key(SECRET))
             samples.append(Sample(name, pathlib.Path(folder, name).read_bytes()))
     return samples
 

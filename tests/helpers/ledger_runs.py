@@ -95,12 +95,14 @@ class Night:
         with create_new(draft) as file:
             file.write(answer)
             os.fsync(file.fileno())
+        after = {"run_id": verdict.run_id, "closed": self.end, "intent": None}
+        self.reached("publishing")
+        ledger.publishing(verdict, _fingerprint(after))
         self.reached("publish")
         if not report.exists():
             publish(draft, report)
         assert report.read_bytes() == answer, "a second, different answer"
         self.reached("state")
-        after = {"run_id": verdict.run_id, "closed": self.end, "intent": None}
         _replace(state_file, after)
         self.reached("finish")
         ledger.finish(verdict, _fingerprint(after))

@@ -62,11 +62,11 @@ class Nights:
         done = self.run(end, *logs, **options)
         assert done.returncode == 0, done.stderr
 
-    def refused(self, end: int, *logs: str, **options: str) -> str:
+    def refused(self, end: int, *logs: str, code: int = 1, **options: str) -> str:
         """Says why; nothing is changed."""
         before = self.content()
         done = self.run(end, *logs, **options)
-        assert done.returncode == 1
+        assert done.returncode == code
         errors = [line for line in done.stderr.splitlines() if "warning: delta" not in line]  # of a plan for tests
         assert len(errors) == 1, done.stderr
         assert errors[0].startswith("shh: ")

@@ -10,10 +10,11 @@ from typing import Any
 import apache_beam as beam
 
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.release_part import ReleasePart
 from dp_transforms.beam.write_state import WriteState
 from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.run_state.fingerprints import key_fingerprint
+from dp_transforms.run_state.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_file import StateFile, write_state
 from dp_transforms.run_state.state_header import PartRecord, StateHeader
@@ -22,10 +23,11 @@ from tests.helpers.oracle import Event
 from tests.helpers.small_runs import RUN_ID, SECRET, batches_of, key_file
 
 INPUT = "1" * 64
+SEALING_KEY = sealing_key(SECRET)
 
 
 def header_of(plan: ReleasePlan) -> StateHeader:
-    return StateHeader(plan.to_json(), plan.fingerprint, "events", RUN_ID, key_fingerprint(SECRET))
+    return StateHeader(plan.to_json(), plan.fingerprint, "events", RUN_ID, key_fingerprint(SECRET), "user", "item")
 
 
 class Parts:
@@ -34,11 +36,11 @@ class Parts:
     def __init__(self, folder: pathlib.Path, plan: ReleasePlan, **arguments: Any) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.plan, self._arguments = folder, plan, arguments
-        self._key = key_file(folder)
+        self._key = KeyFile(key_file(folder), key_fingerprint(SECRET))
         self.states = [folder / "state-0"]
         self.reports: list[Any] = []
         self.result: Any = None
-        write_state(self.states[0], header_of(plan), [])
+        write_state(self.states[0], header_of(plan), [], SEALING_KEY)
 
     def take(self, end: int, log: Sequence[Event], *, shards: int | None = None, flags: Sequence[str] = ()) -> list:
         """The windows up to this one, from all of this log. Returns their reports; none with several processes."""
@@ -46,7 +48,7 @@ class Parts:
         before = StateFile(self.states[-1])
         part = RunPart(before.header.closed_through, end, before.path, before.fingerprint)
         after = self.folder / f"state-{len(self.states)}"
-        header = before.header.after(PartRecord(part.first, end, INPUT, "report"))
+        header = before.header.with_intent(PartRecord(part.first, end, INPUT, "report"))
         pipeline = local_pipeline(flags)
         batches = pipeline | beam.Create(batches_of(log, 200), reshuffle=False).with_output_types(EventBatch)
         released = batches | ReleasePart(
@@ -55,8 +57,8 @@ class Parts:
         collected = Collected()
         if is_in_this_process:
             _ = released.reports | "Reports" >> collected.sink()
-        named_from = end - getattr(self.plan, "forget_after", 0)
-        _ = released.state | WriteState(after, header, part, named_from, "state")
+        forget_after = getattr(self.plan, "forget_after", 0)
+        _ = released.state | WriteState(after, header, part, forget_after, "state", self._key)
         self.result = pipeline.run()
         self.result.wait_until_finish()
         self.states.append(after)
@@ -69,5 +71,5 @@ class Parts:
         state = StateFile(self.states[-1])
         path = self.folder / f"rewritten-{len(self.states)}"
         cells = [(row.kind, row.bucket, state.cell(row)) for row in state.rows]
-        write_state(path, dataclasses.replace(state.header, **fields), cells)
+        write_state(path, dataclasses.replace(state.header, **fields), cells, SEALING_KEY)
         self.states[-1] = path

@@ -215,15 +215,6 @@ def test_a_part_whose_input_comes_only_once_is_not_drawn_again(ledger: Ledger, f
     assert ledger.reserve(part(run_id="run")).kind == (VerdictKind.DONE if finished else VerdictKind.RESUMES)
 
 
-def test_a_part_is_finished_by_what_its_state_says(ledger: Ledger) -> None:
-    """The process died after it had published the state and before it told the ledger."""
-    first = of(ledger, GONE)
-    first.start(first.reserve(part(0, 1, run_id="run"), CAPS))
-    assert ledger.reserve(part(1, 2, run_id="run", state_fingerprint="state 1")).kind == VerdictKind.CONTINUES
-    ((_, parts),) = ledger.runs()
-    assert [(each.has_ended, each.state_after) for each in parts] == [(True, "state 1"), (False, "")]
-
-
 def test_what_follows_an_unfinished_part_is_refused(ledger: Ledger) -> None:
     first = of(ledger, GONE)
     first.start(first.reserve(part(0, 1, run_id="run"), CAPS))
@@ -309,6 +300,40 @@ def test_a_failed_part_stays_charged_and_is_resumed(ledger: Ledger) -> None:
     ledger.finish(resumed, "state 1")
     with pytest.raises(RunRefusedError, match="cannot be finished"):
         ledger.finish(resumed, "state 2")
+
+
+def test_a_part_may_end_before_what_was_reserved_and_the_next_one_begins_there(ledger: Ledger) -> None:
+    """A stream that was stopped. It is charged no less."""
+    verdict = ledger.reserve(part(0, 20, run_id="run"), CAPS)
+    ledger.start(verdict)
+    for end in (0, 21):
+        with pytest.raises(ValueError, match="end_window must be"):
+            ledger.finish(verdict, "state 7", end)
+    ledger.finish(verdict, "state 7", 7)
+    ledger.finish(verdict, "state 7", 7)
+    for first in (0, 6):
+        with pytest.raises(RunRefusedError):
+            ledger.reserve(part(first, 20, run_id="run", state_fingerprint="state 7" if first else ""))
+    following = ledger.reserve(part(7, 20, run_id="run", state_fingerprint="state 7"))
+    assert following.kind == VerdictKind.CONTINUES
+    assert spent(ledger) == cost().epsilon
+    assert [stored.range for _, parts in ledger.runs() for stored in parts] == [(0, 7), (7, 20)]
+
+
+def test_a_state_says_where_a_stream_has_ended_that_could_not_tell_the_ledger(ledger: Ledger) -> None:
+    first = of(ledger, GONE)
+    first.start(first.reserve(part(0, 20, run_id="run"), CAPS))
+    with pytest.raises(RunRefusedError):
+        ledger.reserve(part(21, 22, run_id="run", state_fingerprint="state 21"))
+    (told,) = ledger.doctor([StateMark("run", PLAN, 7, "state 7")])[-1:]
+    assert (told.is_fault, "not recorded as finished" in told.text) == (False, True)
+    following = ledger.reserve(part(7, 20, run_id="run", state_fingerprint="state 7"))
+    assert following.kind == VerdictKind.CONTINUES
+    ((_, parts),) = ledger.runs()
+    assert [(str(stored.status), stored.range, stored.state_after) for stored in parts] == [
+        ("finished", (0, 7), "state 7"),
+        ("reserved", (7, 20), ""),
+    ]
 
 
 def test_nothing_is_finished_that_was_not_started(ledger: Ledger) -> None:

@@ -104,12 +104,14 @@ class Model:
         if any(each.owner not in ("", who, "gone") for each in run.parts if each.status in ("waiting", "begun")):
             return BUSY, None
         last = max(run.drawn, key=lambda each: each.first, default=None)
-        told = last is not None and last.status != "done" and bool(state) and first == last.end
-        after = state if told else (last.after if last else "")
+        told = last is not None and last.status != "done" and bool(state) and last.first < first <= last.end
+        if last and told and last.after != state:
+            return REFUSED, None
+        after = last.after if last else ""
         if first == end:
-            if last is None or last.end != end or (last.status != "done" and not told) or after != state:
+            if last is None or (last.end != end and not told) or (last.status != "done" and not told) or after != state:
                 return REFUSED, None
-            self.settle(last, told, state)
+            self.settle(last, told, first)
             return "done", last
         if last and not told and (last.first, last.end) == (first, end):
             if once or last.input != input:
@@ -117,10 +119,10 @@ class Model:
             if last.status == "done":
                 return "done", last
             return (REFUSED, None) if last.before != state else ("resumes", self.take(last, input, state, who))
-        if last and (first != last.end or (last.status != "done" and not told) or after != state):
+        if last and ((first != last.end and not told) or (last.status != "done" and not told) or after != state):
             return REFUSED, None
         if last:
-            self.settle(last, told, state)
+            self.settle(last, told, first)
         elif state or first:
             return REFUSED, None
         same = None
@@ -133,9 +135,9 @@ class Model:
             return "resumes", self.take(same, input, state, who)
         return "continues", self.add(run, ModelPart(first, end, input, state, who))
 
-    def settle(self, last: ModelPart, told: bool, state: str) -> None:
+    def settle(self, last: ModelPart, told: bool, end: int) -> None:
         if told:
-            last.status, last.after = "done", state
+            last.status, last.end = "done", end
 
     def add(self, run: ModelRun, new: ModelPart) -> ModelPart:
         run.parts.append(new)
@@ -153,6 +155,12 @@ class Model:
         if not self.claimed(run_id, each, claim) or each.status == "done":
             return REFUSED
         each.status, each.owner = "begun", who
+        return DONE_QUIETLY
+
+    def publishing(self, run_id: str, each: ModelPart, claim: int, state: str) -> Any:
+        if not self.claimed(run_id, each, claim) or each.status != "begun":
+            return REFUSED
+        each.after = state
         return DONE_QUIETLY
 
     def finish(self, run_id: str, each: ModelPart, claim: int, state: str) -> Any:
@@ -273,6 +281,13 @@ class LedgerMachine(RuleBasedStateMachine):
             verdict, each, claim, who = data.draw(st.sampled_from(self.verdicts))
             expected = self.model.start(verdict.run_id, each, claim, who)
             self.both(expected, lambda: self.ledgers[who].start(verdict))
+
+    @rule(data=st.data(), state=STATES)
+    def publishing(self, data: st.DataObject, state: str) -> None:
+        if self.verdicts:
+            verdict, each, claim, who = data.draw(st.sampled_from(self.verdicts))
+            expected = self.model.publishing(verdict.run_id, each, claim, state)
+            self.both(expected, lambda: self.ledgers[who].publishing(verdict, state))
 
     @rule(data=st.data(), state=STATES)
     def finish(self, data: st.DataObject, state: str) -> None:

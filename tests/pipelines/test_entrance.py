@@ -109,7 +109,7 @@ def test_an_error_that_nobody_expected_shows_its_place_and_not_its_words(
     def read(path: str) -> None:
         raise KeyError("a cell of the data")
 
-    monkeypatch.setattr(show, "_read", read)
+    monkeypatch.setattr(show, "read_report", read)
     ended = shh_here.shh("show", "taken", cwd=folder)
     assert ended.returncode == 1
     assert re.match(r"shh: failed with KeyError at pipelines/\w+\.py:\d+\. This should not happen", ended.stderr)

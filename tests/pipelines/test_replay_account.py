@@ -52,11 +52,16 @@ class Account:
         assert state.header.intent == facts.record, "the intent is written first"
         self._note("start", facts)
 
+    def publishing(self, facts: Any, fingerprint: str) -> None:
+        assert not pathlib.Path(facts.record.output).exists() or facts.how == "resumes", "the report comes later"
+        assert StateFile(facts.state_path).header.next_fingerprint == fingerprint, "the state says so first"
+        self._note("publishing", facts, fingerprint)
+
     def finish(self, facts: Any, fingerprint: str) -> None:
         assert pathlib.Path(facts.record.output).exists(), "the report is there first"
         self._note("finish", facts, fingerprint)
 
-    resumes = False
+    resumes = was_publishing = False
 
     def fail(self, facts: Any, *, forget: bool) -> None:
         self._note("forget" if forget else "fail", facts)
@@ -81,16 +86,17 @@ def names(account: type[Account]) -> list[str]:
 def test_an_account_hears_of_each_part_in_order(nights: Nights, account: type[Account]) -> None:
     nights.taken(1)
     nights.taken(3, "1.parquet", "2.parquet")
-    assert names(account) == ["reserve", "start", "finish"] * 2
-    first, second = account.calls[0][1], account.calls[3][1]
+    assert names(account) == ["reserve", "start", "publishing", "finish"] * 2
+    first, second = account.calls[0][1], account.calls[4][1]
     assert (first.how, second.how) == ("new", "continues")
     assert first.header.run_id == second.header.run_id
     assert first.plan.fingerprint == second.plan.fingerprint == nights.plan.fingerprint
     assert (second.record.first, second.record.end) == (1, 3)
     assert (second.start_micros, second.end_micros) == ((START + DAY) * MICROS, (START + 3 * DAY) * MICROS)
-    assert second.state_fingerprint == account.calls[2][2], "a part begins with the state that the one before left"
+    assert second.state_fingerprint == account.calls[3][2], "a part begins with the state that the one before left"
+    assert account.calls[2][2] == account.calls[3][2], "what is to follow is what follows"
     assert second.record.input_fingerprint != first.record.input_fingerprint
-    assert account.calls[5][2] == nights.state.fingerprint
+    assert account.calls[7][2] == nights.state.fingerprint
     account.calls.clear()
     assert "is done" in nights.run(3, "1.parquet", "2.parquet").stderr
     assert [(call[0], call[1].how) for call in account.calls] == [("reserve", "done"), ("finish", "done")]
@@ -152,7 +158,7 @@ def test_a_part_that_was_killed_resumes_and_publishes_again_what_was_moved_away(
     account.calls.clear()
     nights.taken(2)
     assert [(call[0], call[1].how) for call in account.calls] == [
-        *(("reserve", "resumes"), ("start", "resumes"), ("finish", "resumes")),
+        *(("reserve", "resumes"), ("start", "resumes"), ("publishing", "resumes"), ("finish", "resumes")),
     ]
     assert (nights.folder / "2.jsonl").read_bytes() == first
 

@@ -36,7 +36,7 @@ def test_parts_publish_what_the_one_run_publishes(nights: Nights) -> None:
     assert found == nights.expected()
     assert len(found) == DAYS
     assert nights.state.header.closed_through == DAYS
-    assert "All windows of the plan are published" in nights.refused(6, "0.parquet", output="more.jsonl")
+    assert "All windows of the plan are published" in nights.refused(6, "0.parquet", output="more.jsonl", code=3)
 
 
 def test_a_night_whose_log_never_comes_is_empty(nights: Nights) -> None:
@@ -81,8 +81,11 @@ def test_what_does_not_fit_is_refused_with_the_remedy(nights: Nights, tmp_path: 
     assert "another noise key" in nights.refused(3, noise_key_file="other.key")
     assert "of the stream 'events', not 'films'" in nights.refused(3, stream="films")
     assert "Leave --run-id out" in nights.refused(3, run_id="mine")
-    assert "published already" in nights.refused(1, "0.parquet")
-    assert "published already" in nights.refused(2, "1.parquet", output="again.jsonl")
+    assert "published already" in nights.refused(1, "0.parquet", code=3)
+    assert "published already" in nights.refused(2, "1.parquet", output="again.jsonl", code=3)
+    assert "was begun with --user-field 'user' and --item-field 'item'" in nights.refused(
+        3, user_field="item", item_field="user"
+    )
     assert "lies outside of the plan" in nights.refused(3, until="2026-02-01")
     assert "is not the end of a window. Use 2026-01-03T00:00:00Z or 2026-01-04T00:00:00Z" in nights.refused(
         3, until="2026-01-03T05:00:00Z"

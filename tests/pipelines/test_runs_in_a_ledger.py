@@ -141,7 +141,7 @@ def test_a_killed_part_whose_older_state_comes_back_keeps_its_input(folder: path
     assert replay(folder, "1.avro", *PARTS, "--until", EVENING, "--run-id", "monday", *CAPS).returncode == 0
     shutil.copy(folder / "run.state", folder / "backup.state")
     words = ["replay", "log.parquet", *RANGE, *BUDGET, *ACCOUNT, "--output", "2.avro", *PARTS, "--run-id", "monday"]
-    ended = forked.run_python("-c", KILLED, 9, *words, cwd=folder)
+    ended = forked.run_python("-c", KILLED, 12, *words, cwd=folder)
     assert (ended.returncode, (folder / "2.avro").exists()) == (-9, True)
     shutil.move(folder / "backup.state", folder / "run.state")
     (folder / "2.avro").rename(folder / "published.avro")
@@ -229,7 +229,7 @@ KILLED = """
 import os, signal, sys
 at, calls = int(sys.argv.pop(1)), [0]
 from dp_transforms.ledger import Ledger
-from dp_transforms.pipelines import replay_state
+from dp_transforms.pipelines import replay_state, state_part
 def die_at(function):
     def and_perhaps_die(*arguments, **options):
         calls[0] += 1
@@ -241,14 +241,14 @@ def die_at(function):
             os.kill(os.getpid(), signal.SIGKILL)
         return result
     return and_perhaps_die
-for name in ("reserve", "start", "finish"):
+for name in ("reserve", "start", "publishing", "finish"):
     setattr(Ledger, name, die_at(getattr(Ledger, name)))
-for name in ("replace_state", "publish_output"):
-    setattr(replay_state, name, die_at(getattr(replay_state, name)))
+state_part.replace_state = die_at(state_part.replace_state)
+replay_state.publish_output = die_at(replay_state.publish_output)
 from dp_transforms.pipelines.cli import main
 main()
 """
-STEPS = 12
+STEPS = 16
 
 
 def check_kill(folder: pathlib.Path, at: int) -> None:

@@ -82,6 +82,8 @@ KEY = ["--noise-key-file", "noise.key"]
 OUT = ["--output", "reports"]
 KAFKA = ["--kafka", "localhost:9", "--topic", "t"]
 FLINK = ["--engine", "flink"]
+CLUSTER = [*FLINK, "--flink-master", "localhost:8081", "--worker-pool", "localhost:50000", "--allow-open-ports"]
+IN_PROCESS = ["--engine", "in-process"]
 
 
 @pytest.mark.parametrize(
@@ -118,6 +120,14 @@ FLINK = ["--engine", "flink"]
         ([*FOLDER, *OUT, *KEY, *FLINK, "--flink-master", "jobs"], ["--flink-master", "HOST:PORT"]),
         ([*FOLDER, *OUT, *KEY, "--flink-master", "jobs:8081"], ["--worker-pool", "docs/deploy.md"]),
         ([*FOLDER, *OUT, *KEY, "--detach"], ["--detach", "--flink-master"]),
+        ([*FOLDER, *OUT, *KEY, "--until", "2020-01-01T02:00:00Z"], ["--until belongs to --state"]),
+        ([*FOLDER, *OUT, *IN_PROCESS, "--state", "run.state"], ["--state needs --noise-key-file", "head -c 32"]),
+        ([*FOLDER, *OUT, *KEY, "--state", "gs://bucket/run.state"], ["--state", "got a URL"]),
+        ([*FOLDER, *OUT, *KEY, "--state", "noise.key"], ["--state and --noise-key-file", "same file"]),
+        ([*FOLDER, *OUT, *KEY, "--state", "nowhere/run.state"], ["--state", "its folder does not exist"]),
+        ([*KAFKA, *OUT, *KEY, *CLUSTER, "--state", "run.state", "--detach"], ["--detach", "puts the new state"]),
+        ([*KAFKA, "--output-topic", "r", *SECRET, *DATAFLOW, "--state", "run.state"], ["--state", "Dataflow share no"]),
+        ([*PUBSUB, "--state", "run.state"], ["--state", "Dataflow share no disk"]),
         ([*FOLDER, *OUT, *SECRET, *DATAFLOW], ["--folder", "--kafka"]),
         ([*KAFKA, *OUT, *SECRET, *DATAFLOW], ["--output", "--output-topic"]),
         ([*KAFKA, "--output-topic", "r", *KEY, *DATAFLOW], ["--noise-key-file", "--noise-key-secret"]),

@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.event_streams.partition_poller import PartitionPoller, Step
-from dp_transforms.event_streams.partition_progress import CLOCK_END, PartitionProgress, StreamClock
+from dp_transforms.event_streams.partition_progress import CLOCK_END, PartitionProgress, StreamClock, TakenWindows
 from dp_transforms.event_streams.stream_source import Polled
+from dp_transforms.monitoring.counted_messages import ENDS
 from dp_transforms.monitoring.user_pairs import UserPairs
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition
 from tests.helpers.small_runs import MICROS, SECRET, START, settings_of, small_plan
@@ -130,7 +131,7 @@ class GrowingReader:
 
 def pairs_of(steps: list[Step]) -> set[tuple[int, int]]:
     """(window, user) of all that the steps sent."""
-    blobs = [message.blob for step in steps for _, message in step.messages if message.blob]
+    blobs = [message.blob for step in steps for _, message in step.messages if message.blob not in (b"", ENDS)]
     parts = [UserPairs.from_bytes(blob) for blob in blobs]
     return {
         (int(window), int(part.users[code]))
@@ -150,15 +151,23 @@ class Partition:
     """One partition and its reader, in a process that may die. hasty: a kind of intents that does not wait."""
 
     def __init__(
-        self, records: list[Shown], kind: str, confirm: bool, wall: Wall, source: random.Random, hasty: str = ""
+        self,
+        records: list[Shown],
+        kind: str,
+        confirm: bool,
+        wall: Wall,
+        source: random.Random,
+        hasty: str = "",
+        taken: TakenWindows | None = None,
     ) -> None:
         self._records, self._wall, self._source, self._confirm, self._hasty = records, wall, source, confirm, hasty
-        self._poller = PartitionPoller(HELD, KEYS, CLOCKS[kind], SHARDS, domain=None, confirm=confirm)
+        self._poller = PartitionPoller(HELD, KEYS, CLOCKS[kind], SHARDS, domain=None, confirm=confirm, taken=taken)
         self._most, self._stores = source.choice((1, 3, 10, 1000)), source.choice((0.3, 0.05))
         self._durable: list[Step] = []
         self._stored = self._poller.start().to_bytes()
         self._confirmed: set[str] = set()
         self.closed: dict[int, set[int]] = {}  # of others in each window that any attempt has closed
+        self.ends: list[int] = []  # before which window any attempt has said that the part ends
         self._begin()
 
     def _begin(self) -> None:
@@ -178,7 +187,9 @@ class Partition:
             open_since_micros=self._since,
         )
         self._steps.append(step)
-        self._compare({window for (window, _), message in step.messages if message.announced})
+        announced = [(window, message.blob) for (window, _), message in step.messages if message.announced]
+        self._compare({window for window, blob in announced if blob != ENDS})
+        self.ends += sorted({window for window, blob in announced if blob == ENDS})
         if not self._confirm:
             self.progress = self._poller.restore(self.progress.to_bytes())
         elif self._source.random() < 0.1:
@@ -203,13 +214,24 @@ def counted_by_run(
     partitions: list[list[Shown]], kind: str, confirm: bool, asked_micros: int | None, seed: int
 ) -> list[set[tuple[int, int]]]:
     """What counts of others in each partition, in a run whose moments and sizes the seed chooses."""
+    return [partition.counted for partition in ended_run(partitions, kind, confirm, asked_micros, seed)]
+
+
+def ended_run(
+    partitions: list[list[Shown]],
+    kind: str,
+    confirm: bool,
+    asked_micros: int | None,
+    seed: int,
+    taken: TakenWindows | None = None,
+) -> list[Partition]:
     source, wall = random.Random(seed), Wall()
     stop_micros = None if asked_micros is None else CLOCKS[kind].stop_micros(asked_micros)
-    run = [Partition(part, kind, confirm, wall, source) for part in partitions]
+    run = [Partition(part, kind, confirm, wall, source, taken=taken) for part in partitions]
     for _ in range(3_000):
         going = [partition for partition in run if not partition.progress.is_over]
         if not going:
-            return [partition.counted for partition in run]
+            return run
         going[source.randrange(len(going))].step(
             lambda: stop_micros if asked_micros is not None and wall.now >= asked_micros else None
         )
@@ -256,6 +278,43 @@ def test_this_test_finds_an_end_at_the_boundary_of_a_poll(monkeypatch: pytest.Mo
     cases = [(seed, case_of(seed, "arrival", True)) for seed in range(50)]
     found = [counted_by_run(log, "arrival", False, asked, seed) == expected for seed, (log, asked, expected) in cases]
     assert found.count(False) >= 5
+
+
+def check_handover(seed: int, kind: str, confirm: bool) -> None:
+    """A stop in a part of a run: what its windows hold is what they would hold without it, with and without x', and by
+    the clock of arrival all partitions end before the same window, the first that a clock at the stop leaves open."""
+    log, asked, _ = case_of(seed, kind, True)
+    assert asked is not None
+    stop = CLOCKS[kind].stop_micros(asked)
+    first = seed % 3
+    taken = TakenWindows(first, PLAN.schedule.horizon - seed % 2, hands_over=True)
+    by_stop = sum(PLAN.schedule.window_end_micros(n) < stop - 11 * MICROS for n in range(PLAN.schedule.horizon))
+    by_stop = min(max(by_stop, first), taken.end)
+    without = [[one for one in part if not one.is_of_x] for part in log]
+    for partitions, own_seed in ((log, seed), (without, seed + 1)):
+        run = ended_run(partitions, kind, confirm, asked, own_seed, taken)
+        assert all(set(partition.ends) == {partition.progress.next_window} for partition in run)
+        ends = {partition.progress.next_window for partition in run}
+        assert min(ends) >= by_stop
+        assert kind == "event" or ends == {by_stop}
+        for partition, part in zip(run, log, strict=True):
+            expected = counted_by_rule(part, kind, stop if kind == "event" else None)
+            assert {pair for pair in partition.counted if pair[0] < min(ends)} == {
+                pair for pair in expected if first <= pair[0] < min(ends)
+            }
+
+
+@pytest.mark.parametrize("kind", ["arrival", "event"])
+def test_a_stop_leaves_open_windows_whole_to_the_next_part(kind: str) -> None:
+    for seed in range(12):
+        check_handover(seed, kind, confirm=bool(seed % 2))
+
+
+@pytest.mark.long
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(["arrival", "event"]), st.booleans())
+def test_a_stop_at_any_moment_leaves_open_windows_whole(seed: int, kind: str, confirm: bool) -> None:
+    check_handover(seed, kind, confirm)
 
 
 def is_contradicted(seed: int, kind: str, hasty: str = "") -> bool:

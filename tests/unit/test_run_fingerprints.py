@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 
 import pytest
 
-from dp_transforms.run_state.fingerprints import InputFingerprint, key_fingerprint
+from dp_transforms.event_files import ending_of_log
+from dp_transforms.run_state.fingerprints import InputFingerprint, input_key, key_fingerprint, sealing_key
 from dp_transforms.run_state.state_header import StateError
 from dp_transforms.run_state.state_lock import hold_state
 from tests.helpers.small_runs import SECRET
@@ -19,7 +21,7 @@ def test_the_fingerprint_of_a_log_is_that_of_its_content(tmp_path):
         (tmp_path / name).write_bytes(content)
 
     def text(*names, reading=("user", "item")):
-        return InputFingerprint([str(tmp_path / name) for name in names], reading).text
+        return InputFingerprint([(str(tmp_path / name), "csv") for name in names], reading).text
 
     assert text("a", "b") == text("b", "a", "a") == text("copy of a", "b")
     different = [
@@ -35,18 +37,30 @@ def test_the_fingerprint_of_a_log_is_that_of_its_content(tmp_path):
 
 
 def test_the_fingerprint_of_a_log_tells_its_format(tmp_path):
-    """The same bytes are other rows in another format."""
-    paths = [tmp_path / name for name in ("log.csv", "log.jsonl", "log.CSV")]
-    for path in paths:
-        path.write_bytes(b"1")
-    csv, json_lines, also_csv = (InputFingerprint([str(path)], []).text for path in paths)
-    assert csv == also_csv != json_lines
+    """The same bytes are other rows in another format, with another delimiter, or if they are uncompressed first."""
+    names = ["log.csv", "log.tsv", "log.jsonl", "log.csv.gz", "log.tsv.gz", "log.jsonl.gz", "log.CSV.GZ"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"1")
+    texts = [InputFingerprint([(str(tmp_path / name), ending_of_log(name))], []).text for name in names]
+    assert texts[-1] == texts[3]
+    assert len(set(texts)) == len(names) - 1
+
+
+def test_without_the_key_nobody_can_try_guesses_of_the_log(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_bytes(b"alice,clinic")
+    mine, again, other, none = (
+        InputFingerprint([(str(path), ".csv")], [], key).text
+        for key in (input_key(SECRET), input_key(SECRET), input_key(SECRET + b"x"), None)
+    )
+    assert mine == again
+    assert len({mine, other, none}) == 3
 
 
 def test_a_log_that_is_written_to_meanwhile_is_noticed(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"1")
-    log = InputFingerprint([str(path)], [])
+    log = InputFingerprint([(str(path), "")], [])
     assert log.text
     log.check_unchanged()
     time.sleep(0.02)
@@ -56,8 +70,19 @@ def test_a_log_that_is_written_to_meanwhile_is_noticed(tmp_path):
     path.unlink()
     with pytest.raises(StateError, match="was changed"):
         log.check_unchanged()
+    path.write_bytes(b"3")
+    log = InputFingerprint([(str(path), "")], [])
+    assert log.text
+    before = path.stat()
+    time.sleep(0.02)
+    path.write_bytes(b"4")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as tools do that keep times
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    with pytest.raises(StateError, match="was changed"):
+        log.check_unchanged()
+    path.unlink()
     with pytest.raises(StateError, match="cannot be read"):
-        _ = InputFingerprint([str(path)], []).text
+        _ = InputFingerprint([(str(path), "")], []).text
 
 
 def test_the_fingerprint_of_a_key_is_no_key_of_the_run():
@@ -65,6 +90,7 @@ def test_the_fingerprint_of_a_key_is_no_key_of_the_run():
     assert len(found) == 64
     assert found != key_fingerprint(SECRET + b"x")
     assert SECRET.hex() not in found
+    assert len({found, sealing_key(SECRET).hex(), input_key(SECRET).hex()}) == 3
 
 
 def test_one_process_at_a_time_holds_a_state(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 
 import hypothesis.strategies as st
@@ -17,6 +16,7 @@ from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.naming.purses import PurseEntries
 from dp_transforms.run_state import state_cells
+from dp_transforms.run_state.fingerprints import sealing_key
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_cells import (
     BUCKETS,
@@ -36,8 +36,9 @@ from dp_transforms.run_state.state_header import FORMAT_VERSION, PartRecord, Sta
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
 
 PART = PartRecord(0, 3, "1" * 64, "/reports/3.avro")
-HEADER = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64, "", (PART,))
+HEADER = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64, "user", "item", "", (), (PART,))
 KEYS = settings_of(small_plan()).stream_keys(SECRET)
+KEY = sealing_key(SECRET)
 
 
 def entries_of(users, seed=0, *, hits=False):
@@ -72,7 +73,7 @@ def written(path: pathlib.Path, header=HEADER):
         *((Kind.PASSED, *cell) for cell in known_cells(known)),
         *((Kind.PURSES, *cell) for cell in purse_cells(entries)),
     ]
-    write_state(path, header, cells)
+    write_state(path, header, cells, KEY)
     return entries, known
 
 
@@ -117,8 +118,8 @@ def test_the_fingerprint_changes_with_the_content_and_not_with_the_intent(tmp_pa
     written(tmp_path / "a")
     written(tmp_path / "b", HEADER.with_intent(PartRecord(3, 4, "2" * 64, "4.avro")))
     written(tmp_path / "c", dataclasses.replace(HEADER, run_id="run-2"))
-    write_state(tmp_path / "d", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(7))])
-    write_state(tmp_path / "e", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(8))])
+    write_state(tmp_path / "d", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(7))], KEY)
+    write_state(tmp_path / "e", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(8))], KEY)
     a, b, *others = (StateFile(tmp_path / name).fingerprint for name in "abcde")
     assert a == b
     assert len({a, *others}) == 4
@@ -132,7 +133,7 @@ def small(tmp_path_factory):
         (Kind.HIT_BOUND, 0, hit_bound_cell(7)),
         *((Kind.PURSES, *cell) for cell in purse_cells(entries_of([3, 4]))),
     ]
-    write_state(path, HEADER, cells)
+    write_state(path, HEADER, cells, KEY)
     return path, path.read_bytes(), content_of(StateFile(path))
 
 
@@ -180,8 +181,8 @@ def test_bytes_that_are_no_state_are_refused(content, small):
 
 def test_cells_of_two_files_do_not_make_a_third(tmp_path):
     """The rows are chained: a cell of another file, with its own digest, is not taken for one of this file."""
-    write_state(tmp_path / "poor", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(1))])
-    write_state(tmp_path / "rich", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(9))])
+    write_state(tmp_path / "poor", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(1))], KEY)
+    write_state(tmp_path / "rich", HEADER, [(Kind.HIT_BOUND, 0, hit_bound_cell(9))], KEY)
     poor, rich = (pa.ipc.open_file(pa.OSFile(str(tmp_path / name))) for name in ("poor", "rich"))
     with create_new(tmp_path / "mixed", 0o600) as file, pa.ipc.new_file(file, poor.schema) as writer:
         writer.write_batch(rich.get_batch(0))
@@ -208,12 +209,12 @@ def test_a_state_that_cannot_be_written_leaves_nothing(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        write_state(tmp_path / "draft", HEADER, cells())
+        write_state(tmp_path / "draft", HEADER, cells(), KEY)
     assert not list(tmp_path.iterdir())
     written(tmp_path / "state")
     with pytest.raises(FileExistsError):
-        write_state(tmp_path / "state", HEADER, [])
-    write_state(tmp_path / "draft", HEADER, [])
+        write_state(tmp_path / "state", HEADER, [], KEY)
+    write_state(tmp_path / "draft", HEADER, [], KEY)
     opened = StateFile(tmp_path / "state")
     replace_state(tmp_path / "draft", tmp_path / "state")
     assert opened.rows
@@ -221,45 +222,23 @@ def test_a_state_that_cannot_be_written_leaves_nothing(tmp_path):
     assert not StateFile(tmp_path / "state").rows
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"parts": (PartRecord(1, 3, "1" * 64, "x"),)},
-        {"parts": (PART, PART)},
-        {"parts": (PART, PartRecord(4, 5, "1" * 64, "x"))},
-        {"intent": PartRecord(2, 4, "1" * 64, "x")},
-        {"run_id": ""},
-        {"run_id": "a\nb"},
-        {"key_fingerprint": "B" * 64},
-        {"plan": ""},
-    ],
-)
-def test_a_header_that_no_run_can_have_is_refused(changes):
-    with pytest.raises(ValueError, match=r"must|can be"):
-        dataclasses.replace(HEADER, **changes)
-    fields = json.loads(HEADER.to_json()) | {
-        name: json.loads(json.dumps(value, default=dataclasses.asdict)) for name, value in changes.items()
-    }
-    with pytest.raises(StateError, match="damaged"):
-        StateHeader.from_json(json.dumps(fields))
-
-
-@given(st.one_of(st.text(), st.dictionaries(st.text(), st.integers()).map(json.dumps)))
-def test_a_header_of_any_other_text_is_refused(text):
-    with pytest.raises(StateError):
-        StateHeader.from_json(text)
-
-
-def test_headers_follow_the_parts_of_a_run():
-    begun = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64)
-    intended = begun.with_intent(PART)
-    assert StateHeader.from_json(intended.to_json()) == intended
-    after = intended.after(PART)
-    assert (after.closed_through, after.parts, after.intent) == (3, (PART,), None)
-    third = PartRecord(3, 5, "2" * 64, "y")
-    after = after.with_intent(third).after(third)
-    assert (after.closed_through, after.parts) == (5, (PART, third))
-    assert StateHeader.from_json(after.to_json()) == after
+def test_a_seal_is_of_one_key_and_one_content(tmp_path):
+    written(tmp_path / "state")
+    state = StateFile(tmp_path / "state")
+    state.check_seal(KEY)
+    with pytest.raises(StateError, match="not sealed with the noise key of its run"):
+        state.check_seal(sealing_key(SECRET + b"x"))
+    poor = pa.ipc.open_file(pa.OSFile(str(tmp_path / "state")))
+    batches = [poor.get_batch(number) for number in range(poor.num_record_batches)]
+    write_state(tmp_path / "other", HEADER, [], KEY)
+    other = pa.ipc.open_file(pa.OSFile(str(tmp_path / "other")))
+    # The end of another file, with the right digest of this one: what its seal does not fit to.
+    end = batches[-1].to_pydict() | {"cell": other.get_batch(0).to_pydict()["cell"]}
+    with create_new(tmp_path / "forged", 0o600) as file, pa.ipc.new_file(file, poor.schema) as writer:
+        for batch in [*batches[:-1], pa.RecordBatch.from_pydict(end, schema=poor.schema)]:
+            writer.write_batch(batch)
+    with pytest.raises(StateError, match="not sealed"):
+        StateFile(tmp_path / "forged").check_seal(KEY)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -345,9 +324,9 @@ def test_cells_stay_below_ten_megabytes():
 def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):
     """With right checksums: what no run can have written."""
     entries = entries_of([64, 128])
-    write_state(tmp_path / "bucket", HEADER, [(Kind.PURSES, 1, entries.to_cells()[0])])
+    write_state(tmp_path / "bucket", HEADER, [(Kind.PURSES, 1, entries.to_cells()[0])], KEY)
     late = known_of(["a"], [3])
-    write_state(tmp_path / "late", HEADER, [(Kind.KNOWN, *cell) for cell in known_cells(late)])
+    write_state(tmp_path / "late", HEADER, [(Kind.KNOWN, *cell) for cell in known_cells(late)], KEY)
     for name, ask in (
         ("bucket", lambda part: part.purses(np.array([65], dtype=np.uint64))),
         ("late", lambda part: part.known(Kind.KNOWN)),

@@ -1,0 +1,86 @@
+"""`shh stream --state` on engines: a stream hands its state over at a stop, and a replay goes on from there."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+import time
+import uuid
+
+import pytest
+
+from dp_transforms.report_streams import ReportTopic
+from tests.engines import skip_reason
+from tests.engines.kafka_server import KafkaServer
+from tests.helpers.beam_pipelines import plain
+from tests.helpers.live_parts import WINDOWS, LiveParts, wait_for_reports
+from tests.helpers.live_streams import drained, started
+from tests.helpers.shh_here import shh
+
+
+def _needs(name: str) -> pytest.MarkDecorator:
+    reason = skip_reason(name)
+    return pytest.mark.skipif(reason is not None, reason=reason or "")
+
+
+ENGINES = [pytest.param("prism", marks=_needs("prism")), pytest.param("flink", marks=_needs("flink"))]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_stream_hands_over_to_a_replay(tmp_path: pathlib.Path, engine: str) -> None:
+    live = LiveParts(tmp_path)
+    first = live.run("replay", "1.jsonl", *live.until(2))
+    assert first.returncode == 0, first.stderr
+    drained(started(live, "2", "--engine", engine))
+    assert 4 < live.state().header.closed_through < 8
+    last = live.run("replay", "3.jsonl")
+    assert last.returncode == 0, last.stderr
+    assert live.answers("1.jsonl", "2", "3.jsonl") == live.expected(of=live.state().header.run_id) != []
+
+
+@pytest.mark.long
+@_needs("flink")
+def test_a_stream_that_was_killed_is_resumed_from_what_its_engine_stored(tmp_path: pathlib.Path) -> None:
+    """By the clock of events nothing else can resume it. It ends where it is stopped then, and a replay goes on."""
+    live = LiveParts(tmp_path)
+    words = ("--engine", "flink", "--checkpoint-dir", str(tmp_path / "checkpoints"), "--checkpoint-interval", "1s")
+    process = started(live, "1", *words)
+    wait_for_reports(live.folder / "1", 3, process)
+    time.sleep(3)  # until they are in a checkpoint
+    process.kill()
+    process.wait()
+    refused = live.run("stream", "1", *words)
+    assert "--resume-from SAVEPOINT" in refused.stderr
+    checkpoint = max((tmp_path / "checkpoints").glob("*/chk-*/_metadata"), key=lambda path: path.stat().st_mtime)
+    kept = shutil.copytree(checkpoint.parent.parent, tmp_path / "kept") / checkpoint.parent.name
+    drained(started(live, "1", *words, "--resume-from", str(kept)))
+    assert 4 < live.state().header.closed_through < WINDOWS
+    assert live.run("replay", "2.jsonl").returncode == 0
+    assert live.answers("1", "2.jsonl") == live.expected(of=live.state().header.run_id) != []
+
+
+def test_each_part_may_write_to_a_topic_of_its_own(kafka: KafkaServer, tmp_path: pathlib.Path) -> None:
+    live = LiveParts(tmp_path)
+    topics = [f"part-{number}-{uuid.uuid4().hex[:8]}" for number in range(2)]
+    for topic in topics:
+        kafka.create_topic(topic, partitions=1)
+
+    def stream(topic: str, end: int) -> subprocess.CompletedProcess[str]:
+        words = live.words("stream", "OUT", *live.until(end))
+        at = words.index("--output")
+        words[at : at + 2] = ["--output-topic", topic, "--output-kafka", kafka.bootstrap]
+        return shh(*words, cwd=tmp_path)
+
+    first = stream(topics[0], 2)
+    assert first.returncode == 0, first.stderr
+    before = (tmp_path / "run.state").read_bytes()
+    refused = stream(topics[0], 4)
+    assert refused.returncode == 1
+    assert "Each part that is a stream has a --output-topic of its own" in refused.stderr
+    assert (tmp_path / "run.state").read_bytes() == before
+    second = stream(topics[1], 4)
+    assert second.returncode == 0, second.stderr
+    run_id = live.state().header.run_id
+    reports = [report for topic in topics for report in ReportTopic(kafka.bootstrap, topic).read(run_id)[1]]
+    assert [plain(report) for report in reports] == live.expected(4, of=run_id) != []

@@ -1,0 +1,255 @@
+"""`shh stream --state`: it goes on where a part ended and hands over at a stop, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import types
+
+import pytest
+
+from dp_transforms import EventFields, KafkaTopic, LogFolder, ReleasePlan, StreamClock
+from dp_transforms.ledger import Ledger
+from dp_transforms.pipelines.stream_request import StreamRequest
+from dp_transforms.report_files import ReportHeader
+from dp_transforms.report_streams import ReportFolder
+from dp_transforms.run_state.state_header import StateError
+from dp_transforms.run_state.state_lock import hold_state
+from tests.helpers import forked
+from tests.helpers.live_parts import WINDOWS, LiveParts
+from tests.helpers.live_streams import drained, started
+from tests.helpers.shh_here import shh
+
+LEDGER = {"ledger": "ledger.db"}
+
+
+@pytest.fixture
+def live(tmp_path: pathlib.Path) -> LiveParts:
+    return LiveParts(tmp_path)
+
+
+def error_of(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
+    assert done.returncode == code, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("shh: ")]
+    return line
+
+
+def parts_of(live: LiveParts) -> list[tuple[int, int, str]]:
+    """Windows and status of each part that the ledger has."""
+    ((_, parts),) = Ledger.open(live.folder / "ledger.db").runs()
+    return [(part.first_window, part.end_window, str(part.status)) for part in parts]
+
+
+def spent(live: LiveParts) -> str:
+    shown = shh("ledger", "--ledger", "ledger.db", "--json", cwd=live.folder)
+    (population,) = json.loads(shown.stdout)["populations"]
+    return str(population["spent_epsilon"])
+
+
+@pytest.mark.parametrize("release", ["names", "labels"])
+def test_replays_and_streams_that_are_stopped_make_the_one_run(tmp_path: pathlib.Path, release: str) -> None:
+    """The ledger charges once, and knows where each part has really ended."""
+    live = LiveParts(tmp_path, release)
+    first = live.run("replay", "1.jsonl", *live.until(2), **LEDGER)
+    assert first.returncode == 0, first.stderr
+    said = drained(started(live, "2", **LEDGER))
+    assert "windows that are over then close" in said
+    state = live.state()
+    end = state.header.closed_through
+    assert 4 < end < 8
+    assert state.header.intent is None
+    assert f"{end} of the {WINDOWS} windows of the run are closed" in said
+    assert not (live.folder / "2.stop").exists()
+    third = live.run("stream", "3", *live.until(end + 2), **LEDGER, logs="later")
+    assert third.returncode == 0, third.stderr
+    fourth = live.run("replay", "4.jsonl", **LEDGER)
+    assert fourth.returncode == 0, fourth.stderr
+    assert live.answers("1.jsonl", "2", "3", "4.jsonl") == live.expected() != []
+    ends = [0, 2, end, end + 2, WINDOWS]
+    assert parts_of(live) == [(low, high, "finished") for low, high in itertools.pairwise(ends)]
+    assert "takes nothing more" in third.stderr
+    assert float(spent(live)) == live.plan.epsilon
+    assert "sound" in shh("ledger", "doctor", "--ledger", "ledger.db", "--state", "run.state", cwd=live.folder).stdout
+    assert "is done" in live.run("replay", "4.jsonl", **LEDGER).stderr
+    assert not list(live.folder.glob(".run.state.next*"))
+
+
+def test_a_stop_before_any_window_is_over_takes_nothing(live: LiveParts) -> None:
+    """The state is as it was, byte for byte, and the ledger lets another input have these windows."""
+    assert live.run("replay", "1.jsonl", *live.until(8), **LEDGER).returncode == 0
+    before = (live.folder / "run.state").read_bytes()
+    process = started(live, "2", **LEDGER)
+    assert live.state().header.intent is not None
+    with pytest.raises(StateError, match="another process works on it"), hold_state(live.folder / "run.state"):
+        pass
+    err = drained(process)
+    assert "No window was over" in err
+    assert (live.folder / "run.state").read_bytes() == before
+    assert parts_of(live) == [(0, 8, "finished"), (8, WINDOWS, "released")]
+    last = live.run("replay", "3.jsonl", **LEDGER)
+    assert last.returncode == 0, last.stderr
+    assert live.answers("1.jsonl", "3.jsonl") == live.expected()
+
+
+def test_by_the_clock_of_events_only_its_engine_resumes_a_stream_that_has_published(live: LiveParts) -> None:
+    """What it holds depends on when windows were closed. Nothing is published yet: then the same command goes on."""
+    process = started(live, "1", "--until", live.until(2)[1])
+    process.kill()
+    process.wait()
+    (live.folder / "1.stop").unlink(missing_ok=True)
+    other = error_of(live.run("stream", "1", *live.until(2), logs="later"))
+    assert "was begun and not finished, and this command has another input" in other
+    assert "another --until or --output" in error_of(live.run("stream", "1", *live.until(3)))
+    assert "another --until or --output" in error_of(live.run("stream", "2", *live.until(2)))
+    assert "another input" in error_of(live.run("replay", "1.jsonl", *live.until(2)))
+    header = ReportHeader.of_plan(live.plan, live.state().header.run_id, "events")
+    sink = ReportFolder(str(live.folder / "1"))
+    sink.open(header)
+    refused = error_of(live.run("stream", "1", *live.until(2)))
+    for part in ("--clock event", "--resume-from SAVEPOINT", "another state file", "full price"):
+        assert part in refused
+    shutil.rmtree(sink.path)
+    again = live.run("stream", "1", *live.until(2))
+    assert again.returncode == 0, again.stderr
+    assert live.state().header.closed_through == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic_times", "decides"),
+    [("arrival", None, True), ("arrival", True, True), ("arrival", False, False), ("event", None, False)],
+)
+def test_a_log_decides_what_windows_hold_if_it_sets_the_clock(
+    kind: str, topic_times: bool | None, decides: bool
+) -> None:
+    """topic_times: whether records of a topic count only with the times of the broker; None: a folder."""
+    fields = EventFields()
+    source: KafkaTopic | LogFolder = LogFolder("logs", fields)
+    if topic_times is not None:
+        source = KafkaTopic("localhost:9", "clicks", fields, append_times_only=topic_times)
+    request = types.SimpleNamespace(clock=StreamClock(kind), source=source)
+    assert StreamRequest.log_decides.fget(request) is decides  # type: ignore[attr-defined]
+
+
+def test_each_part_has_an_output_of_its_own_and_nothing_to_resume(live: LiveParts) -> None:
+    first = live.run("stream", "1", *live.until(2))
+    assert first.returncode == 0, first.stderr
+    assert "2 of the 12 windows of the run are closed" in first.stderr
+    before = (live.folder / "run.state").read_bytes()
+    assert "Each part that is a stream has a --output of its own" in error_of(live.run("stream", "1"))
+    assert "holds other files" in error_of(live.run("stream", "logs"))
+    resumed = live.run("stream", "2", "--engine", "flink", "--resume-from", "/savepoint")
+    assert "the state has none" in error_of(resumed)
+    assert "is done" in live.run("stream", "1", *live.until(2)).stderr
+    assert "are published already" in error_of(live.run("stream", "2", *live.until(1)), 3)
+    assert (live.folder / "run.state").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "messages"),
+    [
+        (["--stream", "other"], ["of the stream", "Give the same --stream"]),
+        (["--noise-key-file", "other.key"], ["another noise key"]),
+        (["--plan", "other.json"], ["of another plan"]),
+        (["--run-id", "other"], ["of the run", "Leave --run-id out"]),
+        (["--population", "all", "--ledger", "new.db"], ["was begun without --ledger"]),
+    ],
+)
+def test_a_state_of_another_run_is_refused(live: LiveParts, words: list[str], messages: list[str]) -> None:
+    assert live.run("replay", "1.jsonl", *live.until(2)).returncode == 0
+    (live.folder / "other.key").write_bytes(os.urandom(32))
+    (live.folder / "other.key").chmod(0o600)
+    other = ReleasePlan.calibrate(epsilon=4, delta=1e-6, release="names", schedule=live.schedule)
+    (live.folder / "other.json").write_text(other.to_json())
+    before = (live.folder / "run.state").read_bytes()
+    refused = error_of(live.run("stream", "2", *words))
+    for message in messages:
+        assert message in refused
+    assert (live.folder / "run.state").read_bytes() == before
+    assert not (live.folder / "2").exists()
+
+
+def test_a_damaged_state_is_refused(live: LiveParts) -> None:
+    assert live.run("replay", "1.jsonl", *live.until(2)).returncode == 0
+    content = (live.folder / "run.state").read_bytes()
+    (live.folder / "run.state").write_bytes(content[: len(content) // 2])
+    assert "it is damaged or cut" in error_of(live.run("stream", "2"))
+
+
+# Kills itself before or after the n-th call that changes what is on the disk, of a ledger or of anything else.
+KILLED = """
+import os, signal, sys, threading
+at, lock, calls = int(sys.argv.pop(1)), threading.RLock(), [0]
+def die_at(function):
+    def and_perhaps_die(*arguments, **options):
+        with lock:
+            for which in ("before", "after"):
+                calls[0] += 1
+                if calls[0] == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if which == "before":
+                    result = function(*arguments, **options)
+        return result
+    return and_perhaps_die
+for name in ("replace", "link"):
+    setattr(os, name, die_at(getattr(os, name)))
+from dp_transforms import EventFields, KafkaTopic, LogFolder, ReleasePlan, StreamClock
+from dp_transforms.ledger import Ledger
+from dp_transforms.pipelines.stream_request import StreamRequest
+for name in ("reserve", "start", "finish"):
+    setattr(Ledger, name, die_at(getattr(Ledger, name)))
+from dp_transforms.pipelines.cli import main
+try:
+    main()
+finally:
+    print("points", calls[0], file=sys.stderr)
+"""
+END = 4
+
+
+@pytest.fixture
+def arriving(tmp_path: pathlib.Path) -> LiveParts:
+    return LiveParts(tmp_path, clock="arrival")
+
+
+def check_kill(live: LiveParts, at: int) -> int | None:
+    """The stream is killed there, and the same command repairs it. Returns how many points there are if it was not."""
+    words = live.words("stream", "1", *live.until(END), **LEDGER)
+    ended = forked.run_python("-c", KILLED, at, *words, cwd=live.folder)
+    assert ended.returncode in (0, -9), ended.stderr
+    (live.folder / "1.stop").unlink(missing_ok=True)
+    before = {path.name: path.read_bytes() for path in (live.folder / "1").glob("[!.]*")}
+    repaired = shh(*words, cwd=live.folder)
+    assert repaired.returncode == 0, repaired.stderr
+    after = {path.name: path.read_bytes() for path in (live.folder / "1").glob("[!.]*")}
+    assert before == {name: after[name] for name in before}
+    header = live.state().header
+    assert (header.closed_through, header.intent) == (END, None)
+    assert live.answers("1") == live.expected(END) != []
+    assert [part for part in parts_of(live) if part[2] != "released"] == [(0, END, "finished")]
+    assert float(spent(live)) == live.plan.epsilon
+    assert not list(live.folder.glob(".run.state.next*"))
+    found = re.search(r"points (\d+)", ended.stderr)
+    return None if found is None else int(found[1])
+
+
+POINTS = 42
+
+
+def test_a_stream_that_is_killed_among_its_reports_is_repaired_by_the_same_command(arriving: LiveParts) -> None:
+    check_kill(arriving, 24)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("at", range(1, POINTS + 1))
+def test_a_stream_that_is_killed_anywhere_is_repaired_by_the_same_command(arriving: LiveParts, at: int) -> None:
+    check_kill(arriving, at)
+
+
+@pytest.mark.long
+def test_there_are_no_more_points_at_which_a_stream_can_be_killed(arriving: LiveParts) -> None:
+    assert check_kill(arriving, 10**9) == POINTS

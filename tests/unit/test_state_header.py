@@ -1,0 +1,106 @@
+"""The header of a state: which headers a run can have, how they follow each other, and how large they become."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from dp_transforms.run_state.state_file import write_state
+from dp_transforms.run_state.state_header import (
+    MOST_EARLIER_PARTS,
+    MOST_HEADER_BYTES,
+    PartRecord,
+    StateError,
+    StateHeader,
+)
+
+PART = PartRecord(0, 3, "1" * 64, "/reports/3.avro")
+HEADER = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64, "user", "item", "", (), (PART,))
+KEY = bytes(32)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parts": (PartRecord(1, 3, "1" * 64, "x"),)},
+        {"parts": (PART, PART)},
+        {"parts": (PART, PartRecord(4, 5, "1" * 64, "x"))},
+        {"intent": PartRecord(2, 4, "1" * 64, "x")},
+        {"run_id": ""},
+        {"run_id": "a\nb"},
+        {"key_fingerprint": "B" * 64},
+        {"plan": ""},
+        {"earlier": ((2, "1" * 16), (1, "2" * 16))},
+        {"earlier": ((0, "1" * 16),)},
+        {"earlier": ((1, "1" * 15),)},
+    ],
+)
+def test_a_header_that_no_run_can_have_is_refused(changes):
+    with pytest.raises(ValueError, match=r"must|can be"):
+        dataclasses.replace(HEADER, **changes)
+    fields = json.loads(HEADER.to_json()) | {
+        name: json.loads(json.dumps(value, default=dataclasses.asdict)) for name, value in changes.items()
+    }
+    with pytest.raises(StateError, match="damaged"):
+        StateHeader.from_json(json.dumps(fields))
+
+
+@given(st.one_of(st.text(), st.dictionaries(st.text(), st.integers()).map(json.dumps)))
+def test_a_header_of_any_other_text_is_refused(text):
+    with pytest.raises(StateError):
+        StateHeader.from_json(text)
+
+
+def test_headers_follow_the_parts_of_a_run():
+    begun = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64, "user", "item")
+    intended = begun.with_intent(PART)
+    assert StateHeader.from_json(intended.to_json()) == intended
+    after = intended.after(PART)
+    assert (after.closed_through, after.parts, after.intent) == (3, (PART,), None)
+    third = PartRecord(3, 5, "2" * 64, "y")
+    after = after.with_intent(third).after(third)
+    assert (after.closed_through, after.parts) == (5, (PART, third))
+    assert StateHeader.from_json(after.to_json()) == after
+
+
+def test_a_header_has_a_bound_however_many_parts_its_run_has():
+    """Old parts are short; what was done is known as long as it is kept."""
+    path = "/" + "x" * 4095
+    earlier = tuple((end, f"{end:016x}") for end in range(1, MOST_EARLIER_PARTS + 1))
+    parts = tuple(PartRecord(end - 1, end, f"{end:064x}", path) for end in range(len(earlier) + 1, len(earlier) + 65))
+    header = dataclasses.replace(HEADER, earlier=earlier, parts=parts)
+    begin = header.closed_through
+    new = PartRecord(begin, begin + 1, "7" * 64, path)
+    after = header.with_intent(new, "0.1.0").after(new)
+    assert StateHeader.from_json(after.to_json()) == after
+    assert (len(after.earlier), len(after.parts), after.closed_through) == (MOST_EARLIER_PARTS, 64, begin + 1)
+    oldest = parts[0]
+    short = after.finished(oldest.end, oldest.input_fingerprint, "report")
+    assert short == dataclasses.replace(oldest, output="report")
+    assert after.finished(begin + 1, "7" * 64, "report") == new
+    assert after.finished(begin + 1, "8" * 64, "report") is None
+    assert after.finished(oldest.end, "8" * 64, "report") is None
+    assert after.finished(1, f"{1:064x}", "report") is None  # forgotten: its windows are refused as published
+
+
+def test_a_header_that_could_not_be_read_again_is_not_written(tmp_path):
+    large = dataclasses.replace(HEADER, plan="x" * (MOST_HEADER_BYTES - 900))
+    assert StateHeader.from_json(large.to_json()) == large
+    with pytest.raises(StateError, match="would be too large"):
+        write_state(tmp_path / "state", large.with_intent(PartRecord(3, 4, "2" * 64, "y" * 400), "0.1.0"), [], KEY)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_to_follow_is_forgotten_with_the_intent():
+    begun = HEADER.with_intent(PartRecord(3, 5, "2" * 64, "y"), "0.1.0")
+    publishing = begun.publishing("c" * 64)
+    assert StateHeader.from_json(publishing.to_json()) == publishing
+    assert publishing.with_intent(None) == HEADER
+    assert publishing.ended_before(4).next_fingerprint == publishing.ended_before(3).begun_by == ""
+    for changes in ({"intent": None}, {"begun_by": 1}, {"next_fingerprint": "c"}, {"user_field": ""}):
+        with pytest.raises(ValueError, match="must"):
+            dataclasses.replace(publishing, **changes)
