@@ -78,6 +78,9 @@ def options(
     checkpoint_dir: a folder or URL that every task manager and the job manager reach. Checkpoints stay there after the
         job was cancelled, so that it can be resumed. None leaves it to the cluster's configuration.
     savepoint: path of a savepoint or checkpoint of the same pipeline to resume from.
+    streaming: False for input that ends. Flink then runs one stage after the other, and keeps what each hands to the
+        next on its disks, so that it repeats only what was lost. There are no checkpoints, and the cluster's restart
+        strategy says how often.
     restart_attempts: how often Flink restarts the job from its newest checkpoint before it gives up.
     Other arguments as in `portable_options`. Raises ValueError.
     """
@@ -101,7 +104,7 @@ def options(
     flags.append(f"--max_bundle_time_mills={max_bundle_milliseconds}")
     flags.append(f"--max_bundle_size={max_bundle_size}")
     if not streaming:
-        return flags
+        return [*flags, "--execution_mode_for_batch=BATCH"]
     flags.append(f"--checkpointing_interval={max(10, round(checkpointing_interval_seconds * 1000))}")
     flags.append(f"--checkpoint_timeout_millis={max(10, round(checkpoint_timeout_seconds * 1000))}")
     # Every task learns that a checkpoint is complete before the next one begins: finalizers rely on that.

@@ -51,6 +51,10 @@ class FlinkRest:
         found = sorted(self.get("/jobs/overview")["jobs"], key=lambda job: -int(job["start-time"]))
         return [FlinkJob(job["jid"], job["name"], job["state"]) for job in found]
 
+    def newest(self, name: str) -> FlinkJob | None:
+        """The newest job of exactly this name; None if there is none."""
+        return next((job for job in self.jobs() if job.name == name), None)
+
     def wait_for_job(self, name: str, timeout_seconds: float = 120.0) -> FlinkJob:
         """The newest job whose name holds `name` (of ``--job_name``), as soon as Flink knows it.
 
@@ -79,8 +83,12 @@ class FlinkRest:
 
     def exceptions(self, job_id: str) -> list[str]:
         """The first line of each failure that Flink remembers of the job, the newest first."""
+        return [text.partition("\n")[0] for text in self.failures(job_id)]
+
+    def failures(self, job_id: str) -> list[str]:
+        """All that Flink remembers of each failure of the job, the newest first. May contain cells of the data."""
         entries = self.get(f"/jobs/{job_id}/exceptions")["exceptionHistory"]["entries"]
-        return [str(entry["stacktrace"]).partition("\n")[0] for entry in entries]
+        return [str(entry["stacktrace"]) for entry in entries]
 
     def cancel(self, job_id: str) -> None:
         """Cancels the job without a savepoint and returns at once; `wait_for_state` waits for its end."""
@@ -140,16 +148,20 @@ class FlinkRest:
         found = self.get(f"{path}?get={urllib.parse.quote(wanted)}" if wanted else path)
         return {metric["id"]: str(metric.get("value", "")) for metric in found}
 
+    def vertex_states(self, job_id: str) -> dict[str, str]:
+        """Id of each stage -> CREATED, RUNNING, FINISHED and so on."""
+        return {vertex["id"]: str(vertex["status"]) for vertex in self.get(f"/jobs/{job_id}")["vertices"]}
+
     def beam_metrics(
-        self, job_id: str, namespace: str, gauges: Collection[str]
+        self, job_id: str, namespace: str, gauges: Collection[str], vertices: Iterable[str] | None = None
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Beam's counters and gauges of a namespace, as they are now, without those that were never set.
 
         gauges: which names are gauges; Flink does not say. A counter is the sum over all parts of the job, a gauge the
-        largest value. Both start again at 0 when Flink restarts the job.
+        largest value. Both start again at 0 when Flink restarts the job. vertices: ids of the stages to ask; None: all.
         """
         values: dict[str, list[int]] = {}
-        for vertex in self.vertices(job_id):
+        for vertex in self.vertices(job_id) if vertices is None else vertices:
             short = {
                 name: found
                 for name in self.vertex_metrics(job_id, vertex)

@@ -1,0 +1,105 @@
+"""What a replay on Flink shows while it runs: how far the job is, by Flink's numbers; and failures that come again."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from types import TracebackType
+from typing import NamedTuple
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dp_transforms.beam.count_for_operator import EVENTS_READ, NAMESPACE
+from dp_transforms.runners.engine_process import EngineError
+from dp_transforms.runners.flink_rest import ENDED, FlinkRest
+
+# A failure of the pipeline itself, not of a machine: Flink would restart the job as often as the cluster allows.
+_FROM_PIPELINE = re.compile(r"Error received from SDK harness.*Traceback \(most recent call last\)", re.DOTALL)
+_MOST_FAILURES = 3
+
+
+class JobProgress(NamedTuple):
+    """job_id, address: of the job and of Flink. events: that were read. done, stages: of the job."""
+
+    job_id: str
+    address: str
+    events: int
+    done: int
+    stages: int
+
+
+class ReplayWatch:
+    """Asks Flink about the job of one name. A question to Flink must not end a run, so a missing answer is None."""
+
+    def __init__(self, flink: FlinkRest, job_name: str) -> None:
+        self._flink = flink
+        self._job_name = job_name
+        self._events = 0  # the most that was seen: a stage that is done may have no numbers any more
+
+    def look(self) -> JobProgress | None:
+        """Raises RuntimeError with Flink's text if the pipeline fails by itself, and again when it is restarted."""
+        try:
+            job = self._flink.newest(self._job_name)
+            if job is None or job.state in ENDED:
+                return None
+            states = self._flink.vertex_states(job.job_id)
+            running = [vertex for vertex, state in states.items() if state == "RUNNING"]
+            counts, _ = self._flink.beam_metrics(job.job_id, NAMESPACE, (), running)
+            failures = self._flink.failures(job.job_id)
+        except (EngineError, LookupError, TypeError, ValueError):
+            return None
+        again = [text for text in failures if _FROM_PIPELINE.search(text)]
+        if len(again) >= _MOST_FAILURES:
+            raise RuntimeError(again[0])
+        self._events = max(self._events, counts.get(EVENTS_READ, 0))
+        done = sum(state == "FINISHED" for state in states.values())
+        return JobProgress(job.job_id, self._flink.address, self._events, done, len(states))
+
+    def cancel(self, seconds: float) -> None:
+        """Ends the job if Flink has it: a job server that ends leaves it on a cluster."""
+        with contextlib.suppress(EngineError, LookupError, TypeError, ValueError):
+            job = self._flink.newest(self._job_name)
+            if job is not None and job.state not in ENDED:
+                self._flink.cancel(job.job_id)
+                self._flink.wait_for_state(job.job_id, ENDED, seconds)
+
+
+class FlinkProgress:
+    """On stderr: where the job is, once; and on a terminal a bar of stages, while the block runs."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[stages]}"))
+            self._bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+            self._task = self._bar.add_task("starting on Flink", total=None, stages="")
+        self._told = False
+
+    def show(self, progress: JobProgress | None) -> None:
+        if progress is None:
+            return
+        if not self._told:
+            self._told = True
+            click.echo(f"Flink runs the job: http://{progress.address}/#/job/{progress.job_id}", err=True)
+        if self._bar is not None:
+            self._bar.update(
+                self._task,
+                description=f"{progress.events:,} events read",
+                total=max(1, progress.stages),
+                completed=progress.done,
+                stages=f"{progress.done} of {progress.stages} stages",
+            )
+
+    def __enter__(self) -> FlinkProgress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
