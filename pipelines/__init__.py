@@ -4,6 +4,7 @@
 - plan, audit, audit_report, audit_tables: ``shh plan``; ``shh audit`` and how its result is shown.
 - plan_from_log: ``shh plan --from-log``, how active users are.
 - replay, replay_run, replay_progress: ``shh replay``, its pipeline, its progress bar.
+- replay_engine, flink_replay, flink_progress: where a replay runs; one on Flink, and what it shows meanwhile.
 - show, report_table, report_chart: ``shh show``; reports as a table and as a picture.
 - simulate, simulated_log: ``shh simulate`` and the log that it makes.
 - stream: ``shh stream``, by the modules of the next two groups.
@@ -24,6 +25,7 @@ A stream that runs:
 
 What several share:
 
+- engine_options: the options of an engine.
 - options, plan_options, event_options: types of parameters; the options that define a plan; the fields of events.
 - output_file, standard_output: files that appear whole or not at all; errors of standard output.
 - pipeline_errors, quiet_workers: errors of a pipeline in one line; what Beam prints is kept from the terminal.

@@ -106,7 +106,7 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
     LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob. Options for Beam follow after
-    `--`, for example `-- --runner=FlinkRunner`.
+    `--`.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\

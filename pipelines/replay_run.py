@@ -95,7 +95,7 @@ def check_memory(
     if needed > free:
         raise UserError(
             f"about {log.events:,} events{_in_windows(plan)} may need {needed / 1e9:.1f} GB on the local runner and"
-            f" {free / 1e9:.1f} GB are free. Replay a part of the range, use another runner (-- --runner=...), or try"
+            f" {free / 1e9:.1f} GB are free. Replay a part of the range, replay on a cluster (--engine flink), or try"
             " it anyway with --allow-large-log."
         )
 
