@@ -11,7 +11,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dp_transforms.beam.count_for_operator import EVENTS_READ, NAMESPACE
 from dp_transforms.runners.engine_process import EngineError
 from dp_transforms.runners.flink_rest import ENDED, FlinkRest
 
@@ -21,11 +20,13 @@ _MOST_FAILURES = 3
 
 
 class JobProgress(NamedTuple):
-    """job_id, address: of the job and of Flink. events: that were read. done, stages: of the job."""
+    """job_id, address: of the job and of Flink. done, stages: how many stages of the job are done, and how many it has.
+
+    Beam's counters are no progress here: in batch mode they come when a stage is done.
+    """
 
     job_id: str
     address: str
-    events: int
     done: int
     stages: int
 
@@ -36,7 +37,6 @@ class ReplayWatch:
     def __init__(self, flink: FlinkRest, job_name: str) -> None:
         self._flink = flink
         self._job_name = job_name
-        self._events = 0  # the most that was seen: a stage that is done may have no numbers any more
 
     def look(self) -> JobProgress | None:
         """Raises RuntimeError with Flink's text if the pipeline fails by itself, and again when it is restarted."""
@@ -44,18 +44,14 @@ class ReplayWatch:
             job = self._flink.newest(self._job_name)
             if job is None or job.state in ENDED:
                 return None
-            states = self._flink.vertex_states(job.job_id)
-            running = [vertex for vertex, state in states.items() if state == "RUNNING"]
-            counts, _ = self._flink.beam_metrics(job.job_id, NAMESPACE, (), running)
+            states = [stage.state for stage in self._flink.stages(job.job_id)]
             failures = self._flink.failures(job.job_id)
         except (EngineError, LookupError, TypeError, ValueError):
             return None
         again = [text for text in failures if _FROM_PIPELINE.search(text)]
         if len(again) >= _MOST_FAILURES:
             raise RuntimeError(again[0])
-        self._events = max(self._events, counts.get(EVENTS_READ, 0))
-        done = sum(state == "FINISHED" for state in states.values())
-        return JobProgress(job.job_id, self._flink.address, self._events, done, len(states))
+        return JobProgress(job.job_id, self._flink.address, states.count("FINISHED"), len(states))
 
     def cancel(self, seconds: float) -> None:
         """Ends the job if Flink has it: a job server that ends leaves it on a cluster."""
@@ -87,7 +83,7 @@ class FlinkProgress:
         if self._bar is not None:
             self._bar.update(
                 self._task,
-                description=f"{progress.events:,} events read",
+                description="on Flink",
                 total=max(1, progress.stages),
                 completed=progress.done,
                 stages=f"{progress.done} of {progress.stages} stages",

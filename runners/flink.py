@@ -36,6 +36,7 @@ JOB_SERVER_JAR = "flink-job-server.jar"
 FLINK_RELEASE = "1.19.3"
 _START_SECONDS = 120.0
 _REST_PORTS = 20
+_WORKER_CACHE_MILLIS = 10_000
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/")
 _STARTED = re.compile(rb"JobService started on (?:localhost|127\.0\.0\.1):(\d+)")
 
@@ -104,7 +105,8 @@ def options(
     flags.append(f"--max_bundle_time_mills={max_bundle_milliseconds}")
     flags.append(f"--max_bundle_size={max_bundle_size}")
     if not streaming:
-        return [*flags, "--execution_mode_for_batch=BATCH"]
+        # With a cache, a Python worker outlives its stage; else each stage would start new ones.
+        return [*flags, "--execution_mode_for_batch=BATCH", f"--environment_cache_millis={_WORKER_CACHE_MILLIS}"]
     flags.append(f"--checkpointing_interval={max(10, round(checkpointing_interval_seconds * 1000))}")
     flags.append(f"--checkpoint_timeout_millis={max(10, round(checkpoint_timeout_seconds * 1000))}")
     # Every task learns that a checkpoint is complete before the next one begins: finalizers rely on that.

@@ -27,6 +27,17 @@ class FlinkJob(NamedTuple):
     state: str
 
 
+class FlinkStage(NamedTuple):
+    """A stage of a job, which Flink calls a vertex. `state`: CREATED, RUNNING, FINISHED and others.
+
+    written: elements that it has handed on, as far as the job manager knows.
+    """
+
+    name: str
+    state: str
+    written: int
+
+
 class FlinkRest:
     """Asks the Flink cluster at `address` ("host:port"). Methods raise EngineError if it refuses or does not answer."""
 
@@ -148,20 +159,21 @@ class FlinkRest:
         found = self.get(f"{path}?get={urllib.parse.quote(wanted)}" if wanted else path)
         return {metric["id"]: str(metric.get("value", "")) for metric in found}
 
-    def vertex_states(self, job_id: str) -> dict[str, str]:
-        """Id of each stage -> CREATED, RUNNING, FINISHED and so on."""
-        return {vertex["id"]: str(vertex["status"]) for vertex in self.get(f"/jobs/{job_id}")["vertices"]}
+    def stages(self, job_id: str) -> list[FlinkStage]:
+        """All stages of the job, in the order of the job's graph."""
+        found = self.get(f"/jobs/{job_id}")["vertices"]
+        return [FlinkStage(each["name"], each["status"], int(each["metrics"]["write-records"])) for each in found]
 
     def beam_metrics(
-        self, job_id: str, namespace: str, gauges: Collection[str], vertices: Iterable[str] | None = None
+        self, job_id: str, namespace: str, gauges: Collection[str]
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Beam's counters and gauges of a namespace, as they are now, without those that were never set.
 
         gauges: which names are gauges; Flink does not say. A counter is the sum over all parts of the job, a gauge the
-        largest value. Both start again at 0 when Flink restarts the job. vertices: ids of the stages to ask; None: all.
+        largest value. Both start again at 0 when Flink restarts the job.
         """
         values: dict[str, list[int]] = {}
-        for vertex in self.vertices(job_id) if vertices is None else vertices:
+        for vertex in self.vertices(job_id):
             short = {
                 name: found
                 for name in self.vertex_metrics(job_id, vertex)

@@ -25,7 +25,9 @@ from tests.helpers.small_runs import key_file
 @pytest.fixture
 def request_of(tmp_path: pathlib.Path):
     log = write_crowded_log(tmp_path / "log", 3000, 200, files=2)
-    (tmp_path / "log" / "bad.jsonl").write_text('{"user": "u1", "item": "i1", "timestamp": "2026-01-01T00:00:01Z"}\n' + "no row\n" * 5)
+    (tmp_path / "log" / "bad.jsonl").write_text(
+        '{"user": "u1", "item": "i1", "timestamp": "2026-01-01T00:00:01Z"}\n' + "no row\n" * 5
+    )
     key = key_file(tmp_path)
     plan = names_plan_of(SCHEDULE, most_ids=5000)
 
