@@ -28,7 +28,7 @@ class EngineChoice:
     """What runs the pipeline, and the options of ``--engine flink``. checkpoint_seconds: between two checkpoints.
 
     allow_open_ports: run even if other machines may reach a port that takes code. is_batch: the input ends, as that
-    of a replay: Flink runs one stage after the other, without checkpoints.
+    of a replay: Flink takes no checkpoints.
     """
 
     name: str

@@ -36,7 +36,6 @@ JOB_SERVER_JAR = "flink-job-server.jar"
 FLINK_RELEASE = "1.19.3"
 _START_SECONDS = 120.0
 _REST_PORTS = 20
-_WORKER_CACHE_MILLIS = 10_000
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/")
 _STARTED = re.compile(rb"JobService started on (?:localhost|127\.0\.0\.1):(\d+)")
 
@@ -79,9 +78,8 @@ def options(
     checkpoint_dir: a folder or URL that every task manager and the job manager reach. Checkpoints stay there after the
         job was cancelled, so that it can be resumed. None leaves it to the cluster's configuration.
     savepoint: path of a savepoint or checkpoint of the same pipeline to resume from.
-    streaming: False for input that ends. Flink then runs one stage after the other, and keeps what each hands to the
-        next on its disks, so that it repeats only what was lost. There are no checkpoints, and the cluster's restart
-        strategy says how often.
+    streaming: False for input that ends. Then there are no checkpoints: after a failure Flink begins again, as often as
+        the restart strategy of the cluster says.
     restart_attempts: how often Flink restarts the job from its newest checkpoint before it gives up.
     Other arguments as in `portable_options`. Raises ValueError.
     """
@@ -105,8 +103,7 @@ def options(
     flags.append(f"--max_bundle_time_mills={max_bundle_milliseconds}")
     flags.append(f"--max_bundle_size={max_bundle_size}")
     if not streaming:
-        # With a cache, a Python worker outlives its stage; else each stage would start new ones.
-        return [*flags, "--execution_mode_for_batch=BATCH", f"--environment_cache_millis={_WORKER_CACHE_MILLIS}"]
+        return flags
     flags.append(f"--checkpointing_interval={max(10, round(checkpointing_interval_seconds * 1000))}")
     flags.append(f"--checkpoint_timeout_millis={max(10, round(checkpoint_timeout_seconds * 1000))}")
     # Every task learns that a checkpoint is complete before the next one begins: finalizers rely on that.
