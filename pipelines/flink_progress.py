@@ -17,10 +17,12 @@ from dp_transforms.runners.flink_rest import ENDED, FlinkRest
 # A failure of the pipeline itself, not of a machine: Flink would restart the job as often as the cluster allows.
 _FROM_PIPELINE = re.compile(r"Error received from SDK harness.*Traceback \(most recent call last\)", re.DOTALL)
 _MOST_FAILURES = 3
+_MANY_FAILURES = 5  # of any kind, for a word to the operator
 
 
 class JobProgress(NamedTuple):
     """job_id, address: of the job and of Flink. done, stages: how many stages of the job are done, and how many it has.
+    failures: that Flink remembers of it; it forgets old ones.
 
     Beam's counters are no progress here: in batch mode they come when a stage is done.
     """
@@ -29,6 +31,7 @@ class JobProgress(NamedTuple):
     address: str
     done: int
     stages: int
+    failures: int = 0
 
 
 class ReplayWatch:
@@ -51,7 +54,7 @@ class ReplayWatch:
         again = [text for text in failures if _FROM_PIPELINE.search(text)]
         if len(again) >= _MOST_FAILURES:
             raise RuntimeError(again[0])
-        return JobProgress(job.job_id, self._flink.address, states.count("FINISHED"), len(states))
+        return JobProgress(job.job_id, self._flink.address, states.count("FINISHED"), len(states), len(failures))
 
     def cancel(self, seconds: float) -> None:
         """Ends the job if Flink has it: a job server that ends leaves it on a cluster."""
@@ -60,6 +63,10 @@ class ReplayWatch:
             if job is not None and job.state not in ENDED:
                 self._flink.cancel(job.job_id)
                 self._flink.wait_for_state(job.job_id, ENDED, seconds)
+
+
+def _page(progress: JobProgress) -> str:
+    return f"http://{progress.address}/#/job/{progress.job_id}"
 
 
 class FlinkProgress:
@@ -72,14 +79,19 @@ class FlinkProgress:
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[stages]}"))
             self._bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
             self._task = self._bar.add_task("starting on Flink", total=None, stages="")
-        self._told = False
+        self._told = self._warned = False
 
     def show(self, progress: JobProgress | None) -> None:
         if progress is None:
             return
         if not self._told:
             self._told = True
-            click.echo(f"Flink runs the job: http://{progress.address}/#/job/{progress.job_id}", err=True)
+            click.echo(f"Flink runs the job: {_page(progress)}", err=True)
+        if progress.failures >= _MANY_FAILURES and not self._warned:
+            self._warned = True
+            click.echo(
+                f"Flink begins the job again and again. See why, in the tab Exceptions of {_page(progress)}.", err=True
+            )
         if self._bar is not None:
             self._bar.update(
                 self._task,

@@ -101,7 +101,8 @@ def _wait_for_stages(cluster, job: str, is_so: Callable[[list[FlinkStage]], bool
     """Until the stages of the job are so; the job must not be over by then."""
     deadline = time.monotonic() + seconds
     while not is_so(stages := cluster.flink.rest.stages(job)):
-        assert not all(stage.state == "FINISHED" for stage in stages), "the job was over before it was killed"
+        is_over = bool(stages) and all(stage.state == "FINISHED" for stage in stages)
+        assert not is_over, "the job was over before it was killed"
         assert time.monotonic() < deadline, stages
         time.sleep(0.05)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.pipelines.flink_progress import JobProgress, ReplayWatch
+from dp_transforms.pipelines.flink_progress import FlinkProgress, JobProgress, ReplayWatch
 from dp_transforms.runners.flink_rest import FlinkRest
 
 OF_PIPELINE = (
@@ -101,7 +101,20 @@ def test_a_failure_of_the_pipeline_that_comes_again_ends_the_run(flink: FlinkRes
 
 def test_machines_may_fail_as_often_as_the_cluster_allows(flink: FlinkRest, says: type[_Flink]) -> None:
     says.failures = (OF_MACHINE,) * 30
-    assert ReplayWatch(flink, "mine").look() is not None
+    progress = ReplayWatch(flink, "mine").look()
+    assert progress is not None
+    assert progress.failures == 30
+
+
+def test_where_the_job_is_and_that_it_begins_again_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with FlinkProgress() as shown:
+        for failures in (0, 4, 5, 6):
+            shown.show(JobProgress("new", "localhost:1", done=1, stages=3, failures=failures))
+        shown.show(None)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "http://localhost:1/#/job/new" in lines[0]
+    assert "again and again" in lines[1]
 
 
 def test_a_job_is_cancelled_unless_it_is_over(flink: FlinkRest, says: type[_Flink]) -> None:
