@@ -6,22 +6,25 @@ import dataclasses
 import functools
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.read_events import ReadProgress
+from dp_transforms.item_domain import ItemDomain
 from dp_transforms.pipelines.engine_choice import EngineChoice
 from dp_transforms.pipelines.flink_replay import replay_on_flink
 from dp_transforms.pipelines.replay_engine import FlinkReplay
 from dp_transforms.pipelines.replay_run import ReplaySummary, run_replay
 from dp_transforms.pipelines.stream_options import FLINK
 from dp_transforms.report_files import read_report_file
-from dp_transforms.runners.flink_rest import ENDED, FlinkStage
+from dp_transforms.runners.flink_rest import ENDED
 from dp_transforms.runners.local import pipeline_options
 from tests.engines import skip_reason
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log
@@ -33,7 +36,7 @@ pytestmark = [
     pytest.mark.skipif(skip_reason("flink") is not None, reason=skip_reason("flink") or ""),
 ]
 _BUDGET = ("--epsilon", "8", "--delta", "1e-6")
-_MANY_EVENTS = 1_200_000
+_MANY_EVENTS = 2_400_000
 _SECONDS = 400
 
 
@@ -97,23 +100,30 @@ def _start(words: list[object]) -> subprocess.Popen[str]:
     return python(*words, *two_workers, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def _wait_for_stages(cluster, job: str, is_so: Callable[[list[FlinkStage]], bool], seconds: float = 240) -> None:
-    """Until the stages of the job are so; the job must not be over by then."""
+def _wait_until_read(cluster, job: str, seconds: float = 240) -> None:
+    """Until the log is read; the job must not be over by then."""
     deadline = time.monotonic() + seconds
-    while not is_so(stages := cluster.flink.rest.stages(job)):
-        is_over = bool(stages) and all(stage.state == "FINISHED" for stage in stages)
-        assert not is_over, "the job was over before it was killed"
-        assert time.monotonic() < deadline, stages
+    while not any("ReadChunks" in stage.name and stage.state == "FINISHED" for stage in cluster.flink.rest.stages(job)):
+        assert time.monotonic() < deadline
         time.sleep(0.05)
+    assert cluster.flink.rest.job_state(job) == "RUNNING", "the job was over before it was killed"
 
 
-def _is_reading(stages: list[FlinkStage]) -> bool:
-    """Whether a worker has sent something: so it is connected, and will be missed (docs/engines.md)."""
-    return any("ReadChunks" in stage.name and stage.state == "RUNNING" and stage.written > 0 for stage in stages)
+def _wait_for_workers(cluster, job: str, seconds: float = 240) -> None:
+    """Until all workers have a bundle, and so will be missed (docs/engines.md): data flows beside control and logs."""
+    deadline = time.monotonic() + seconds
+    while not (pids := cluster.pool.worker_pids()) or not all(_connections(pid) >= 3 for pid in pids):
+        assert cluster.flink.rest.job_state(job) not in ENDED, "the job was over before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
-def _has_read(stages: list[FlinkStage]) -> bool:
-    return any("ReadChunks" in stage.name and stage.state == "FINISHED" for stage in stages)
+def _connections(pid: int) -> int:
+    try:
+        found = psutil.Process(pid).net_connections(kind="tcp")
+    except psutil.NoSuchProcess:
+        return 0
+    return sum(each.status == psutil.CONN_ESTABLISHED for each in found)
 
 
 def _assert_report_of_process(log: pathlib.Path, output: pathlib.Path, key_path: str, tmp_path: pathlib.Path) -> None:
@@ -146,12 +156,42 @@ def job_of(cluster) -> Iterator[object]:
 
 
 @pytest.mark.long
+def test_a_known_domain_counts_and_bad_rows_are_the_same_on_flink(small_log, key_path, tmp_path):
+    """What travels beside the events: the domain by its path, counted names as a side input, rejected rows."""
+    log = tmp_path / "log"
+    shutil.copytree(small_log, log)
+    (log / "bad.jsonl").write_text(
+        '{"user": "u1", "item": "i1", "timestamp": "2026-01-01T00:00:01Z"}\n' + "no row\n" * 5
+    )
+    domain = tmp_path / "items.txt"
+    domain.write_text("".join(f"i{number}\n" for number in range(1, 300)))
+    plan = ReleasePlan.calibrate(
+        epsilon=8, delta=1e-6, schedule=SCHEDULE, release="names", domain=ItemDomain.read(domain), counts_for=3
+    )
+    here, there = (
+        dataclasses.replace(
+            replay_request(log, plan, tmp_path / f"{where}.avro", key_path),
+            domain_file=str(domain),
+            dead_letter=str(tmp_path / f"{where}-bad.jsonl"),
+        )
+        for where in ("here", "there")
+    )
+    expected = run_replay(here, pipeline_options([]), ReadProgress())
+    summary = replay_on_flink(there, FlinkReplay(EngineChoice(FLINK, parallelism=2, is_batch=True), (), detach=False))
+    assert summary is not None
+    assert _counts(summary) == _counts(expected)
+    assert (expected.rejected, expected.outside_domain > 0) == (5, True)
+    assert pathlib.Path(there.output).read_bytes() == pathlib.Path(here.output).read_bytes()
+    assert (tmp_path / "there-bad.jsonl").read_bytes() == (tmp_path / "here-bad.jsonl").read_bytes()
+
+
+@pytest.mark.long
 def test_killed_workers_and_task_managers_change_nothing(cluster, job_of, large_log, key_path, tmp_path):
     output = tmp_path / "report.jsonl"
     process, job = job_of(_words(cluster, large_log, output, key_path))
-    _wait_for_stages(cluster, job, _is_reading)
+    _wait_for_workers(cluster, job)
     cluster.kill_worker()
-    _wait_for_stages(cluster, job, _has_read)
+    _wait_until_read(cluster, job)
     cluster.kill_task_manager()  # with what it has read
     code, _, err = _finish(process)
     assert code == 0, err
@@ -192,7 +232,7 @@ def test_a_log_that_cannot_be_read_ends_the_job_in_one_line(cluster, job_of, sma
 @pytest.mark.long
 def test_ctrl_c_cancels_the_job(cluster, job_of, large_log, key_path, tmp_path):
     process, job = job_of(_words(cluster, large_log, tmp_path / "report.jsonl", key_path))
-    _wait_for_stages(cluster, job, _is_reading)
+    _wait_for_workers(cluster, job)
     os.kill(process.pid, signal.SIGINT)
     code, _, err = _finish(process)
     assert code == 130, err
