@@ -19,6 +19,7 @@ _NAMES = (
     "noise_comparison",
     "linear_queries",
     "run_state",
+    "replay_on_flink",
     "stream_purses",
     "stream_load",
 )  # in this order: a large process would count toward the peak of its children

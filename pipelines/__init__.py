@@ -4,6 +4,7 @@
 - plan, audit, audit_report, audit_tables: ``shh plan``; ``shh audit`` and how its result is shown.
 - plan_from_log: ``shh plan --from-log``, how active users are.
 - replay, replay_run, replay_progress: ``shh replay``, its pipeline, its progress bar.
+- replay_engine, flink_replay, flink_progress: where a replay runs; one on Flink, and what it shows meanwhile.
 - show, report_table: ``shh show``; reports as a table. explain: ``shh explain``.
 - page: both for the browser, and charts as files. time_axis: times of a time zone.
 - simulate, simulated_log: ``shh simulate`` and the log that it makes.
@@ -25,6 +26,7 @@ A stream that runs:
 
 What several share:
 
+- engine_options: the options of an engine.
 - options, plan_options, event_options, ledger_options: types of parameters; the options that define a plan; the fields
   of events; where a run is accounted for.
 - output_file, standard_output: files that appear whole or not at all; errors of standard output.

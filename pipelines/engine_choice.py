@@ -27,7 +27,8 @@ _HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
 class EngineChoice:
     """What runs the pipeline, and the options of ``--engine flink``. checkpoint_seconds: between two checkpoints.
 
-    allow_open_ports: run even if other machines may reach a port that takes code.
+    allow_open_ports: run even if other machines may reach a port that takes code. is_batch: the input ends, as that
+    of a replay: Flink takes no checkpoints.
     """
 
     name: str
@@ -38,6 +39,7 @@ class EngineChoice:
     worker_pool: str | None = None
     resume_from: str | None = None
     allow_open_ports: bool = False
+    is_batch: bool = False
 
     @property
     def is_local(self) -> bool:

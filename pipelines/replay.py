@@ -22,6 +22,12 @@ from dp_transforms.pipelines.options import UserError, field_options
 from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.plan_options import flag, plan_of_command, plan_options
 from dp_transforms.pipelines.plan_words import in_a_sentence
+from dp_transforms.pipelines.replay_engine import (
+    FlinkReplay,
+    choose_replay_engine,
+    replay_engine_options,
+    with_absolute_paths,
+)
 from dp_transforms.pipelines.replay_progress import show_progress
 from dp_transforms.pipelines.replay_run import ReplayRequest, ReplaySummary, check_memory, run_replay
 from dp_transforms.pipelines.replay_state import ReplayPart, check_outputs
@@ -78,6 +84,7 @@ _ITEMS_PER_WINDOW = 12
     help="Publish nothing if a larger fraction of the rows cannot be read. Keep it high: one user can write such "
     "rows, and a report that does not appear reveals them.",
 )
+@replay_engine_options
 @click.option("--allow-large-log", is_flag=True, help="Replay even if the log may not fit into memory.")
 @click.option("--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data.")
 @click.pass_context
@@ -86,60 +93,70 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
 
     LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob: a path, or a URL
     s3://..., gs://..., azfs://... or hdfs://..., as --plan, --domain-file, --output and --dead-letter
-    may be (docs/object_stores.md). Options for Beam follow after
-    `--`, for example `-- --runner=FlinkRunner`.
+    may be (docs/object_stores.md). Options for Beam follow after `--`.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
         --epsilon 2 --delta 1e-9 --output report.avro
     """
+    where: PipelineOptions | FlinkReplay
     try:
-        beam_options = pipeline_options(context.obj or [])
+        flink = choose_replay_engine(options, context.obj or [])
+        if flink is not None:
+            logs, options = with_absolute_paths(logs, options)
+        where = flink or pipeline_options(context.obj or [])
         account = account_of_options(options)
         request = _request(logs, options, account)
-        if is_local(beam_options) and not options["allow_large_log"]:
+        if _is_local(where) and not options["allow_large_log"]:
             check_memory(request.chunks, request.fields, request.plan, request.domain_file)
     except ValueError as error:  # of a file, the plan, or an option
         raise UserError(str(error)) from None
     if options["state"] is None:
-        summary = _run_whole(logs, request, beam_options, options["run_id"], account)
+        summary = _run_whole(logs, request, where, options["run_id"], account)
     else:
-        found = _run_part(logs, request, beam_options, options, account or RunAccount())
-        if found is None:
-            return
-        summary = found
+        assert isinstance(where, PipelineOptions)
+        summary = _run_part(logs, request, where, options, account or RunAccount())
+    if summary is None:
+        return
     skipped = "--start .. --end" if options["state"] is None else "this part"
     _print_summary(summary, options["time_unit"], request.domain_file is not None, skipped)
     _print_report(request)
 
 
-def _run(request: ReplayRequest, beam_options: PipelineOptions, part: ReplayPart | None = None) -> ReplaySummary:
+def _run(
+    request: ReplayRequest, where: PipelineOptions | FlinkReplay, part: ReplayPart | None = None
+) -> ReplaySummary | None:
+    """None if the job was left running."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if request.hint and console.is_terminal:  # else the error has the hint, if there is one
         console.print(request.hint, style="bold", markup=False)
+    if isinstance(where, FlinkReplay):
+        from dp_transforms.pipelines.flink_replay import replay_on_flink  # loads all engines
+
+        return replay_on_flink(request, where)
     progress = ReadProgress()
     # Unwinding lets Beam end its worker processes in order. Threads of this process need no such care.
-    stopping = contextlib.nullcontext() if _in_this_process(beam_options) else Unwinding()
+    stopping = contextlib.nullcontext() if _in_this_process(where) else Unwinding()
     with stopping, show_progress(progress, sum(chunk.bytes for chunk in request.chunks)):
-        return run_replay(request, beam_options, progress, part)
+        return run_replay(request, where, progress, part)
 
 
 def _run_whole(
     logs: tuple[str, ...],
     request: ReplayRequest,
-    beam_options: PipelineOptions,
+    where: PipelineOptions | FlinkReplay,
     run_id: str | None,
     account: LedgerAccount | None,
-) -> ReplaySummary:
+) -> ReplaySummary | None:
     """All of a run at once, without a state."""
     if account is None:
-        return _run(request, beam_options)
+        return _run(request, where)
     with state_errors():
         path = request.noise_key_file
         log = _fingerprint_of_log(logs, request, None if path is None else input_key(secret_of_run(path)))
         verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
         with account.whole():
-            return _run(dataclasses.replace(request, run_id=verdict.run_id), beam_options)
+            return _run(dataclasses.replace(request, run_id=verdict.run_id), where)
 
 
 def _fingerprint_of_log(logs: tuple[str, ...], request: ReplayRequest, key: bytes | None = None) -> InputFingerprint:
@@ -199,6 +216,10 @@ def _run_part(
             summary = _run(request, beam_options, part)
     click.echo(part_is_taken(part.facts), err=True)
     return summary
+
+
+def _is_local(where: PipelineOptions | FlinkReplay) -> bool:
+    return not isinstance(where, FlinkReplay) and is_local(where)
 
 
 def _in_this_process(beam_options: PipelineOptions) -> bool:

@@ -6,10 +6,11 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.count_for_operator import (
@@ -47,7 +48,8 @@ _BYTES_PER_DOMAIN_BYTE = 7
 class ReplayRequest:
     """All that a replay needs.
 
-    hint: for the operator, why most rows may be unreadable (`hint_of_log`).
+    hint: for the operator, why most rows may be unreadable (`hint_of_log`). shards: into how many parts users and items
+        are cut; None for the number that suits this machine. Results do not depend on it.
     """
 
     chunks: Sequence[LogChunk]
@@ -61,6 +63,7 @@ class ReplayRequest:
     run_id: str
     stream: str
     hint: str | None = None
+    shards: int | None = None
 
     @property
     def header(self) -> ReportHeader:
@@ -92,7 +95,7 @@ def check_memory(
     if needed > free:
         raise UserError(
             f"about {log.events:,} events{_in_windows(plan)} may need {needed / 1e9:.1f} GB on the local runner and"
-            f" {free / 1e9:.1f} GB are free. Replay a part of the range, use another runner (-- --runner=...), or try"
+            f" {free / 1e9:.1f} GB are free. Replay a part of the range, replay on a cluster (--engine flink), or try"
             " it anyway with --allow-large-log."
         )
 
@@ -108,12 +111,24 @@ def _in_windows(plan: ReleasePlan) -> str:
     return f", each in {repeats} sliding windows," if repeats > 1 else ""
 
 
+def run_to_end(pipeline: beam.Pipeline) -> PipelineResult:
+    """Runs a pipeline in this thread."""
+    result = pipeline.run()
+    result.wait_until_finish()
+    return result
+
+
 def run_replay(
-    request: ReplayRequest, options: PipelineOptions, progress: ReadProgress, part: ReplayPart | None = None
+    request: ReplayRequest,
+    options: PipelineOptions,
+    progress: ReadProgress | None,
+    part: ReplayPart | None = None,
+    run: Callable[[beam.Pipeline], PipelineResult] = run_to_end,
 ) -> ReplaySummary:
     """Runs the pipeline and publishes its files, the report last; none of them if anything fails.
 
     part: of a run with a state; the new state comes after the report. None: the whole range of the plan is the run.
+    run: runs a pipeline to its end, and raises what it fails with.
     Raises UserError: one line, without any cell.
     """
     started = time.monotonic()
@@ -132,12 +147,11 @@ def run_replay(
             if part and state:
                 reports = _release_part(batches, request, part, state)
             else:
-                reports = _release(batches, request)
+                reports = release_whole(batches, request)
             _ = reports | "WriteReports" >> WriteReports(report, request.header, shown_name=request.output)
             if rejected:
                 _ = bad_rows | "WriteRejected" >> WriteRejected(rejected, shown_name=request.dead_letter)
-            result = pipeline.run()
-            result.wait_until_finish()
+            result = run(pipeline)
         counts = operator_counts(result)
         summary = ReplaySummary(
             events=counts.get(EVENTS_READ, 0),
@@ -159,13 +173,15 @@ def run_replay(
         return summary
 
 
-def _release(batches: beam.PCollection, request: ReplayRequest) -> beam.PCollection:
+def release_whole(batches: beam.PCollection, request: ReplayRequest) -> beam.PCollection:
+    """All windows of the plan -> their reports."""
     transform = ShiftingHeavyHitters(
         request.plan,
         noise_key=request.noise_key_file,
         run_id=request.run_id,
         stream=request.stream,
         domain=request.domain_file,
+        shards=request.shards,
     )
     return (batches | "ShiftingHeavyHitters" >> transform).reports
 

@@ -72,6 +72,7 @@ def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> 
             environment="EXTERNAL",
             worker_address=workers,
             savepoint=choice.resume_from,
+            streaming=not choice.is_batch,
             job_name=job_name,
         )
         return [*words, _STAGE_NOTHING], server.rest

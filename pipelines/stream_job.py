@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import threading
+from typing import Protocol
 
 import apache_beam as beam
 from apache_beam.runners.runner import PipelineResult
@@ -21,7 +22,17 @@ from dp_transforms.runners.flink_rest import ENDED, FlinkRest
 _SECONDS_TO_CANCEL = 30.0
 
 
-def job_name(request: StreamRequest) -> str:
+class NamedRun(Protocol):
+    """A run by the names that tell it from all others."""
+
+    @property
+    def stream(self) -> str: ...
+
+    @property
+    def run_id(self) -> str: ...
+
+
+def job_name(request: NamedRun) -> str:
     """What the engine shows, within the rules of Dataflow. Each run has its own: a run cancels the job of its name."""
     name = re.sub(r"[^a-z0-9]+", "-", f"shh-{request.stream}-{request.run_id}".lower())
     digest = hashlib.sha256(json.dumps([request.stream, request.run_id]).encode()).hexdigest()
@@ -41,6 +52,11 @@ class StreamJob:
     @property
     def is_over(self) -> bool:
         return not self._thread.is_alive()
+
+    @property
+    def result(self) -> PipelineResult | None:
+        """What the engine returned; None before."""
+        return self._result
 
     def _run(self) -> None:
         try:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from dp_transforms.pipelines.engine_options import ALLOW_OPEN_PORTS, FLINK_MASTER, PARALLELISM, WORKER_POOL
 from dp_transforms.pipelines.ledger_options import ledger_options
 from dp_transforms.pipelines.options import DURATION, DURATION_OR_ZERO, field_options
 from dp_transforms.pipelines.plan_options import plan_options
@@ -171,29 +172,14 @@ _RUN = (
         "in-process: read what is there now, once. Default: flink with --flink-master, dataflow with "
         "--pubsub-subscription, else prism.",
     ),
-    click.option(
-        "--flink-master",
-        metavar="HOST:PORT",
-        help="REST address of the Flink cluster. Default: [local], a Flink that is started here.",
-    ),
+    FLINK_MASTER,
     click.option(
         "--checkpoint-dir", metavar="PATH", help="Where Flink keeps checkpoints: a path or URI that its machines share."
     ),
     click.option("--checkpoint-interval", type=DURATION, help="Time between checkpoints on Flink. Default: 10s."),
-    click.option("--parallelism", type=click.IntRange(min=1), help="Parallel parts on Flink. Default: 1."),
-    click.option(
-        "--worker-pool",
-        metavar="HOST:PORT",
-        help="Address of Beam's Python workers for Flink, as Flink sees it. Default: workers that are started here, "
-        "with --flink-master [local].",
-    ),
-    click.option(
-        "--allow-open-ports",
-        is_flag=True,
-        default=False,
-        help="Run even if other machines may reach a port that takes code without a password: a port of the engine or "
-        "of --worker-pool. First close it off by other means (docs/deploy.md).",
-    ),
+    PARALLELISM,
+    WORKER_POOL,
+    ALLOW_OPEN_PORTS,
     click.option(
         "--resume-from",
         metavar="SAVEPOINT",

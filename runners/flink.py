@@ -78,6 +78,8 @@ def options(
     checkpoint_dir: a folder or URL that every task manager and the job manager reach. Checkpoints stay there after the
         job was cancelled, so that it can be resumed. None leaves it to the cluster's configuration.
     savepoint: path of a savepoint or checkpoint of the same pipeline to resume from.
+    streaming: False for input that ends. Then there are no checkpoints: after a failure Flink begins again, as often as
+        the restart strategy of the cluster says.
     restart_attempts: how often Flink restarts the job from its newest checkpoint before it gives up.
     Other arguments as in `portable_options`. Raises ValueError.
     """

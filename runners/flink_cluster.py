@@ -36,6 +36,8 @@ _TASK_MANAGER_MEMORY = {
     "taskmanager.memory.network.min": "64mb",
     "taskmanager.memory.network.max": "64mb",
     "taskmanager.memory.network.fraction": "0.1",
+    # Some exchanges of a replay are blocking, and each of these would reserve 512 of the 2,048 buffers.
+    "taskmanager.network.sort-shuffle.min-buffers": "64",
     "taskmanager.memory.jvm-metaspace.size": "192mb",
     "taskmanager.memory.jvm-overhead.min": "128mb",
     "taskmanager.memory.jvm-overhead.max": "128mb",

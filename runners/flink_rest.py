@@ -27,6 +27,13 @@ class FlinkJob(NamedTuple):
     state: str
 
 
+class FlinkStage(NamedTuple):
+    """A stage of a job, which Flink calls a vertex. `state`: CREATED, RUNNING, FINISHED and others."""
+
+    name: str
+    state: str
+
+
 class FlinkRest:
     """Asks the Flink cluster at `address` ("host:port"). Methods raise EngineError if it refuses or does not answer."""
 
@@ -50,6 +57,10 @@ class FlinkRest:
         """All jobs that the cluster remembers, the newest first."""
         found = sorted(self.get("/jobs/overview")["jobs"], key=lambda job: -int(job["start-time"]))
         return [FlinkJob(job["jid"], job["name"], job["state"]) for job in found]
+
+    def newest(self, name: str) -> FlinkJob | None:
+        """The newest job of exactly this name; None if there is none."""
+        return next((job for job in self.jobs() if job.name == name), None)
 
     def wait_for_job(self, name: str, timeout_seconds: float = 120.0) -> FlinkJob:
         """The newest job whose name holds `name` (of ``--job_name``), as soon as Flink knows it.
@@ -79,8 +90,12 @@ class FlinkRest:
 
     def exceptions(self, job_id: str) -> list[str]:
         """The first line of each failure that Flink remembers of the job, the newest first."""
+        return [text.partition("\n")[0] for text in self.failures(job_id)]
+
+    def failures(self, job_id: str) -> list[str]:
+        """All that Flink remembers of each failure of the job, the newest first. May contain cells of the data."""
         entries = self.get(f"/jobs/{job_id}/exceptions")["exceptionHistory"]["entries"]
-        return [str(entry["stacktrace"]).partition("\n")[0] for entry in entries]
+        return [str(entry["stacktrace"]) for entry in entries]
 
     def cancel(self, job_id: str) -> None:
         """Cancels the job without a savepoint and returns at once; `wait_for_state` waits for its end."""
@@ -139,6 +154,11 @@ class FlinkRest:
         path = f"/jobs/{job_id}/vertices/{vertex_id}/metrics"
         found = self.get(f"{path}?get={urllib.parse.quote(wanted)}" if wanted else path)
         return {metric["id"]: str(metric.get("value", "")) for metric in found}
+
+    def stages(self, job_id: str) -> list[FlinkStage]:
+        """All stages of the job, in the order of the job's graph."""
+        found = self.get(f"/jobs/{job_id}")["vertices"]
+        return [FlinkStage(str(each["name"]), str(each["status"])) for each in found]
 
     def beam_metrics(
         self, job_id: str, namespace: str, gauges: Collection[str]

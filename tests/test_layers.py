@@ -35,7 +35,7 @@ def _sources(*folders: str) -> list[pathlib.Path]:
 # fmt: off
 VERBS = {
     "answer", "assign", "bound", "close", "collect", "confirm", "count", "draw", "drop", "encode", "find", "gather",
-    "keep", "load", "monitor", "name", "poll", "read", "release", "set", "spend", "split", "weigh", "write",
+    "keep", "load", "monitor", "name", "poll", "publish", "read", "release", "set", "spend", "split", "weigh", "write",
 }
 # fmt: on
 # Its head names public transforms for type checkers alone.

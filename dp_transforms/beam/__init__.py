@@ -9,6 +9,7 @@ monitor_heavy_hitters            the stateful DoFn: test, charge, exclude, repor
 name_heavy_hitters               release mode names: weigh_users, draw_empty_items and name_items; or, with a price for
                                  hits, weigh_users, draw_zero_items, find_looks and monitor_heavy_hitters
 write_reports, write_rejected    reports -> one file; rejected rows -> another file, for the operator
+publish_report                   a finished report -> its name, in a job that runs on without its command
 release_heavy_hitters            `ShiftingHeavyHitters`, which joins these steps
 
 For streams, joined by monitor_stream (`MonitorStream`), other modules replace some of these:

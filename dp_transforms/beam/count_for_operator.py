@@ -14,6 +14,7 @@ EVENTS_OUTSIDE_RANGE = "events_outside_range"
 EVENTS_OUTSIDE_DOMAIN = "events_outside_domain"  # and inside the range
 LATE_BATCHES = "late_batches_dropped"
 PAIRS_UNPAID = "pairs_unpaid"  # (window, item) of users with more of them than a purse pays for; they do not count
+REPORTS_WITHHELD = "reports_withheld"  # of a job that publishes by itself: too many rows could not be read
 
 # Of streams.
 RECORDS_READ = "records_read"  # rejected ones included

@@ -1,0 +1,25 @@
+"""The command line options of an engine, the same in every command that has engines."""
+
+from __future__ import annotations
+
+import click
+
+FLINK_MASTER = click.option(
+    "--flink-master",
+    metavar="HOST:PORT",
+    help="REST address of the Flink cluster. Default: [local], a Flink that is started here.",
+)
+PARALLELISM = click.option("--parallelism", type=click.IntRange(min=1), help="Parallel parts on Flink. Default: 1.")
+WORKER_POOL = click.option(
+    "--worker-pool",
+    metavar="HOST:PORT",
+    help="Address of Beam's Python workers for Flink, as Flink sees it. Default: workers that are started here, "
+    "with --flink-master [local].",
+)
+ALLOW_OPEN_PORTS = click.option(
+    "--allow-open-ports",
+    is_flag=True,
+    default=False,
+    help="Run even if other machines may reach a port that takes code without a password: a port of the engine or "
+    "of --worker-pool. First close it off by other means (docs/deploy.md).",
+)

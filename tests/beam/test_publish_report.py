@@ -1,0 +1,80 @@
+"""A job that publishes by itself: once, whole, never over another file, and not if too many rows are bad."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineResult
+
+from dp_transforms.beam.count_for_operator import REPORTS_WITHHELD, operator_counts
+from dp_transforms.pipelines.flink_replay import build_detached
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
+from dp_transforms.pipelines.replay_run import ReplayRequest, run_replay
+from dp_transforms.report_files import read_report_file
+from dp_transforms.runners.local import pipeline_options
+from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log
+from tests.helpers.names_plans import names_plan_of
+from tests.helpers.small_runs import key_file
+
+
+@pytest.fixture
+def request_of(tmp_path: pathlib.Path):
+    log = write_crowded_log(tmp_path / "log", 3000, 200, files=2)
+    (tmp_path / "log" / "bad.jsonl").write_text(
+        '{"user": "u1", "item": "i1", "timestamp": "2026-01-01T00:00:01Z"}\n' + "no row\n" * 5
+    )
+    key = key_file(tmp_path)
+    plan = names_plan_of(SCHEDULE, most_ids=5000)
+
+    def make(name: str, **changes: object) -> ReplayRequest:
+        made = replay_request(log, plan, tmp_path / name, key)
+        return ReplayRequest(**{**vars(made), **changes})  # type: ignore[arg-type]
+
+    return make
+
+
+def _run(request: ReplayRequest, times: int = 1) -> PipelineResult:
+    """times: how often Beam runs each bundle, as an engine whose workers die."""
+    repeats = f"--direct_runner_bundle_repeat={times - 1}"
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner", repeats]))
+    with errors_in_one_line("nothing was published"):
+        build_detached(pipeline, request)
+        result = pipeline.run()
+        result.wait_until_finish()
+    return result
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_the_report_is_that_of_a_command_that_waits_however_often_a_step_runs(request_of, tmp_path, times):
+    here, there = request_of("here.jsonl"), request_of("there.jsonl", dead_letter=str(tmp_path / "bad.txt"))
+    run_replay(here, pipeline_options([]), None)
+    _run(there, times)
+    assert pathlib.Path(there.output).read_bytes() == pathlib.Path(here.output).read_bytes()
+    assert len(list(read_report_file(there.output)[1])) == SCHEDULE.horizon
+    assert len(pathlib.Path(there.dead_letter or "").read_text().splitlines()) == 5
+
+
+def test_where_too_many_rows_are_bad_nothing_is_published(request_of):
+    request = request_of("report.jsonl", max_bad_fraction=0.001)
+    assert operator_counts(_run(request))[REPORTS_WITHHELD] == 1
+    folder = pathlib.Path(request.output).parent
+    assert not any(path.suffix == ".jsonl" and path.is_file() for path in folder.rglob("*") if "log" not in path.parts)
+
+
+def test_a_file_of_another_run_is_not_written_over(request_of):
+    first = request_of("report.jsonl")
+    _run(first)
+    before = pathlib.Path(first.output).read_bytes()
+    with pytest.raises(UserError, match=r"report\.jsonl"):
+        _run(request_of("report.jsonl", run_id="run-2"))
+    assert pathlib.Path(first.output).read_bytes() == before
+
+
+def test_an_output_in_a_folder_that_is_missing_is_refused_before_the_job_runs(request_of, tmp_path):
+    with pytest.raises(UserError, match="Check its folder"):
+        build_detached(beam.Pipeline(), request_of(os.path.join("missing", "report.jsonl")))

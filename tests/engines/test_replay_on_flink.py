@@ -1,0 +1,240 @@
+"""Replays on Flink: the transcript of a replay in process, whatever the parallelism and whatever dies on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.beam.read_events import ReadProgress
+from dp_transforms.item_domain import ItemDomain
+from dp_transforms.pipelines.engine_choice import EngineChoice
+from dp_transforms.pipelines.flink_replay import replay_on_flink
+from dp_transforms.pipelines.replay_engine import FlinkReplay
+from dp_transforms.pipelines.replay_run import ReplaySummary, run_replay
+from dp_transforms.pipelines.stream_options import FLINK
+from dp_transforms.report_files import read_report_file
+from dp_transforms.runners.flink_rest import ENDED
+from dp_transforms.runners.local import pipeline_options
+from tests.engines import skip_reason
+from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log
+from tests.helpers.shh_process import python
+
+# The threads of a worker end with an error when their engine goes away.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+    pytest.mark.skipif(skip_reason("flink") is not None, reason=skip_reason("flink") or ""),
+]
+_BUDGET = ("--epsilon", "8", "--delta", "1e-6")
+_MANY_EVENTS = 2_400_000
+_SECONDS = 400
+
+
+@functools.cache
+def _plan(release: str) -> ReleasePlan:
+    return ReleasePlan.calibrate(epsilon=8, delta=1e-6, schedule=SCHEDULE, release=release)
+
+
+def _counts(summary: ReplaySummary) -> ReplaySummary:
+    return dataclasses.replace(summary, seconds=0)
+
+
+@pytest.fixture(scope="module")
+def small_log(tmp_path_factory) -> pathlib.Path:
+    return write_crowded_log(tmp_path_factory.mktemp("small") / "log", 12_000, 600)
+
+
+@pytest.fixture(scope="module")
+def large_log(tmp_path_factory) -> pathlib.Path:
+    return write_crowded_log(tmp_path_factory.mktemp("large") / "log", _MANY_EVENTS, 100_000, files=12)
+
+
+@pytest.mark.parametrize(
+    ("release", "parallelism"),
+    [
+        ("names", 3),
+        ("labels", 1),
+        pytest.param("names", 1, marks=pytest.mark.long),
+        pytest.param("labels", 3, marks=pytest.mark.long),
+        pytest.param("counts", 2, marks=pytest.mark.long),
+    ],
+)
+def test_a_replay_on_flink_gives_the_report_of_one_in_process(small_log, key_path, tmp_path, release, parallelism):
+    here, there = (
+        replay_request(small_log, _plan(release), tmp_path / f"{where}.jsonl", key_path) for where in ("here", "there")
+    )
+    expected = run_replay(here, pipeline_options([]), ReadProgress())
+    choice = EngineChoice(FLINK, parallelism=parallelism, is_batch=True)
+    summary = replay_on_flink(there, FlinkReplay(choice, (), detach=False))
+    assert summary is not None
+    assert _counts(summary) == _counts(expected)
+    assert pathlib.Path(there.output).read_bytes() == pathlib.Path(here.output).read_bytes()
+    assert len(list(read_report_file(there.output)[1])) > 12, "else nothing was compared"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here.jsonl", "there.jsonl"], "a draft stayed"
+
+
+def _words(cluster, log: pathlib.Path, output: pathlib.Path, key_path: str) -> list[object]:
+    """A replay on the cluster of two processes, with two Python workers."""
+    words = ["-m", "dp_transforms.pipelines.cli", "replay", log, *RANGE, *_BUDGET, "--output", output]
+    words += ["--engine", "flink", "--flink-master", cluster.flink.address, "--worker-pool", cluster.pool.address]
+    return [*words, "--parallelism", "2", "--noise-key-file", key_path]
+
+
+def _finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=_SECONDS)
+    return process.returncode, out, err
+
+
+def _start(words: list[object]) -> subprocess.Popen[str]:
+    two_workers = ["--", "--sdk_worker_parallelism=2"]
+    return python(*words, *two_workers, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def _wait_until_read(cluster, job: str, seconds: float = 240) -> None:
+    """Until the log is read; the job must not be over by then."""
+    deadline = time.monotonic() + seconds
+    while not any("ReadChunks" in stage.name and stage.state == "FINISHED" for stage in cluster.flink.rest.stages(job)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert cluster.flink.rest.job_state(job) == "RUNNING", "the job was over before it was killed"
+
+
+def _wait_for_workers(cluster, job: str, seconds: float = 240) -> None:
+    """Until all workers have a bundle, and so will be missed (docs/engines.md): data flows beside control and logs."""
+    deadline = time.monotonic() + seconds
+    while not (pids := cluster.pool.worker_pids()) or not all(_connections(pid) >= 3 for pid in pids):
+        assert cluster.flink.rest.job_state(job) not in ENDED, "the job was over before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _connections(pid: int) -> int:
+    try:
+        found = psutil.Process(pid).net_connections(kind="tcp")
+    except psutil.NoSuchProcess:
+        return 0
+    return sum(each.status == psutil.CONN_ESTABLISHED for each in found)
+
+
+def _assert_report_of_process(log: pathlib.Path, output: pathlib.Path, key_path: str, tmp_path: pathlib.Path) -> None:
+    """The report is, byte by byte, the one that a replay in process makes with the run id that it has."""
+    header, reports = read_report_file(output)
+    assert len(list(reports)) == SCHEDULE.horizon
+    here = replay_request(log, _plan("names"), tmp_path / "here.jsonl", key_path, header.run_id)
+    run_replay(here, pipeline_options([]), ReadProgress())
+    assert output.read_bytes() == pathlib.Path(here.output).read_bytes()
+
+
+@pytest.fixture
+def job_of(cluster) -> Iterator[object]:
+    """Starts words on the cluster; gives the process and the id of its job."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(words: list[object]) -> tuple[subprocess.Popen[str], str]:
+        known = cluster.job_ids()
+        started.append(_start(words))
+        return started[-1], cluster.newest_job(known)
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    for job in cluster.flink.rest.jobs():
+        if job.state not in ENDED:
+            cluster.cancel(job.job_id)
+
+
+@pytest.mark.long
+def test_a_known_domain_counts_and_bad_rows_are_the_same_on_flink(small_log, key_path, tmp_path):
+    """What travels beside the events: the domain by its path, counted names as a side input, rejected rows."""
+    log = tmp_path / "log"
+    shutil.copytree(small_log, log)
+    (log / "bad.jsonl").write_text(
+        '{"user": "u1", "item": "i1", "timestamp": "2026-01-01T00:00:01Z"}\n' + "no row\n" * 5
+    )
+    domain = tmp_path / "items.txt"
+    domain.write_text("".join(f"i{number}\n" for number in range(1, 300)))
+    plan = ReleasePlan.calibrate(
+        epsilon=8, delta=1e-6, schedule=SCHEDULE, release="names", domain=ItemDomain.read(domain), counts_for=3
+    )
+    here, there = (
+        dataclasses.replace(
+            replay_request(log, plan, tmp_path / f"{where}.avro", key_path),
+            domain_file=str(domain),
+            dead_letter=str(tmp_path / f"{where}-bad.jsonl"),
+        )
+        for where in ("here", "there")
+    )
+    expected = run_replay(here, pipeline_options([]), ReadProgress())
+    summary = replay_on_flink(there, FlinkReplay(EngineChoice(FLINK, parallelism=2, is_batch=True), (), detach=False))
+    assert summary is not None
+    assert _counts(summary) == _counts(expected)
+    assert (expected.rejected, expected.outside_domain > 0) == (5, True)
+    assert pathlib.Path(there.output).read_bytes() == pathlib.Path(here.output).read_bytes()
+    assert (tmp_path / "there-bad.jsonl").read_bytes() == (tmp_path / "here-bad.jsonl").read_bytes()
+
+
+@pytest.mark.long
+def test_killed_workers_and_task_managers_change_nothing(cluster, job_of, large_log, key_path, tmp_path):
+    output = tmp_path / "report.jsonl"
+    process, job = job_of(_words(cluster, large_log, output, key_path))
+    _wait_for_workers(cluster, job)
+    cluster.kill_worker()
+    _wait_until_read(cluster, job)
+    cluster.kill_task_manager()  # with what it has read
+    code, _, err = _finish(process)
+    assert code == 0, err
+    assert f"/#/job/{job}" in err
+    assert f"Read {_MANY_EVENTS:,} rows" in err, "what was read twice must not count twice"
+    assert len(cluster.flink.rest.failures(job)) >= 2
+    _assert_report_of_process(large_log, output, key_path, tmp_path)
+
+
+@pytest.mark.long
+def test_a_job_that_was_left_running_publishes_its_report(cluster, job_of, small_log, key_path, tmp_path):
+    output = tmp_path / "report.jsonl"
+    process, job = job_of([*_words(cluster, small_log, output, key_path), "--detach"])
+    code, out, err = _finish(process)
+    assert code == 0, err
+    assert out.strip() == job
+    cluster.flink.rest.wait_for_state(job, ["FINISHED"])
+    _assert_report_of_process(small_log, output, key_path, tmp_path)
+
+
+@pytest.mark.long
+def test_a_log_that_cannot_be_read_ends_the_job_in_one_line(cluster, job_of, small_log, key_path, tmp_path):
+    """The cluster would restart it a thousand times."""
+    log = tmp_path / "broken.parquet"
+    content = bytearray((small_log / "part-0.parquet").read_bytes())
+    content[1000:3000] = bytes(2000)
+    log.write_bytes(content)
+    output = tmp_path / "report.jsonl"
+    process, job = job_of(_words(cluster, log, output, key_path))
+    code, _, err = _finish(process)
+    assert code == 1
+    assert "broken.parquet" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert cluster.flink.rest.job_state(job) in ENDED
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.parquet"]
+
+
+@pytest.mark.long
+def test_ctrl_c_cancels_the_job(cluster, job_of, large_log, key_path, tmp_path):
+    process, job = job_of(_words(cluster, large_log, tmp_path / "report.jsonl", key_path))
+    _wait_for_workers(cluster, job)
+    os.kill(process.pid, signal.SIGINT)
+    code, _, err = _finish(process)
+    assert code == 130, err
+    cluster.flink.rest.wait_for_state(job, ["CANCELED"])
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,60 @@
+"""A log of many users with a few items that most of them have, in several Parquet files; and its replay."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.event_files import EventFields, find_log_chunks
+from dp_transforms.pipelines.replay_run import ReplayRequest
+from dp_transforms.window_schedule import WindowSchedule
+
+START = 1_767_225_600  # 2026-01-01T00:00:00Z
+DAY = 86_400
+SCHEDULE = WindowSchedule(START, START + DAY, 3600, 3600)
+RANGE = ("--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h")
+
+
+def write_crowded_log(folder: pathlib.Path, events: int, users: int, files: int = 3, seed: int = 1) -> pathlib.Path:
+    """A folder of files, each with several row groups; items as the largest of a city are."""
+    draws = np.random.default_rng(seed)
+    folder.mkdir()
+    for number, size in enumerate(np.full(files, events // files)):
+        table = pa.table(
+            {
+                "user": id_texts("u", draws.integers(0, users, size)),
+                "item": id_texts("i", np.minimum(draws.zipf(1.3, size), 5000)),
+                "timestamp": pa.array((START + draws.integers(0, DAY, size)) * 1_000_000, pa.timestamp("us", "UTC")),
+            }
+        )
+        pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=max(1000, size // 4))
+    return folder
+
+
+def id_texts(letter: str, numbers: np.ndarray) -> pa.Array:
+    """Ids such as u17."""
+    values, where = np.unique(numbers, return_inverse=True)
+    words = pa.array([f"{letter}{value}" for value in values])
+    return pa.DictionaryArray.from_arrays(pa.array(where, pa.int32()), words).cast(pa.string())
+
+
+def replay_request(
+    log: pathlib.Path, plan: ReleasePlan, output: pathlib.Path, key_path: str, run_id: str = "run-1"
+) -> ReplayRequest:
+    fields = EventFields()
+    return ReplayRequest(
+        chunks=find_log_chunks([str(log)], fields),
+        fields=fields,
+        plan=plan,
+        domain_file=None,
+        output=str(output),
+        dead_letter=None,
+        max_bad_fraction=0.5,
+        noise_key_file=key_path,
+        run_id=run_id,
+        stream="events",
+    )

@@ -1,0 +1,66 @@
+"""Where a replay runs: which options need or exclude each other, and how the work is cut. No engine is started."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import pytest
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.pipelines.flink_replay import shards_for
+from tests.helpers.crowded_logs import RANGE, replay_request, write_crowded_log
+from tests.helpers.names_plans import small_names_plan
+from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import error_line
+from tests.helpers.small_runs import key_file, small_plan
+
+BUDGET = ("--epsilon", "8", "--delta", "1e-6")
+CLUSTER = ("--flink-master", "jobs.internal:8081")
+POOL = ("--worker-pool", "localhost:50000")
+
+
+@pytest.fixture
+def log(tmp_path: pathlib.Path) -> pathlib.Path:
+    return write_crowded_log(tmp_path / "log", 600, 30)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--engine", "flink"], "need one noise key: --noise-key-file FILE"),
+        (["--parallelism", "2"], "--parallelism belongs to --engine flink, got --engine in-process"),
+        ([*POOL, "--engine", "in-process"], "--worker-pool belongs to --engine flink"),
+        ([*CLUSTER, "--noise-key-file", "k"], "name it with --worker-pool HOST:PORT"),
+        (["--flink-master", "jobs", *POOL, "--noise-key-file", "k"], "--flink-master must be HOST:PORT or [local]"),
+        (["--detach"], "--detach needs an engine that runs on after this command"),
+        (["--detach", "--engine", "flink", "--noise-key-file", "k"], "Give --flink-master HOST:PORT"),
+        (["--engine", "flink", "--noise-key-file", "k", "--state", "s"], "--state cannot be used with --engine flink"),
+        (
+            [*CLUSTER, *POOL, "--noise-key-file", "k", "--detach", "--ledger", "l.db", "--population", "p"],
+            "--detach cannot be used with --ledger",
+        ),
+        ([*CLUSTER, *POOL, "--noise-key-file", "k", "--run-id", "again"], "--run-id and --noise-key-file exclude"),
+    ],
+)
+def test_options_that_contradict_or_need_each_other_are_refused_in_one_line(log, tmp_path, words, says):
+    key_file(tmp_path)
+    result = shh("replay", log, *RANGE, *BUDGET, "--output", "report.jsonl", *words, cwd=tmp_path)
+    assert says in error_line(result)
+    assert not (tmp_path / "report.jsonl").exists()
+
+
+@pytest.mark.parametrize("plan", [small_names_plan(), small_plan()], ids=["names", "counts"])
+def test_parts_hold_so_many_events_whatever_the_size_of_the_log(log, tmp_path, plan: ReleasePlan):
+    request = replay_request(log, plan, tmp_path / "report.jsonl", key_file(tmp_path))
+    slabs = 1 if plan.release == "names" else plan.schedule.horizon
+
+    def parts(events: int, parallelism: int = 1) -> int:
+        chunks = [dataclasses.replace(request.chunks[0], events=events)]
+        return slabs * shards_for(dataclasses.replace(request, chunks=chunks), parallelism)
+
+    assert parts(600) >= 8
+    assert parts(600, parallelism=20) >= 80, "every worker has something to do"
+    for events in (10**7, 10**8):
+        assert 400_000 <= events / parts(events) <= 500_000
+    assert parts(10**12) == slabs * 1024, "a message for each pair of parts"
