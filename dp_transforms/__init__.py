@@ -12,6 +12,7 @@ Public names, loaded when first used:
 - `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
   its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder` or a `ReportTopic`,
   under a `ReportHeader`.
+- `HeavyHitterRows`, `ReadHeavyHitters`: the same declared by plain values, rows out: for Beam YAML, Java and Go.
 - `WindowReport`, `HeavyHitter`: what is released. `RejectedEvents`: rows that could not be read, for the operator.
 - `EventBatch`: events as columns, the fast way in. `ReadEvents`, `EventFields`, `find_log_chunks`: logs as batches.
 
@@ -28,7 +29,7 @@ Map of the package, from what knows nothing to what knows all:
 - mechanisms: keyed randomness, exact noise, release rules. Knows no accounting. `mechanisms.papers` is a library beside
   the pipeline: the papers' mechanisms, each to be used alone.
 - monitoring: the streaming core on numpy columns. naming: the same for release mode `names`, in which users pay for
-  looks. run_settings: from a plan to what workers need. run_state: what one part of a run hands to the next.
+  looks. run_settings: from a plan to what workers need. declared_plan: a plan from plain values. run_state: what one part of a run hands to the next.
 - ledger: which runs drew on whose budget, for ever, in a database; refuses what would overspend.
 - auditing: what the worst streams attain, exactly and by running the core, against a plan's claim.
 - event_files, report_files: logs in, reports out. event_streams, report_streams: the same for what goes on: partitions
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from dp_transforms.beam.monitor_stream import MonitorStream
     from dp_transforms.beam.read_events import ReadEvents
     from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+    from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters
     from dp_transforms.beam.write_report_stream import WriteReportStream
     from dp_transforms.event_files import EventFields, find_log_chunks
     from dp_transforms.event_streams.kafka_topic import KafkaTopic
@@ -68,11 +70,13 @@ _HOME = {
     "EventBatch": "monitoring.event_batch",
     "EventFields": "event_files",
     "HeavyHitter": "monitoring.window_report",
+    "HeavyHitterRows": "beam.release_rows",
     "ItemDomain": "item_domain",
     "KafkaTopic": "event_streams.kafka_topic",
     "LogFolder": "event_streams.log_folder",
     "MonitorStream": "beam.monitor_stream",
     "ReadEvents": "beam.read_events",
+    "ReadHeavyHitters": "beam.release_rows",
     "RejectedEvents": "rejected_events",
     "ReleasePlan": "accounting.release_plan",
     "ReportFolder": "report_streams",
@@ -90,11 +94,13 @@ __all__ = [
     "EventBatch",
     "EventFields",
     "HeavyHitter",
+    "HeavyHitterRows",
     "ItemDomain",
     "KafkaTopic",
     "LogFolder",
     "MonitorStream",
     "ReadEvents",
+    "ReadHeavyHitters",
     "RejectedEvents",
     "ReleasePlan",
     "ReportFolder",
