@@ -1,4 +1,4 @@
-"""The plan of a run that is declared by plain values, as in YAML: a file of `shh plan`, or a budget and windows as text.
+"""The plan of a run that is declared by plain values, as in YAML: a file of `shh plan`, or a budget and windows.
 
 Nothing is taken from the data.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import pathlib
 import typing
 
 import apache_beam as beam
@@ -39,7 +38,7 @@ def either(micros: int) -> datetime.datetime:
 
 def rows_of(log, time, time_type):
     """The log as elements with a schema. time: from microseconds to a value of the field `at`."""
-    fields = RowTypeConstraint.from_fields([("who", typing.Optional[str]), ("what", str), ("at", time_type)])
+    fields = RowTypeConstraint.from_fields([("who", typing.Optional[str]), ("what", str), ("at", time_type)])  # noqa: UP045
     elements = [beam.Row(who=user, what=item, at=time(micros)) for user, item, micros in log]
     return beam.Create(elements, reshuffle=False).with_output_types(fields)
 
@@ -60,7 +59,7 @@ def test_rows_are_the_reports_of_the_same_log_however_times_are_written(tmp_path
     arguments["plan"] = str(tmp_path / "plan.json")
     kinds = {
         "whole": (lambda micros: micros, int, {"time": "at", "time_unit": "us"}),
-        "text of numbers": (str, typing.Optional[str], {"time": "at", "time_unit": "us"}),
+        "text of numbers": (str, typing.Optional[str], {"time": "at", "time_unit": "us"}),  # noqa: UP045
         "text": (lambda micros: moment(micros).isoformat(), str, {"time": "at"}),
         "timestamps": (lambda micros: Timestamp(micros=micros), Timestamp, {"time": "at"}),
         "datetimes": (either, typing.Any, {"time": "at"}),
@@ -92,7 +91,7 @@ def test_a_budget_makes_the_plan_that_a_file_has(tmp_path):
     (tmp_path / "plan.json").write_text(small_plan().to_json())
     budget = {"epsilon": "2", "delta": "1e-9", "start": "2026-01-01", "end": "2026-01-02", "window": "1h"}
     assert HeavyHitterRows(**budget)._plan.schedule.horizon == 24
-    with pytest.raises(ValueError, match="^epsilon cannot be given beside plan"):
+    with pytest.raises(ValueError, match=r"^epsilon cannot be given beside plan"):
         HeavyHitterRows(str(tmp_path / "plan.json"), epsilon=2)
 
 
@@ -155,7 +154,7 @@ BUDGET = {"epsilon": 2, "delta": 1e-9, "start": "2026-01-01", "end": "2026-01-02
     ("time_type", "arguments", "words"),
     [
         (int, {"time": "at"}, r"^the field 'at' has numbers: give time_unit"),
-        (typing.Optional[float], {"time": "at"}, r"^the field 'at' has numbers: give time_unit"),
+        (typing.Optional[float], {"time": "at"}, r"^the field 'at' has numbers: give time_unit"),  # noqa: UP045
         (str, {"time": "when"}, r"^time='when' is not a field of the input, which has who, what, at\."),
         (str, {"user": "reader", "time": "at"}, r"^user='reader' is not a field"),
         (str, {"user": "reader"}, r"^user='reader' is not a field"),

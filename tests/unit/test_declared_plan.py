@@ -1,4 +1,4 @@
-"""A plan from plain values is the one that `ReleasePlan.calibrate` makes, whatever a reader of YAML made of the text."""
+"""A plan from plain values is the one that `ReleasePlan.calibrate` makes, whatever a reader of YAML made of it."""
 
 from __future__ import annotations
 
