@@ -35,9 +35,14 @@ def with_run_id(text: str) -> str:
 def test_rows_are_mapped_and_answered_as_by_the_transform(tmp_path: pathlib.Path) -> None:
     """With the noise key and the run id of the transform, so each line must be the same."""
     plan = small_plan(release="labels")
-    log = [event for event in random_log(plan, seed=3, events=900) if 0 < event[2] < 2**50]
+    log = [event for event in random_log(plan, seed=3, events=900) if 0 < event[2] < 2**60]
     users, items, micros = zip(*log, strict=True)
-    columns = {"reader": users, "section": ["news"] * len(log), "article": items, "at": [time // 1000 for time in micros]}
+    columns = {
+        "reader": users,
+        "section": ["news"] * len(log),
+        "article": items,
+        "at": [time // 1000 for time in micros],
+    }
     pq.write_table(pa.table(columns), tmp_path / "visits.parquet")
     (tmp_path / "plan.json").write_text(plan.to_json())
     key = key_file(tmp_path)
