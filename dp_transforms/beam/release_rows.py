@@ -97,8 +97,8 @@ class HeavyHitterRows(beam.PTransform):
 class ReadHeavyHitters(beam.PTransform):
     """A log -> a PCollection of `HeavyHitterRow`, one for each heavy item of each window. It begins a pipeline.
 
-    Guarantee and arguments: as in `HeavyHitterRows`. It reads all that `shh replay` reads, in columns, which is many
-    times as fast as rows.
+    Guarantee and arguments: as in `HeavyHitterRows`. It reads all that `shh replay` reads, in columns, where
+    `HeavyHitterRows` handles rows one by one.
 
     path: files, folders and globs, one or a list. time: as in `EventFields`, ``timestamp`` by default.
 

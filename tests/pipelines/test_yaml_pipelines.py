@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import pathlib
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -96,3 +97,10 @@ def test_the_transforms_that_examples_name_exist(path: pathlib.Path) -> None:
         package, _, attribute = place.rpartition(".")
         assert package == "dp_transforms"
         assert callable(getattr(dp_transforms, attribute)), name
+
+
+def test_the_page_shows_the_example_as_it_is() -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "yaml_and_java.md").read_text()
+    (shown,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    example = (EXAMPLES / "log_to_parquet.yaml").read_text()
+    assert shown == re.sub(r"\A(#.*\n)+", "", example)
