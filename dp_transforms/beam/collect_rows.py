@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import numbers
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +16,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from dp_transforms.beam.count_for_operator import EVENTS_REJECTED, operator_counter
 from dp_transforms.beam.split_rejected import REJECTED, batches_and_rejected, typed
+from dp_transforms.checks import is_number, is_whole
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_files.times import parse_times
 from dp_transforms.event_ids import BadIdError, id_of_value
@@ -129,10 +129,10 @@ def _kind_of(time: Any) -> tuple[int, Any]:
     if isinstance(time, datetime.datetime):
         aware = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
         return _MICROS, (aware - _EPOCH) // datetime.timedelta(microseconds=1)
-    if isinstance(time, numbers.Integral) and not isinstance(time, bool):
+    if is_whole(time):
         # Beyond 64 bits it is no time in any unit.
         return _WHOLE, int(time) if -(2**63) <= time < 2**63 else None
-    if isinstance(time, numbers.Real) and not isinstance(time, bool):
+    if is_number(time):
         return _FRACTION, float(time)
     if isinstance(time, str):
         return _TEXT, time if time.isascii() else None

@@ -46,7 +46,15 @@ def rows_of_report(report: WindowReport) -> Iterator[HeavyHitterRow]:
     start, end = format_utc(report.window_start), format_utc(report.window_end)
     for item, zone, noisy_count, level, at_least_users in report.heavy_hitters:
         yield HeavyHitterRow(
-            *(report.stream, start, end),
-            *(item, zone, noisy_count, level, at_least_users),
-            *(report.epsilon_total, report.delta, report.epsilon_spent),
+            stream=report.stream,
+            window_start=start,
+            window_end=end,
+            item=item,
+            zone=zone,
+            noisy_count=noisy_count,
+            level=level,
+            at_least_users=at_least_users,
+            epsilon_total=report.epsilon_total,
+            delta=report.delta,
+            epsilon_spent=report.epsilon_spent,
         )

@@ -68,7 +68,7 @@ class HeavyHitterRows(beam.PTransform):
             plan, epsilon=epsilon, delta=delta, start=start, end=end, window=window, slide=slide, release=release
         )
         self._fields = None if time is None else EventFields(user, item, time, time_unit)
-        self._user_and_item = {"user": user, "item": item}
+        self._user, self._item = user, item
         self._arguments: dict[str, Any] = {
             "noise_key": noise_key,
             "run_id": run_id,
@@ -78,7 +78,7 @@ class HeavyHitterRows(beam.PTransform):
 
     def expand(self, rows: beam.PCollection) -> beam.PCollection:
         if self._fields is None:
-            release = ShiftingHeavyHitters(self._plan, **self._user_and_item, **self._arguments)
+            release = ShiftingHeavyHitters(self._plan, None, self._user, self._item, **self._arguments)
             return (rows | "ShiftingHeavyHitters" >> release).reports | "EncodeRows" >> EncodeRows()
         if not rows.is_bounded:
             raise ValueError(
