@@ -12,7 +12,8 @@ Public names, loaded when first used:
 - `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
   its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder` or a `ReportTopic`,
   under a `ReportHeader`.
-- `HeavyHitterRows`, `ReadHeavyHitters`: the same declared by plain values, rows out: for Beam YAML, Java and Go.
+- `HeavyHitterRows`, `ReadHeavyHitters`, `ReadHeavyHittersOfTopic`: the same declared by plain values, rows out: for
+  Beam YAML, Java and Go.
 - `WindowReport`, `HeavyHitter`: what is released. `read_report`: a report file as a `Report`. `RejectedEvents`: rows
   that could not be read, for the operator.
 - `EventBatch`: events as columns, the fast way in. `ReadEvents`, `EventFields`, `find_log_chunks`: logs as batches.
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from dp_transforms.accounting.release_plan import ReleasePlan
     from dp_transforms.beam.monitor_stream import MonitorStream
     from dp_transforms.beam.read_events import ReadEvents
+    from dp_transforms.beam.read_topic import ReadHeavyHittersOfTopic
     from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
     from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters
     from dp_transforms.beam.write_report_stream import WriteReportStream
@@ -80,6 +82,7 @@ _HOME = {
     "MonitorStream": "beam.monitor_stream",
     "ReadEvents": "beam.read_events",
     "ReadHeavyHitters": "beam.release_rows",
+    "ReadHeavyHittersOfTopic": "beam.read_topic",
     "RejectedEvents": "rejected_events",
     "ReleasePlan": "accounting.release_plan",
     "Report": "report_files",
@@ -106,6 +109,7 @@ __all__ = [
     "MonitorStream",
     "ReadEvents",
     "ReadHeavyHitters",
+    "ReadHeavyHittersOfTopic",
     "RejectedEvents",
     "ReleasePlan",
     "Report",

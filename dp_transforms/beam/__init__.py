@@ -16,6 +16,7 @@ For Beam YAML and for pipelines in other languages:
 
 collect_rows                     for collect_events, where a field of a row has the event time
 release_rows                     `HeavyHitterRows` and `ReadHeavyHitters`: declared by plain values
+read_topic                       `ReadHeavyHittersOfTopic`: the same for a topic of Kafka
 encode_rows                      reports -> rows with a schema
 
 For streams, joined by monitor_stream (`MonitorStream`), other modules replace some of these:

@@ -64,12 +64,12 @@ class HeavyHitterRows(beam.PTransform):
             if not (isinstance(value, str) and value):
                 raise ValueError(f"{name} must be the name of a field, got {value!r}.")
         check_names(stream=stream, run_id=run_id)
-        self._plan = declared_plan(
+        self.plan = declared_plan(
             plan, epsilon=epsilon, delta=delta, start=start, end=end, window=window, slide=slide, release=release
         )
         self._fields = None if time is None else EventFields(user, item, time, time_unit)
         self._user, self._item = user, item
-        self._arguments: dict[str, Any] = {
+        self.arguments: dict[str, Any] = {
             "noise_key": noise_key,
             "run_id": run_id,
             "stream": stream,
@@ -78,7 +78,7 @@ class HeavyHitterRows(beam.PTransform):
 
     def expand(self, rows: beam.PCollection) -> beam.PCollection:
         if self._fields is None:
-            release = ShiftingHeavyHitters(self._plan, None, self._user, self._item, **self._arguments)
+            release = ShiftingHeavyHitters(self.plan, None, self._user, self._item, **self.arguments)
             return (rows | "ShiftingHeavyHitters" >> release).reports | "EncodeRows" >> EncodeRows()
         if not rows.is_bounded:
             raise ValueError(
@@ -87,10 +87,18 @@ class HeavyHitterRows(beam.PTransform):
             )
         _check_fields(self._fields, rows.element_type)
         batches, _ = rows | "CollectRows" >> CollectRows(self._fields)
-        return self._released(batches)
+        return self.released(batches)
 
-    def _released(self, batches: beam.PCollection) -> beam.PCollection:
-        release = ShiftingHeavyHitters(self._plan, **self._arguments)
+    @property
+    def fields_of_log(self) -> EventFields:
+        """The fields of events, one of which has the time."""
+        if self._fields is None:
+            raise ValueError("time must be the name of a field.")
+        return self._fields
+
+    def released(self, batches: beam.PCollection) -> beam.PCollection:
+        """The rows for batches of events."""
+        release = ShiftingHeavyHitters(self.plan, **self.arguments)
         return (batches | "ShiftingHeavyHitters" >> release).reports | "EncodeRows" >> EncodeRows()
 
 
@@ -111,10 +119,9 @@ class ReadHeavyHitters(beam.PTransform):
         self._paths = [path] if isinstance(path, str) else list(path)
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection:
-        fields = self._rows._fields
-        assert fields is not None
+        fields = self._rows.fields_of_log
         batches, _ = begin | "ReadEvents" >> ReadEvents(find_log_chunks(self._paths, fields), fields)
-        return self._rows._released(batches)
+        return self._rows.released(batches)
 
 
 def _check_fields(fields: EventFields, element_type: Any) -> None:

@@ -90,7 +90,7 @@ def test_rows_are_the_reports_of_the_same_log_however_times_are_written(tmp_path
 def test_a_budget_makes_the_plan_that_a_file_has(tmp_path):
     (tmp_path / "plan.json").write_text(small_plan().to_json())
     budget = {"epsilon": "2", "delta": "1e-9", "start": "2026-01-01", "end": "2026-01-02", "window": "1h"}
-    assert HeavyHitterRows(**budget)._plan.schedule.horizon == 24
+    assert HeavyHitterRows(**budget).plan.schedule.horizon == 24
     with pytest.raises(ValueError, match=r"^epsilon cannot be given beside plan"):
         HeavyHitterRows(str(tmp_path / "plan.json"), epsilon=2)
 
