@@ -93,7 +93,7 @@ class HeavyHitterRows(beam.PTransform):
     def fields_of_log(self) -> EventFields:
         """The fields of events, one of which has the time."""
         if self._fields is None:
-            raise ValueError("time must be the name of a field.")
+            raise ValueError("time must be the name of a field, got None: a log has no other times.")
         return self._fields
 
     def released(self, batches: beam.PCollection) -> beam.PCollection:
@@ -116,11 +116,12 @@ class ReadHeavyHitters(beam.PTransform):
     def __init__(self, path: str | list[str], plan: str | None = None, *, time: str = "timestamp", **more: Any) -> None:
         super().__init__()
         self._rows = HeavyHitterRows(plan, time=time, **more)
+        self._fields = self._rows.fields_of_log
         self._paths = [path] if isinstance(path, str) else list(path)
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection:
-        fields = self._rows.fields_of_log
-        batches, _ = begin | "ReadEvents" >> ReadEvents(find_log_chunks(self._paths, fields), fields)
+        read = ReadEvents(find_log_chunks(self._paths, self._fields), self._fields)
+        batches, _ = begin | "ReadEvents" >> read
         return self._rows.released(batches)
 
 

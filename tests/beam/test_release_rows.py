@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import typing
 
 import apache_beam as beam
@@ -18,6 +19,7 @@ from apache_beam.utils.timestamp import Timestamp
 from dp_transforms.beam.collect_rows import CollectRows
 from dp_transforms.beam.count_for_operator import EVENTS_REJECTED, operator_counts
 from dp_transforms.beam.encode_rows import HeavyHitterRow, rows_of_report
+from dp_transforms.beam.read_topic import ReadHeavyHittersOfTopic
 from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters
 from dp_transforms.event_files import EventFields
 from dp_transforms.rejected_events import RejectedEvents
@@ -194,3 +196,13 @@ def test_the_time_of_a_stream_is_that_of_its_elements():
     rows.element_type = RowTypeConstraint.from_fields([("user", str), ("item", str), ("at", str)])
     with pytest.raises(ValueError, match=r"^time cannot be given for a stream"):
         _ = rows | HeavyHitterRows(**BUDGET, time="at")
+
+
+@pytest.mark.parametrize(
+    "begin", [ReadHeavyHitters, functools.partial(ReadHeavyHittersOfTopic, "host:9092", run_id="r")]
+)
+def test_what_begins_a_pipeline_needs_the_field_of_the_time(begin):
+    with pytest.raises(ValueError, match=r"^time must be the name of a field, got None"):
+        begin("log", **BUDGET, time=None)
+    with pytest.raises(ValueError, match=r"^end must be given"):
+        begin("log", **{**BUDGET, "end": None})
