@@ -35,6 +35,6 @@ What several share:
 
 Beside the command:
 
-- demo, demo_stream, simulated_stream: ``make demo`` and ``make demo-stream``.
+- demo, demo_flink, demo_stream: ``make demo`` and so on. demo_processes, simulated_stream: what they need.
 - dataflow_template: the flex template of Dataflow; main is what its launcher runs.
 """

@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
 from dp_transforms.accounting.release_plan import ReleasePlan
@@ -110,20 +109,12 @@ def _wait_until_read(cluster, job: str, seconds: float = 240) -> None:
 
 
 def _wait_for_workers(cluster, job: str, seconds: float = 240) -> None:
-    """Until all workers have a bundle, and so will be missed (docs/engines.md): data flows beside control and logs."""
+    """Until all workers have a bundle, and so will be missed (docs/engines.md)."""
     deadline = time.monotonic() + seconds
-    while not (pids := cluster.pool.worker_pids()) or not all(_connections(pid) >= 3 for pid in pids):
+    while not cluster.pool.are_at_work():
         assert cluster.flink.rest.job_state(job) not in ENDED, "the job was over before it was killed"
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def _connections(pid: int) -> int:
-    try:
-        found = psutil.Process(pid).net_connections(kind="tcp")
-    except psutil.NoSuchProcess:
-        return 0
-    return sum(each.status == psutil.CONN_ESTABLISHED for each in found)
 
 
 def _assert_report_of_process(log: pathlib.Path, output: pathlib.Path, key_path: str, tmp_path: pathlib.Path) -> None:
