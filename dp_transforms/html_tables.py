@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 
 from dp_transforms.checks import on_one_line
@@ -12,6 +11,8 @@ _LONGEST = 80
 
 def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A caption, a line of heads if there are any, and rows, as HTML that loads nothing. All texts are escaped."""
+    import html  # here, because every command loads this module
+
     parts = ["<table>", f"<caption>{html.escape(caption)}</caption>"]
     if head:
         parts.append("<thead><tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in head) + "</tr></thead>")
@@ -21,6 +22,8 @@ def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object
 
 def _cell(value: object) -> str:
     """Of a tuple each text on its own line. bdi: text that runs from right to left does not turn its neighbours."""
+    import html
+
     if isinstance(value, tuple):
         return "<br>".join(map(_cell, value))
     if value is None:
