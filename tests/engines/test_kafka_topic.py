@@ -250,7 +250,8 @@ def test_a_part_that_begins_again_reads_from_where_it_began_or_not_at_all(server
     server.delete_records("begun", 0, 11)
     with pytest.raises(StreamError, match="begun:0 no longer has the offset 10"):
         _read_to_the_end(again.partitions()[0].open(0))  # type: ignore[arg-type]
-    server.admin().create_partitions([NewPartitions("begun", 3)])["begun"].result(10)
+    admin = server.admin()
+    admin.create_partitions([NewPartitions("begun", 3)])["begun"].result(10)
     deadline = time.monotonic() + 60
     while len(topic.partitions()) < 3:
         assert time.monotonic() < deadline
@@ -263,9 +264,10 @@ def test_a_topic_that_was_made_again_is_another_one(server: KafkaServer) -> None
     topic = _topic(server, "again")
     beginning = topic.beginning(0)
     assert topic.begun_at(beginning).begin_offsets == (0,)
-    server.admin().delete_topics(["again"])["again"].result(10)
+    admin = server.admin()
+    admin.delete_topics(["again"])["again"].result(10)
     deadline = time.monotonic() + 60
-    while "again" in server.admin().list_topics(timeout=10).topics:
+    while "again" in admin.list_topics(timeout=10).topics:
         assert time.monotonic() < deadline
     server.create_topic("again")
     with pytest.raises(StreamError, match="was created again since this part was begun"):

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(bool(skip_reason("kafka")), reason=skip_reason("
 
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
-ENDED = RunEnded("news", 48, 48)
+ENDED = RunEnded("news", 48, 10_000)
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 
 
@@ -136,7 +136,7 @@ def test_json_records_are_the_lines_of_a_report_file_with_the_run_beside(sink):
     assert {value.pop("run_id") for value in values} == {"run-1"}
     assert values[0]["header"]["guarantee"] == header().guarantee
     assert [decode_report(json.dumps(value)) for value in values[1:-1]] == REPORTS
-    assert values[-1] == {"ended": {"stream": "news", "windows": 48, "reports": 0}}
+    assert values[-1] == {"ended": {"stream": "news", "windows": 48, "reports": 10_000}}
 
 
 def test_avro_records_can_be_read_with_the_published_schemas_alone(sink):
