@@ -156,13 +156,13 @@ def report_columns(
     rows = sorted(reports, key=lambda report: (report.window_start, report.window_end, report.stream))
     windows, numbers = _windows(rows, plan)
     several = len({report.stream for report in rows}) > 1
-    pairs: dict[tuple[str, str], dict[int, HeavyHitter]] = {}
+    pairs: dict[tuple[str, str], dict[int, tuple[Any, ...]]] = {}
     for report, number in zip(rows, numbers, strict=True):
         for heavy_hitter in report.heavy_hitters:
             key = (report.stream if several else "", heavy_hitter.item)
-            pairs.setdefault(key, {})[number] = heavy_hitter._replace(item="")
+            pairs.setdefault(key, {})[number] = heavy_hitter[1:]
     keys = sorted(pairs, key=lambda key: (-len(pairs[key]), min(pairs[key]), key))
-    kinds: dict[HeavyHitter, int] = {}
+    kinds: dict[tuple[Any, ...], int] = {}  # what is said of an item, without its label
     item: list[int] = []
     window: list[int] = []
     state: list[int] = []
@@ -173,7 +173,7 @@ def report_columns(
         state += [kinds.setdefault(kind, len(kinds)) for kind in held.values()]
     if len(kinds) > MOST_STATES:
         raise UserError(f"the report has more than {MOST_STATES:,} different sizes. Use --last to show fewer windows.")
-    states, classes = _states(list(kinds))
+    states, classes = _states([HeavyHitter("", *kind) for kind in kinds])
     labels = [f"{shown_text(stream)}: {shown_text(label)}" if several else shown_text(label) for stream, label in keys]
     given = titles or {}
     shown = [shown_text(given[label]) if given.get(label) else "" for _, label in keys]
