@@ -134,6 +134,7 @@ class LiveSite:
                 if new := view.messages[number - view.first :]:
                     yield b"".join(new)
                     number += len(new)
+                    told = told and (status[0], told[1])  # a window brings the sentences below the title along
                 if status != told:
                     told = status
                     yield event_bytes("status", json.dumps({"summary": status[0], "problem": status[1]}))

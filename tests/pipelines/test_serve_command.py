@@ -23,6 +23,7 @@ from tests.helpers.served import Listener, Served, served
 PLAN = hourly_plan(48)
 HEADER = header_of(PLAN)
 MANY = reports_of(PLAN, {f"item-{number}": {w: 5 * w + number for w in range(48)} for number in range(3)})
+pytestmark = pytest.mark.xdist_group("serve")  # one server for all tests that change nothing
 TOKEN = "correct-horse-battery-staple"
 
 
@@ -166,7 +167,7 @@ def test_nothing_is_told_without_the_token(guarded: Served) -> None:
     wrong = ("", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "é" * 28)
     asset = Page(guarded.get(Authorization=f"Bearer {TOKEN}").text).values
     script = next(value for tag, name, value in asset if (tag, name) == ("script", "src"))
-    for path in ("/", f"/{script}", "/events?after=x", "/alive", f"/alive?token={TOKEN}", f"/?token={TOKEN}&token="):
+    for path in ("/", f"/{script}", "/events?after=x", "/alive", f"/alive?token={TOKEN}", f"/?token={TOKEN}&token=x"):
         assert guarded.get(path).status == 401
         for each in wrong:
             given = each.encode().decode("latin-1")

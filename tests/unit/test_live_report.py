@@ -29,7 +29,7 @@ MANY = reports_of(PLAN, {f"item-{number}": {w: 5 * w + number for w in range(num
 class Given:
     """A source that finds what it is given."""
 
-    def __init__(self, *found: Found | None | UserError) -> None:
+    def __init__(self, *found: Found | UserError | None) -> None:
         self.found = list(found)
 
     def poll(self) -> Found | None:
@@ -47,7 +47,7 @@ def more(reports: list[WindowReport], header: ReportHeader = HEADER) -> Found:
     return Found(header, reports, None, False)
 
 
-def live(*found: Found | None | UserError, most_windows: int = 10_000) -> LiveReport:
+def live(*found: Found | UserError | None, most_windows: int = 10_000) -> LiveReport:
     return LiveReport(Given(*found), datetime.UTC, {"item-1": "The <first>"}, most_windows)
 
 
@@ -260,7 +260,7 @@ def test_a_report_file_is_read_again_once_it_is_another(tmp_path: pathlib.Path) 
     assert source.poll() == Found(HEADER, MANY[:3], None, True)
     assert source.poll() is None
     path.unlink()
-    with pytest.raises(UserError, match="report.avro"):
+    with pytest.raises(UserError, match=r"report\.avro"):
         source.poll()
     write_report_file(path, HEADER, MANY[:5])
     assert source.poll() == Found(HEADER, MANY[:5], None, True)

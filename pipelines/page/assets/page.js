@@ -23,6 +23,7 @@ const reportPage = (() => {
   const showTip = (_, event, item, value) => {
     tip.hidden = value == null || value === "";
     tip.textContent = value ?? "";
+    if (tip.hidden) return; // also when a chart ends, without an event
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - 300)}px`;
     tip.style.top = `${event.clientY + 14}px`;
   };
