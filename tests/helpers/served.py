@@ -95,8 +95,9 @@ class Listener:
         self.status = self._answer.status
 
     def next(self, kind: str = "") -> Event:
-        """The next event of this kind, or of any; EOFError at the end."""
-        while True:
+        """The next event of this kind, or of any; EOFError at the end. The server's beats do not count as patience."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
             fields: dict[str, str] = {}
             while line := self._answer.readline().decode().rstrip("\n"):
                 name, _, value = line.partition(": ")
@@ -105,6 +106,7 @@ class Listener:
                 raise EOFError
             if kind in ("", fields["event"]):
                 return Event(fields["event"], fields.get("id", ""), json.loads(fields["data"]))
+        raise TimeoutError(f"no event {kind} in {PATIENCE_SECONDS} s")
 
     def close(self) -> None:
         self._answer.close()

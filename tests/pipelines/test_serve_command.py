@@ -102,8 +102,8 @@ def test_a_restart_of_the_server_makes_pages_load_anew_and_a_new_stream_is_follo
         folder.rename(tmp_path / "old")
         assert "no header.json" in listener.next("status").data["problem"]
         folder_of(folder, 4)
-        assert listener.next("status").data["problem"] == ""
         assert listener.next("window").data["start"] == MANY[3].window_start / 1000
+        assert listener.next("status").data["problem"] == ""
 
 
 def test_all_answers_say_what_a_browser_may_do(server: Served) -> None:
