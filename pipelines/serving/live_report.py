@@ -65,6 +65,17 @@ class LiveReport:
     most_windows: a page shows the latest so many, of those with heavy items. titles: label -> what people call it.
     """
 
+    _header: ReportHeader
+    _plan: ReleasePlan | None
+    _ended: RunEnded | None
+    _reports: collections.deque[WindowReport]
+    _windows: Windows  # of the page
+    _base_windows: int  # how many reports it holds
+    _extent: Extent  # of the page and all messages, as what follows
+    _last_start: int
+    _shown: dict[str, str | None]
+    _kinds: set[tuple[Any, ...]]
+
     def __init__(
         self,
         source: ReportSource,
@@ -144,7 +155,7 @@ class LiveReport:
         if windows.step:
             is_on_grid = (start - first_start) % windows.step == 0 and end - start == first_end - first_start
             return is_on_grid and start >= first_start
-        return start > self._last_start
+        return bool(start > self._last_start)
 
     def _count(self, report: WindowReport) -> None:
         self._shown.update((shown_text(hitter.item), hitter.item) for hitter in report.heavy_hitters)
@@ -198,12 +209,12 @@ class LiveReport:
                 if len(reports) < 2:
                     raise
                 reports = reports[len(reports) // 2 :]
-        self._windows: Windows = columns.windows
+        self._windows = columns.windows
         self._base_windows = len(reports)
         self._extent = extent_of(columns)
         self._last_start = max((report.window_start for report in reports), default=0)
         # What a page shows of a label -> the label; None where that is the same for two, which were cut.
-        self._shown: dict[str, str | None] = {}
+        self._shown = {}
         for item in {hitter.item for report in reports for hitter in report.heavy_hitters}:
             text = shown_text(item)
             self._shown[text] = None if text in self._shown else item
@@ -217,11 +228,6 @@ class LiveReport:
 
     def _state(self) -> str:
         return state_sentence(self._ended)
-
-    _header: ReportHeader
-    _plan: ReleasePlan | None
-    _ended: RunEnded | None
-
 
 def packed(content: bytes) -> bytes:
     return gzip.compress(content, compresslevel=5, mtime=0)
