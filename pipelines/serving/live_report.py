@@ -229,6 +229,7 @@ class LiveReport:
     def _state(self) -> str:
         return state_sentence(self._ended)
 
+
 def packed(content: bytes) -> bytes:
     return gzip.compress(content, compresslevel=5, mtime=0)
 
