@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
+import datetime
 import json
 import os
 import pathlib
@@ -12,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from dp_transforms.pipelines.page.report_page import report_page
+from dp_transforms.pipelines.serving.live_report import LiveReport
+from dp_transforms.pipelines.serving.report_source import source_of
 from dp_transforms.report_streams import ReportFolder
 from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.page_reports import header_of, hourly_plan, many_windows, reports_of
@@ -84,6 +89,50 @@ def test_windows_appear_in_an_open_page_which_survives_restarts(browser: Any, tm
         if folder_of_pictures := os.environ.get("SHH_SCREENSHOTS"):
             page.screenshot(path=pathlib.Path(folder_of_pictures) / "live.png", full_page=True)
     watched.context.close()
+
+
+TITLES = {"third": "Weather", "second": "<b>Sport</b>"}
+LATER = {"first": {0: 300, 9: 7000}, "second": {2: 60, 8: 90}, "third": {1: 40, 9: 40}, "fourth": {4: 30, 5: 31, 9: 30}}
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["on the grid of a plan", "without a plan"])
+def test_a_page_that_is_told_of_windows_says_what_a_page_of_all_windows_says(
+    browser: Any, tmp_path: pathlib.Path, is_known: bool
+) -> None:
+    header = header_of(PLAN) if is_known else dataclasses.replace(header_of(PLAN), plan={})
+    reports = reports_of(PLAN, LATER)
+    folder = ReportFolder(str(tmp_path / "reports"))
+    writer = folder.open(header)
+    writer.write(reports[0])
+    live = LiveReport(source_of(folder.path), datetime.UTC, TITLES, 100)
+    for each in reports[1:]:
+        writer.write(each)
+    live.poll()
+    told = [json.loads(each.decode().partition("data: ")[2]) for each in live.view.messages]
+    assert len(told) == len(reports) - 1
+    pages = []
+    for name, held in (("old", reports[:1]), ("new", reports)):
+        (tmp_path / f"{name}.html").write_text(report_page(header, held, datetime.UTC, TITLES))
+        pages.append(WatchedPage(browser, tmp_path / f"{name}.html"))
+    old, new = (each.wait() for each in pages)
+    # In another order than time, where the plan says which windows there are; and one of them twice.
+    order = [*reversed(told), told[0]] if is_known else [*told, told[0]]
+    assert old.evaluate("(told) => reportPage.addWindows(told)", order)
+    unfit = {**told[0], "start": told[0]["start"] + 1, "end": told[0]["end"] + 1}
+    assert not old.evaluate("(told) => reportPage.addWindows([told])", unfit)
+    parts = ("when", "changes", "lists", "rows", "history", "stretches")
+    for item in ("first", "Weather", "<b>Sport</b>"):
+        for page in (old, new):
+            page.fill("#which", item)
+        for part in parts:
+            expect(old.locator(f"#{part}")).to_have_text(new.locator(f"#{part}").text_content())
+    # Of two items with one title the later one has its label beside it.
+    another = {**told[-1], "entries": [["x", "Weather", "named", 1]]}
+    assert old.evaluate("(told) => reportPage.addWindows([told])", another)
+    expect(old.locator("#lists")).to_contain_text("Weather (x)")
+    assert [each.said for each in pages] == [[], []]
+    for each in pages:
+        each.context.close()
 
 
 def test_a_page_with_a_token_works_and_its_address_holds_none(browser: Any, tmp_path: pathlib.Path) -> None:
