@@ -113,6 +113,8 @@ class LiveSite:
     async def _events(self, request: Request) -> Response:
         # A browser that connects again by itself says where it was in a header.
         after = request.headers.get("last-event-id") or request.query_params.get("after", "")
+        if request.method == "HEAD":  # it would listen for ever, and hear nothing
+            return Response(media_type="text/event-stream")
         return StreamingResponse(
             self._stream(after), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
         )

@@ -32,11 +32,11 @@ class Served:
     def port(self) -> int:
         return int(urllib.parse.urlsplit(self.address).port or 0)
 
-    def get(self, path: str = "/", **headers: str) -> Answer:
+    def get(self, path: str = "/", method: str = "GET", **headers: str) -> Answer:
         """headers: names with _ in place of -."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         with contextlib.closing(connection):
-            connection.request("GET", path, headers={name.replace("_", "-"): each for name, each in headers.items()})
+            connection.request(method, path, headers={name.replace("_", "-"): each for name, each in headers.items()})
             answer = connection.getresponse()
             body = answer.read()
         found = {name.lower(): each for name, each in answer.getheaders()}

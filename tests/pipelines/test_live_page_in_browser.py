@@ -47,6 +47,7 @@ def state_of_page(page: Any) -> dict[str, str]:
     return {part: page.locator(f"#{part}").inner_text() for part in parts}
 
 
+@pytest.mark.waits
 def test_windows_appear_in_an_open_page_which_survives_restarts(browser: Any, tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "reports"
     writer = ReportFolder(str(folder)).open(header_of(PLAN))

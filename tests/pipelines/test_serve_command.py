@@ -57,6 +57,7 @@ def events(page: Page) -> str:
     return str(page.data["live"]["after"])
 
 
+@pytest.mark.waits
 def test_windows_appear_as_they_close_and_the_end_is_told(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "reports"
     writer = folder_of(folder, 2)
@@ -85,6 +86,7 @@ def test_windows_appear_as_they_close_and_the_end_is_told(tmp_path: pathlib.Path
         assert server.process.communicate()[1].endswith("shh: stopped.\n")
 
 
+@pytest.mark.waits
 def test_a_restart_of_the_server_makes_pages_load_anew_and_a_new_stream_is_followed(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "reports"
     folder_of(folder, 2)
@@ -117,6 +119,14 @@ def test_all_answers_say_what_a_browser_may_do(server: Served) -> None:
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["referrer-policy"] == "no-referrer"
         assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_nothing_can_be_changed_and_heads_have_an_end(server: Served) -> None:
+    for path in ("/", "/alive", "/events?after=x"):
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            assert server.get(path, method).status == 405
+        head = server.get(path, "HEAD")
+        assert (head.status, head.body) == (200, b"")
 
 
 def test_files_have_names_of_their_content_and_may_be_kept(server: Served) -> None:
