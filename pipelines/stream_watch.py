@@ -18,7 +18,8 @@ from dp_transforms.pipelines.stream_ports import check_ports
 from dp_transforms.pipelines.stream_request import StreamRequest
 from dp_transforms.pipelines.stream_state import StreamPart
 from dp_transforms.pipelines.stream_status import StreamStatus
-from dp_transforms.report_streams import ReportFolder
+from dp_transforms.pipelines.table_output import show_command
+from dp_transforms.report_streams import ReportFolder, ReportTable
 from dp_transforms.window_schedule import MICROS_PER_SECOND
 
 _SECONDS_BETWEEN_CHECKS = 1.0
@@ -183,5 +184,10 @@ def _tell_end(
         status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
     else:
         status.tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
+    show = None
     if isinstance(request.sink, ReportFolder):
-        status.tell(f"{status.windows_shown:,} windows with heavy items; see all with: shh show {request.sink.path}")
+        show = f"shh show {request.sink.path}"
+    elif isinstance(request.sink, ReportTable):
+        show = show_command(request.sink, request.run_id)
+    if show is not None:
+        status.tell(f"{status.windows_shown:,} windows with heavy items; see all with: {show}")
