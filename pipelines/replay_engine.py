@@ -14,6 +14,7 @@ from dp_transforms.pipelines.engine_options import ALLOW_OPEN_PORTS, FLINK_MASTE
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.plan_options import flag
 from dp_transforms.pipelines.stream_options import FLINK, IN_PROCESS
+from dp_transforms.sql_urls import is_database
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _FOR_STREAMS = ("checkpoint_dir", "checkpoint_interval", "resume_from", "pubsub_subscription")
@@ -65,6 +66,11 @@ def choose_replay_engine(options: dict[str, Any], beam_words: Sequence[str]) -> 
         raise UserError(
             f"--engine flink has workers outside this process, which need one noise key: --noise-key-file FILE."
             f" {_MAKE_A_KEY}"
+        )
+    if is_database(options["output"]):
+        raise UserError(
+            "--output as a database cannot be used with --engine flink. Write a file, and copy it: shh load REPORT"
+            " --output URL."
         )
     if options["state"] is not None:
         raise UserError(

@@ -7,7 +7,10 @@ from typing import Any
 
 import click
 
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.pipelines.options import UserError
+from dp_transforms.report_files import read_report_file
 from dp_transforms.report_streams import ReportTable
 from dp_transforms.report_streams.report_table import DEFAULT_TABLE
 from dp_transforms.sql_urls import is_database
@@ -72,7 +75,34 @@ def show_command(sink: ReportTable, run_id: str) -> str:
     return f"shh show {place} --table {sink.table} --run-id {run_id}"
 
 
+def publish_to_table(draft: str, sink: ReportTable, windows: int) -> None:
+    """Copies the report of a whole run, and its end, in one transaction. windows: of its plan. Raises UserError."""
+    header, read = read_report_file(draft)
+    reports = list(read)
+    try:
+        sink.write_whole(header, reports, RunEnded(header.stream, windows, len(reports)))
+    except StreamError as error:
+        raise UserError(str(error)) from None
+
+
+def check_table_of_replay(sink: ReportTable, run_id: str, *, has_state: bool) -> None:
+    """Before the work: that the database can be reached, and has no run of this id. Raises UserError."""
+    if has_state:
+        raise UserError(
+            "--output as a database cannot be used with --state: a part must find its report again as a file. Write a"
+            " file, and copy it: shh load REPORT --output URL."
+        )
+    check_table(sink)
+    try:
+        header, _, _ = sink.read(run_id)
+    except StreamError as error:
+        raise UserError(f"{error} Nothing was started.") from None
+    if header is not None:
+        raise UserError(f"--output-table has a run {run_id!r} already. Give another --run-id, or leave it out.")
+
+
 def _in_flags(message: str) -> str:
-    return message.replace("url of a report table", "--output").replace(
-        "table must be a name", "--output-table must be"
-    )
+    words = {"url of a report table": "--output", "table must be a name": "--output-table must be a name"}
+    for word, in_flags in words.items():
+        message = message.replace(word, in_flags)
+    return message

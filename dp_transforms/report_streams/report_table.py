@@ -120,11 +120,12 @@ class ReportTable:
 
 
 def read_report_table(
-    place: str, table: str, run_id: str | None
+    place: str, table: str | None = None, run_id: str | None = None
 ) -> tuple[ReportHeader, list[WindowReport], RunEnded | None]:
-    """A run of a table, the only one if no id is given. Raises StreamError."""
-    sink = ReportTable(place, table)
+    """A run of a table of a database, the only one if no id is given. Raises StreamError, and ValueError for a URL that
+    is not of a database. table: None for `DEFAULT_TABLE`."""
+    sink = ReportTable(place, table or DEFAULT_TABLE)
     header, reports, ended = sink.read(run_id)
     if header is None:
-        raise StreamError(f"{sink.place} holds no reports. Check the database, --output-table and the run id.")
+        raise StreamError(f"{sink.place} has no such run. Check the database, its table and the run id.")
     return header, reports, ended
