@@ -26,9 +26,9 @@ from dp_transforms.report_files import ReportFileError
 def command(report: str, **options: Any) -> None:
     """Copy a report into a table of a database, for SQL and dashboards.
 
-    REPORT is a file of `shh replay` (Avro, JSON lines or Parquet) or a folder of `shh stream`. What the table has already
-    stays: the same report can be copied again, and the parts of a run one after the other. If it has another answer for
-    a window, nothing is copied.
+    REPORT is a file of `shh replay` (Avro, JSON lines or Parquet) or a folder of `shh stream`. What the table has
+    already stays: the same report can be copied again, and the parts of a run one after the other. If it has another
+    answer for a window, nothing is copied.
 
     \b
     shh load reports/2026-12-01.avro --output sqlite:///reports.db

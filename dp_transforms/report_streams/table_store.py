@@ -63,14 +63,14 @@ class ReportTableWriter:
         header.to_json()
         store = _Store.to_write(sink)
         with store.errors():
-            store.prepare()
-            with store.transaction() as connection:
-                found = store.header(connection, header.run_id)
+            found = store.prepare(header.run_id)
             if found is None:
-                with contextlib.suppress(sa.exc.IntegrityError), store.transaction() as connection:
-                    store.begin_run(connection, header)
-                with store.transaction() as connection:  # perhaps another worker was first
-                    found = store.header(connection, header.run_id)
+                try:
+                    with store.transaction() as connection:
+                        store.begin_run(connection, header)
+                    found = header
+                except sa.exc.IntegrityError:  # another worker was first
+                    found = store.prepare(header.run_id)
         if found is None:
             raise StreamError(f"{sink.place} {_DAMAGED}.")
         check_same_run(sink.place, found, header)
@@ -83,7 +83,7 @@ class ReportTableWriter:
         store = _Store.to_write(sink)
         writer = cls(store, header)
         with store.errors():
-            store.prepare()
+            store.prepare(header.run_id)
         try:
             writer._begin(is_new=True)
             for report in reports:
@@ -217,8 +217,8 @@ class _Store:
             raise StreamError(f"{str(self._file)!r} is not a regular file. Name another one.")
         return True
 
-    def prepare(self) -> None:
-        """Makes what is missing of the database."""
+    def prepare(self, run_id: str) -> ReportHeader | None:
+        """Makes what is missing of the database. Returns the header of the run, None if it has not begun."""
         if not self.find_file() and self.sink.database == SQLITE:
             assert self._file is not None
             with contextlib.suppress(FileExistsError):  # another worker was first
@@ -227,9 +227,10 @@ class _Store:
             if self.sink.database == POSTGRESQL and (name := self._encoding(connection)) != "UTF8":
                 raise StreamError(f"{self.sink.place}: its database has the encoding {name}. Use one with UTF8.")
             if self.tables.exist(connection):
-                return
+                return self.header(connection, run_id)
         with self.transaction() as connection:
             self.tables.create(connection)
+            return self.header(connection, run_id)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
