@@ -117,8 +117,9 @@ def read_report(
     header, reports, ended = read_report_and_end(path, table, run_id)
     if ended is not None:
         return header, reports, f"The run has ended: all of its {ended.windows} windows are closed."
-    can_go_on = is_database(path) or os.path.isdir(path)
-    return header, reports, "The run goes on: further windows may follow." if can_go_on else ""
+    if is_database(path):
+        return header, reports, "The table does not have the end of the run: further windows may follow."
+    return header, reports, "The run goes on: further windows may follow." if os.path.isdir(path) else ""
 
 
 def read_report_and_end(

@@ -60,8 +60,8 @@ class ReportTableWriter:
     @classmethod
     def open(cls, sink: ReportTable, header: ReportHeader) -> ReportTableWriter:
         """Starts the run, or continues it. Raises StreamError."""
-        header.to_json()
         store = _Store.to_write(sink)
+        store.check_names(header)
         with store.errors():
             found = store.prepare(header.run_id)
             if found is None:
@@ -81,6 +81,7 @@ class ReportTableWriter:
         cls, sink: ReportTable, header: ReportHeader, reports: Iterable[WindowReport], ended: RunEnded
     ) -> None:
         store = _Store.to_write(sink)
+        store.check_names(header)
         writer = cls(store, header)
         with store.errors():
             store.prepare(header.run_id)
@@ -205,6 +206,11 @@ class _Store:
     def to_write(cls, sink: ReportTable) -> _Store:
         return cls(sink, writes=True)
 
+    def check_names(self, header: ReportHeader) -> None:
+        if "\0" in header.run_id + header.stream:
+            raise StreamError(f"{self.sink.place}: names of runs and streams must not hold U+0000. Choose others.")
+        header.to_json()
+
     def find_file(self) -> bool:
         """Whether the database is there, if it is a file. Raises OSError for anything but a regular file."""
         if self._file is None:
@@ -259,8 +265,6 @@ class _Store:
         return header
 
     def begin_run(self, connection: sa.Connection, header: ReportHeader) -> None:
-        if "\0" in header.run_id + header.stream:
-            raise StreamError(f"{self.sink.place}: names of runs and streams must not hold U+0000. Choose others.")
         values = {"run_id": header.run_id, "stream": header.stream, "header": header.to_json()}
         connection.execute(sa.insert(self.tables.runs).values(**values))
 
