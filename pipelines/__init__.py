@@ -23,6 +23,7 @@ A stream that runs:
 - stream_run: builds the stream pipeline (`build_pipeline`), starts it, watches it or leaves it.
 - stream_engine: starts the engine. stream_job: the job in a thread, and how it is cancelled.
 - stream_watch: watches a run to its end, by flink_watch (what Flink says) and sink_watch (what the output holds).
+- stream_metrics: the numbers for the operator, for Prometheus.
 - stream_status: what a person sees of a run. stop_signals: Ctrl-C and SIGTERM, counted.
 
 What several share:

@@ -12,6 +12,7 @@ from dp_transforms.pipelines.ledger_options import ledger_options
 from dp_transforms.pipelines.options import DURATION, DURATION_OR_ZERO, field_options
 from dp_transforms.pipelines.plan_options import plan_options
 from dp_transforms.pipelines.state_options import state_options
+from dp_transforms.pipelines.stream_metrics import METRICS_PORT
 from dp_transforms.pipelines.table_output import OUTPUT_TABLE
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -195,6 +196,7 @@ _RUN = (
     click.option(
         "--detach", is_flag=True, help="Print the job's id and leave the job running; on a Flink cluster and Dataflow."
     ),
+    METRICS_PORT,
     click.option("--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data."),
 )
 

@@ -59,6 +59,7 @@ class StreamRequest:
     engine: EngineChoice
     detach: bool
     state: StateOptions | None = None
+    metrics_port: int | None = None
 
     @property
     def header(self) -> ReportHeader:
@@ -105,6 +106,7 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
             engine=engine,
             detach=options["detach"],
             state=_state(options, run_id),
+            metrics_port=options["metrics_port"],
         )
         _check_release(request)
         if request.state is None:

@@ -69,6 +69,11 @@ def check_rules(options: dict[str, Any], given: Collection[str], engine: EngineC
                 raise UserError(f"{flag(name)} is a path, and workers of Dataflow share no disk. {remedy}.")
     _check_files(options, engine)
     check_state_options(options)
+    if options["metrics_port"] is not None and options["detach"]:
+        raise UserError(
+            "--metrics-port cannot be used with --detach: this command serves the numbers while it runs. Leave it out;"
+            " the cluster's own reporter has them (docs/deploy.md, what to watch)."
+        )
     if options["state"] is not None and options["detach"]:
         raise UserError(
             "--state cannot be used with --detach: this command puts the new state in its place when the stream ends."

@@ -37,7 +37,8 @@ class Micros(sa.types.TypeDecorator[int]):
             raise ValueError("a time of a report must be a time.")
         if value.tzinfo is not None:
             value = value.astimezone(datetime.UTC).replace(tzinfo=None)
-        return (value - _EPOCH) // datetime.timedelta(microseconds=1)
+        moment: datetime.datetime = value
+        return (moment - _EPOCH) // datetime.timedelta(microseconds=1)
 
 
 @dataclasses.dataclass(frozen=True)
