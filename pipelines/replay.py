@@ -26,7 +26,7 @@ from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.plan_options import flag, plan_of_command, plan_options
 from dp_transforms.pipelines.plan_words import in_a_sentence
 from dp_transforms.pipelines.replay_engine import (
-    FlinkReplay,
+    ClusterReplay,
     choose_replay_engine,
     replay_engine_options,
     with_absolute_paths,
@@ -111,12 +111,12 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
         --epsilon 2 --delta 1e-9 --output report.avro
     """
-    where: PipelineOptions | FlinkReplay
+    where: PipelineOptions | ClusterReplay
     try:
-        flink = choose_replay_engine(options, context.obj or [])
-        if flink is not None:
+        cluster = choose_replay_engine(logs, options, context.obj or [])
+        if cluster is not None:
             logs, options = with_absolute_paths(logs, options)
-        where = flink or pipeline_options(context.obj or [])
+        where = cluster or pipeline_options(context.obj or [])
         account = account_of_options(options)
         request = _request(logs, options, account)
         if _is_local(where) and not options["allow_large_log"]:
@@ -136,16 +136,16 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
 
 
 def _run(
-    request: ReplayRequest, where: PipelineOptions | FlinkReplay, part: ReplayPart | None = None
+    request: ReplayRequest, where: PipelineOptions | ClusterReplay, part: ReplayPart | None = None
 ) -> ReplaySummary | None:
     """None if the job was left running."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if request.hint and console.is_terminal:  # else the error has the hint, if there is one
         console.print(request.hint, style="bold", markup=False)
-    if isinstance(where, FlinkReplay):
-        from dp_transforms.pipelines.flink_replay import replay_on_flink  # loads all engines
+    if isinstance(where, ClusterReplay):
+        from dp_transforms.pipelines.cluster_replay import replay_on_cluster  # loads all engines
 
-        return replay_on_flink(request, where)
+        return replay_on_cluster(request, where)
     progress = ReadProgress()
     # Unwinding lets Beam end its worker processes in order. Threads of this process need no such care.
     stopping = contextlib.nullcontext() if _in_this_process(where) else Unwinding()
@@ -156,7 +156,7 @@ def _run(
 def _run_whole(
     logs: tuple[str, ...],
     request: ReplayRequest,
-    where: PipelineOptions | FlinkReplay,
+    where: PipelineOptions | ClusterReplay,
     run_id: str | None,
     account: LedgerAccount | None,
 ) -> ReplaySummary | None:
@@ -230,8 +230,8 @@ def _run_part(
     return summary
 
 
-def _is_local(where: PipelineOptions | FlinkReplay) -> bool:
-    return not isinstance(where, FlinkReplay) and is_local(where)
+def _is_local(where: PipelineOptions | ClusterReplay) -> bool:
+    return not isinstance(where, ClusterReplay) and is_local(where)
 
 
 def _in_this_process(beam_options: PipelineOptions) -> bool:
@@ -285,6 +285,7 @@ def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAcco
         dead_letter=dead_letter,
         max_bad_fraction=options["max_bad_fraction"],
         noise_key_file=options["noise_key_file"],
+        noise_key_secret=options["noise_key_secret"],
         run_id=run_id,
         stream=options["stream"],
         table=table,
