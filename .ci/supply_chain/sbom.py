@@ -2,8 +2,8 @@
 
 cyclonedx-bom lists all that is installed, development tools too. This keeps the requirements of the package and theirs,
 and marks what only an extra brings (charts, duckdb, gcp, kafka, metrics, postgres) as optional. The result is checked
-against the schema of CycloneDX. The JavaScript that the package carries for its pages (pipelines/page/library) is listed
-too.
+against the schema of CycloneDX. The JavaScript that the package carries for its pages (pipelines/page/library) is
+listed too.
 """
 
 from __future__ import annotations
