@@ -76,9 +76,10 @@ fuzz: $(INSTALLED)
 test-engines: $(INSTALLED) engines
 	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/engines
 
-# The ledger on a real PostgreSQL server of this machine (Debian: apt-get install postgresql); skipped with a reason without.
+# The ledger, and tables of reports, on a real PostgreSQL server (Debian: apt-get install postgresql); skipped with a reason without.
 test-postgres: $(INSTALLED)
-	$(BIN)/python -m pytest -n0 -m "long or not long" tests/ledger/test_postgres.py
+	$(BIN)/python -m pytest -n0 -m "long or not long" tests/ledger/test_postgres.py \
+	  tests/unit/test_report_streams_table_postgres.py tests/pipelines/test_table_on_postgres.py
 
 # Real servers of HDFS and of Azure's storage. The other stores have theirs from packages, in `make test`.
 test-stores: $(INSTALLED) hdfs azurite

@@ -10,10 +10,10 @@ Public names, loaded when first used:
 - `WindowSchedule`: the declared windows of a run. `ItemDomain`: its items, where they are known and public.
 - `ShiftingHeavyHitters`: the Beam transform, events in, `WindowReport` out.
 - `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
-  its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder` or a `ReportTopic`,
-  under a `ReportHeader`.
+  its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder`, a `ReportTopic` or a
+  `ReportTable`, under a `ReportHeader`.
 - `HeavyHitterRows`, `ReadHeavyHitters`, `ReadHeavyHittersOfTopic`: the same declared by plain values, rows out: for
-  Beam YAML, Java and Go.
+  Beam YAML and Java.
 - `WindowReport`, `HeavyHitter`: what is released. `read_report`: a report file as a `Report`. `RejectedEvents`: rows
   that could not be read, for the operator.
 - `EventBatch`: events as columns, the fast way in. `ReadEvents`, `EventFields`, `find_log_chunks`: logs as batches.
@@ -23,6 +23,7 @@ Map of the package, from what knows nothing to what knows all:
 - checks, html_tables, local_files, remote_files, avro_container: checks of arguments; tables for notebooks; how local
   files and those in object stores are opened, and how an output appears whole or not at all; Avro files, read with
   limits.
+- sql_urls, sql_engines: which databases are known, and how they are connected to.
 - discrete_laplace_law: the law of the noise. mechanisms.discrete_laplace draws from it. exponential_power: the law of
   the noise of release mode `names` (docs/purse.md). priced_weights: the weights that its users may
   have, and what each costs.
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
     from dp_transforms.rejected_events import RejectedEvents
     from dp_transforms.report_files import Report, ReportHeader, read_report
-    from dp_transforms.report_streams import ReportFolder, ReportTopic
+    from dp_transforms.report_streams import ReportFolder, ReportTable, ReportTopic
     from dp_transforms.window_schedule import WindowSchedule
 
 _HOME = {
@@ -88,6 +89,7 @@ _HOME = {
     "Report": "report_files",
     "ReportFolder": "report_streams",
     "ReportHeader": "report_files",
+    "ReportTable": "report_streams",
     "ReportTopic": "report_streams",
     "ShiftingHeavyHitters": "beam.release_heavy_hitters",
     "StreamClock": "event_streams.partition_progress",
@@ -115,6 +117,7 @@ __all__ = [
     "Report",
     "ReportFolder",
     "ReportHeader",
+    "ReportTable",
     "ReportTopic",
     "ShiftingHeavyHitters",
     "StreamClock",

@@ -9,6 +9,7 @@
 - show, report_table: ``shh show``; reports as a table. explain: ``shh explain``.
 - page: both for the browser, and charts as files. time_axis: times of a time zone.
 - serve: ``shh serve``, a live page of the same parts. serving: what it reads, the server, and who may ask it.
+- load: ``shh load``. table_output: tables of databases as outputs.
 - simulate, simulated_log: ``shh simulate`` and the log that it makes.
 - stream: ``shh stream``, by the modules of the next two groups.
 
@@ -24,6 +25,7 @@ A stream that runs:
 - stream_run: builds the stream pipeline (`build_pipeline`), starts it, watches it or leaves it.
 - stream_engine: starts the engine. stream_job: the job in a thread, and how it is cancelled.
 - stream_watch: watches a run to its end, by flink_watch (what Flink says) and sink_watch (what the output holds).
+- stream_metrics: the numbers for the operator, for Prometheus.
 - stream_status: what a person sees of a run. stop_signals: Ctrl-C and SIGTERM, counted.
 
 What several share:

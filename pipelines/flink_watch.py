@@ -21,7 +21,8 @@ class FlinkWatch:
         self._job_name = job_name
         self._patience_seconds = _LEAST_PATIENCE_SECONDS + _PATIENCE_CHECKPOINTS * checkpoint_seconds
         self._completed: tuple[str, int] | None = None  # by the job of this id
-        self._completed_at = 0.0
+        self._completed_at = 0.0  # or when the warning came last
+        self._changed_at: float | None = None
 
     def metrics(self) -> tuple[dict[str, int], dict[str, int]] | None:
         """Counters and gauges from Flink itself, as Beam's job server has them only at the end; None if it has none."""
@@ -46,7 +47,7 @@ class FlinkWatch:
         except (EngineError, LookupError, TypeError, ValueError):
             return None
         if job is None or completed != self._completed:
-            self._completed, self._completed_at = completed, now
+            self._completed, self._completed_at, self._changed_at = completed, now, None if job is None else now
             return None
         if now - self._completed_at < self._patience_seconds:
             return None
@@ -56,6 +57,10 @@ class FlinkWatch:
             f" See http://{self._flink.address}/#/job/{job.job_id}. If this goes on, cancel the job and resume the"
             " run from its newest checkpoint (docs/deploy.md, what happens when something dies)."
         )
+
+    def seconds_without_checkpoint(self, now: float) -> float | None:
+        """How long ago `stuck` has seen another checkpoint completed, or the job begin; None while there is no job."""
+        return None if self._changed_at is None else now - self._changed_at
 
     def _job(self) -> FlinkJob | None:
         jobs = self._flink.jobs()

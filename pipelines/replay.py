@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import uuid
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,8 @@ from rich.console import Console
 from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.checks import check_names
 from dp_transforms.event_files import EventFileError, ending_of_log, find_log_chunks, hint_of_log
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.ledger_options import account_of_options, ledger_options
@@ -35,8 +38,15 @@ from dp_transforms.pipelines.report_table import is_ascii_only, legend, windows_
 from dp_transforms.pipelines.run_account import DONE, RunAccount
 from dp_transforms.pipelines.state_options import StateOptions, check_state_options, state_options
 from dp_transforms.pipelines.state_part import open_part, part_is_done, part_is_taken, secret_of_run, state_errors
+from dp_transforms.pipelines.table_output import (
+    OUTPUT_TABLE,
+    check_table_of_replay,
+    output_table,
+    show_command,
+    shown_output,
+)
 from dp_transforms.remote_files import full_name
-from dp_transforms.report_files import read_report_file, report_format
+from dp_transforms.report_files import ReportHeader, read_report_file, report_format
 from dp_transforms.run_state.fingerprints import InputFingerprint, input_key
 from dp_transforms.run_state.state_lock import hold_state
 from dp_transforms.runners.local import is_local, pipeline_options
@@ -56,8 +66,10 @@ _ITEMS_PER_WINDOW = 12
     "--output",
     required=True,
     metavar="FILE|URL",
-    help="Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet; must not exist.",
+    help="Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet and must not exist; or a "
+    "database, as postgresql://USER@HOST/DATABASE, sqlite:///FILE or duckdb:///FILE.",
 )
+@OUTPUT_TABLE
 @click.option(
     "--noise-key-file",
     metavar="FILE",
@@ -230,8 +242,13 @@ def _in_this_process(beam_options: PipelineOptions) -> bool:
 def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAccount | None) -> ReplayRequest:
     """Finds all errors that can be known beforehand, before any budget is spent."""
     output, dead_letter = options["output"], options["dead_letter"]
-    report_format(output)
-    if options["state"] is None:  # else what exists may be of this part, which was begun before
+    table, run_id = output_table(options), options["run_id"] or uuid.uuid4().hex
+    if table is not None:
+        check_table_of_replay(table, run_id, has_state=options["state"] is not None)
+        output = shown_output(table)
+    else:
+        report_format(output)
+    if options["state"] is None and table is None:  # else what exists may be of this part, which was begun before
         check_output(output)
     if dead_letter:
         if options["state"] is None:
@@ -269,8 +286,9 @@ def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAcco
         max_bad_fraction=options["max_bad_fraction"],
         noise_key_file=options["noise_key_file"],
         noise_key_secret=options["noise_key_secret"],
-        run_id=options["run_id"] or uuid.uuid4().hex,
+        run_id=run_id,
         stream=options["stream"],
+        table=table,
     )
 
 
@@ -298,7 +316,7 @@ def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bo
 def _print_report(request: ReplayRequest) -> None:
     console = Console(highlight=False)
     console.print(request.plan.guarantee, markup=False)
-    header, reports = read_report_file(request.output)
+    header, reports = _published(request)
     latest = sorted(reports, key=lambda report: report.window_start)
     shown = latest[-_LATEST_WINDOWS:]
     if not shown:
@@ -309,9 +327,20 @@ def _print_report(request: ReplayRequest) -> None:
         ascii_only = is_ascii_only(console)
         console.print(windows_table(shown, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only))
         console.print(legend(shown, plan=header.plan, ascii_only=ascii_only), markup=False)
+    show = f"shh show {request.output}" if request.table is None else show_command(request.table, request.run_id)
     windows = "1 window" if len(latest) == 1 else f"{len(latest):,} windows"
     console.print(
-        f"{windows} with heavy items: {request.output}; see all with: shh show {request.output}",
+        f"{windows} with heavy items: {request.output}; see all with: {show}",
         markup=False,
         soft_wrap=True,
     )
+
+
+def _published(request: ReplayRequest) -> tuple[ReportHeader, Iterable[WindowReport]]:
+    if request.table is None:
+        return read_report_file(request.output)
+    try:
+        header, reports, _ = request.table.read(request.run_id)
+    except StreamError as error:
+        raise UserError(f"the report is in the database, and cannot be read just now: {error}") from None
+    return header or request.header, reports

@@ -21,6 +21,7 @@ from dp_transforms.pipelines.noise_key_secret import noise_key_secret
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.plan_options import flag
 from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS
+from dp_transforms.sql_urls import is_database
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _FOR_STREAMS = ("checkpoint_dir", "checkpoint_interval", "resume_from", "pubsub_subscription")
@@ -82,6 +83,11 @@ def choose_replay_engine(
         raise UserError(
             f"--engine flink has workers outside this process, which need one noise key: --noise-key-file FILE."
             f" {_MAKE_A_KEY}"
+        )
+    if is_database(options["output"]):
+        raise UserError(
+            f"--output as a database cannot be used with --engine {name}. Write a file, and copy it: shh load REPORT"
+            " --output URL."
         )
     if options["state"] is not None:
         raise UserError(

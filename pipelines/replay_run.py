@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 
@@ -34,8 +35,10 @@ from dp_transforms.pipelines.output_file import output_draft_file, publish_outpu
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
 from dp_transforms.pipelines.replay_state import ReplayPart
+from dp_transforms.pipelines.table_output import publish_to_table
 from dp_transforms.remote_files import is_remote, look_at
 from dp_transforms.report_files import ReportHeader
+from dp_transforms.report_streams import ReportTable
 from dp_transforms.runners.local import free_memory_bytes, is_local
 
 # Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
@@ -51,7 +54,8 @@ class ReplayRequest:
 
     hint: for the operator, why most rows may be unreadable (`hint_of_log`). shards: into how many parts users and items
         are cut; None for the number that suits this machine. Results do not depend on it. noise_key_secret: of
-        ``--noise-key-secret``, in the place of a file.
+        ``--noise-key-secret``, in the place of a file. table: where the report goes instead of a file; `output` is then
+        its name for people.
     """
 
     chunks: Sequence[LogChunk]
@@ -67,6 +71,7 @@ class ReplayRequest:
     hint: str | None = None
     shards: int | None = None
     noise_key_secret: str | None = None
+    table: ReportTable | None = None
 
     @property
     def noise_key(self) -> str | beam.Secret | None:
@@ -146,7 +151,7 @@ def run_replay(
         def draft(output: str) -> str:
             return drafts.enter_context(output_draft_file(output, workers_are_here=workers_are_here))
 
-        report = draft(request.output)
+        report = draft(request.output if request.table is None else _path_of_draft())
         rejected = draft(request.dead_letter) if request.dead_letter else None
         state = draft(part.facts.state_path) if part else None
         with quiet_workers(), errors_in_one_line("nothing was published"):
@@ -176,9 +181,16 @@ def run_replay(
         _check_bad_fraction(summary, request)
         if part and state:
             part.publish(report, state)
+        elif request.table is not None:
+            publish_to_table(report, request.table, request.plan.schedule.horizon)
         else:
             publish_output(report, request.output)
         return summary
+
+
+def _path_of_draft() -> str:
+    """Of a report that goes to a database: in the temporary folder, where its draft is a folder of its owner alone."""
+    return os.path.join(tempfile.gettempdir(), f"shh-{os.getuid()}.avro")
 
 
 def release_whole(batches: beam.PCollection, request: ReplayRequest) -> beam.PCollection:

@@ -11,11 +11,12 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.pipelines.options import TIME_ZONE, UserError
 from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
 from dp_transforms.report_files import ReportFileError, ReportHeader, encode_report, read_report_file
+from dp_transforms.sql_urls import is_database
 
 _LATEST_WINDOWS = 24
 _ITEMS_PER_WINDOW = 20
@@ -30,6 +31,10 @@ _ITEMS_PER_WINDOW = 20
     help=f"Show only the latest N windows with heavy items. [default: {_LATEST_WINDOWS}; with --json all]",
 )
 @click.option("--all", "show_all", is_flag=True, help="Show every window with all its items.")
+@click.option(
+    "--table", metavar="NAME", help="The table of a database, as --output-table named it. [default: shh_reports]"
+)
+@click.option("--run-id", metavar="RUN", help="The run of a table that has several.")
 @click.option("--item", metavar="LABEL", help="Show only this item, and the windows in which it was heavy.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, one per window.")
 @click.option(
@@ -67,10 +72,13 @@ def command(
     chart: str | None,
     titles: str | None,
     zone: datetime.tzinfo,
+    table: str | None,
+    run_id: str | None,
 ) -> None:
     """Print a report: its guarantee, and which items were heavy in which window.
 
-    REPORT is a file of `shh replay` (Avro, JSON lines or Parquet) or a folder of `shh stream`.
+    REPORT is a file of `shh replay` (Avro, JSON lines or Parquet), a folder of `shh stream`, or a database that either
+    wrote to (docs/databases.md).
     """
     if last is not None and show_all:
         raise click.UsageError("--last and --all exclude each other. Give one of them.")
@@ -78,7 +86,7 @@ def command(
     is_drawn = _check_pictures(pictures, titles)
     keep = None if show_all or (as_json and last is None) else last or _LATEST_WINDOWS
     try:
-        header, reports, state = read_report(report)
+        header, reports, state = read_report(report, table, run_id)
         selected, total = _latest(_only_item(reports, item), None if is_drawn and last is None else keep)
     except ReportFileError as error:
         raise UserError(str(error)) from error
@@ -99,20 +107,43 @@ def command(
             click.echo(state)
 
 
-def read_report(path: str) -> tuple[ReportHeader, Iterator[WindowReport], str]:
-    """The header, the reports, and for a folder whether the run has ended."""
-    if not os.path.isdir(path):
-        return *read_report_file(path), ""
+def read_report(
+    path: str, table: str | None = None, run_id: str | None = None
+) -> tuple[ReportHeader, Iterator[WindowReport], str]:
+    """The header, the reports, and for a folder and a database whether the run has ended.
+
+    table, run_id: of a database; None: as commands name it, and the only run.
+    """
+    header, reports, ended = read_report_and_end(path, table, run_id)
+    if ended is not None:
+        return header, reports, f"The run has ended: all of its {ended.windows} windows are closed."
+    if is_database(path):
+        return header, reports, "The table does not have the end of the run: further windows may follow."
+    return header, reports, "The run goes on: further windows may follow." if os.path.isdir(path) else ""
+
+
+def read_report_and_end(
+    path: str, table: str | None = None, run_id: str | None = None
+) -> tuple[ReportHeader, Iterator[WindowReport], RunEnded | None]:
+    """The same with the end of the run; None where a run goes on, and for a file, which does not say it."""
+    in_database = is_database(path)
+    for option, value in {"--table": table, "--run-id": run_id}.items():
+        if value is not None and not in_database:
+            raise UserError(f"{option} is for a database, such as sqlite:///reports.db. Leave it out.")
+    if not in_database and not os.path.isdir(path):
+        return *read_report_file(path), None
     from dp_transforms.event_streams.stream_source import StreamError
-    from dp_transforms.report_streams import read_report_folder
+    from dp_transforms.report_streams import read_report_folder, read_report_table
 
     try:
-        header, reports, ended = read_report_folder(path)
+        header, reports, ended = read_report_table(path, table, run_id) if in_database else read_report_folder(path)
     except StreamError as error:
         raise UserError(str(error)) from error
-    if ended is None:
-        return header, iter(reports), "The run goes on: further windows may follow."
-    return header, iter(reports), f"The run has ended: all of its {ended.windows} windows are closed."
+    except ReportFileError:
+        raise
+    except ValueError as error:  # of the URL
+        raise UserError(str(error)) from None
+    return header, iter(reports), ended
 
 
 def _check_pictures(pictures: dict[str, str | None], titles: str | None) -> bool:

@@ -18,6 +18,8 @@ from dp_transforms.pipelines.ledger_options import ledger_options
 from dp_transforms.pipelines.options import DURATION, DURATION_OR_ZERO, field_options
 from dp_transforms.pipelines.plan_options import plan_options
 from dp_transforms.pipelines.state_options import state_options
+from dp_transforms.pipelines.stream_metrics import METRICS_PORT
+from dp_transforms.pipelines.table_output import OUTPUT_TABLE
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -119,7 +121,13 @@ _CLOCK = (
 )
 
 _OUTPUT = (
-    click.option("--output", metavar="FOLDER", help="Where reports go: a folder that every worker has at this path."),
+    click.option(
+        "--output",
+        metavar="FOLDER|URL",
+        help="Where reports go: a folder that every worker has at this path, or a database, as "
+        "postgresql://USER@HOST/DATABASE, sqlite:///FILE or duckdb:///FILE.",
+    ),
+    OUTPUT_TABLE,
     click.option("--output-topic", metavar="TOPIC", help="Where reports go instead: a Kafka topic."),
     click.option(
         "--output-kafka", metavar="HOST:PORT", help="Bootstrap servers of --output-topic. Default: those of --kafka."
@@ -164,8 +172,8 @@ _RUN = (
         metavar="FILE",
         help="When this file appears, the run is drained: what arrived by then counts, all windows close and the run "
         "ends; with --state only windows that are over close, and the state is handed over. Workers look for it: leave "
-        "it there until the run has ended. Default: beside --output; with "
-        "--output-topic a temporary file if all workers run on this machine, else none.",
+        "it there until the run has ended. Default: beside the folder of --output; with "
+        "--output-topic and databases a temporary file if all workers run on this machine, else none.",
     ),
     click.option(
         "--engine",
@@ -190,6 +198,7 @@ _RUN = (
     click.option(
         "--detach", is_flag=True, help="Print the job's id and leave the job running; on a Flink cluster and Dataflow."
     ),
+    METRICS_PORT,
     click.option("--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data."),
 )
 

@@ -30,8 +30,9 @@ from dp_transforms.pipelines.stop_file import stop_file_of_run
 from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS
 from dp_transforms.pipelines.stream_pubsub import PubSubSubscription
 from dp_transforms.pipelines.stream_rules import CLOCK_OPTIONS, check_rules, with_absolute_paths
+from dp_transforms.pipelines.table_output import output_table, shown_output
 from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportFolder, ReportSink, ReportTopic
+from dp_transforms.report_streams import ReportFolder, ReportSink, ReportTable, ReportTopic
 from dp_transforms.report_streams.report_writer import check_same_run
 from dp_transforms.run_state.state_file import StateFile
 
@@ -57,6 +58,7 @@ class StreamRequest:
     engine: EngineChoice
     detach: bool
     state: StateOptions | None = None
+    metrics_port: int | None = None
 
     @property
     def header(self) -> ReportHeader:
@@ -103,6 +105,7 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
             engine=engine,
             detach=options["detach"],
             state=_state(options, run_id),
+            metrics_port=options["metrics_port"],
         )
         _check_release(request)
         if request.state is None:
@@ -131,6 +134,8 @@ def _source(options: dict[str, Any], fields: EventFields) -> StreamSource | PubS
 
 
 def _sink(options: dict[str, Any]) -> ReportSink:
+    if (table := output_table(options)) is not None:
+        return table
     if options["output"] is not None:
         return ReportFolder(options["output"], "avro" if options["output_format"] == "avro" else "jsonl")
     # Settings such as passwords go only to the servers that they were given for.
@@ -175,7 +180,7 @@ def _state(options: dict[str, Any], run_id: str) -> StateOptions | None:
         options["noise_key_file"],
         options["user_field"],
         options["item_field"],
-        options["output"] or f"topic {options['output_topic']}",
+        _output_name(options),
         until_seconds=options["until"],
         run_id=run_id,
         is_named=options["run_id"] is not None,
@@ -183,8 +188,16 @@ def _state(options: dict[str, Any], run_id: str) -> StateOptions | None:
     )
 
 
+def _output_name(options: dict[str, Any]) -> str:
+    """How the state of a run names what a part has published."""
+    if (table := output_table(options)) is not None:
+        return shown_output(table)
+    return options["output"] or f"topic {options['output_topic']}"
+
+
 def _stop_file(options: dict[str, Any], engine: EngineChoice, run_id: str) -> str | None:
-    path = stop_file_of_run(options["stop_file"], options["output"], run_id, is_local=engine.is_local)
+    folder = None if output_table(options) is not None else options["output"]
+    path = stop_file_of_run(options["stop_file"], folder, run_id, is_local=engine.is_local)
     if path is not None and os.path.lexists(path) and engine.resume_from is None:
         # A run that is resumed goes on to drain where that was asked for.
         raise UserError(f"the stop file {path} exists, so the run would end at once. Remove it, or name --stop-file.")
@@ -214,6 +227,9 @@ def _check_new_or_resumed(request: StreamRequest) -> None:
         header, _, ended = sink.read()
         if header is None and os.listdir(sink.path):
             raise UserError(f"--output {sink.path} holds other files. Name a new or an empty folder.")
+    elif isinstance(sink, ReportTable):
+        place = "--output-table"
+        header, _, ended = sink.read(request.run_id)
     elif request.is_named:
         place = "--output-topic"
         header, _, ended = sink.read(request.run_id)

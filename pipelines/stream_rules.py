@@ -13,6 +13,8 @@ from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.plan_options import flag
 from dp_transforms.pipelines.state_options import check_state_options
 from dp_transforms.pipelines.stream_options import DATAFLOW
+from dp_transforms.pipelines.table_output import check_table, check_table_for_workers, output_table
+from dp_transforms.report_streams import ReportTable
 
 CLOCK_OPTIONS = ("allowed_lateness", "out_of_order", "max_ahead", "idle_timeout", "shown_within")
 _OF_KAFKA = ("topic", "kafka_config", "avro_schema", "avro_framing", "avro_schema_id", "producer_times")
@@ -39,11 +41,15 @@ _NOT_ON_DATAFLOW = (
 
 def with_absolute_paths(options: dict[str, Any]) -> dict[str, Any]:
     """A copy: workers have another current folder. Raises UserError for a URL in the place of a path."""
-    for name in _PATHS:
+    table = output_table(options)
+    if table is not None:
+        options = {**options, "output": table.url}
+    paths = [name for name in _PATHS if not (name == "output" and table is not None)]
+    for name in paths:
         if "://" in (options[name] or ""):
             raise UserError(f"{flag(name)} must be a path, got a URL. Mount what it names, and give the path of that.")
     return {
-        name: os.path.abspath(value) if name in _PATHS and value is not None else value
+        name: os.path.abspath(value) if name in paths and value is not None else value
         for name, value in options.items()
     }
 
@@ -51,8 +57,11 @@ def with_absolute_paths(options: dict[str, Any]) -> dict[str, Any]:
 def check_rules(options: dict[str, Any], given: Collection[str], engine: EngineChoice) -> None:
     """given: the options that the operator gave. Raises UserError for the first rule that is broken."""
     _check_input(options)
-    _check_output(options)
-    _check_folders(options, engine)
+    _check_output(options, given)
+    table = output_table(options)
+    if table is not None:
+        _check_table(table, engine)
+    _check_folders({**options, "output": options["output"] if table is None else None}, engine)
     _check_pubsub(options, given, engine)
     if engine.name == DATAFLOW:
         for name, remedy in _NOT_ON_DATAFLOW:
@@ -60,6 +69,11 @@ def check_rules(options: dict[str, Any], given: Collection[str], engine: EngineC
                 raise UserError(f"{flag(name)} is a path, and workers of Dataflow share no disk. {remedy}.")
     _check_files(options, engine)
     check_state_options(options)
+    if options["metrics_port"] is not None and options["detach"]:
+        raise UserError(
+            "--metrics-port cannot be used with --detach: this command serves the numbers while it runs. Leave it out;"
+            " the cluster's own reporter has them (docs/deploy.md, what to watch)."
+        )
     if options["state"] is not None and options["detach"]:
         raise UserError(
             "--state cannot be used with --detach: this command puts the new state in its place when the stream ends."
@@ -90,14 +104,23 @@ def _check_input(options: dict[str, Any]) -> None:
         raise UserError("--avro-schema-id belongs to --avro-framing confluent. Leave it out.")
 
 
-def _check_output(options: dict[str, Any]) -> None:
+def _check_output(options: dict[str, Any], given: Collection[str]) -> None:
     if (options["output"] is None) == (options["output_topic"] is None):
-        raise UserError("give one output: --output FOLDER or --output-topic TOPIC.")
+        raise UserError("give one output: --output FOLDER, a database in --output, or --output-topic TOPIC.")
+    if "output_format" in given and output_table(options) is not None:
+        raise UserError("--output-format is for folders and topics; a table has columns. Leave it out.")
     for name in ("output_kafka", "output_kafka_config"):
         if options[name] is not None and options["output_topic"] is None:
             raise UserError(f"{flag(name)} belongs to --output-topic. Leave it out, or name the topic.")
     if options["output_topic"] is not None and (options["output_kafka"] or options["kafka"]) is None:
         raise UserError("--output-topic needs --output-kafka HOST:PORT: the servers that have the topic.")
+
+
+def _check_table(table: ReportTable, engine: EngineChoice) -> None:
+    if engine.name == DATAFLOW:
+        raise UserError("--output as a database was not tried with workers of Dataflow. Give --output-topic.")
+    check_table_for_workers(table, is_local=engine.is_local)
+    check_table(table)
 
 
 def _check_folders(options: dict[str, Any], engine: EngineChoice) -> None:

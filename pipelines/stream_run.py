@@ -28,6 +28,7 @@ from dp_transforms.pipelines.state_part import part_is_done, part_is_taken, stat
 from dp_transforms.pipelines.stream_account import accounted
 from dp_transforms.pipelines.stream_engine import started_engine
 from dp_transforms.pipelines.stream_job import StreamJob, job_name
+from dp_transforms.pipelines.stream_metrics import LOOPBACK, served_metrics
 from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK
 from dp_transforms.pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
 from dp_transforms.pipelines.stream_request import StreamRequest
@@ -90,7 +91,13 @@ def run_stream(
     with errors_in_one_line(_NOTHING_STARTED):
         _check_clock(request, status)
         _announce(request, status)
-    with quiet_workers(), started_engine(request.engine, beam_words, job_name(request)) as (options, flink):
+    with (
+        quiet_workers(),
+        served_metrics(request.metrics_port, _labels(request)) as served,
+        started_engine(request.engine, beam_words, job_name(request)) as (options, flink),
+    ):
+        if served is not None:
+            status.tell(f"Numbers for the operator, for Prometheus: http://{LOOPBACK}:{served[1]}/metrics")
         with errors_in_one_line(_NOTHING_STARTED):
             pipeline = beam.Pipeline(options=options)
             build_pipeline(pipeline, request, part)
@@ -111,7 +118,7 @@ def run_stream(
                     raise UserError(" ".join(str(error).split())) from None
                 return
             watch = None if flink is None else FlinkWatch(flink, job_name(request), request.engine.checkpoint_seconds)
-            ended = watch_stream(StreamJob(pipeline), request, status, watch, part)
+            ended = watch_stream(StreamJob(pipeline), request, status, watch, part, served and served[0])
             if part is not None:
                 part.publish(ended)
 
@@ -156,6 +163,10 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: Stream
     _ = (reports, ended) | "WriteReportStream" >> WriteReportStream(request.sink, request.header)
     if request.dead_letter is not None:
         _ = rejected | "WriteRejected" >> WriteRejectedFolder(request.dead_letter)
+
+
+def _labels(request: StreamRequest) -> dict[str, str]:
+    return {"run_id": request.run_id, "stream": request.stream, "engine": request.engine.name}
 
 
 def _announce(request: StreamRequest, status: StreamStatus) -> None:

@@ -28,7 +28,7 @@ from dp_transforms.pipelines.run_account import CONTINUES, NEW, RESUMES, PartFac
 from dp_transforms.pipelines.state_part import StatePart, open_part
 from dp_transforms.pipelines.stream_pubsub import PubSubSubscription
 from dp_transforms.pipelines.stream_request import StreamRequest
-from dp_transforms.report_streams import ReportFolder
+from dp_transforms.report_streams import ReportFolder, ReportTable
 from dp_transforms.report_streams.report_writer import StreamContents, check_same_run
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_file import StateFile
@@ -149,7 +149,8 @@ def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents
     """Raises UserError if the output is another part's, or the part cannot be resumed."""
     header, _, _ = found
     folder = request.sink.path if isinstance(request.sink, ReportFolder) else None
-    place = "--output-topic" if folder is None else "--output"
+    other = "--output-table" if isinstance(request.sink, ReportTable) else "--output-topic"
+    place = other if folder is None else "--output"
     if facts.how != RESUMES:
         if request.engine.resume_from is not None:
             raise UserError(

@@ -13,12 +13,14 @@ from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.sink_watch import SinkWatch
 from dp_transforms.pipelines.stop_signals import caught_stops
 from dp_transforms.pipelines.stream_job import StreamJob, cancel_on_cluster, job_name
+from dp_transforms.pipelines.stream_metrics import OperatorMetrics
 from dp_transforms.pipelines.stream_options import FLINK, IN_PROCESS
 from dp_transforms.pipelines.stream_ports import check_ports
 from dp_transforms.pipelines.stream_request import StreamRequest
 from dp_transforms.pipelines.stream_state import StreamPart
 from dp_transforms.pipelines.stream_status import StreamStatus
-from dp_transforms.report_streams import ReportFolder
+from dp_transforms.pipelines.table_output import show_command
+from dp_transforms.report_streams import ReportFolder, ReportTable
 from dp_transforms.window_schedule import MICROS_PER_SECOND
 
 _SECONDS_BETWEEN_CHECKS = 1.0
@@ -33,9 +35,10 @@ def watch_stream(
     status: StreamStatus,
     flink: FlinkWatch | None,
     part: StreamPart | None = None,
+    served: OperatorMetrics | None = None,
 ) -> RunEnded | None:
     """Returns when the run is over or drained, with its end if it came so far. flink: on Flink alone. part: of a run
-    with a state, which is over when the new state is there too.
+    with a state, which is over when the new state is there too. served: what Prometheus is told.
 
     Raises UserError, and SystemExit if the operator ended it at once.
     """
@@ -63,7 +66,7 @@ def watch_stream(
                 ended = sink.check(_goes_on_words(request))
                 is_over = ended is not None and (part is None or part.is_handed_over(ended))
                 if begin >= next_metrics:
-                    _show_metrics(job, request, status, flink, begin)
+                    _show_metrics(job, request, status, flink, begin, served)
                     # A cluster that does not answer must not delay reports and signals at every check.
                     next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
                 if not is_over:
@@ -86,14 +89,23 @@ def watch_stream(
 
 
 def _show_metrics(
-    job: StreamJob, request: StreamRequest, status: StreamStatus, flink: FlinkWatch | None, now: float
+    job: StreamJob,
+    request: StreamRequest,
+    status: StreamStatus,
+    flink: FlinkWatch | None,
+    now: float,
+    served: OperatorMetrics | None,
 ) -> None:
     if not request.engine.allow_open_ports:
         check_ports(request.engine.name, allow=False)
     metrics = job.metrics() if flink is None else flink.metrics()
     if metrics is not None:
         status.show_operator_line(*metrics)
+        if served is not None:
+            served.update(*metrics)
     stuck = None if flink is None else flink.stuck(now)
+    if served is not None:
+        served.wait_for_checkpoint(None if flink is None else flink.seconds_without_checkpoint(now))
     if stuck is not None:
         status.tell(stuck)
 
@@ -183,5 +195,10 @@ def _tell_end(
         status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
     else:
         status.tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
+    show = None
     if isinstance(request.sink, ReportFolder):
-        status.tell(f"{status.windows_shown:,} windows with heavy items; see all with: shh show {request.sink.path}")
+        show = f"shh show {request.sink.path}"
+    elif isinstance(request.sink, ReportTable):
+        show = show_command(request.sink, request.run_id)
+    if show is not None:
+        status.tell(f"{status.windows_shown:,} windows with heavy items; see all with: {show}")

@@ -28,6 +28,7 @@ _COMMANDS = {
     "audit": "Check a plan before it is used: the most that its mechanism can reveal.",
     "explain": "Say in plain words what a report or a plan promises, and what not.",
     "ledger": "Show what users have lost and what is left; reserve budgets, and end runs.",
+    "load": "Copy a report into a table of a database.",
     "plan": "Show what a budget buys: noise, threshold, and what can be found.",
     "replay": "Replay a log: which items were held by many users in each window.",
     "serve": "Show a live page of a report, which follows a stream.",

@@ -1,4 +1,4 @@
-"""Write: the reports of a stream -> a folder or a topic.
+"""Write: the reports of a stream -> a folder, a topic or a table.
 
 Any bundle may run twice, and a worker may die between any two lines. A sink keeps the first answer for each window. So
 a report that is written twice is there once, and a second answer is never written (`dp_transforms.report_streams`).
@@ -30,7 +30,7 @@ _REPORT, _ENDED = b"R", b"E"
 class WriteReportStream(beam.PTransform):
     """Writes the reports of one stream, and then its end. Takes ``(reports, ended)``, bounded or not.
 
-    sink: a `ReportFolder` or a `ReportTopic`.
+    sink: a `ReportFolder`, a `ReportTopic` or a `ReportTable`.
     header: what the sink says about the run, such as its run id and its stream.
 
     Returns a PCollection of the keys that were written; a report that is written twice has its key there twice. If the

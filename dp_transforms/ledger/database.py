@@ -25,7 +25,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dp_transforms.checks import on_one_line
 from dp_transforms.ledger.actor import Actor
 from dp_transforms.ledger.counter_file import (
     TRAIL_DIGITS,
@@ -50,6 +49,7 @@ from dp_transforms.ledger.schema import (
     read_version,
 )
 from dp_transforms.local_files import create_new
+from dp_transforms.sql_engines import reason_of
 
 _POLL_SECONDS = 0.02
 _ADVISORY_LOCK = 0x7368_686C  # of PostgreSQL, while the tables are made
@@ -328,7 +328,7 @@ class Database:
         try:
             yield
         except sa.exc.DBAPIError as error:
-            reason = on_one_line(str(error.orig).strip().partition("\n")[0], most=200)
+            reason = reason_of(error)
             if any(word in reason for word in ("is locked", "lock timeout", "lock_timeout")):
                 raise self._busy() from None
             if any(word in reason for word in ("malformed", "not a database")):

@@ -1,4 +1,5 @@
-"""Sinks for the reports of a stream: `ReportFolder`, one file per window, or `ReportTopic`, a Kafka topic.
+"""Sinks for the reports of a stream: `ReportFolder`, one file per window, `ReportTopic`, a Kafka topic, or
+`ReportTable`, a table of a database.
 
 The first answer for a window of a run is kept forever. The same answer again, as after the death of a worker, changes
 nothing. Another answer for the same window would be a second release that is not accounted for: it raises StreamError
@@ -8,12 +9,24 @@ and is not written (docs/guarantee.md, section 6).
     `report_folder`       files that appear whole, and are never replaced
     `topic_records`       a report as one record, JSON or Avro
     `report_topic`        transactions, so that a worker that was replaced can write no more
+    `report_table`        a key for each window, in PostgreSQL, SQLite or DuckDB
+    `table_schema`        its tables and their view
+    `table_store`         how they are written and read
 
 Knows no Beam.
 """
 
 from dp_transforms.report_streams.report_folder import ReportFolder, read_report_folder
+from dp_transforms.report_streams.report_table import ReportTable, read_report_table
 from dp_transforms.report_streams.report_topic import ReportTopic
 from dp_transforms.report_streams.report_writer import ReportSink, ReportWriter
 
-__all__ = ["ReportFolder", "ReportSink", "ReportTopic", "ReportWriter", "read_report_folder"]
+__all__ = [
+    "ReportFolder",
+    "ReportSink",
+    "ReportTable",
+    "ReportTopic",
+    "ReportWriter",
+    "read_report_folder",
+    "read_report_table",
+]

@@ -43,6 +43,7 @@ READ = {
     ("ledger fail", "place"): ["ledger", "fail", "--ledger", "PATH", "run"],
     ("ledger doctor", "place"): ["ledger", "doctor", "--ledger", "PATH"],
     ("ledger doctor", "states"): ["ledger", "doctor", "--ledger", "made.db", "--state", "PATH"],
+    ("load", "report"): ["load", "PATH.avro", "--output", "sqlite:///out.db"],
     ("plan", "from_log"): ["plan", *BUDGET[:-2], "--from-log", "PATH.jsonl", "--from-log-users", "other"],
     ("plan", "compare"): ["plan", "--compare", "PATH", "plan.json"],
     ("plan", "domain_file"): ["plan", *BUDGET, "--domain-file", "PATH"],

@@ -106,7 +106,7 @@ def test_a_standard_output_that_is_full_is_named(folder: pathlib.Path, words: li
 def test_an_error_that_nobody_expected_shows_its_place_and_not_its_words(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(path: str) -> None:
+    def read(*words: str | None) -> None:
         raise KeyError("a cell of the data")
 
     monkeypatch.setattr(show, "read_report", read)

@@ -137,6 +137,21 @@ def test_who_waits_long_for_a_checkpoint_is_told_so(flink: FlinkRest, monkeypatc
     assert warning(1800.0, 2) is not None
 
 
+def test_the_age_of_the_newest_checkpoint_grows_until_another_is_there(
+    flink: FlinkRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also past a warning, which comes again only after a while."""
+    watch = FlinkWatch(flink, "mine", 10)
+    assert watch.seconds_without_checkpoint(999.0) is None
+    ages = []
+    for now, completed in ((1000.0, 0), (1159.0, 0), (1161.0, 0), (1170.0, 0), (1180.0, 1), (1185.0, 1)):
+        monkeypatch.setitem(CHECKPOINTS, "completed", completed)
+        watch.stuck(now)
+        ages.append(watch.seconds_without_checkpoint(now))
+    assert ages == [0, 159, 161, 170, 0, 5]
+
+
 def test_without_an_answer_nobody_is_warned(flink: FlinkRest) -> None:
     for watch in (FlinkWatch(flink, "nobody's", 10), FlinkWatch(FlinkRest("localhost:9"), "mine", 10)):
         assert [watch.stuck(now) for now in (0.0, 1e6, 2e6)] == [None] * 3
+        assert watch.seconds_without_checkpoint(2e6) is None

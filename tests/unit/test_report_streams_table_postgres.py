@@ -1,0 +1,101 @@
+"""A table of reports on a real PostgreSQL server: `make test-postgres`, and in `make test-long`."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+import sqlalchemy as sa
+
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.report_streams import ReportTable
+from tests.helpers import postgres_server
+from tests.helpers.report_table_contract import HEADER, REPORTS, ReportTableContract, change, engine_of, write_all
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there"),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres_server.server() as url:
+        yield url
+
+
+def new_database(server: str, words: str = "") -> str:
+    name = f"t{secrets.token_hex(6)}"
+    change_server(server, f"CREATE DATABASE {name} {words}")
+    return urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+
+
+def change_server(server: str, statement: str) -> None:
+    engine = sa.create_engine(server.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+class TestOnPostgresql(ReportTableContract):
+    @pytest.fixture
+    def table(self, server: str) -> ReportTable:
+        return ReportTable(new_database(server), "order")  # a word of SQL
+
+    def test_a_writer_waits_for_the_one_that_has_begun(self, table: ReportTable) -> None:
+        """The second one finds the answer of the first."""
+        one, other = table.open(HEADER), table.open(HEADER)
+        one.write(REPORTS[0])
+        refusals: list[StreamError] = []
+
+        def contradict() -> None:
+            try:
+                other.write(REPORTS[0]._replace(epsilon_spent=1.0))
+            except StreamError as error:
+                refusals.append(error)
+
+        thread = threading.Thread(target=contradict)
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+        one.commit()
+        thread.join(60)
+        assert "already has another answer" in str(refusals[0])
+        other.close()
+        one.close()
+        assert table.read("run-1")[1] == REPORTS[:1]
+
+    def test_readers_of_another_time_zone_and_writers_of_another_default_see_the_same(
+        self, server: str, table: ReportTable
+    ) -> None:
+        name = urlsplit(table.url).path.lstrip("/")
+        change_server(server, f"ALTER DATABASE {name} SET timezone = 'Pacific/Kiritimati'")
+        change_server(server, f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+        write_all(table)
+        assert table.read("run-1")[1] == REPORTS
+        with engine_of(table).connect() as connection:
+            starts = connection.exec_driver_sql(f'SELECT window_start FROM "{table.table}_windows"').scalars()
+            assert {start.utcoffset().total_seconds() for start in starts} == {14 * 3600}
+
+    def test_a_user_who_may_only_write_rows_can_go_on_with_tables_that_are_there(
+        self, server: str, table: ReportTable
+    ) -> None:
+        table.open(HEADER).close()
+        role = f"r{secrets.token_hex(4)}"
+        change(table, f"CREATE ROLE {role} LOGIN")
+        for name in (table.table, f"{table.table}_windows", f"{table.table}_runs"):
+            change(table, f'GRANT SELECT, INSERT, UPDATE ON "{name}" TO {role}')
+        theirs = ReportTable(table.url.replace("shh@", f"{role}@"), table.table)
+        write_all(theirs)
+        assert theirs.read("run-1")[1] == REPORTS
+        with pytest.raises(StreamError, match="permission denied for schema public"):
+            ReportTable(theirs.url, "other").open(HEADER)
+
+
+def test_a_database_of_another_encoding_is_refused(server: str) -> None:
+    table = ReportTable(new_database(server, "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"))
+    with pytest.raises(StreamError, match="has the encoding LATIN1"):
+        table.open(HEADER)
