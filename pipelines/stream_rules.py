@@ -60,6 +60,8 @@ def check_rules(options: dict[str, Any], given: Collection[str], engine: EngineC
                 raise UserError(f"{flag(name)} is a path, and workers of Dataflow share no disk. {remedy}.")
     _check_files(options, engine)
     check_state_options(options)
+    if options["once"] and options["detach"]:
+        raise UserError("--once cannot be used with --detach: this command drains the run. Leave one of them out.")
     if options["state"] is not None and options["detach"]:
         raise UserError(
             "--state cannot be used with --detach: this command puts the new state in its place when the stream ends."

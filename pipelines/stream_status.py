@@ -20,7 +20,7 @@ from dp_transforms.beam.count_for_operator import (
     PENDING_WINDOWS,
 )
 from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.pipelines.report_table import is_ascii_only, windows_table
+from dp_transforms.pipelines.report_table import is_ascii_only, tells_epsilon, windows_table
 from dp_transforms.report_files import encode_report
 
 _ITEMS_PER_WINDOW = 12
@@ -36,6 +36,7 @@ class StreamStatus:
         self._out = Console(highlight=False)
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
         self._shown: set[tuple[str, int]] = set()
+        self._with_epsilon = False
         self._has_line = False
         self._last_line_at = float("-inf")
         self._last_events: tuple[float, int] | None = None
@@ -60,7 +61,13 @@ class StreamStatus:
             return
         self._clear()
         if self._out.is_terminal:
-            table = windows_table(new, max_items=_ITEMS_PER_WINDOW, ascii_only=is_ascii_only(self._out))
+            self._with_epsilon = self._with_epsilon or tells_epsilon(new)  # rows must not lose a column again
+            table = windows_table(
+                new,
+                max_items=_ITEMS_PER_WINDOW,
+                ascii_only=is_ascii_only(self._out),
+                with_epsilon=self._with_epsilon,
+            )
             table.show_header = not self._shown
             self._out.print(table, end="")
         else:

@@ -34,6 +34,21 @@ _COMMANDS = {
     "simulate": "Write a simulated event log to try things on.",
     "stream": "Watch a live stream: which items are held by many users right now.",
 }
+_WELCOME = """\
+shh says which items many users hold, window by window, and gives away nothing about any one user.
+
+You have a log (CSV, JSON lines, Parquet or Avro) of who had what when:
+  shh doctor clicks.csv                     looks at it: which fields and times it has, what is damaged
+  shh replay clicks.csv                     looks at it too, and prints the command for a private report
+
+You have none yet:
+  shh simulate --output clicks.parquet      makes one, and prints the command to replay it
+
+You have a report:
+  shh show report.avro --html report.html   makes a page of it for the browser
+  shh explain report.avro                   says what it promises, and what not
+
+All commands: shh --help. All options of one: shh replay --help."""
 _WITH_BEAM_OPTIONS = ("replay", "stream")
 
 
@@ -64,11 +79,19 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyGroup,
+    invoke_without_command=True,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="shifting-heavy-hitters", prog_name="shh")
-def shh() -> None:
+@click.pass_context
+def shh(context: click.Context) -> None:
     """Private shifting heavy hitters: which items are held by many users right now, window by window, under
     differential privacy for each user over the whole life of the stream."""
+    if context.invoked_subcommand is None:
+        click.echo(_WELCOME)
 
 
 def run(words: Sequence[str]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from dp_transforms.event_files import EventFields, find_log_chunks, read_log_chu
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.pipelines import simulate, simulated_log
 from dp_transforms.pipelines.cli import main
+from tests.helpers import shh_here
 
 START = 1_767_225_600_000_000
 
@@ -54,6 +57,20 @@ def test_every_format_holds_the_same_events(tmp_path: pathlib.Path, capsys: pyte
     assert times[-1] < START + 4 * 86_400_000_000
     assert all(re.fullmatch("u[0-9a-f]{6}", user) for user, _, _ in logs[0])
     assert all(re.fullmatch(r"story-\d{5}|page-\d{3}", item) for _, item, _ in logs[0])
+
+
+def test_the_command_that_it_prints_runs_as_printed(tmp_path: pathlib.Path) -> None:
+    """Through a shell, from the folder where it was printed, also a second time there."""
+    path = os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"]))
+    for name, report in (("my log.csv", "report.avro"), ("-log.parquet", "report-2.avro")):
+        made = shh_here.shh("simulate", "--events", 30_000, "--days", 1, f"--output={name}", cwd=tmp_path)
+        assert made.returncode == 0, made.stderr
+        command = made.stdout.splitlines()[-1]
+        ended = subprocess.run(
+            command, shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert (tmp_path / report).exists()
 
 
 @pytest.mark.parametrize("ending", ["parquet", "avro", "csv", "jsonl"])
