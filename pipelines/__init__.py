@@ -7,6 +7,7 @@
 - replay_engine, flink_replay, flink_progress: where a replay runs; one on Flink, and what it shows meanwhile.
 - show, report_table: ``shh show``; reports as a table. explain: ``shh explain``.
 - page: both for the browser, and charts as files. time_axis: times of a time zone.
+- doctor, log_look, look_words: ``shh doctor``, a look at a log; what is found in it, and in words.
 - simulate, simulated_log: ``shh simulate`` and the log that it makes.
 - stream: ``shh stream``, by the modules of the next two groups.
 

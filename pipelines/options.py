@@ -15,6 +15,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
+UNREADABLE = 2  # exit code of a command line that cannot be read, or is not complete
+
+
 class UserError(Exception):
     """An expected failure: one line that says what is wrong, and the remedy. Never contains a cell of the data."""
 

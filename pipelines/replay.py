@@ -6,10 +6,11 @@ import contextlib
 import dataclasses
 import os
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
+from click.core import ParameterSource
 from rich.console import Console
 
 from dp_transforms.beam.read_events import ReadProgress
@@ -18,9 +19,9 @@ from dp_transforms.event_files import EventFileError, ending_of_log, find_log_ch
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.ledger_options import account_of_options, ledger_options
-from dp_transforms.pipelines.options import UserError, field_options
+from dp_transforms.pipelines.options import UNREADABLE, UserError, field_options
 from dp_transforms.pipelines.output_file import check_output
-from dp_transforms.pipelines.plan_options import flag, plan_of_command, plan_options
+from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, flag, plan_of_command, plan_options
 from dp_transforms.pipelines.plan_words import in_a_sentence
 from dp_transforms.pipelines.replay_engine import (
     FlinkReplay,
@@ -54,7 +55,6 @@ _ITEMS_PER_WINDOW = 12
 @plan_options
 @click.option(
     "--output",
-    required=True,
     metavar="FILE|URL",
     help="Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet; must not exist.",
 )
@@ -93,12 +93,17 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
 
     LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob: a path, or a URL
     s3://..., gs://..., azfs://... or hdfs://..., as --plan, --domain-file, --output and --dead-letter
-    may be (docs/object_stores.md). Options for Beam follow after `--`.
+    may be (docs/object_stores.md). Options for Beam follow after `--`. `shh replay LOG` alone, without a budget, runs
+    nothing: it looks at the log and prints the whole command.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
         --epsilon 2 --delta 1e-9 --output report.avro
     """
+    if _has_no_budget(options):
+        _propose(context, logs, options)
+    if options["output"] is None:
+        raise click.UsageError("Missing option '--output'.", ctx=context)
     where: PipelineOptions | FlinkReplay
     try:
         flink = choose_replay_engine(options, context.obj or [])
@@ -121,6 +126,25 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     skipped = "--start .. --end" if options["state"] is None else "this part"
     _print_summary(summary, options["time_unit"], request.domain_file is not None, skipped)
     _print_report(request)
+
+
+def _has_no_budget(options: dict[str, Any]) -> bool:
+    """Whether nothing says what is to be published, where or from which account."""
+    names = (*PLAN_OPTIONS, "plan_file", "output", "state", "until", "ledger")
+    return all(options[name] is None for name in names)
+
+
+def _propose(context: click.Context, logs: tuple[str, ...], options: dict[str, Any]) -> NoReturn:
+    """Looks at the log and prints the whole command. On stderr: nothing of it may be published. Exit code 2, as for
+    any command line that lacks an option: a script must not take it for a report."""
+    from dp_transforms.pipelines.doctor import show_look
+
+    given = {name for name in options if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    fields = {name: options[name] if name in given else None for name in ("user_field", "item_field", "time_field")}
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    show_look(logs, {**options, **fields}, console)
+    console.print("\nNothing was run: the options of a budget are missing.")
+    raise SystemExit(UNREADABLE)
 
 
 def _run(

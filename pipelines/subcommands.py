@@ -26,6 +26,7 @@ from dp_transforms.pipelines.standard_output import (
 # Each is in a module of its name. What it does is said here too, so that ``shh --help`` imports none of them.
 _COMMANDS = {
     "audit": "Check a plan before it is used: the most that its mechanism can reveal.",
+    "doctor": "Look at a log without a run: fields, times, damage, and how to replay it.",
     "explain": "Say in plain words what a report or a plan promises, and what not.",
     "ledger": "Show what users have lost and what is left; reserve budgets, and end runs.",
     "plan": "Show what a budget buys: noise, threshold, and what can be found.",
@@ -35,7 +36,7 @@ _COMMANDS = {
     "stream": "Watch a live stream: which items are held by many users right now.",
 }
 _WELCOME = """\
-shh says which items many users hold, window by window, and gives away nothing about any one user.
+shh says which items many users hold, window by window, under differential privacy for each user.
 
 You have a log (CSV, JSON lines, Parquet or Avro) of who had what when:
   shh doctor clicks.csv                     looks at it: which fields and times it has, what is damaged

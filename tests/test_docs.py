@@ -75,7 +75,9 @@ def test_the_demo_simulates_replays_and_shows(tmp_path: pathlib.Path) -> None:
     assert f"Open {tmp_path / 'demo' / 'report.html'} in a browser" in result.stdout
 
 
-@pytest.mark.parametrize("name", ["audit", "explain", "ledger", "plan", "replay", "show", "simulate", "stream"])
+@pytest.mark.parametrize(
+    "name", ["audit", "doctor", "explain", "ledger", "plan", "replay", "show", "simulate", "stream"]
+)
 def test_every_option_is_documented(name: str) -> None:
     command = commands()[name]
     text = (ROOT / "docs" / "commands.md").read_text()
