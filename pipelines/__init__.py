@@ -33,6 +33,8 @@ What several share:
 - output_file, standard_output: files that appear whole or not at all; errors of standard output.
 - pipeline_errors, quiet_workers: errors of a pipeline in one line; what Beam prints is kept from the terminal.
 - exit_signals: Ctrl-C and SIGTERM end a command at once.
+- operator_log: what the operator is told on stderr, as text or JSON. config_file: ``--config``, options in a TOML file.
+- completion: ``shh completion``.
 
 Beside the command:
 

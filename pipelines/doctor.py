@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -48,14 +48,16 @@ def command(logs: tuple[str, ...], **options: Any) -> None:
     \b
     shh doctor clicks.csv
     """
-    look = show_look(logs, options, Console(highlight=False, markup=False, soft_wrap=True))
+    look = show_look(logs, options, click.echo, ascii_only=is_ascii_only(Console()))
     if not look.is_complete or look.sample.faults:
         raise UserError("the log cannot be replayed as it is; what is in the way is said above.")
 
 
-def show_look(logs: Sequence[str], options: Mapping[str, Any], console: Console, more: Sequence[str] = ()) -> LogLook:
-    """Prints what a log is like, and the command that replays it. options: of the fields, None for those that were not
-    given. more: further options of that command. Raises UserError if there is no log."""
+def show_look(
+    logs: Sequence[str], options: Mapping[str, Any], say: Callable[[str], None], *, ascii_only: bool
+) -> LogLook:
+    """Says what a log is like, and the command that replays it. options: of the fields, None for those that were not
+    given. Raises UserError if there is no log."""
     try:
         sample = sample_log(logs, csv_line_ends_in_cells=options["csv_line_ends_in_cells"])
     except EventFileError as error:
@@ -65,7 +67,6 @@ def show_look(logs: Sequence[str], options: Mapping[str, Any], console: Console,
     if not sample.samples and len(sample.faults) == 1:
         raise UserError(str(sample.faults[0]))
     look = look_at_log(sample, given_roles(options), options["time_unit"])
-    ascii_only = is_ascii_only(console)
     blocks = [[FOR_THE_OPERATOR], log_lines(look, ascii_only)]
     if look.has_rows:
         blocks.append(["Read it as:", *choice_lines(look, ascii_only)])
@@ -78,10 +79,10 @@ def show_look(logs: Sequence[str], options: Mapping[str, Any], console: Console,
         blocks.append(
             [
                 "For a private report, with a range of your own:",
-                f"  {replay_command(logs, fields, proposal, more)}",
+                f"  {replay_command(logs, fields, proposal)}",
                 "What this budget finds, before anything is read: shh plan with the same --start, --end, --window,"
                 " --epsilon and --delta.",
             ]
         )
-    console.print("\n\n".join("\n".join(block) for block in blocks))
+    say("\n\n".join("\n".join(block) for block in blocks))
     return look

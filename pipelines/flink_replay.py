@@ -13,7 +13,6 @@ import secrets
 import time
 
 import apache_beam as beam
-import click
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
@@ -24,6 +23,7 @@ from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.event_files import estimate_log
 from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.flink_progress import FlinkProgress, ReplayWatch
+from dp_transforms.pipelines.operator_log import tell
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
@@ -105,10 +105,9 @@ def _leave_running(request: ReplayRequest, options: PipelineOptions, flink: Flin
             job_id = _wait_until_running(result, flink, job_name(request))
         except EngineError as error:
             raise UserError(" ".join(str(error).split())) from None
-    click.echo(
+    tell(
         f"The job runs on without this command: see it at http://{flink.address}/#/job/{job_id}. When it is FINISHED,"
-        f" the report is there: {request.output}. If it is not, too many rows could not be read (--max-bad-fraction).",
-        err=True,
+        f" the report is there: {request.output}. If it is not, too many rows could not be read (--max-bad-fraction)."
     )
     print(job_id)
 

@@ -65,10 +65,10 @@ def field_words(look: LogLook, csv_line_ends_in_cells: bool) -> list[str]:
     return [*words, "--csv-line-ends-in-cells"] if csv_line_ends_in_cells else words
 
 
-def replay_command(logs: Sequence[str], fields: Sequence[str], proposal: Proposal, more: Sequence[str] = ()) -> str:
-    """For a shell, on several lines. more: further options that the operator gave."""
+def replay_command(logs: Sequence[str], fields: Sequence[str], proposal: Proposal) -> str:
+    """For a shell, on several lines."""
     named = [f"./{log}" if log.startswith("-") else log for log in logs]
-    lines = [["shh", "replay", *named], list(fields), proposal.words, [*more, "--output", free_report_name()]]
+    lines = [["shh", "replay", *named], list(fields), proposal.words, ["--output", free_report_name()]]
     return " \\\n      ".join(shlex.join(line) for line in lines if line)
 
 

@@ -19,6 +19,7 @@ from dp_transforms.event_files import EventFileError, ending_of_log, find_log_ch
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.ledger_options import account_of_options, ledger_options
+from dp_transforms.pipelines.operator_log import ERROR, WARNING, is_json, tell
 from dp_transforms.pipelines.options import UNREADABLE, UserError, field_options
 from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, flag, plan_of_command, plan_options
@@ -141,9 +142,8 @@ def _propose(context: click.Context, logs: tuple[str, ...], options: dict[str, A
 
     given = {name for name in options if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
     fields = {name: options[name] if name in given else None for name in ("user_field", "item_field", "time_field")}
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    show_look(logs, {**options, **fields}, console)
-    console.print("\nNothing was run: the options of a budget are missing.")
+    show_look(logs, {**options, **fields}, tell, ascii_only=is_ascii_only(Console(stderr=True)))
+    tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
     raise SystemExit(UNREADABLE)
 
 
@@ -152,7 +152,9 @@ def _run(
 ) -> ReplaySummary | None:
     """None if the job was left running."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if request.hint and console.is_terminal:  # else the error has the hint, if there is one
+    if request.hint and is_json():
+        tell(request.hint, WARNING)
+    elif request.hint and console.is_terminal:  # else the error has the hint, if there is one
         console.print(request.hint, style="bold", markup=False)
     if isinstance(where, FlinkReplay):
         from dp_transforms.pipelines.flink_replay import replay_on_flink  # loads all engines
@@ -233,12 +235,12 @@ def _run_part(
         if part.facts.how == DONE:
             part.tidy()
             account.finish(part.facts, part.facts.state_fingerprint)
-            click.echo(part_is_done(part.facts), err=True)
+            tell(part_is_done(part.facts))
             return None
         request = dataclasses.replace(request, run_id=part.facts.header.run_id)
         with part.account_of(account):
             summary = _run(request, beam_options, part)
-    click.echo(part_is_taken(part.facts), err=True)
+    tell(part_is_taken(part.facts))
     return summary
 
 
@@ -299,23 +301,32 @@ def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAcco
 
 def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bool, covered: str) -> None:
     """Prints on stderr: this is for the operator alone. covered: outside of which events are skipped."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    rows = summary.events + summary.rejected
     unpaid = f" {summary.unpaid:,} pairs (window, item) beyond --most-looks of a user did not count,"
     rejected = f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)"
-    console.print(
-        f"[dim]Read {summary.events + summary.rejected:,} rows in {summary.seconds:.1f} s"
-        f" ({(summary.events + summary.rejected) / summary.seconds:,.0f} a second);"
+    read = (
+        f"Read {rows:,} rows in {summary.seconds:.1f} s ({rows / summary.seconds:,.0f} a second);"
         f" {summary.outside_range:,} outside {covered} skipped,"
         f"{f' {summary.outside_domain:,} of other items than --domain-file skipped,' if has_domain else ''}"
-        f"{unpaid if summary.unpaid else ''}{rejected}[/]"
+        f"{unpaid if summary.unpaid else ''}{rejected}"
     )
-    if not summary.events + summary.rejected:
-        console.print("[bold]The log has no rows.[/]")
+    odd, remedy = "", ""
+    if not rows:
+        odd = "The log has no rows."
     elif summary.events == summary.outside_range:
         unit = f"--time-unit {time_unit}" if time_unit else "--time-unit"
-        console.print(f"[bold]No event is inside {covered}.[/] Check them, and {unit}.")
+        odd, remedy = f"No event is inside {covered}.", f" Check them, and {unit}."
     elif summary.events == summary.outside_range + summary.outside_domain:
-        console.print("[bold]No event has an item of --domain-file.[/] Ids are compared as text, blanks included.")
+        odd, remedy = "No event has an item of --domain-file.", " Ids are compared as text, blanks included."
+    if is_json():
+        tell(read, **dataclasses.asdict(summary))
+        if odd:
+            tell(f"{odd}{remedy}", WARNING)
+        return
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[dim]{read}[/]")
+    if odd:
+        console.print(f"[bold]{odd}[/]{remedy}")
 
 
 def _print_report(request: ReplayRequest) -> None:

@@ -11,6 +11,7 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dp_transforms.pipelines.operator_log import operator_console
 from dp_transforms.pipelines.options import UTC_TIME, UserError
 from dp_transforms.pipelines.output_file import check_output, free_report_name, write_output
 from dp_transforms.pipelines.simulated_log import LogPlan, SimulatedBlock, simulate_log
@@ -84,11 +85,10 @@ def _blocks(plan: LogPlan) -> Iterator[SimulatedBlock]:
     if plan.events < _PROGRESS_FROM_EVENTS:
         yield from simulate_log(plan)
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("Simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("events"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=operator_console(), transient=True) as progress:
         task = progress.add_task("Simulating", total=plan.events)
         for block in simulate_log(plan):
             yield block

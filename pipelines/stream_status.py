@@ -20,11 +20,13 @@ from dp_transforms.beam.count_for_operator import (
     PENDING_WINDOWS,
 )
 from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.pipelines import operator_log
 from dp_transforms.pipelines.report_table import is_ascii_only, tells_epsilon, windows_table
 from dp_transforms.report_files import encode_report
 
 _ITEMS_PER_WINDOW = 12
 _SECONDS_BETWEEN_LINES = 60.0  # if stderr is a file
+_SECONDS_BETWEEN_JSON_LINES = 10.0
 
 
 class StreamStatus:
@@ -48,7 +50,10 @@ class StreamStatus:
     def tell(self, text: str) -> None:
         """A line for the operator, on stderr."""
         self._clear()
-        self._err.print(text, markup=False)
+        if operator_log.is_json():
+            operator_log.tell(text)
+        else:
+            self._err.print(text, markup=False)
 
     def announce(self, text: str) -> None:
         """A line of declared values, on stdout; only on a terminal."""
@@ -79,7 +84,11 @@ class StreamStatus:
     def show_operator_line(self, counts: Mapping[str, int], gauges: Mapping[str, int]) -> None:
         now = time.monotonic()
         line = self._operator_line(counts, gauges, now)
-        if self._err.is_terminal:
+        if operator_log.is_json():
+            if now - self._last_line_at >= _SECONDS_BETWEEN_JSON_LINES:
+                self._last_line_at = now
+                operator_log.tell(line, operator_log.PROGRESS, counts=dict(counts), gauges=dict(gauges))
+        elif self._err.is_terminal:
             self._clear()
             self._err.print(line[: self._err.width - 1], end="", markup=False, style="dim")
             self._has_line = True
