@@ -106,6 +106,25 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
     assert f"An item with {plan.found_from(10)} users who\nhave 10 pairs each in the two days is found with a" in text
 
 
+def test_a_csv_of_an_own_becomes_a_page_as_the_first_report_says(tmp_path: pathlib.Path) -> None:
+    """Each command as it stands, on a file with the fields that the page shows."""
+    text = (ROOT / "docs" / "first_report.md").read_text()
+    (head,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
+    (config,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "shh.toml").write_text(config)
+    rows = [head.splitlines()[0]]
+    for number in range(6000):
+        minute = 2 * 1440 * number // 6000 if number else 0
+        at = f"2026-03-{2 + minute // 1440:02}T{minute // 60 % 24:02}:{minute % 60:02}:03+00:00"
+        rows.append(f"{number},L-{number % 2000:04},/sport/{number % 40 if number % 3 else 42},{at}")
+    (tmp_path / "visits.csv").write_text("\n".join(rows) + "\n")
+    for command, lines in examples(text):
+        printed = run(command, tmp_path)
+        assert (difference := first_difference(lines, printed)) is None, f"{command}: {difference}"
+    assert "/sport/42" in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "again.avro").exists()
+
+
 def test_the_table_of_budgets_is_what_plans_say() -> None:
     text = (ROOT / "docs" / "choose_a_budget.md").read_text()
     rows = re.findall(r"^\| ([0-9.]+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
