@@ -23,7 +23,7 @@ USER, ITEM, TIME = "user", "item", "time"
 _EARLIEST, _LATEST = 631_152_000 * MICROS_PER_SECOND, 4_102_444_800 * MICROS_PER_SECOND  # 1990 and 2100
 _WORDS = {
     USER: "user users uid userid usr visitor customer client member account reader viewer subscriber person people"
-    " session device cookie patient player buyer author voter who ip nutzer benutzer kunde kundin leser besucher gast"
+    " session device cookie patient player buyer author voter who ip nutzer benutzer kunde kunden kundin leser besucher"
     " utilisateur usuario cliente",
     ITEM: "item items itemid article story news page url uri path product sku query search title video track song movie"
     " film book error code event keyword term content doc document tag topic channel category what artikel seite"
@@ -31,8 +31,10 @@ _WORDS = {
     TIME: "time timestamp ts date datetime day at when created updated occurred seen logged epoch zeit zeitpunkt"
     " zeitstempel datum uhrzeit heure fecha hora",
 }
+_DAY_MICROS = 86_400 * MICROS_PER_SECOND
 _ROLE_WORDS = {role: frozenset(words.split()) for role, words in _WORDS.items()}
 _HAS_ZONE = r":[0-9]{2}.*(?:[zZ]|[+-][0-9]{2}(?::?[0-9]{2})?)$"  # after a clock: dates end so too
+_OTHER_DATE = r"^[0-9]{1,4}([./-])[0-9]{1,2}[./-][0-9]{1,4}\b|^(?:19|20)[0-9]{6}$|[0-9]{1,2}:[0-9]{2}"
 _ENOUGH_ROWS = 50
 _MOSTLY = 0.9
 
@@ -51,7 +53,8 @@ class Times:
 @dataclasses.dataclass(frozen=True, eq=False)
 class Field:
     """A field over all samples. rows, empty, different: how many rows it has, without a value, different values.
-    times: None if it holds none. may_be_id: whether its type allows users or items."""
+    times: None if it holds none. are_other_dates: texts that a person takes for times, but that are not ISO 8601.
+    may_be_id: whether its type allows users or items."""
 
     name: str
     kind: str
@@ -60,6 +63,7 @@ class Field:
     different: int
     times: Times | None
     has_nanoseconds: bool
+    are_other_dates: bool
     may_be_id: bool
 
 
@@ -86,6 +90,12 @@ class LogLook:
     @property
     def has_rows(self) -> bool:
         return any(field.rows for field in self.fields)
+
+    @property
+    def are_days(self) -> bool:
+        """Whether all times are the beginning of a day, so that no shorter window tells anything."""
+        time = self.field(TIME)
+        return time is not None and time.times is not None and not (time.times.micros % _DAY_MICROS).any()
 
     @property
     def is_complete(self) -> bool:
@@ -117,16 +127,16 @@ def _field(name: str, samples: Sequence[FileSample], unit: str | None) -> Field:
     empty = sum(_empty(array) for array in arrays)
     different = pc.count_distinct(pa.chunked_array([_as_plain(array) for array in arrays])).as_py() if rows else 0
     has_nanoseconds = kind in (TEXT, WHOLE) and rows > 0 and _counts(arrays, 1000) is not None
-    return Field(
-        name,
-        kind,
-        rows,
-        empty,
-        different,
-        _times(kind, arrays, unit) if rows else None,
-        has_nanoseconds,
-        kind in (TEXT, WHOLE),
-    )
+    found = _times(kind, arrays, unit) if rows else None
+    are_other_dates = found is None and kind == TEXT and _are_dates(arrays, rows - empty)
+    return Field(name, kind, rows, empty, different, found, has_nanoseconds, are_other_dates, kind in (TEXT, WHOLE))
+
+
+def _are_dates(arrays: Sequence[pa.Array], filled: int) -> bool:
+    """Whether nearly all texts look like 02.11.2026 18:03, 11/02/2026, 20261102 or 2026-11-02 18:03 UTC."""
+    texts = pa.chunked_array([_as_plain(array) for array in arrays])
+    alike = pc.sum(pc.match_substring_regex(texts, _OTHER_DATE)).as_py() or 0
+    return filled > 0 and bool(alike >= _MOSTLY * filled)
 
 
 def _as_plain(array: pa.Array) -> pa.Array:
@@ -197,8 +207,8 @@ def _choose(fields: Sequence[Field], given: Mapping[str, str]) -> tuple[dict[str
         best = max((field for field in fields if field.times), key=_time_score, default=None)
         if best is not None and best.name not in chosen.values():
             chosen[TIME] = best.name
-        elif odd := [field for field in fields if field.has_nanoseconds or _has_word(field, TIME)]:
-            chosen[TIME] = odd[0].name  # what is wrong with it is said
+        elif odd := [field for field in fields if _has_word(field, TIME) or _is_odd_time(field)]:
+            chosen[TIME] = max(odd, key=_is_odd_time).name  # what is wrong with it is said
     for role, other in ((USER, ITEM), (ITEM, USER)):
         if role in chosen:
             continue
@@ -248,6 +258,10 @@ def _time_score(field: Field) -> tuple[bool, bool, int]:
 def _is_time(field: Field) -> bool:
     """Whether it is a time rather than an id: numbers of ten digits may be both."""
     return field.times is not None and (field.times.unit is None or _has_word(field, TIME))
+
+
+def _is_odd_time(field: Field) -> bool:
+    return field.has_nanoseconds or field.are_other_dates
 
 
 def _is_row_number(field: Field) -> bool:

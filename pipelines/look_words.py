@@ -52,7 +52,8 @@ def proposal_of(look: LogLook) -> Proposal | None:
         return None
     start = look.low // (_DAY * MICROS_PER_SECOND) * _DAY
     end = (look.high // (_DAY * MICROS_PER_SECOND) + 1) * _DAY
-    return Proposal(start, end, next((length for most, length in _WINDOWS if end - start <= most), 7 * _DAY))
+    window = next((length for most, length in _WINDOWS if end - start <= most), 7 * _DAY)
+    return Proposal(start, end, max(window, _DAY) if look.are_days else window)
 
 
 def field_words(look: LogLook, csv_line_ends_in_cells: bool) -> list[str]:
@@ -156,6 +157,11 @@ def _faults_of_field(look: LogLook, role: str, ascii_only: bool) -> list[str]:
         found.append(f"{label} holds {_kind(field)}; a {role} must be text or a whole number. Convert it.")
     if role == TIME and field.times is None and field.has_nanoseconds:
         found.append(f"{label} seems to count nanoseconds, which have no unit here. Convert them to microseconds.")
+    elif role == TIME and field.are_other_dates:
+        found.append(
+            f"{label} looks like times, but not in the form of ISO 8601. Write them like 2026-11-02T18:03:22+01:00"
+            " (docs/first_report.md says how)."
+        )
     elif role == TIME and field.times is None:
         found.append(f"{label} cannot be read as times. They must be typed, ISO 8601 text, or numbers in s, ms or us.")
     if role == TIME and field.times is not None and field.times.unread:

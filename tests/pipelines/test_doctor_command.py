@@ -114,7 +114,11 @@ def test_the_unit_of_numbers_is_found(tmp_path: pathlib.Path, ending: str, unit:
     [
         ("u1,i1,2026-01-01\nu2,i1,2026-01-01\n", "its first line looks like an event"),
         ("user;item;timestamp\nu;i;2026-01-01\n", "its cells are not separated by commas"),
-        ("user,item,time\nu,i,01.03.2026 12:00\n", "time cannot be read as times"),
+        ("user,item,time\nu,i,01.03.2026 12:00\n", "time looks like times, but not in the form of ISO 8601"),
+        ("user,item,bought\nu,i,2026-03-01 12:00:00 +0100\n", "bought looks like times, but not in the form"),
+        ("user,item,bought\nu,i,20260301\n", "bought looks like times, but not in the form"),
+        ("user,item,time\nu,i,noon\n", "time cannot be read as times"),
+        ("user,item,timestamp\nu,i,2026-01-01\nu,i,2026-01-02\n", "--window 1d"),
         ("user,item,timestamp\n" + 'u,"i,2026-01-01\n' * 3 + "u,i,2026-01-01\n", "3 of 4 rows that were looked at"),
         ("user,item,timestamp\n,i,2026-01-01\nu,i,2026-01-01\n", "user: 1 of 2 rows have no user"),
         ("user,item,timestamp\nu,i,soon\nu,i,2026-01-01\n", "timestamp: 1 of 2 values are no times"),
