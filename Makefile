@@ -33,7 +33,7 @@ PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
 .PHONY: install demo test test-long test-nightly test-postgres test-engines test-engines-long lint format bench clean test-stores engines flink kafka prism kubernetes \
-  hdfs azurite demo-stream audit sbom mutants fuzz docs page-library
+  hdfs azurite demo-flink demo-stream audit sbom mutants fuzz docs page-library
 
 install: $(INSTALLED)
 
@@ -44,6 +44,9 @@ $(INSTALLED): pyproject.toml setup.py
 
 demo: $(INSTALLED)
 	@$(BIN)/python -m dp_transforms.pipelines.demo
+
+demo-flink: $(INSTALLED) flink
+	@$(BIN)/python -m dp_transforms.pipelines.demo_flink
 
 demo-stream: $(INSTALLED) flink kafka
 	@$(BIN)/python -m dp_transforms.pipelines.demo_stream

@@ -4,7 +4,8 @@
 - plan, audit, audit_report, audit_tables: ``shh plan``; ``shh audit`` and how its result is shown.
 - plan_from_log: ``shh plan --from-log``, how active users are.
 - replay, replay_run, replay_progress: ``shh replay``, its pipeline, its progress bar.
-- replay_engine, flink_replay, flink_progress: where a replay runs; one on Flink, and what it shows meanwhile.
+- replay_engine, cluster_replay: where a replay runs; one on a cluster. flink_replay, flink_progress, dataflow_replay:
+  what each cluster has of its own. noise_key_secret: a key that workers fetch.
 - show, report_table: ``shh show``; reports as a table. explain: ``shh explain``.
 - page: both for the browser, and charts as files. time_axis: times of a time zone.
 - doctor, log_look, look_words: ``shh doctor``, a look at a log; what is found in it, and in words.
@@ -38,6 +39,6 @@ What several share:
 
 Beside the command:
 
-- demo, demo_stream, simulated_stream: ``make demo`` and ``make demo-stream``.
+- demo, demo_flink, demo_stream: ``make demo`` and so on. demo_processes, simulated_stream: what they need.
 - dataflow_template: the flex template of Dataflow; main is what its launcher runs.
 """

@@ -5,21 +5,27 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
 import pathlib
-import secrets
-import signal
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich.console import Console
 
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.pipelines.demo import fresh_folder
+from dp_transforms.pipelines.demo_processes import (
+    kill_workers,
+    make_noise_key,
+    print_checks,
+    print_command,
+    run_demo,
+    shh_words,
+    started,
+)
 from dp_transforms.pipelines.simulated_stream import LiveStream, LiveStreamWriter
 from dp_transforms.report_streams.topic_records import decode_record
 from dp_transforms.runners.engine_process import EngineError
@@ -66,16 +72,7 @@ def outcome(records: Sequence[StoredRecord]) -> Outcome:
 
 def demo() -> int:
     """Starts from nothing: what an earlier demo made is removed. Returns the exit code."""
-    console = Console(highlight=False, soft_wrap=True)
-    try:
-        with _stopped_by_signals():
-            return _demo(console)
-    except KeyboardInterrupt:
-        console.print("\nStopped. All processes have ended.")
-        return 130
-    except EngineError as error:
-        console.print(f"[bold red]Error:[/] {error}")
-        return 1
+    return run_demo(_demo)
 
 
 def _demo(console: Console) -> int:
@@ -100,10 +97,7 @@ def _demo(console: Console) -> int:
 def _run(
     console: Console, kafka: KafkaServer, cluster: FlinkCluster, pool: WorkerPool, writer: LiveStreamWriter
 ) -> int:
-    _command(console, "(umask 077; head -c 32 /dev/urandom > demo/stream/noise.key)")
-    key = os.open(_FOLDER / "noise.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(key, "wb") as file:
-        file.write(secrets.token_bytes(32))
+    make_noise_key(console, _FOLDER / "noise.key")
     start = int(time.time()) + _START_IN_SECONDS
     end = start + _WINDOWS * _WINDOW_SECONDS
     lines = (
@@ -124,10 +118,8 @@ def _run(
         ["--engine", "flink", "--flink-master", cluster.address, "--worker-pool", pool.address],
         ["--checkpoint-dir", str(_FOLDER / "checkpoints"), "--checkpoint-interval", "2s"],
     )
-    _command(console, "shh " + " \\\n      ".join(" ".join(words) for words in lines))
-    with _started(
-        [sys.executable, "-m", "dp_transforms.pipelines.cli", *(word for words in lines for word in words)]
-    ) as shh:
+    print_command(console, "shh " + " \\\n      ".join(" ".join(words) for words in lines))
+    with started(shh_words(*(word for words in lines for word in words))) as shh:
         _kill_worker(console, kafka, cluster, pool, shh, start + _KILL_AFTER_SECONDS)
         while shh.poll() is None and time.time() < end + _PATIENCE_SECONDS:
             writer.check()
@@ -148,10 +140,7 @@ def _kill_worker(
     """SIGKILL at this time, or as soon as there is a report to keep and a checkpoint to restart from."""
     while shh.poll() is None:
         if time.time() >= at_seconds and _has_checkpoint(cluster) and outcome(kafka.records("reports")).reported:
-            pids = pool.worker_pids()
-            for pid in pids:
-                os.kill(pid, signal.SIGKILL)
-            console.print(f"[bold red]Killing the Python worker: kill -9 {' '.join(map(str, pids))}[/]")
+            kill_workers(console, pool)
             return
         time.sleep(0.5)
 
@@ -179,45 +168,7 @@ def _tell(console: Console, found: Outcome, code: int | None, restarts: int, wri
         ),
         (restarts > 0, f"Flink restarted the job {restarts} times, from a checkpoint: the worker was killed."),
     )
-    console.print()
-    for passed, words in checks:
-        console.print(f"{'[green]yes[/]' if passed else '[bold red]NO [/]'}  {words}")
-    return 0 if all(passed for passed, _ in checks) else 1
-
-
-@contextlib.contextmanager
-def _started(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """The command in a process group of its own: Ctrl-C reaches this process, which then ends it at once."""
-    process = subprocess.Popen(command, start_new_session=True)
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-@contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGINT end the block as Ctrl-C does, so that everything it started is stopped.
-
-    A shell that starts a program in the background lets it ignore SIGINT.
-    """
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _command(console: Console, text: str) -> None:
-    console.print(f"\n[bold cyan]$ {text}[/]")
-    sys.stdout.flush()
+    return print_checks(console, checks)
 
 
 def _utc(seconds: int) -> str:

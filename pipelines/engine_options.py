@@ -23,3 +23,8 @@ ALLOW_OPEN_PORTS = click.option(
     help="Run even if other machines may reach a port that takes code without a password: a port of the engine or "
     "of --worker-pool. First close it off by other means (docs/deploy.md).",
 )
+NOISE_KEY_SECRET = click.option(
+    "--noise-key-secret",
+    metavar="VERSION",
+    help="The noise key as a version of a secret in Google Secret Manager, projects/P/secrets/S/versions/1.",
+)

@@ -25,7 +25,7 @@ from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, flag, plan_of_command, plan_options
 from dp_transforms.pipelines.plan_words import in_a_sentence
 from dp_transforms.pipelines.replay_engine import (
-    FlinkReplay,
+    ClusterReplay,
     choose_replay_engine,
     replay_engine_options,
     with_absolute_paths,
@@ -105,12 +105,12 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
         _propose(context, logs, options)
     if options["output"] is None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
-    where: PipelineOptions | FlinkReplay
+    where: PipelineOptions | ClusterReplay
     try:
-        flink = choose_replay_engine(options, context.obj or [])
-        if flink is not None:
+        cluster = choose_replay_engine(logs, options, context.obj or [])
+        if cluster is not None:
             logs, options = with_absolute_paths(logs, options)
-        where = flink or pipeline_options(context.obj or [])
+        where = cluster or pipeline_options(context.obj or [])
         account = account_of_options(options)
         request = _request(logs, options, account)
         if _is_local(where) and not options["allow_large_log"]:
@@ -148,7 +148,7 @@ def _propose(context: click.Context, logs: tuple[str, ...], options: dict[str, A
 
 
 def _run(
-    request: ReplayRequest, where: PipelineOptions | FlinkReplay, part: ReplayPart | None = None
+    request: ReplayRequest, where: PipelineOptions | ClusterReplay, part: ReplayPart | None = None
 ) -> ReplaySummary | None:
     """None if the job was left running."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -156,10 +156,10 @@ def _run(
         tell(request.hint, WARNING)
     elif request.hint and console.is_terminal:  # else the error has the hint, if there is one
         console.print(request.hint, style="bold", markup=False)
-    if isinstance(where, FlinkReplay):
-        from dp_transforms.pipelines.flink_replay import replay_on_flink  # loads all engines
+    if isinstance(where, ClusterReplay):
+        from dp_transforms.pipelines.cluster_replay import replay_on_cluster  # loads all engines
 
-        return replay_on_flink(request, where)
+        return replay_on_cluster(request, where)
     progress = ReadProgress()
     # Unwinding lets Beam end its worker processes in order. Threads of this process need no such care.
     stopping = contextlib.nullcontext() if _in_this_process(where) else Unwinding()
@@ -170,7 +170,7 @@ def _run(
 def _run_whole(
     logs: tuple[str, ...],
     request: ReplayRequest,
-    where: PipelineOptions | FlinkReplay,
+    where: PipelineOptions | ClusterReplay,
     run_id: str | None,
     account: LedgerAccount | None,
 ) -> ReplaySummary | None:
@@ -244,8 +244,8 @@ def _run_part(
     return summary
 
 
-def _is_local(where: PipelineOptions | FlinkReplay) -> bool:
-    return not isinstance(where, FlinkReplay) and is_local(where)
+def _is_local(where: PipelineOptions | ClusterReplay) -> bool:
+    return not isinstance(where, ClusterReplay) and is_local(where)
 
 
 def _in_this_process(beam_options: PipelineOptions) -> bool:
@@ -294,6 +294,7 @@ def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAcco
         dead_letter=dead_letter,
         max_bad_fraction=options["max_bad_fraction"],
         noise_key_file=options["noise_key_file"],
+        noise_key_secret=options["noise_key_secret"],
         run_id=options["run_id"] or uuid.uuid4().hex,
         stream=options["stream"],
     )

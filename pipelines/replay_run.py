@@ -28,6 +28,7 @@ from dp_transforms.beam.write_rejected import WriteRejected
 from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.beam.write_state import WriteState
 from dp_transforms.event_files import EventFields, LogChunk, estimate_log
+from dp_transforms.pipelines.noise_key_secret import noise_key_secret
 from dp_transforms.pipelines.options import LogError, UserError
 from dp_transforms.pipelines.output_file import output_draft_file, publish_output
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
@@ -49,7 +50,8 @@ class ReplayRequest:
     """All that a replay needs.
 
     hint: for the operator, why most rows may be unreadable (`hint_of_log`). shards: into how many parts users and items
-        are cut; None for the number that suits this machine. Results do not depend on it.
+        are cut; None for the number that suits this machine. Results do not depend on it. noise_key_secret: of
+        ``--noise-key-secret``, in the place of a file.
     """
 
     chunks: Sequence[LogChunk]
@@ -64,6 +66,12 @@ class ReplayRequest:
     stream: str
     hint: str | None = None
     shards: int | None = None
+    noise_key_secret: str | None = None
+
+    @property
+    def noise_key(self) -> str | beam.Secret | None:
+        """The key file, or the secret that workers fetch. Raises UserError."""
+        return self.noise_key_file if self.noise_key_secret is None else noise_key_secret(self.noise_key_secret)
 
     @property
     def header(self) -> ReportHeader:
@@ -177,7 +185,7 @@ def release_whole(batches: beam.PCollection, request: ReplayRequest) -> beam.PCo
     """All windows of the plan -> their reports."""
     transform = ShiftingHeavyHitters(
         request.plan,
-        noise_key=request.noise_key_file,
+        noise_key=request.noise_key,
         run_id=request.run_id,
         stream=request.stream,
         domain=request.domain_file,

@@ -52,7 +52,7 @@ def started_engine(choice: EngineChoice, beam_words: Sequence[str], job_name: st
         options = PipelineOptions([*words, *beam_words])
         if choice.name == DATAFLOW:
             try:
-                dataflow.check_options(options)
+                dataflow.check_options(options, is_batch=choice.is_batch)
             except ValueError as error:
                 raise UserError(f"{error} Give them after --.") from None
         yield StartedEngine(options, flink_rest)
@@ -77,7 +77,7 @@ def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> 
         )
         return [*words, _STAGE_NOTHING], server.rest
     if choice.name == DATAFLOW:
-        return dataflow.options(job_name=job_name), None
+        return dataflow.options(job_name=job_name, is_batch=choice.is_batch), None
     if choice.name == IN_PROCESS:
         return [f"--runner={LOCAL_RUNNER}"], None
     if choice.name == PRISM:

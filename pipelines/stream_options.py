@@ -7,7 +7,13 @@ from typing import Any, TypeVar
 
 import click
 
-from dp_transforms.pipelines.engine_options import ALLOW_OPEN_PORTS, FLINK_MASTER, PARALLELISM, WORKER_POOL
+from dp_transforms.pipelines.engine_options import (
+    ALLOW_OPEN_PORTS,
+    FLINK_MASTER,
+    NOISE_KEY_SECRET,
+    PARALLELISM,
+    WORKER_POOL,
+)
 from dp_transforms.pipelines.ledger_options import ledger_options
 from dp_transforms.pipelines.options import DURATION, DURATION_OR_ZERO, field_options
 from dp_transforms.pipelines.plan_options import plan_options
@@ -147,11 +153,7 @@ _RUN = (
         help="The noise key: a secret of at least 32 random bytes, mode 0600, at this path on every worker. Required, "
         "except with --engine in-process: there the default is a key that is drawn for this run and forgotten.",
     ),
-    click.option(
-        "--noise-key-secret",
-        metavar="VERSION",
-        help="The noise key as a version of a secret in Google Secret Manager, projects/P/secrets/S/versions/1.",
-    ),
+    NOISE_KEY_SECRET,
     click.option(
         "--run-id",
         help="Name of the run. Default: that of --state, or a fresh one. Every new run must have a new one; to resume "

@@ -10,7 +10,6 @@ from collections.abc import Collection
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.utils.secret import GcpSecret
 
 from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
@@ -23,6 +22,7 @@ from dp_transforms.event_streams.partition_progress import ARRIVAL, StreamClock
 from dp_transforms.event_streams.stream_source import StreamError, StreamSource
 from dp_transforms.pipelines.engine_choice import EngineChoice, choose_engine
 from dp_transforms.pipelines.event_options import event_fields
+from dp_transforms.pipelines.noise_key_secret import noise_key_secret
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.plan_options import flag, plan_of_command
 from dp_transforms.pipelines.state_options import StateOptions
@@ -35,7 +35,6 @@ from dp_transforms.report_streams import ReportFolder, ReportSink, ReportTopic
 from dp_transforms.report_streams.report_writer import check_same_run
 from dp_transforms.run_state.state_file import StateFile
 
-_SECRET_VERSION = re.compile(r"projects/[^/\s]+/secrets/[^/\s]+/versions/[1-9]\d*")
 _MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 
 
@@ -154,12 +153,7 @@ def _noise_key(options: dict[str, Any], engine: EngineChoice) -> beam.Secret | N
     if path is not None and secret is not None:
         raise UserError("--noise-key-file and --noise-key-secret exclude each other. Give one of them.")
     if secret is not None:
-        if not _SECRET_VERSION.fullmatch(secret):
-            raise UserError(
-                "--noise-key-secret must be projects/P/secrets/S/versions/N with a number N: a key must not change"
-                " while a run goes on."
-            )
-        return GcpSecret(secret)
+        return noise_key_secret(secret)
     if path is None:
         if engine.name == IN_PROCESS:
             return None

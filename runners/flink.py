@@ -35,6 +35,7 @@ ON_LOOPBACK: dict[str, str | int] = {
 JOB_SERVER_JAR = "flink-job-server.jar"
 FLINK_RELEASE = "1.19.3"
 _START_SECONDS = 120.0
+_CONNECTIONS_AT_WORK = 3
 _REST_PORTS = 20
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/")
 _STARTED = re.compile(rb"JobService started on (?:localhost|127\.0\.0\.1):(\d+)")
@@ -231,6 +232,22 @@ class WorkerPool(Engine):
             except psutil.NoSuchProcess:  # it ended in the meantime
                 continue
         return found
+
+    def are_at_work(self) -> bool:
+        """Whether there are Python workers and all of them have a bundle: then data flows beside control and logs.
+
+        Beam may overlook the death of one that has none yet (docs/engines.md).
+        """
+        pids = self.worker_pids()
+        return bool(pids) and all(_connections(pid) >= _CONNECTIONS_AT_WORK for pid in pids)
+
+
+def _connections(pid: int) -> int:
+    try:
+        found = psutil.Process(pid).net_connections(kind="tcp")
+    except psutil.NoSuchProcess:
+        return 0
+    return sum(each.status == psutil.CONN_ESTABLISHED for each in found)
 
 
 def write_flink_config(folder: pathlib.Path, config: Mapping[str, str | int]) -> None:

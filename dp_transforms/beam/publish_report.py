@@ -19,6 +19,7 @@ from dp_transforms.beam.gather_all import gather_all
 from dp_transforms.local_files import publish
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.remote_files import copy_new, is_remote, remove
 from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file
 from dp_transforms.report_files.files import write_error
 
@@ -33,8 +34,8 @@ class PublishReport(beam.PTransform):
 
     paths: what `WriteReports` returns. batches, rejected: all rows that were read. draft: the path that `WriteReports`
         was given, in a folder of its own, which stays, since a step that is repeated needs it. output: the name that it
-        gets, in a folder that every worker has at this path. Nothing is written over: a file of another run makes the
-        job fail, and one of this run is what this step wrote before it was repeated.
+        gets, in a folder that every worker has at this path. Or both are URLs. Nothing is written over: a file of
+        another run makes the job fail, and one of this run is what this step wrote before it was repeated.
     max_bad_fraction: if a larger fraction of the rows was rejected, nothing is published; the counter
         ``reports_withheld`` says so to the operator.
     """
@@ -82,12 +83,18 @@ class _PublishReportDoFn(beam.DoFn):
         else:
             self._publish()
             yield self._output
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._draft)
+        if is_remote(self._draft):
+            remove(self._draft)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._draft)
 
     def _publish(self) -> None:
         try:
-            publish(self._draft, self._output)
+            if is_remote(self._output):
+                copy_new(self._draft, self._output)
+            else:
+                publish(self._draft, self._output)
         except OSError as error:
             if not self._is_published():
                 raise write_error(self._output, error) from None

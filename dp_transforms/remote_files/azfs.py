@@ -19,6 +19,7 @@ from dp_transforms.remote_files.stored_file import (
     broken_answer,
     changed,
     fault,
+    is_stored,
     needs_package,
     no_bucket,
     split_url,
@@ -92,7 +93,7 @@ class AzureStore:
         try:
             self._blob(url).upload_blob(content, overwrite=not only_new)
         except self._errors.ResourceExistsError:
-            if not self._holds(url, content):  # else the answer to an earlier attempt was lost, and it was tried again
+            if not is_stored(self, url, content):  # else an earlier answer was lost
                 raise already_there(url) from None
         except Exception as error:
             raise self._error(url, error) from None
@@ -124,16 +125,6 @@ class AzureStore:
     def _blob(self, url: str) -> Any:
         account, container, name = _parts(url)
         return self._client(account).get_blob_client(container, name)
-
-    def _holds(self, url: str, content: Content) -> bool:
-        """Whether the store has exactly this content under the name."""
-        found = self.look(url)
-        if not isinstance(content, bytes):
-            content.seek(0)
-            content = content.read()
-        if found is None or found.size != len(content):
-            return False
-        return not content or self.read_range(found, 0, found.size) == content
 
     def _error(self, url: str, error: Exception) -> OSError:
         """Without the words of the library."""

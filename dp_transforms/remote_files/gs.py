@@ -19,6 +19,7 @@ from dp_transforms.remote_files.stored_file import (
     broken_answer,
     changed,
     fault,
+    is_stored,
     needs_package,
     no_bucket,
     split_url,
@@ -110,7 +111,7 @@ class GoogleStore:
         except self._errors.PreconditionFailed as error:
             if not only_new:
                 raise self._error(url, error) from None
-            if not self._holds(url, content):  # else the answer to an earlier attempt was lost, and it was tried again
+            if not is_stored(self, url, content):  # else an earlier answer was lost
                 raise already_there(url) from None
         except Exception as error:
             raise self._error(url, error) from None
@@ -123,16 +124,6 @@ class GoogleStore:
             return
         except Exception as error:
             raise self._error(url, error) from None
-
-    def _holds(self, url: str, content: Content) -> bool:
-        """Whether the store has exactly this content under the name."""
-        found = self.look(url)
-        if not isinstance(content, bytes):
-            content.seek(0)
-            content = content.read()
-        if found is None or found.size != len(content):
-            return False
-        return not content or self.read_range(found, 0, found.size) == content
 
     def _error(self, url: str, error: Exception) -> OSError:
         """Without the words of the library."""

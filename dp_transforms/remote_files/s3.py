@@ -24,6 +24,7 @@ from dp_transforms.remote_files.stored_file import (
     broken_answer,
     changed,
     fault,
+    is_stored,
     missing,
     needs_package,
     no_bucket,
@@ -144,12 +145,12 @@ class S3Store:
                     time.sleep(pause)  # another one was writing or removing the key
                     continue
                 if code in _CHANGED and only_new:
-                    if self._holds(url, content, size):
+                    if is_stored(self, url, content):
                         return  # the answer to an earlier attempt was lost, and boto3 has tried again
                     raise already_there(url) from None
                 if only_new and isinstance(error, self._errors.HTTPClientError):
                     with contextlib.suppress(OSError):  # no answer came: perhaps the object did
-                        if self._holds(url, content, size):
+                        if is_stored(self, url, content):
                             return
                 raise self._error(url, error) from None
             return
@@ -160,17 +161,6 @@ class S3Store:
             self._client.delete_object(Bucket=bucket, Key=key)
         except Exception as error:
             raise self._error(url, error) from None
-
-    def _holds(self, url: str, content: Content, size: int) -> bool:
-        """Whether the store has exactly this content under the name."""
-        found = self.look(url)
-        if found is None or found.size != size:
-            return False
-        stored = self.read_range(found, 0, size) if size else b""
-        if isinstance(content, bytes):
-            return stored == content
-        content.seek(0)
-        return stored == content.read()
 
     def _code(self, error: Exception) -> str:
         if not isinstance(error, self._errors.ClientError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import io
 import os
 import re
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 SCHEMES = ("s3", "gs", "azfs", "hdfs")
 Content = bytes | BinaryIO
+_PIECE_BYTES = 8 << 20
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 # What a signed URL carries. In a key it would be an odd name; in an error it would be a leak.
@@ -72,6 +74,20 @@ class FileStore(Protocol):
 
     def remove(self, url: str) -> None:
         """Removes a file, if it is there."""
+
+
+def is_stored(store: FileStore, url: str, content: Content) -> bool:
+    """Whether the store has exactly this content under the name: for when the answer to a write was lost."""
+    found = store.look(url)
+    source = io.BytesIO(content) if isinstance(content, bytes) else content
+    if found is None or found.size != source.seek(0, os.SEEK_END):
+        return False
+    source.seek(0)
+    return all(
+        source.read(length) == store.read_range(found, begin, length)
+        for begin in range(0, found.size, _PIECE_BYTES)
+        for length in [min(_PIECE_BYTES, found.size - begin)]
+    )
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:

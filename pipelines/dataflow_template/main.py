@@ -1,32 +1,42 @@
-"""What the launcher of the template runs: the template's parameters and Beam's options as one command line."""
+"""What the launcher of the template runs: the template's parameters and Beam's options as one command line.
+
+The image says by ``SHH_COMMAND`` which command it is for: ``stream`` or ``replay``.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 import click
 
+from dp_transforms.pipelines import replay, stream
 from dp_transforms.pipelines.cli import main
-from dp_transforms.pipelines.stream import command
+
+_COMMANDS = {"stream": stream.command, "replay": replay.command}
 
 
-def command_line(arguments: Sequence[str]) -> list[str]:
+def command_line(arguments: Sequence[str], name: str = "stream") -> list[str]:
     """``--user_field=u --region=r`` -> ``stream --engine dataflow --detach --user-field=u -- --region=r``.
 
     The launcher writes everything as ``--name=value``. Options of ``shh stream`` go to it, all others to Beam.
-    For an option without a value it writes true, or false to leave it out.
+    For an option without a value it writes true, or false to leave it out. name: of the command; the log of a replay
+    is the parameter ``log``.
     """
+    command = _COMMANDS[name]
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     ours = {option for parameter in options for option in parameter.opts}
     flags = {option for parameter in options if parameter.is_flag for option in parameter.opts}
-    words, beam_words = ["stream", "--engine", "dataflow", "--detach"], []
+    words, beam_words = [name, "--engine", "dataflow", "--detach"], []
     for argument in arguments:
-        name, equals, value = argument.partition("=")
-        option = name.replace("_", "-")
-        if option in flags and name != "--detach" and value in ("true", "false"):
+        key, equals, value = argument.partition("=")
+        option = key.replace("_", "-")
+        if name == "replay" and key == "--log":
+            words.insert(1, value)
+        elif option in flags and key != "--detach" and value in ("true", "false"):
             words += [option] if value == "true" else []
-        elif option in ours and name not in ("--engine", "--detach"):
+        elif option in ours and key not in ("--engine", "--detach"):
             words.append(option + equals + value)
         else:
             beam_words.append(argument)
@@ -34,4 +44,4 @@ def command_line(arguments: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(command_line(sys.argv[1:]))
+    main(command_line(sys.argv[1:], os.environ.get("SHH_COMMAND", "stream")))

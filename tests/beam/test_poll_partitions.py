@@ -210,7 +210,7 @@ def test_the_state_of_a_run_with_another_key_or_clock_is_refused(monkeypatch):
         monkeypatch.setattr("tests.beam.test_poll_partitions.CLOCK", other.get("clock", CLOCK))
         changed = Loop(MemoryStream.of([events()], 40))
         changed.state = loop.state
-        with pytest.raises(StreamError, match="another plan, clock, stream, run id, noise key"):
+        with pytest.raises(StreamError, match="another plan, clock, stream, run id, part or noise key"):
             changed.fire()
         loop.state["poll"].at = 0
     assert loop.state["progress"].content == before

@@ -10,8 +10,9 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
+from dp_transforms import remote_files
 from dp_transforms.beam.count_for_operator import REPORTS_WITHHELD, operator_counts
-from dp_transforms.pipelines.flink_replay import build_detached
+from dp_transforms.pipelines.cluster_replay import build_detached
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.replay_run import ReplayRequest, run_replay
@@ -57,6 +58,20 @@ def test_the_report_is_that_of_a_command_that_waits_however_often_a_step_runs(re
     assert pathlib.Path(there.output).read_bytes() == pathlib.Path(here.output).read_bytes()
     assert len(list(read_report_file(there.output)[1])) == SCHEDULE.horizon
     assert len(pathlib.Path(there.dead_letter or "").read_text().splitlines()) == 5
+
+
+@pytest.mark.xdist_group("s3")
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_report_in_a_store_is_published_once_however_often_a_step_runs(request_of, bucket, times):
+    here, there = request_of("here.jsonl"), request_of("there.jsonl", output=f"{bucket}/there.jsonl")
+    run_replay(here, pipeline_options([]), None)
+    _run(there, times)
+    (header, found), (header_here, found_here) = read_report_file(there.output), read_report_file(here.output)
+    assert (header, list(found)) == (header_here, list(found_here))
+    names = [file.url for file in remote_files.store_of(bucket).list_below(bucket + "/")]
+    assert names == [there.output], "a draft is left"
+    with pytest.raises(UserError, match=r"there\.jsonl"):
+        _run(request_of("there.jsonl", output=there.output, run_id="run-2"))
 
 
 def test_where_too_many_rows_are_bad_nothing_is_published(request_of):

@@ -12,15 +12,14 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.item_domain import ItemDomain
+from dp_transforms.pipelines.cluster_replay import replay_on_cluster
 from dp_transforms.pipelines.engine_choice import EngineChoice
-from dp_transforms.pipelines.flink_replay import replay_on_flink
-from dp_transforms.pipelines.replay_engine import FlinkReplay
+from dp_transforms.pipelines.replay_engine import ClusterReplay
 from dp_transforms.pipelines.replay_run import ReplaySummary, run_replay
 from dp_transforms.pipelines.stream_options import FLINK
 from dp_transforms.report_files import read_report_file
@@ -75,7 +74,7 @@ def test_a_replay_on_flink_gives_the_report_of_one_in_process(small_log, key_pat
     )
     expected = run_replay(here, pipeline_options([]), ReadProgress())
     choice = EngineChoice(FLINK, parallelism=parallelism, is_batch=True)
-    summary = replay_on_flink(there, FlinkReplay(choice, (), detach=False))
+    summary = replay_on_cluster(there, ClusterReplay(choice, (), detach=False))
     assert summary is not None
     assert _counts(summary) == _counts(expected)
     assert pathlib.Path(there.output).read_bytes() == pathlib.Path(here.output).read_bytes()
@@ -110,20 +109,12 @@ def _wait_until_read(cluster, job: str, seconds: float = 240) -> None:
 
 
 def _wait_for_workers(cluster, job: str, seconds: float = 240) -> None:
-    """Until all workers have a bundle, and so will be missed (docs/engines.md): data flows beside control and logs."""
+    """Until all workers have a bundle, and so will be missed (docs/engines.md)."""
     deadline = time.monotonic() + seconds
-    while not (pids := cluster.pool.worker_pids()) or not all(_connections(pid) >= 3 for pid in pids):
+    while not cluster.pool.are_at_work():
         assert cluster.flink.rest.job_state(job) not in ENDED, "the job was over before it was killed"
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def _connections(pid: int) -> int:
-    try:
-        found = psutil.Process(pid).net_connections(kind="tcp")
-    except psutil.NoSuchProcess:
-        return 0
-    return sum(each.status == psutil.CONN_ESTABLISHED for each in found)
 
 
 def _assert_report_of_process(log: pathlib.Path, output: pathlib.Path, key_path: str, tmp_path: pathlib.Path) -> None:
@@ -177,7 +168,9 @@ def test_a_known_domain_counts_and_bad_rows_are_the_same_on_flink(small_log, key
         for where in ("here", "there")
     )
     expected = run_replay(here, pipeline_options([]), ReadProgress())
-    summary = replay_on_flink(there, FlinkReplay(EngineChoice(FLINK, parallelism=2, is_batch=True), (), detach=False))
+    summary = replay_on_cluster(
+        there, ClusterReplay(EngineChoice(FLINK, parallelism=2, is_batch=True), (), detach=False)
+    )
     assert summary is not None
     assert _counts(summary) == _counts(expected)
     assert (expected.rejected, expected.outside_domain > 0) == (5, True)

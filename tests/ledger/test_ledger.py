@@ -322,9 +322,12 @@ def test_a_part_may_end_before_what_was_reserved_and_the_next_one_begins_there(l
 
 def test_a_state_says_where_a_stream_has_ended_that_could_not_tell_the_ledger(ledger: Ledger) -> None:
     first = of(ledger, GONE)
-    first.start(first.reserve(part(0, 20, run_id="run"), CAPS))
-    with pytest.raises(RunRefusedError):
-        ledger.reserve(part(21, 22, run_id="run", state_fingerprint="state 21"))
+    verdict = first.reserve(part(0, 20, run_id="run"), CAPS)
+    first.start(verdict)
+    first.publishing(verdict, "state 7")
+    for end, state in ((21, "state 7"), (7, "state 21")):
+        with pytest.raises(RunRefusedError):
+            ledger.reserve(part(end, 22, run_id="run", state_fingerprint=state))
     (told,) = ledger.doctor([StateMark("run", PLAN, 7, "state 7")])[-1:]
     assert (told.is_fault, "not recorded as finished" in told.text) == (False, True)
     following = ledger.reserve(part(7, 20, run_id="run", state_fingerprint="state 7"))

@@ -1,4 +1,4 @@
-"""The flex template of Dataflow: its parameters are options of `shh stream`, and the documents launch it correctly."""
+"""The flex templates of Dataflow: parameters are options of the commands, and the documents launch them correctly."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ import click
 import pytest
 
 from dp_transforms.pipelines.dataflow_template.main import command_line
+from dp_transforms.pipelines.replay import command as replay
 from dp_transforms.pipelines.stream import command
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "pipelines" / "dataflow_template"
-METADATA = json.loads((FOLDER / "metadata.json").read_text())
-PARAMETERS = {parameter["name"]: parameter for parameter in METADATA["parameters"]}
-OPTIONS = {
-    option: parameter
-    for parameter in command.params
-    if isinstance(parameter, click.Option)
-    for option in parameter.opts
+COMMANDS = {"stream": command, "replay": replay}
+METADATA = {
+    "stream": json.loads((FOLDER / "metadata.json").read_text()),
+    "replay": json.loads((FOLDER / "metadata_replay.json").read_text()),
+}
+ALL = {name: {parameter["name"]: parameter for parameter in found["parameters"]} for name, found in METADATA.items()}
+PARAMETERS = ALL["stream"]
+REQUIRED = {
+    "stream": {"epsilon", "delta", "window", "start", "end", "output_topic", "noise_key_secret"},
+    "replay": {"log", "epsilon", "delta", "window", "start", "end", "output", "noise_key_secret"},
 }
 # What a value of each parameter can look like; each must pass its regex and, as an option, be parsed.
 EXAMPLES = {
@@ -48,32 +52,44 @@ EXAMPLES = {
     "output_kafka_config": "/etc/kafka.properties",
     "noise_key_secret": "projects/p/secrets/s/versions/12",
     "run_id": "run 1",
+    "log": "gs://bucket/clicks/2026-*.parquet",
+    "domain_file": "gs://bucket/items.txt",
+    "output": "gs://bucket/reports/january.avro",
+    "dead_letter": "s3://bucket/bad.jsonl",
 }
 
 
-def test_the_metadata_has_the_form_that_dataflow_reads() -> None:
-    assert set(METADATA) == {
-        *("name", "description", "streaming", "supportsAtLeastOnce", "supportsExactlyOnce", "parameters")
-    }
-    assert METADATA["streaming"] is True
-    assert len(PARAMETERS) == len(METADATA["parameters"])
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_the_metadata_has_the_form_that_dataflow_reads(name: str) -> None:
+    metadata = METADATA[name]
+    of_streams = ("supportsAtLeastOnce", "supportsExactlyOnce") if name == "stream" else ()
+    assert set(metadata) == {*("name", "description", "streaming", "parameters"), *of_streams}
+    assert metadata["streaming"] is (name == "stream")
+    assert len(ALL[name]) == len(metadata["parameters"])
     known = {"name", "label", "helpText", "isOptional", "paramType", "regexes", "enumOptions", "defaultValue"}
-    for name, parameter in PARAMETERS.items():
-        assert re.fullmatch(r"[a-z][a-z_]*", name)
+    for called, parameter in ALL[name].items():
+        assert re.fullmatch(r"[a-z][a-z_]*", called)
         assert {"name", "label", "helpText", "isOptional", "paramType"} <= set(parameter) <= known
         assert isinstance(parameter["isOptional"], bool)
         assert parameter["paramType"] in ("TEXT", "ENUM", "PUBSUB_SUBSCRIPTION")
         assert ("enumOptions" in parameter) == (parameter["paramType"] == "ENUM")
         assert ("regexes" in parameter) == (parameter["paramType"] != "ENUM")
-    assert {name for name, parameter in PARAMETERS.items() if not parameter["isOptional"]} == {
-        *("epsilon", "delta", "window", "start", "end", "output_topic", "noise_key_secret")
+    assert {called for called, parameter in ALL[name].items() if not parameter["isOptional"]} == REQUIRED[name]
+
+
+@pytest.mark.parametrize(
+    ("command_name", "name"), [(of, name) for of in COMMANDS for name in sorted(ALL[of]) if name != "log"]
+)
+def test_every_parameter_is_an_option_and_takes_what_the_option_takes(command_name: str, name: str) -> None:
+    its_command = COMMANDS[command_name]
+    options = {
+        option: parameter
+        for parameter in its_command.params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts
     }
-
-
-@pytest.mark.parametrize("name", sorted(PARAMETERS))
-def test_every_parameter_is_an_option_and_takes_what_the_option_takes(name: str) -> None:
-    option = OPTIONS["--" + name.replace("_", "-")]
-    parameter = PARAMETERS[name]
+    option = options["--" + name.replace("_", "-")]
+    parameter = ALL[command_name][name]
     if parameter["paramType"] == "ENUM":
         assert isinstance(option.type, click.Choice)
         assert [choice["value"] for choice in parameter["enumOptions"]] == list(option.type.choices)
@@ -87,7 +103,7 @@ def test_every_parameter_is_an_option_and_takes_what_the_option_takes(name: str)
         assert re.fullmatch(regex, example)
         assert not re.fullmatch(regex, "")
         assert not re.fullmatch(regex, " x")
-    option.type_cast_value(click.Context(command), example)
+    option.type_cast_value(click.Context(its_command), example)
 
 
 def test_the_template_and_the_documents_say_which_release_modes_read_pubsub() -> None:
@@ -122,21 +138,22 @@ def test_regexes_refuse_what_the_option_would_refuse() -> None:
         assert not any(re.fullmatch(regex, value) for regex in PARAMETERS[name]["regexes"]), name
 
 
-def test_the_launch_line_of_the_documents_is_a_command_line() -> None:
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_the_launch_line_of_the_documents_is_a_command_line(name: str) -> None:
     text = (ROOT / "docs" / "deploy.md").read_text().replace("\\\n", " ")
-    (line,) = re.findall(r"^ *(gcloud dataflow flex-template run .*)$", text, re.MULTILINE)
-    words = shlex.split(line)
+    lines = re.findall(r"^ *(gcloud dataflow flex-template run .*)$", text, re.MULTILINE)
+    (line,) = (line for line in lines if ("shh-replay.json" in line) == (name == "replay"))
     parameters = dict(
         pair.split("=", 1)
-        for word in words
+        for word in shlex.split(line)
         if word.startswith("--parameters=")
         for pair in word.partition("=")[2].split(",")
     )
-    assert set(parameters) <= set(PARAMETERS)
-    for name, parameter in PARAMETERS.items():
-        assert parameter["isOptional"] or name in parameters
+    assert set(parameters) <= set(ALL[name])
+    for called, parameter in ALL[name].items():
+        assert parameter["isOptional"] or called in parameters
         for regex in parameter.get("regexes", ()):
-            assert name not in parameters or re.fullmatch(regex, parameters[name]), name
+            assert called not in parameters or re.fullmatch(regex, parameters[called]), called
     beam = [
         "--project=p",
         "--region=r",
@@ -144,19 +161,22 @@ def test_the_launch_line_of_the_documents_is_a_command_line() -> None:
         "--template_location=gs://bucket/job",
         "--job_name=j",
     ]
-    ours = [f"--{name}={value}" for name, value in parameters.items()]
-    found = command_line([*beam[:2], *ours, *beam[2:]])
+    ours = [f"--{called}={value}" for called, value in parameters.items()]
+    found = command_line([*beam[:2], *ours, *beam[2:]], name)
     split = found.index("--")
-    assert found[:4] == ["stream", "--engine", "dataflow", "--detach"]
+    log = [parameters["log"]] if name == "replay" else []
+    assert found[: 4 + len(log)] == [name, *log, "--engine", "dataflow", "--detach"]
     assert found[split + 1 :] == beam
-    context = command.make_context("stream", found[1:split], obj=[])
+    context = COMMANDS[name].make_context(name, found[1:split], obj=[])
     assert context.params["noise_key_secret"] == parameters["noise_key_secret"]
-    assert context.params["kafka"] == parameters["kafka"]
+    for called in ("kafka", "output"):
+        assert context.params.get(called) == parameters.get(called)
     assert context.params["detach"]
 
 
 def test_the_image_has_what_it_runs() -> None:
     text = (FOLDER / "Containerfile").read_text()
+    assert re.search(r"^ARG COMMAND=stream\nENV SHH_COMMAND=\$\{COMMAND\}$", text, re.MULTILINE)
     (program,) = re.findall(r"^ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/(\S+)$", text, re.MULTILINE)
     assert (ROOT / program).is_file()
     copied = [name for line in re.findall(r"^COPY (?!--)(.*) \S+$", text, re.MULTILINE) for name in line.split()]

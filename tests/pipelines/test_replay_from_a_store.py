@@ -215,8 +215,8 @@ def test_the_fingerprint_of_a_stored_log_is_that_of_its_content(bucket: str, tmp
     write_log(tmp_path / "log.csv")
     url = f"{bucket}/elsewhere.csv"
     remote_files.put_new(url, (tmp_path / "log.csv").read_bytes())
-    stored = InputFingerprint([url], ["user"], {url: remote_files.look_at(url)})
-    assert stored.text == InputFingerprint([str(tmp_path / "log.csv")], ["user"]).text
+    stored = InputFingerprint([(url, ".csv")], ["user"], stored={url: remote_files.look_at(url)})
+    assert stored.text == InputFingerprint([(str(tmp_path / "log.csv"), ".csv")], ["user"]).text
     stored.check_unchanged()
     remote_files.put_over(url, b"user,item,timestamp\n")
     with pytest.raises(StateError, match="was changed while it was replayed; nothing was published"):

@@ -19,21 +19,10 @@ def nights(tmp_path: pathlib.Path) -> Nights:
 
 # Kills itself before or after the n-th call that changes what is on the disk: files appear, are synced, get their name.
 KILLED = """
-import os, signal, sys, threading
-at, lock, calls = int(sys.argv.pop(1)), threading.Lock(), [0]
-def die_at(function):
-    def and_perhaps_die(*arguments, **options):
-        with lock:
-            for which in ("before", "after"):
-                calls[0] += 1
-                if calls[0] == at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if which == "before":
-                    result = function(*arguments, **options)
-        return result
-    return and_perhaps_die
-for name in ("replace", "link", "fsync", "mkdir", "unlink"):
-    setattr(os, name, die_at(getattr(os, name)))
+import os
+from tests.helpers.dying_programs import DyingProgram
+program = DyingProgram()
+program.dies_at(os, "replace", "link", "fsync", "mkdir", "unlink")
 from dp_transforms.pipelines.cli import main
 main()
 """

@@ -226,25 +226,13 @@ def test_options_that_do_not_go_together(folder: pathlib.Path, words: tuple[str,
 
 # Kills itself before or after the n-th step of a part: what is told to the ledger, and what gets its name.
 KILLED = """
-import os, signal, sys
-at, calls = int(sys.argv.pop(1)), [0]
+from tests.helpers.dying_programs import DyingProgram
 from dp_transforms.ledger import Ledger
 from dp_transforms.pipelines import replay_state, state_part
-def die_at(function):
-    def and_perhaps_die(*arguments, **options):
-        calls[0] += 1
-        if calls[0] == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = function(*arguments, **options)
-        calls[0] += 1
-        if calls[0] == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-    return and_perhaps_die
-for name in ("reserve", "start", "publishing", "finish"):
-    setattr(Ledger, name, die_at(getattr(Ledger, name)))
-state_part.replace_state = die_at(state_part.replace_state)
-replay_state.publish_output = die_at(replay_state.publish_output)
+program = DyingProgram()
+program.dies_at(Ledger, "reserve", "start", "publishing", "finish")
+program.dies_at(state_part, "replace_state")
+program.dies_at(replay_state, "publish_output")
 from dp_transforms.pipelines.cli import main
 main()
 """

@@ -182,31 +182,17 @@ def test_a_damaged_state_is_refused(live: LiveParts) -> None:
 
 # Kills itself before or after the n-th call that changes what is on the disk, of a ledger or of anything else.
 KILLED = """
-import os, signal, sys, threading
-at, lock, calls = int(sys.argv.pop(1)), threading.RLock(), [0]
-def die_at(function):
-    def and_perhaps_die(*arguments, **options):
-        with lock:
-            for which in ("before", "after"):
-                calls[0] += 1
-                if calls[0] == at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if which == "before":
-                    result = function(*arguments, **options)
-        return result
-    return and_perhaps_die
-for name in ("replace", "link"):
-    setattr(os, name, die_at(getattr(os, name)))
-from dp_transforms import EventFields, KafkaTopic, LogFolder, ReleasePlan, StreamClock
+import os, sys
+from tests.helpers.dying_programs import DyingProgram
+program = DyingProgram()
+program.dies_at(os, "replace", "link")
 from dp_transforms.ledger import Ledger
-from dp_transforms.pipelines.stream_request import StreamRequest
-for name in ("reserve", "start", "finish"):
-    setattr(Ledger, name, die_at(getattr(Ledger, name)))
+program.dies_at(Ledger, "reserve", "start", "publishing", "finish")
 from dp_transforms.pipelines.cli import main
 try:
     main()
 finally:
-    print("points", calls[0], file=sys.stderr)
+    print("points", program.calls, file=sys.stderr)
 """
 END = 4
 
@@ -237,7 +223,7 @@ def check_kill(live: LiveParts, at: int) -> int | None:
     return None if found is None else int(found[1])
 
 
-POINTS = 42
+POINTS = 50
 
 
 def test_a_stream_that_is_killed_among_its_reports_is_repaired_by_the_same_command(arriving: LiveParts) -> None:
@@ -245,7 +231,9 @@ def test_a_stream_that_is_killed_among_its_reports_is_repaired_by_the_same_comma
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("at", range(1, POINTS + 1))
+@pytest.mark.parametrize(
+    "at", [pytest.param(at, marks=() if at % 5 == 0 else pytest.mark.nightly) for at in range(1, POINTS + 1)]
+)
 def test_a_stream_that_is_killed_anywhere_is_repaired_by_the_same_command(arriving: LiveParts, at: int) -> None:
     check_kill(arriving, at)
 
