@@ -40,6 +40,7 @@ from dp_transforms.remote_files import RemoteFileError, StoredFile
 
 SAMPLE_ROWS = 1000
 _MOST_FIELDS = 200
+_MOST_STORED_FIELDS = 40  # whose rows are looked at: each takes some requests
 _TAIL_BYTES = 256 << 10
 _BLOCK_BYTES = 1 << 20
 _AHEAD_BYTES = 64 << 10
@@ -52,8 +53,8 @@ TEXT, WHOLE, NUMBER, TIMESTAMP, DATE, OTHER = "text", "whole number", "number", 
 class FieldSample:
     """One field. kind: TEXT, WHOLE, NUMBER, TIMESTAMP, DATE, or OTHER, which can be no field of an event.
 
-    values: the rows of the sample; None for OTHER. zone: of timestamps, None if they have none. bounds: the smallest
-    and the largest value of the whole file, where it states them.
+    values: the rows of the sample; None for OTHER, and for some of a stored file with very many fields. zone: of
+    timestamps, None if they have none. bounds: the smallest and the largest value of the whole file, if it states them.
     """
 
     name: str
@@ -138,19 +139,20 @@ def _sample_parquet(path: str, stored: StoredFile | None) -> FileSample:
         schema = metadata.schema.to_arrow_schema()
         names = schema.names[:_MOST_FIELDS]
         flat = [name for name in names if schema.names.count(name) == 1 and _kind_of(schema.field(name).type) != OTHER]
+        looked_at = flat if stored is None else flat[:_MOST_STORED_FIELDS]
         filled = [group for group in range(metadata.num_row_groups) if metadata.row_group(group).num_rows]
         parts = []
-        for group in dict.fromkeys([*filled[:1], *filled[-1:]]):
+        for group in dict.fromkeys([*filled[:1], *(filled[-1:] if stored is None else [])]):
             # A buffer: else whole column chunks are fetched for their first rows.
             file = pq.ParquetFile(source, metadata=metadata, buffer_size=_AHEAD_BYTES, pre_buffer=False)
-            parts += list(itertools.islice(file.iter_batches(SAMPLE_ROWS, row_groups=[group], columns=flat), 1))
-        table = pa.Table.from_batches(parts) if parts else schema.empty_table().select(flat)
+            parts += list(itertools.islice(file.iter_batches(SAMPLE_ROWS, row_groups=[group], columns=looked_at), 1))
+        table = pa.Table.from_batches(parts) if parts else schema.empty_table().select(looked_at)
         bounds = {name: _stated_bounds(metadata, filled, name, schema) for name in flat}
     fields = []
     for name in names:
         arrow_type = schema.field(name).type
-        if name not in flat:
-            fields.append(FieldSample(name, OTHER, None))
+        if name not in looked_at:
+            fields.append(FieldSample(name, _kind_of(arrow_type) if name in flat else OTHER, None))
             continue
         zone = arrow_type.tz if pa.types.is_timestamp(arrow_type) else None
         values = pa.chunked_array(table.column(name)).combine_chunks() if table.num_rows else pa.array([], arrow_type)

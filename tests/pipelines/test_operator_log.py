@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -109,6 +110,14 @@ def test_a_signal_says_so_in_the_same_format(folder: pathlib.Path) -> None:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 143
     assert json.loads(err.splitlines()[-1]) == {"level": "error", "command": "simulate", "message": "stopped."}
+
+
+def test_what_commands_say_on_stderr_is_said_in_one_place() -> None:
+    """Else it would be missing in one of the formats. Others have a branch for each format."""
+    with_both = {"operator_log.py", "replay.py", "stream_status.py", "subcommands.py"}
+    for path in pathlib.Path(cli.__file__).parent.rglob("*.py"):
+        if path.name not in with_both and not path.name.startswith("demo"):
+            assert not re.search(r"err=True|stderr=True|sys\.stderr", path.read_text()), path
 
 
 def completed(shell_words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:

