@@ -198,7 +198,8 @@ def _states_times(sample: FileSample, name: str) -> bool:
 def _file_line(sample: FileSample, size: int) -> str:
     rows = "" if sample.rows is None else f", {sample.rows:,} rows"
     which = "all of them" if sample.is_whole else "at its beginning and end"
-    if not sample.is_whole and (sample.path.lower().endswith(".gz") or sample.format == "avro"):
+    is_packed = sample.path.lower().endswith(".gz")
+    if not sample.is_whole and (is_packed or (sample.format in ("avro", "parquet") and is_remote(sample.path))):
         which = "at its beginning"
     what = f"{escape_text(sample.path)}: {_FORMATS[sample.format]}, {_size(size)}{rows}."
     return f"{what} Looked at {sample.looked_at:,} rows ({which})."

@@ -10,7 +10,7 @@ import typing
 import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.testing.test_stream import TestStream
+from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
@@ -169,4 +169,4 @@ def test_a_time_that_the_input_cannot_have_is_refused_when_the_pipeline_is_built
     with pytest.raises(ValueError, match="give a function for time as well"):
         apply(rows(), dict, user=lambda row: row, item=lambda row: row, time="at")
     with pytest.raises(ValueError, match="time cannot be used with unbounded input"):
-        apply(TestStream().add_elements(["x"]).advance_watermark_to_infinity(), Visit, time="at")
+        apply(test_stream.TestStream().add_elements(["x"]).advance_watermark_to_infinity(), Visit, time="at")
