@@ -25,6 +25,7 @@ FLINK_JOB_SERVER := $(SHH_ENGINES)/flink-job-server.jar
 FLINK_LIBRARIES := $(SHH_ENGINES)/flink-$(FLINK_VERSION)/.made
 KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
 KUBERNETES := $(SHH_ENGINES)/kubernetes
+JAVA_EXAMPLE := $(SHH_ENGINES)/java-example/.made
 HDFS_LIBRARIES := $(SHH_ENGINES)/hdfs/.made
 AZURITE_VERSION := 3.35.0
 AZURITE_MADE := $(SHH_ENGINES)/azurite/.made-$(AZURITE_VERSION)
@@ -33,7 +34,7 @@ PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
 .PHONY: install demo test test-long test-nightly test-postgres test-engines test-engines-long lint format bench clean test-stores engines flink kafka prism kubernetes \
-  hdfs azurite demo-flink demo-stream audit sbom mutants fuzz docs page-library
+  hdfs azurite java-example demo-flink demo-stream audit sbom mutants fuzz docs page-library
 
 install: $(INSTALLED)
 
@@ -95,7 +96,7 @@ mutants: $(INSTALLED)
 
 # What this machine's tools allow; tests of the others are skipped with a reason.
 engines: $(INSTALLED)
-	@for engine in flink:java:$(MVN) kafka:java:$(MVN) prism:$(GO):$(GO) kubernetes:$(GO):$(MVN); do \
+	@for engine in flink:java:$(MVN) kafka:java:$(MVN) prism:$(GO):$(GO) kubernetes:$(GO):$(MVN) java-example:java:$(MVN); do \
 	  name=$${engine%%:*}; tools=$${engine#*:}; missing=; \
 	  for tool in "$${tools%%:*}" "$${tools#*:}"; do command -v $$tool >/dev/null 2>&1 || missing=$$tool; done; \
 	  if test -n "$$missing"; then echo "no $$name: this machine has no $$missing"; \
@@ -145,6 +146,18 @@ $(KAFKA_LIBRARIES): runners/engines/kafka/pom.xml
 	@rm -rf $(@D)
 	@mkdir -p $(@D)
 	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(@D)
+	@touch $@
+
+# examples/java with its libraries, for tests alone.
+java-example: $(JAVA_EXAMPLE)
+
+$(JAVA_EXAMPLE): examples/java/pom.xml $(shell find examples/java/src -name '*.java')
+	@rm -rf $(@D)
+	@mkdir -p $(@D)
+	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< -Dbuild.folder=$(@D)/build package dependency:copy-dependencies \
+	  -DincludeScope=runtime -DoutputDirectory=$(@D)/lib
+	@mv $(@D)/build/java-example.jar $(@D)/lib
+	@rm -rf $(@D)/build
 	@touch $@
 
 # A name node and a data node, for tests alone.

@@ -12,13 +12,17 @@ Public names, loaded when first used:
 - `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
   its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder` or a `ReportTopic`,
   under a `ReportHeader`.
-- `WindowReport`, `HeavyHitter`: what is released. `RejectedEvents`: rows that could not be read, for the operator.
+- `HeavyHitterRows`, `ReadHeavyHitters`, `ReadHeavyHittersOfTopic`: the same declared by plain values, rows out: for
+  Beam YAML, Java and Go.
+- `WindowReport`, `HeavyHitter`: what is released. `read_report`: a report file as a `Report`. `RejectedEvents`: rows
+  that could not be read, for the operator.
 - `EventBatch`: events as columns, the fast way in. `ReadEvents`, `EventFields`, `find_log_chunks`: logs as batches.
 
 Map of the package, from what knows nothing to what knows all:
 
-- checks, local_files, remote_files, avro_container: checks of arguments; how local files and those in object stores are
-  opened, and how an output appears whole or not at all; Avro files, read with limits.
+- checks, html_tables, local_files, remote_files, avro_container: checks of arguments; tables for notebooks; how local
+  files and those in object stores are opened, and how an output appears whole or not at all; Avro files, read with
+  limits.
 - discrete_laplace_law: the law of the noise. mechanisms.discrete_laplace draws from it. exponential_power: the law of
   the noise of release mode `names` (docs/purse.md). priced_weights: the weights that its users may
   have, and what each costs.
@@ -28,7 +32,8 @@ Map of the package, from what knows nothing to what knows all:
 - mechanisms: keyed randomness, exact noise, release rules. Knows no accounting. `mechanisms.papers` is a library beside
   the pipeline: the papers' mechanisms, each to be used alone.
 - monitoring: the streaming core on numpy columns. naming: the same for release mode `names`, in which users pay for
-  looks. run_settings: from a plan to what workers need. run_state: what one part of a run hands to the next.
+  looks. declared_plan: from plain values to a plan. run_settings: from a plan to what workers need. run_state: what one
+  part of a run hands to the next.
 - ledger: which runs drew on whose budget, for ever, in a database; refuses what would overspend.
 - auditing: what the worst streams attain, exactly and by running the core, against a plan's claim.
 - event_files, report_files: logs in, reports out. event_streams, report_streams: the same for what goes on: partitions
@@ -50,7 +55,9 @@ if TYPE_CHECKING:
     from dp_transforms.accounting.release_plan import ReleasePlan
     from dp_transforms.beam.monitor_stream import MonitorStream
     from dp_transforms.beam.read_events import ReadEvents
+    from dp_transforms.beam.read_topic import ReadHeavyHittersOfTopic
     from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+    from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters
     from dp_transforms.beam.write_report_stream import WriteReportStream
     from dp_transforms.event_files import EventFields, find_log_chunks
     from dp_transforms.event_streams.kafka_topic import KafkaTopic
@@ -60,7 +67,7 @@ if TYPE_CHECKING:
     from dp_transforms.monitoring.event_batch import EventBatch
     from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
     from dp_transforms.rejected_events import RejectedEvents
-    from dp_transforms.report_files import ReportHeader
+    from dp_transforms.report_files import Report, ReportHeader, read_report
     from dp_transforms.report_streams import ReportFolder, ReportTopic
     from dp_transforms.window_schedule import WindowSchedule
 
@@ -68,13 +75,17 @@ _HOME = {
     "EventBatch": "monitoring.event_batch",
     "EventFields": "event_files",
     "HeavyHitter": "monitoring.window_report",
+    "HeavyHitterRows": "beam.release_rows",
     "ItemDomain": "item_domain",
     "KafkaTopic": "event_streams.kafka_topic",
     "LogFolder": "event_streams.log_folder",
     "MonitorStream": "beam.monitor_stream",
     "ReadEvents": "beam.read_events",
+    "ReadHeavyHitters": "beam.release_rows",
+    "ReadHeavyHittersOfTopic": "beam.read_topic",
     "RejectedEvents": "rejected_events",
     "ReleasePlan": "accounting.release_plan",
+    "Report": "report_files",
     "ReportFolder": "report_streams",
     "ReportHeader": "report_files",
     "ReportTopic": "report_streams",
@@ -84,19 +95,24 @@ _HOME = {
     "WindowSchedule": "window_schedule",
     "WriteReportStream": "beam.write_report_stream",
     "find_log_chunks": "event_files",
+    "read_report": "report_files",
 }
 
 __all__ = [
     "EventBatch",
     "EventFields",
     "HeavyHitter",
+    "HeavyHitterRows",
     "ItemDomain",
     "KafkaTopic",
     "LogFolder",
     "MonitorStream",
     "ReadEvents",
+    "ReadHeavyHitters",
+    "ReadHeavyHittersOfTopic",
     "RejectedEvents",
     "ReleasePlan",
+    "Report",
     "ReportFolder",
     "ReportHeader",
     "ReportTopic",
@@ -106,6 +122,7 @@ __all__ = [
     "WindowSchedule",
     "WriteReportStream",
     "find_log_chunks",
+    "read_report",
 ]
 
 

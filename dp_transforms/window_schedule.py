@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MICROS_PER_SECOND = 1_000_000
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # years 1 to 9999, the range of datetime
 MOST_WINDOWS = 2**31  # packed pairs hold window numbers in 32 bits
 
@@ -40,6 +41,14 @@ def parse_utc(text: str) -> int:
     if seconds != int(seconds):
         raise ValueError(f"{text!r} must be a whole second.")
     return int(seconds)
+
+
+def parse_duration(text: str) -> int:
+    """Seconds of ``90s``, ``15m``, ``1h``, ``1d`` or ``1w``. Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d{1,9})\s*([smhdw])\s*", text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration. Use a number and s, m, h, d or w, such as 1h.")
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from dp_transforms.window_schedule import parse_utc
+from dp_transforms.window_schedule import parse_duration, parse_utc
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 UNREADABLE = 2  # exit code of a command line that cannot be read, or is not complete
@@ -45,10 +43,13 @@ class Duration(click.ParamType):
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"\s*(\d{1,9})\s*([smhdw])\s*", value)
-        if match is None or (int(match[1]) == 0 and not self._may_be_zero):
+        try:
+            seconds = parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if seconds == 0 and not self._may_be_zero:
             self.fail(f"{value!r} is not a duration. Use a number and s, m, h, d or w, such as 1h.", param, ctx)
-        return int(match[1]) * _SECONDS[match[2]]
+        return seconds
 
 
 class UtcTime(click.ParamType):

@@ -19,7 +19,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast, runtime_c
 from dp_transforms.accounting.plan_checks import as_float, check_budget, check_declared_ids
 from dp_transforms.accounting.plan_json import PlanForm, fingerprint_of, read_fields, write_fields
 from dp_transforms.checks import shown
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.html_tables import html_table
+from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 
 DEFAULT_RELEASE = "names"
 _RELEASE_IF_NONE_IS_STORED = "labels"  # whatever the default is: a stored plan does not change its meaning
@@ -232,6 +233,18 @@ class ReleasePlan(abc.ABC):
     def fingerprint(self) -> str:
         """Hex SHA-256 of the canonical JSON: equal for equal plans only."""
         return fingerprint_of(self._fields(), self.FLOATS)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what the plan promises, and its numbers. Lists have many; the JSON has them all."""
+        schedule = self.schedule
+        declared = [
+            ("start", format_utc(schedule.start_seconds * MICROS_PER_SECOND)),
+            ("end", format_utc(schedule.end_seconds * MICROS_PER_SECOND)),
+            ("window", f"{schedule.window_seconds:,} s"),
+            ("slide", f"{schedule.slide_seconds:,} s"),
+        ]
+        rows = [(name, value) for name, value in self._fields().items() if not isinstance(value, (tuple, dict))]
+        return html_table(self.guarantee, (), [*declared, *rows])
 
     def to_json(self) -> str:
         """The plan as JSON text, with a format version and its fingerprint; `from_json` reads it back."""

@@ -12,6 +12,13 @@ write_reports, write_rejected    reports -> one file; rejected rows -> another f
 publish_report                   a finished report -> its name, in a job that runs on without its command
 release_heavy_hitters            `ShiftingHeavyHitters`, which joins these steps
 
+For Beam YAML and for pipelines in other languages:
+
+collect_rows                     for collect_events, where a field of a row has the event time
+release_rows                     `HeavyHitterRows` and `ReadHeavyHitters`: declared by plain values
+read_topic                       `ReadHeavyHittersOfTopic`: the same for a topic of Kafka
+encode_rows                      reports -> rows with a schema
+
 For streams, joined by monitor_stream (`MonitorStream`), other modules replace some of these:
 
 poll_partitions                  for reading and assigning; with keep_alive and confirm_intents

@@ -97,6 +97,12 @@ class FreshKey(beam.Secret):
             ) from None
 
 
+def stays_in_this_process(pipeline: beam.Pipeline) -> bool:
+    """Whether all workers of this pipeline are in the process that builds it."""
+    mode = pipeline.options.view_as(DirectOptions).direct_running_mode
+    return type(pipeline.runner).__name__ in _IN_PROCESS_RUNNERS and mode in (None, "in_memory", "multi_threading")
+
+
 def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pipeline: beam.Pipeline) -> beam.Secret:
     """The secret for the DoFns of this pipeline.
 
@@ -115,12 +121,12 @@ def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pi
         return key_file
     if noise_key is not None:
         raise ValueError(f"noise_key must be a path, a beam.Secret or None, got a {type(noise_key).__name__}.")
-    runner = type(pipeline.runner).__name__
-    mode = pipeline.options.view_as(DirectOptions).direct_running_mode
-    is_local = runner in _IN_PROCESS_RUNNERS
-    if not is_local or mode not in (None, "in_memory", "multi_threading"):
+    if not stays_in_this_process(pipeline):
+        runner = type(pipeline.runner).__name__
+        if runner in _IN_PROCESS_RUNNERS:
+            runner += f" in mode {pipeline.options.view_as(DirectOptions).direct_running_mode}"
         raise ValueError(
-            f"{runner}{f' in mode {mode}' if is_local else ''} runs workers outside this process, which need one noise"
+            f"{runner} runs workers outside this process, which need one noise"
             f" key: give noise_key=PATH, or --noise-key-file. {_MAKE_ONE}"
         )
     return FreshKey()

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from dp_transforms.html_tables import html_table
+from dp_transforms.window_schedule import format_utc
+
 ABOVE = "above"
 BETWEEN = "between"
 
@@ -33,6 +36,14 @@ class HeavyHitter(NamedTuple):
     level: int | None = None
     at_least_users: int | None = None
 
+    @property
+    def in_words(self) -> str:
+        """Its size as far as it is published, then its label as the log spells it."""
+        if self.noisy_count is not None:
+            return f"about {self.noisy_count:,}: {self.item}"
+        size = f"at least {self.at_least_users:,}" if self.at_least_users else self.zone
+        return f"{size}: {self.item}" if size else self.item
+
 
 class WindowReport(NamedTuple):
     """The heavy hitters of one window of one stream. Windows without any are not reported.
@@ -52,6 +63,14 @@ class WindowReport(NamedTuple):
     epsilon_total: float
     delta: float
     epsilon_spent: float
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        caption = (
+            f"{self.stream}: {format_utc(self.window_start)} to {format_utc(self.window_end)};"
+            f" ({self.epsilon_total:g}, {self.delta:g})-DP for each user, over all windows of the run together"
+        )
+        return html_table(caption, HeavyHitter._fields, self.heavy_hitters)
 
 
 class RunEnded(NamedTuple):

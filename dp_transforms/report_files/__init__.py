@@ -5,6 +5,7 @@
     `avro`                object container file, header in the file metadata
     `parquet`             typed columns, header in the schema metadata
     `files`               writing and reading by path
+    `whole_report`        `Report`: a file as one value
     `replaced_file`       outputs of a step that may run twice: each file appears whole, in place of the first
 
 Nothing here imports Beam. A report file may come from anywhere, so it is read as hostile input: any fault of it raises
@@ -19,13 +20,16 @@ from dp_transforms.report_files.files import (
 )
 from dp_transforms.report_files.json_lines import decode_report, encode_report, report_of_json
 from dp_transforms.report_files.records import HEADER_KEY, ReportFileError, ReportHeader
+from dp_transforms.report_files.whole_report import Report, read_report
 
 __all__ = [
     "HEADER_KEY",
+    "Report",
     "ReportFileError",
     "ReportHeader",
     "decode_report",
     "encode_report",
+    "read_report",
     "read_report_file",
     "report_file_bytes",
     "report_format",

@@ -1,0 +1,141 @@
+"""Release: rows with a schema in, rows with a schema out, declared by plain values alone: for Beam YAML, and for Java
+and Go through Beam's expansion service (docs/yaml_and_java.md)."""
+
+from __future__ import annotations
+
+import datetime
+import typing
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.typehints.row_type import RowTypeConstraint
+
+from dp_transforms.beam.collect_rows import CollectRows
+from dp_transforms.beam.encode_rows import EncodeRows
+from dp_transforms.beam.read_events import ReadEvents
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.checks import check_names
+from dp_transforms.declared_plan import declared_plan
+from dp_transforms.event_files import EventFields, find_log_chunks
+
+
+class HeavyHitterRows(beam.PTransform):
+    """`ShiftingHeavyHitters` for rows: a PCollection with a schema -> one of `HeavyHitterRow`, one for each heavy item.
+
+    Guarantee: as in `ShiftingHeavyHitters`. All rows together are (epsilon, delta)-DP for adding or removing one user
+    with all of its events, over the whole run. Events that cannot be read, or lie outside the range, are left out and
+    counted for the operator.
+
+    plan: path of a plan (`shh plan --output`), which has budget, windows and release mode. Else epsilon, delta, start,
+        end, window, slide and release make one, as in `declared_plan`. Declare start and end; never take them from the
+        data.
+    user, item: names of fields. time: the field with the event time, for bounded input; None: the element's timestamp.
+    time_unit: ``s``, ``ms`` or ``us`` for times that are numbers; see `EventFields`.
+    noise_key, run_id, stream, domain: as in `ShiftingHeavyHitters`; noise_key and domain are paths.
+
+    Raises ValueError for an argument that cannot be used.
+    """
+
+    def __init__(
+        self,
+        plan: str | None = None,
+        *,
+        epsilon: float | str | None = None,
+        delta: float | str | None = None,
+        start: str | int | datetime.date | None = None,
+        end: str | int | datetime.date | None = None,
+        window: str | int | None = None,
+        slide: str | int | None = None,
+        release: str | None = None,
+        user: str = "user",
+        item: str = "item",
+        time: str | None = None,
+        time_unit: str | None = None,
+        noise_key: str | None = None,
+        run_id: str | None = None,
+        stream: str = "events",
+        domain: str | None = None,
+    ) -> None:
+        super().__init__()
+        if time is None and time_unit is not None:
+            raise ValueError("time_unit is the unit of the field time: give time too, or leave time_unit out.")
+        for name, value in (("user", user), ("item", item)):
+            if not (isinstance(value, str) and value):
+                raise ValueError(f"{name} must be the name of a field, got {value!r}.")
+        check_names(stream=stream, run_id=run_id)
+        self.plan = declared_plan(
+            plan, epsilon=epsilon, delta=delta, start=start, end=end, window=window, slide=slide, release=release
+        )
+        self._fields = None if time is None else EventFields(user, item, time, time_unit)
+        self._user, self._item = user, item
+        self.arguments: dict[str, Any] = {
+            "noise_key": noise_key,
+            "run_id": run_id,
+            "stream": stream,
+            "domain": domain,
+        }
+
+    def expand(self, rows: beam.PCollection) -> beam.PCollection:
+        if self._fields is None:
+            release = ShiftingHeavyHitters(self.plan, None, self._user, self._item, **self.arguments)
+            return (rows | "ShiftingHeavyHitters" >> release).reports | "EncodeRows" >> EncodeRows()
+        if not rows.is_bounded:
+            raise ValueError(
+                "time cannot be given for a stream: its watermark does not follow a field of its rows. Leave time out,"
+                " and set the timestamps where the stream is read."
+            )
+        _check_fields(self._fields, rows.element_type)
+        batches, _ = rows | "CollectRows" >> CollectRows(self._fields)
+        return self.released(batches)
+
+    @property
+    def fields_of_log(self) -> EventFields:
+        """The fields of events, one of which has the time."""
+        if self._fields is None:
+            raise ValueError("time must be the name of a field, got None: a log has no other times.")
+        return self._fields
+
+    def released(self, batches: beam.PCollection) -> beam.PCollection:
+        """The rows for batches of events."""
+        release = ShiftingHeavyHitters(self.plan, **self.arguments)
+        return (batches | "ShiftingHeavyHitters" >> release).reports | "EncodeRows" >> EncodeRows()
+
+
+class ReadHeavyHitters(beam.PTransform):
+    """A log -> a PCollection of `HeavyHitterRow`, one for each heavy item of each window. It begins a pipeline.
+
+    Guarantee and arguments: as in `HeavyHitterRows`. It reads all that `shh replay` reads, in columns, where
+    `HeavyHitterRows` handles rows one by one.
+
+    path: files, folders and globs, one or a list. time: as in `EventFields`, ``timestamp`` by default.
+
+    Raises ValueError for an argument that cannot be used, and EventFileError for files that cannot be read.
+    """
+
+    def __init__(self, path: str | list[str], plan: str | None = None, *, time: str = "timestamp", **more: Any) -> None:
+        super().__init__()
+        self._rows = HeavyHitterRows(plan, time=time, **more)
+        self._fields = self._rows.fields_of_log
+        self._paths = [path] if isinstance(path, str) else list(path)
+
+    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection:
+        read = ReadEvents(find_log_chunks(self._paths, self._fields), self._fields)
+        batches, _ = begin | "ReadEvents" >> read
+        return self._rows.released(batches)
+
+
+def _check_fields(fields: EventFields, element_type: Any) -> None:
+    """Raises ValueError unless rows of this type have these fields, and a unit for times that are numbers."""
+    row_type = RowTypeConstraint.from_user_type(element_type) if isinstance(element_type, type) else element_type
+    if not isinstance(row_type, RowTypeConstraint):
+        raise ValueError(f"the input must have a schema, got elements of {element_type!r}. Map them to fields first.")
+    types = dict(row_type._fields)
+    for argument, name in zip(("user", "item", "time"), fields.names, strict=True):
+        if name not in types:
+            raise ValueError(
+                f"{argument}={name!r} is not a field of the input, which has {', '.join(types)}. Name one of them."
+            )
+    numbers = {int, float, np.int64, np.int32, np.int16, np.int8, np.float64, np.float32}
+    if fields.time_unit is None and {types[fields.time], *typing.get_args(types[fields.time])} & numbers:
+        raise ValueError(f"the field {fields.time!r} has numbers: give time_unit, one of s, ms, us.")

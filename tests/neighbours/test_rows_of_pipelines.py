@@ -1,0 +1,96 @@
+"""Rows of a pipeline (`CollectRows`): which rows of others count does not depend on what one user's rows hold."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+
+from dp_transforms.beam import collect_rows
+from dp_transforms.beam.collect_rows import CollectRowsDoFn
+from dp_transforms.event_files import EventFields
+from dp_transforms.monitoring.event_batch import EventBatch
+from tests.helpers.oracle import Event
+from tests.neighbours.logs import ADDED_USER, PLACES, crowd, iso, place, without_added
+from tests.neighbours.rounds import rounds
+
+FIELDS = {unit: EventFields("user", "item", "at", unit) for unit in ("us", "s", None)}
+
+
+class Unreadable:
+    def __getattr__(self, name: str) -> Any:
+        raise RecursionError
+
+
+HOSTILE_TIMES = [
+    *(None, True, 0, -1, 2**63, 2**63 - 1, -(2**63), 2**64, 10**400, 0.5, 1e300, float("nan"), float("inf")),
+    *("", "0", "soon", "2026-01-01", "2026-01-01T00:00:00+99:99", "\ud800", "½", "x" * 20_000, b"2026", [1], {}, 1j),
+    *(Timestamp(micros=-(2**62)), datetime.datetime.max, datetime.datetime.min, datetime.date(2026, 1, 1)),
+    datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=23))),
+]
+HOSTILE: list[Any] = [
+    *(beam.Row(user=ADDED_USER, item="A", at=time) for time in HOSTILE_TIMES),
+    *(beam.Row(user=user, item="A", at=1) for user in (None, "", 1.5, b"\xff", "\ud800", "x" * 20_000, 10**20_000)),
+    *(beam.Row(user=ADDED_USER, item=item, at=1) for item in (None, "", [], b"\xff", "x" * 20_000)),
+    *(beam.Row(user=ADDED_USER, item="A"), Unreadable(), None, 7),
+]
+
+
+def spelled(event: Event, unit: str | None, source: random.Random) -> Any:
+    """A row of others, in one of the ways that are read."""
+    user, item, micros = event
+    ways: list[Any] = [Timestamp(micros=micros), datetime.datetime.fromtimestamp(micros // 10**6, datetime.UTC)]
+    ways += [iso(micros)] if unit is None else [micros, str(micros)] if unit == "us" else [micros // 10**6]
+    return beam.Row(user=user, item=item, at=source.choice(ways))
+
+
+def read(rows: Sequence[Any], unit: str | None) -> list[tuple[str, str, int]]:
+    """The events of others among these rows, which are one bundle."""
+    do_fn = CollectRowsDoFn(FIELDS[unit])
+    do_fn.setup()
+    do_fn.start_bundle()
+    found = [batch for row in rows for batch in do_fn.process(row)]
+    found += [each.value for each in do_fn.finish_bundle() if not isinstance(each, beam.pvalue.TaggedOutput)]
+    events = []
+    for batch in found:
+        assert isinstance(batch, EventBatch)
+        events += zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
+    return sorted(event for event in events if event[0] != ADDED_USER)
+
+
+def try_all(monkeypatch: pytest.MonkeyPatch, unit: str | None) -> None:
+    for source in rounds(unit):
+        others = [spelled(event, unit, source) for event in crowd(source.getrandbits(32))]
+        expected = None
+        for where in PLACES:
+            monkeypatch.setattr(collect_rows, "_MAX_BATCH", source.choice([1, 7, 1000]))
+            log = place(others, HOSTILE, where, source.getrandbits(32))
+            alone = read([row.body for row in without_added(log)], unit)
+            assert len(alone) == len(others)
+            assert read([row.body for row in log], unit) == alone
+            expected = expected or sorted(alone)
+            assert alone == expected
+
+
+@pytest.mark.parametrize("unit", FIELDS)
+def test_rows_of_others_count_whatever_one_user_writes(monkeypatch: pytest.MonkeyPatch, unit: str | None) -> None:
+    try_all(monkeypatch, unit)
+
+
+def test_a_reader_that_judges_a_batch_as_a_whole_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if one time that is not one spoiled the column of its batch."""
+    true = collect_rows.parse_times
+
+    def spoiled(column: Any, unit: str | None) -> Any:
+        times = true(column, unit)
+        times.faults[:] = times.faults.max()
+        return times
+
+    monkeypatch.setattr(collect_rows, "parse_times", spoiled)
+    with pytest.raises(AssertionError):
+        try_all(monkeypatch, "us")

@@ -1,0 +1,106 @@
+"""The pipelines of examples/yaml run as they stand, on Beam's local runner, which is named: nothing is downloaded."""
+
+from __future__ import annotations
+
+import csv
+import pathlib
+import re
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from dp_transforms.beam.encode_rows import HeavyHitterRow, rows_of_report
+from tests.helpers.beam_pipelines import batches_source, run_monitor
+from tests.helpers.forked import run_python
+from tests.helpers.small_runs import RUN_ID, batch_of, key_file, random_log, small_plan
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples" / "yaml"
+OFFLINE = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
+
+
+def run_yaml(text: str, folder: pathlib.Path) -> None:
+    """Without java: for some of its steps Beam has two versions, and that of Java would be downloaded."""
+    (folder / "pipeline.yaml").write_text(text)
+    words = ("-m", "apache_beam.yaml.main", "--yaml_pipeline_file=pipeline.yaml", "--runner=FnApiRunner")
+    result = run_python(*words, cwd=folder, environment={**OFFLINE, "PATH": "/nowhere", "JAVA_HOME": "/nowhere"})
+    assert result.returncode == 0, result.stderr
+
+
+def with_run_id(text: str) -> str:
+    (line,) = [line for line in text.splitlines() if "noise_key:" in line]
+    return text.replace(line, f"{line}\n{line.partition('noise_key')[0]}run_id: {RUN_ID}")
+
+
+def test_rows_are_mapped_and_answered_as_by_the_transform(tmp_path: pathlib.Path) -> None:
+    """With the noise key and the run id of the transform, so each line must be the same."""
+    plan = small_plan(release="labels")
+    log = [event for event in random_log(plan, seed=3, events=900) if 0 < event[2] < 2**60]
+    users, items, micros = zip(*log, strict=True)
+    columns = {
+        "reader": users,
+        "section": ["news"] * len(log),
+        "article": items,
+        "at": [time // 1000 for time in micros],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "visits.parquet")
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    key = key_file(tmp_path)
+    run_yaml(with_run_id((EXAMPLES / "rows_to_csv.yaml").read_text()), tmp_path)
+    (written,) = tmp_path.glob("heavy_items.csv*")
+    found = list(csv.DictReader(written.open(newline="")))
+    mapped = [(user, f"news/{item}", time // 1000 * 1000) for user, item, time in log]
+    reports = run_monitor(batches_source([batch_of(mapped)]), plan, noise_key=key).reports
+    expected = [row._asdict() for report in reports for row in rows_of_report(report)]
+    as_text = [{name: "" if value is None else str(value) for name, value in row.items()} for row in expected]
+    assert sorted(map(str, found)) == sorted(map(str, as_text))
+    assert len(found) >= 9
+
+
+@pytest.mark.long
+def test_a_log_is_read_in_columns_and_written_as_parquet(tmp_path: pathlib.Path) -> None:
+    """The largest story of the simulated log has hundreds of users: it is missed with a probability below 1e-9."""
+    simulate = ("simulate", "--events", 100_000, "--users", 10_000, "--days", 2, "--output", "clicks.parquet")
+    result = run_python("-m", "dp_transforms.pipelines.cli", *simulate, "--seed", 7, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    run_yaml((EXAMPLES / "log_to_parquet.yaml").read_text(), tmp_path)
+    (written,) = tmp_path.glob("heavy_items.parquet*")
+    table = pq.read_table(written)
+    assert table.schema.names == list(HeavyHitterRow._fields)
+    assert table.schema.field("at_least_users").type == pa.int64()
+    rows = table.to_pylist()
+    assert max(row["at_least_users"] for row in rows) > 50
+    assert {(row["stream"], row["epsilon_total"], row["delta"], row["noisy_count"]) for row in rows} == {
+        ("events", 2.0, 1e-9, None)
+    }
+    assert all("2026-01-01T00:00:00Z" <= row["window_start"] < "2026-01-03" for row in rows)
+
+
+def test_a_plan_that_is_not_whole_is_refused_by_name(tmp_path: pathlib.Path) -> None:
+    """What a user sees who forgets the end."""
+    text = (EXAMPLES / "log_to_parquet.yaml").read_text()
+    (end,) = [line for line in text.splitlines(keepends=True) if "end:" in line]
+    (tmp_path / "pipeline.yaml").write_text(text.replace(end, ""))
+    words = ("-m", "apache_beam.yaml.main", "--yaml_pipeline_file=pipeline.yaml", "--runner=FnApiRunner")
+    result = run_python(*words, cwd=tmp_path, environment={**OFFLINE, "PATH": "/nowhere"})
+    assert result.returncode != 0
+    assert "end must be given. Give plan=PATH" in result.stderr
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_transforms_that_examples_name_exist(path: pathlib.Path) -> None:
+    import dp_transforms
+
+    (provider,) = yaml.safe_load(path.read_text())["providers"]
+    for name, place in provider["transforms"].items():
+        package, _, attribute = place.rpartition(".")
+        assert package == "dp_transforms"
+        assert callable(getattr(dp_transforms, attribute)), name
+
+
+def test_the_page_shows_the_example_as_it_is() -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "yaml_and_java.md").read_text()
+    (shown,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    example = (EXAMPLES / "log_to_parquet.yaml").read_text()
+    assert shown == re.sub(r"\A(#.*\n)+", "", example)

@@ -1,0 +1,100 @@
+"""A plan from plain values is the one that `ReleasePlan.calibrate` makes, whatever a reader of YAML made of it."""
+
+from __future__ import annotations
+
+import datetime
+import pathlib
+
+import pytest
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.declared_plan import declared_plan
+from dp_transforms.window_schedule import WindowSchedule, parse_duration
+
+BUDGET = {"epsilon": 2, "delta": 1e-9, "start": "2026-01-01", "end": "2026-01-03T00:00:00Z", "window": "1h"}
+SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
+
+
+def budget(**changes: object) -> dict:
+    return {**BUDGET, **changes}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"epsilon": "2", "delta": "1e-9"},
+        {"start": datetime.date(2026, 1, 1), "end": datetime.datetime(2026, 1, 3)},
+        {"end": datetime.datetime(2026, 1, 3, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))},
+        {"window": 3600, "slide": "60m"},
+        {"start": SCHEDULE.start_seconds, "end": SCHEDULE.end_seconds},
+    ],
+)
+def test_all_ways_to_write_a_budget_make_one_plan(changes: dict) -> None:
+    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE)
+    assert declared_plan(**budget(**changes)).fingerprint == plan.fingerprint
+
+
+def test_slide_and_release_are_those_of_the_plan() -> None:
+    plan = declared_plan(**budget(slide="30m", release="labels"))
+    assert (plan.schedule.window_seconds, plan.schedule.slide_seconds, plan.release) == (3600, 1800, "labels")
+
+
+def test_a_file_has_all_of_it(tmp_path: pathlib.Path) -> None:
+    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, release="labels")
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    assert declared_plan(tmp_path / "plan.json") == plan
+    assert declared_plan(str(tmp_path / "plan.json")) == plan
+    with pytest.raises(ValueError, match=r"^epsilon, release cannot be given beside plan"):
+        declared_plan(tmp_path / "plan.json", epsilon=2, release="names")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epsilon": None, "window": None}, r"^epsilon, window must be given\. Give plan=PATH"),
+        ({"epsilon": "two"}, r"^epsilon must be a number, got 'two'"),
+        ({"delta": True}, r"^delta must be a number, got True"),
+        ({"epsilon": "nan"}, r"epsilon"),
+        ({"start": 1.5}, r"^start must be an ISO 8601 time"),
+        ({"start": "yesterday"}, r"is not an ISO 8601 time"),
+        ({"end": True}, r"^end must be an ISO 8601 time"),
+        ({"window": "an hour"}, r"^window: 'an hour' is not a duration"),
+        ({"window": 1.5}, r"^window must be a duration"),
+        ({"window": 0}, r"window_seconds must be >= 1"),
+        ({"slide": "7m"}, r"slide_seconds must divide"),
+        ({"release": "all"}, r"^release must be one of"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named(changes: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        declared_plan(**budget(**changes))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, r"cannot be read: No such file"),
+        (b"{}", r"format_version"),
+        (b" " * ((1 << 20) + 1), r"more than 1 MB"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_named(tmp_path: pathlib.Path, content: bytes | None, words: str) -> None:
+    path = tmp_path / "plan.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=words) as error:
+        declared_plan(path)
+    assert str(path) in str(error.value)
+
+
+def test_a_plan_must_be_a_path() -> None:
+    with pytest.raises(ValueError, match=r"^plan must be a path, got 7"):
+        declared_plan(7)  # type: ignore[arg-type]
+
+
+def test_durations_have_a_number_and_a_unit() -> None:
+    assert [parse_duration(text) for text in ("90s", "15m", " 1h", "1d ", "2 w")] == [90, 900, 3600, 86_400, 1_209_600]
+    for text in ("", "1", "h", "-1h", "1.5h", "1y", "1h30m"):
+        with pytest.raises(ValueError, match="is not a duration"):
+            parse_duration(text)

@@ -1,0 +1,117 @@
+"""What a notebook shows of plans and reports: released values as text, whatever a label holds."""
+
+from __future__ import annotations
+
+import html.parser
+import pathlib
+
+import pytest
+
+from dp_transforms import HeavyHitter, ReleasePlan, WindowReport, WindowSchedule, read_report
+from dp_transforms.html_tables import html_table
+from dp_transforms.report_files import ReportHeader, write_report_file
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "&lt;b&gt;",
+    "a\u202eb",
+    "two\nlines",
+    "</td>",
+]
+SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
+
+
+class Table(html.parser.HTMLParser):
+    """The tags and the texts of cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.cells: list[str] = []
+        self.caption = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        assert not attrs
+        self.tags.add(tag)
+        if tag in ("td", "th", "caption"):
+            self.cells.append("")
+        elif tag == "br":
+            self.cells[-1] += "|"
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "caption":
+            self.caption = self.cells.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.cells[-1] += data
+
+
+def report_of(window: int, labels: list[str]) -> WindowReport:
+    found = [HeavyHitter(label, None, None, 1, 1234) for label in labels]
+    start = SCHEDULE.window_start_micros(window)
+    return WindowReport("events", start, start + 3_600_000_000, found, 2.0, 1e-9, 2.0)
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_a_label_stays_text_on_one_line(tmp_path: pathlib.Path, label: str) -> None:
+    shown = label.replace("\u202e", "\\u202e").replace("\n", "\\n")
+    report = report_of(0, [label])
+    one = Table(report._repr_html_())
+    path = tmp_path / "report.jsonl"
+    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, release="labels")
+    write_report_file(path, ReportHeader.of_plan(plan, "run", "events"), [report])
+    whole = Table(read_report(path)._repr_html_())
+    assert one.tags | whole.tags <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "bdi", "br"}
+    assert one.cells[len(HeavyHitter._fields) :] == [shown, "", "", "1", "1,234"]
+    assert whole.cells[4:] == ["2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z", f"at least 1,234: {shown}", "0"]
+    assert whole.caption == f"1 windows with heavy items. {plan.guarantee}"
+    assert "(2, 1e-09)-DP for each user" in one.caption
+
+
+def test_a_report_shows_its_last_windows_and_largest_items(tmp_path: pathlib.Path) -> None:
+    labels = [f"item-{number}" for number in range(11)]
+    reports = [report_of(window, labels[: 1 + window % 11]) for window in range(30)]
+    path = tmp_path / "report.avro"
+    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, release="labels")
+    write_report_file(path, ReportHeader.of_plan(plan, "run", "events"), reports)
+    report = read_report(path)
+    assert list(report.windows) == reports
+    table = Table(report._repr_html_())
+    assert table.caption.startswith("The last 24 of 30 windows with heavy items.")
+    rows = [table.cells[low : low + 4] for low in range(4, len(table.cells), 4)]
+    assert [row[0] for row in rows] == [f"2026-01-{1 + n // 24:02}T{n % 24:02}:00:00Z" for n in range(6, 30)]
+    assert [row[2].count("item-") for row in rows] == [min(8, 1 + n % 11) for n in range(6, 30)]
+    assert [row[3] for row in rows] == [str(max(0, 1 + n % 11 - 8)) for n in range(6, 30)]
+
+
+@pytest.mark.parametrize("release", ["names", "labels"])
+def test_a_plan_shows_what_it_promises_and_declares(release: str) -> None:
+    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, release=release)
+    table = Table(plan._repr_html_())
+    assert table.caption == plan.guarantee
+    facts = dict(zip(table.cells[::2], table.cells[1::2], strict=True))
+    assert facts["start"] == "2026-01-01T00:00:00Z"
+    assert facts["end"] == "2026-01-03T00:00:00Z"
+    assert (facts["window"], facts["release"], facts["epsilon"]) == ("3,600 s", release, "2.0")
+    assert facts["threshold"] == f"{plan.threshold:,}"
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (HeavyHitter("a", "above", None), "above: a"),
+        (HeavyHitter("a", "between", 1500), "about 1,500: a"),
+        (HeavyHitter("a", None, None), "a"),
+        (HeavyHitter("a", None, None, 3, 92), "at least 92: a"),
+        (HeavyHitter("a", None, 0, 3, 92), "about 0: a"),
+    ],
+)
+def test_an_item_is_said_with_the_size_that_was_published(found: HeavyHitter, words: str) -> None:
+    assert found.in_words == words
+
+
+def test_a_long_label_is_cut() -> None:
+    (cell,) = Table(html_table("", (), [["x" * 1000]])).cells
+    assert cell == "x" * 80 + "..."
