@@ -21,12 +21,13 @@ from dp_transforms.run_state.fingerprints import InputFingerprint
 from dp_transforms.run_state.state_header import StateError
 
 
-def check_outputs(facts: PartFacts, output: str, dead_letter: str | None) -> None:
-    """Raises UserError if the files of a new part exist, or cannot be written."""
+def check_outputs(facts: PartFacts, output: str, dead_letter: str | None) -> PartFacts:
+    """The facts. Raises UserError if the files of a new part exist, or cannot be written."""
     if facts.how in (NEW, CONTINUES):
         check_output(output)
         if dead_letter:
             check_output(dead_letter, "--dead-letter")
+    return facts
 
 
 class ReplayPart(StatePart):

@@ -48,7 +48,7 @@ class SinkWatch:
             return None
         self._failing_since = None
         self._status.show_reports(reports)
-        return ended if ended is not None and len(reports) >= ended.reports else None
+        return ended if ended is not None and len(reports) == ended.reports else None
 
     def check_until_read(self, is_stopped: Callable[[], bool]) -> RunEnded | None:
         """The last reading, when nothing more is written: tries again until the sink can be read.

@@ -149,11 +149,12 @@ def open_part(
     stream: str,
     input_fingerprint: str,
     account: RunAccount,
-    check: Callable[[PartFacts], None],
+    check: Callable[[PartFacts], PartFacts],
 ) -> PartFacts:
     """Decides what this command is to its run, and reserves it. A state is made where there is none.
 
-    input_fingerprint: hex SHA-256 of what is read. check: raises UserError if the part cannot be published.
+    input_fingerprint: hex SHA-256 of what is read. check: raises UserError if the part cannot be published; returns the
+    facts, to which it may add where the log begins.
     Raises StateError or UserError, with the remedy, for a state that does not fit, and for a part that must not be
     taken.
     """
@@ -169,7 +170,7 @@ def open_part(
         end = end_of_part(plan.schedule, options.until_seconds)
         noise_key = KeyFile(os.path.abspath(options.noise_key_file), fingerprint)
         facts = _facts(state, plan, end, input_fingerprint, options.output, noise_key)
-        check(facts)
+        facts = check(facts)
         account.reserve(facts)
     except BaseException:
         if is_new:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 
@@ -30,7 +31,7 @@ from dp_transforms.pipelines.stream_job import StreamJob, job_name
 from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK
 from dp_transforms.pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
 from dp_transforms.pipelines.stream_request import StreamRequest
-from dp_transforms.pipelines.stream_state import StreamPart, no_window_was_over, part_of_stream
+from dp_transforms.pipelines.stream_state import StreamPart, no_window_was_over, part_of_stream, source_of_part
 from dp_transforms.pipelines.stream_status import StreamStatus
 from dp_transforms.pipelines.stream_topic import check_topic
 from dp_transforms.pipelines.stream_watch import watch_stream
@@ -51,6 +52,8 @@ def run_stream_part(
     Raises UserError and SystemExit like `run_stream`.
     """
     assert request.state is not None
+    if any(word.startswith("--dry_run") for word in beam_words):
+        raise UserError("--dry_run cannot be used with --state, whose part would count as begun. Leave --state out.")
     keeper = account or RunAccount()
     with state_errors(), hold_state(request.state.path):
         with errors_in_one_line(_NOTHING_STARTED):
@@ -60,6 +63,10 @@ def run_stream_part(
             status.tell(part_is_done(part.facts))
             return
         part.prepare()
+        with errors_in_one_line(_NOTHING_STARTED):
+            source = source_of_part(request, part)
+            request.sink.open(request.header).close()  # whose header shows later that the output is still there
+        request = dataclasses.replace(request, source=source)
         if part.is_published:  # by a process that was killed then
             with part.account_of(keeper):
                 part.publish(part.found_end)

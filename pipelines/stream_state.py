@@ -6,8 +6,9 @@ record, all reports and the draft are there, the draft takes the place of the st
 
 A stream that was ended hard *resumes*: from what its engine stored, or from the beginning of the part by the clock of
 arrival. By that clock, if the log itself sets it, what a window holds is a function of the log alone
-(docs/guarantee.md, section 6), so the same log gives the same answers. By times that producers or events have it is
-not, so then only its engine can resume it, once something is published.
+(docs/guarantee.md, section 6), so the same log gives the same answers. The intent says where in its log the part began,
+so a log that has lost records is an error, and so is an end with fewer reports than an earlier attempt has given. By
+times that producers or events have it is not, so then only its engine can resume it, once something is published.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import json
 import os
 import pathlib
 
-from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.log_folder import LogFolder
+from dp_transforms.event_streams.stream_source import StreamSource
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.run_account import CONTINUES, NEW, RESUMES, PartFacts, RunAccount
@@ -43,7 +44,7 @@ class StreamPart(StatePart):
     def __init__(self, facts: PartFacts, found: StreamContents, *, resumes_engine: bool) -> None:
         super().__init__(facts)
         _, reports, self.found_end = found
-        self._is_reported = self.found_end is not None and len(reports) >= self.found_end.reports
+        self._is_reported = self.found_end is not None and len(reports) == self.found_end.reports
         self._resumes_engine = resumes_engine
 
     @property
@@ -67,10 +68,8 @@ class StreamPart(StatePart):
 
     def prepare(self) -> None:
         """Removes what processes left that were killed; but not what the engine, resumed, would not write again."""
-        keeps = self.found_end is not None or self._resumes_engine
-        for path in self.draft.parent.glob(f"{self.draft.name}*"):
-            if path != self.draft or not keeps:
-                path.unlink(missing_ok=True)
+        if self.found_end is None and not self._resumes_engine:
+            self.draft.unlink(missing_ok=True)
 
     def is_handed_over(self, ended: RunEnded) -> bool:
         """Whether the new state is there. ended: the end record of the part."""
@@ -109,13 +108,20 @@ class StreamPart(StatePart):
 def part_of_stream(request: StreamRequest, account: RunAccount) -> StreamPart:
     """Decides what this command is to its run, and reserves it. Raises UserError, StateError or StreamError."""
     assert request.state is not None
+    assert not isinstance(request.source, PubSubSubscription)
+    source = request.source
     found: StreamContents = (None, [], None)
 
-    def check(facts: PartFacts) -> None:
+    def check(facts: PartFacts) -> PartFacts:
         nonlocal found
-        if facts.how in (NEW, CONTINUES, RESUMES):
-            found = request.sink.read(request.run_id)
-            _check_begin(request, facts, found)
+        if facts.how not in (NEW, CONTINUES, RESUMES):
+            return facts
+        found = request.sink.read(request.run_id)
+        _check_begin(request, facts, found)
+        if facts.how == RESUMES:
+            return facts
+        since = request.clock.first_arrival_micros(request.plan.schedule, facts.record.first)
+        return dataclasses.replace(facts, record=dataclasses.replace(facts.record, beginning=source.beginning(since)))
 
     facts = open_part(
         request.plan,
@@ -126,6 +132,12 @@ def part_of_stream(request: StreamRequest, account: RunAccount) -> StreamPart:
         check=check,
     )
     return StreamPart(facts, found, resumes_engine=request.engine.resume_from is not None)
+
+
+def source_of_part(request: StreamRequest, part: StreamPart) -> StreamSource:
+    """The source, to be read from where the part was begun. Raises StreamError if its log has lost records since."""
+    assert not isinstance(request.source, PubSubSubscription)
+    return request.source.begun_at(part.facts.record.beginning)
 
 
 def no_window_was_over(facts: PartFacts) -> str:
@@ -144,18 +156,22 @@ def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents
                 "--resume-from resumes a stream that was ended before it handed its state over, and the state has none."
                 " Leave it out: the stream goes on from the state."
             )
-        if header is not None:
+        if header is not None and (found[1:] != ([], None) or header.run_id != request.run_id):
             raise UserError(
                 f"{place} holds another part of run {header.run_id!r}. Each part that is a stream has a {place} of its"
                 " own: name another one."
             )
-        if folder is not None and os.path.isdir(folder) and os.listdir(folder):
+        if header is None and folder is not None and os.path.isdir(folder) and os.listdir(folder):
             raise UserError(f"--output {folder} holds other files. Name a new or an empty folder.")
         return
     if header is None:
-        return  # nothing is published, so nothing can be contradicted
+        raise UserError(
+            f"{place} is not the one with which a part of the run in {facts.state_path} was begun: that has a header of"
+            " the run, and may have answers that must not be given twice. Bring it back to where it was."
+        )
     check_same_run(place, header, request.header)
-    if not request.log_decides and request.engine.resume_from is None:
+    is_empty = found[1:] == ([], None)
+    if not is_empty and not request.log_decides and request.engine.resume_from is None:
         raise UserError(
             f"a stream of the run in {facts.state_path} was ended before it handed its state over. By --clock event or"
             " --producer-times what its windows hold depends on when they were closed, so only its engine can resume"
@@ -172,6 +188,4 @@ def _fingerprint_of_input(request: StreamRequest) -> str:
     parts = [source.fingerprint(), dataclasses.asdict(request.clock)]
     if isinstance(source, LogFolder):
         parts.append(os.path.realpath(source.path))
-    if isinstance(source, KafkaTopic):
-        parts.append(source.bootstrap_servers)
     return hashlib.sha256(json.dumps(["stream", *parts], sort_keys=True).encode()).hexdigest()

@@ -133,10 +133,10 @@ class KafkaReader:
             return None
         low, high = watermarks
         if offset is None:
-            first = self._first_offset(high, seconds)
+            first = self._first_offset(low, high, seconds)
             if first is None:
                 return None
-            offset = max(low, first)
+            offset = first
         if not low <= offset <= high:
             raise self._gone(offset, low)
         self._consumer.assign([self._topic_partition(offset)])
@@ -165,14 +165,27 @@ class KafkaReader:
             self._failing_since = self._failing_since or time.monotonic()
         return low, high
 
-    def _first_offset(self, high: int, seconds: float) -> int | None:
-        """The offset of the first record that arrived since `since_micros`, or ``high`` if there is none below it.
+    def first_offset(self, seconds: float) -> int:
+        """Where reading begins. Raises StreamError if the broker does not say."""
+        if self._consumer is None:
+            self._consumer = self._topic.open_consumer(error_cb=self._note_error)
+        watermarks = self._ask_watermarks(seconds)
+        first = None if watermarks is None else self._first_offset(*watermarks, seconds)
+        if first is None:
+            raise self._topic.unreachable(self._last_error)
+        return first
+
+    def _first_offset(self, low: int, high: int, seconds: float) -> int | None:
+        """The offset of the first record that arrived since `since_micros`, or ``high`` if there is none below it; of a
+        topic that was begun before, where that was.
 
         None if the broker does not answer. It uses its index of times, so that a topic is not read from days before the
         run.
         """
+        if self._topic.begin_offsets is not None:
+            return self._topic.begin_offsets[self._partition.number]
         if self._since_millis <= 0:
-            return 0
+            return low
         try:
             found = self._consumer.offsets_for_times([self._topic_partition(self._since_millis)], timeout=seconds)[0]
         except self._errors.KafkaException as error:
@@ -181,7 +194,7 @@ class KafkaReader:
         if found.error is not None:
             self._note_error(found.error)
             return None
-        return high if found.offset < 0 else min(high, int(found.offset))
+        return high if found.offset < 0 else max(low, min(high, int(found.offset)))
 
     def _consume(self, count: int, seconds: float) -> list[Any]:
         """Up to ``count`` records; errors and the end of the partition are noted."""

@@ -10,12 +10,13 @@ contents than before. Nobody can notice what compaction removes, so a topic that
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dp_transforms.checks import on_one_line
+from dp_transforms.checks import is_whole, on_one_line
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError
 from dp_transforms.event_streams import kafka_client
 from dp_transforms.event_streams.kafka_reader import KafkaReader
@@ -65,6 +66,8 @@ class KafkaTopic:
     unreachable_seconds: how long a worker keeps trying while no broker answers, before it gives up.
     append_times_only: reject records whose time was set by their producer. A topic that was changed to LogAppendTime
         still has such records from before.
+    begin_offsets: where reading begins, by the number of the partition (`begun_at`); None: at the first record that can
+        count.
     """
 
     bootstrap_servers: str
@@ -78,6 +81,7 @@ class KafkaTopic:
     client_config_file: str | None = None
     unreachable_seconds: float = 120.0
     append_times_only: bool = False
+    begin_offsets: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers or not self.topic:
@@ -100,6 +104,44 @@ class KafkaTopic:
         parts += [self.record_format, self.avro_schema, self.avro_framing, self.avro_schema_id]
         return json.dumps(parts, sort_keys=True)
 
+    def beginning(self, since_micros: int) -> str:
+        """See `StreamSource`: the id of the topic, and an offset for each partition."""
+        offsets = []
+        for partition in dataclasses.replace(self, begin_offsets=None).partitions():
+            with contextlib.closing(partition.open(since_micros)) as reader:
+                offsets.append(reader.first_offset(_ASK_SECONDS))
+        return json.dumps({"topic_id": self.topic_id(), "offsets": offsets})
+
+    def begun_at(self, beginning: str) -> KafkaTopic:
+        """See `StreamSource`. What its retention has deleted meanwhile is noticed when it is read."""
+        try:
+            stored = json.loads(beginning)
+            topic_id, offsets = stored["topic_id"], tuple(stored["offsets"])
+            if not (isinstance(topic_id, str) and offsets and all(is_whole(each) and each >= 0 for each in offsets)):
+                raise ValueError
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise StreamError("where the topic was begun is stored as something else. Use the same input.") from None
+        if topic_id != self.topic_id():
+            raise StreamError(
+                f"the Kafka topic {on_one_line(self.topic)} was created again since this part was begun: its records"
+                " are others. Bring the old one back; if that cannot be, this run ends here."
+            )
+        return dataclasses.replace(self, begin_offsets=offsets)
+
+    def topic_id(self) -> str:
+        """By which the cluster tells this topic from a later one of the same name. Raises StreamError."""
+        confluent_kafka = kafka_client.import_confluent_kafka()
+        settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config, self.client_config_file, {})
+        try:
+            client = confluent_kafka.admin.AdminClient(settings, logger=kafka_client.silent_logger())
+            topics = confluent_kafka.TopicCollection([self.topic])
+            answer = client.describe_topics(topics, request_timeout=_ASK_SECONDS)[self.topic]
+            return str(answer.result(timeout=_ASK_SECONDS + 2).topic_id)
+        except confluent_kafka.KafkaException as error:
+            raise self.unreachable(error) from None
+        except ValueError as error:
+            raise kafka_client.refused_settings(settings, error) from None
+
     def partitions(self) -> Sequence[KafkaPartition]:
         """In the order of their numbers. Raises StreamError in about 10 s if no broker answers or there is no topic."""
         confluent_kafka = kafka_client.import_confluent_kafka()
@@ -117,7 +159,14 @@ class KafkaTopic:
                 f"there is no Kafka topic {on_one_line(self.topic)!r} that can be read ({reason or 'no partitions'})."
                 " Create it, or allow this client to read it."
             )
-        return [KafkaPartition(self, number) for number in sorted(described.partitions)]
+        numbers = sorted(described.partitions)
+        if self.begin_offsets is not None and numbers != list(range(len(self.begin_offsets))):
+            raise StreamError(
+                f"the Kafka topic {on_one_line(self.topic)} had {len(self.begin_offsets)} partitions when this part was"
+                f" begun, and has {len(numbers)} now. A part is read from those that it was begun with: this run"
+                " ends here."
+            )
+        return [KafkaPartition(self, number) for number in numbers]
 
     def settings(self) -> TopicSettings:
         """Asks the broker. Raises StreamError if none answers."""

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
 import heapq
 import itertools
 import json
@@ -84,11 +85,44 @@ class LogFolder:
         """See `StreamSource`."""
         return json.dumps(dataclasses.asdict(self.fields), sort_keys=True)
 
+    def beginning(self, since_micros: int) -> str:
+        """See `StreamSource`: a digest of the files that are there now. Those that come later it does not hold."""
+        files = self._files_since(since_micros * 1_000)
+        return json.dumps({"since": since_micros, "last": list(max(files)) if files else None, "files": _digest(files)})
+
+    def begun_at(self, beginning: str) -> LogFolder:
+        """See `StreamSource`."""
+        try:
+            stored = json.loads(beginning)
+            last = None if stored["last"] is None else FolderFile(*stored["last"])
+            files = [] if last is None else self._files_since(stored["since"] * 1_000)
+            digest = _digest([file for file in files if last is not None and file <= last])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise StreamError("where the folder was begun is stored as something else. Use the same input.") from None
+        if digest != stored["files"]:
+            raise StreamError(
+                f"the folder {on_one_line(self.path)} has lost or changed files since this part was begun. Bring them"
+                " back as they were; if that cannot be, this run ends here."
+            )
+        return self
+
+    def _files_since(self, since_ns: int) -> list[FolderFile]:
+        try:
+            with os.scandir(self.path) as entries:
+                found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if _is_wanted(entry)]
+        except OSError:
+            raise _folder_error(self.path) from None
+        return [FolderFile(status.st_ctime_ns, name) for name, status in found if status.st_ctime_ns >= since_ns]
+
     def partitions(self) -> Sequence[FolderPartition]:
         """The one partition. Raises StreamError if there is no such folder."""
         partition = FolderPartition(dataclasses.replace(self, path=os.path.abspath(self.path)))
         _folder_time(partition.folder.path)
         return [partition]
+
+
+def _digest(files: list[FolderFile]) -> str:
+    return hashlib.sha256(json.dumps(sorted(files)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)

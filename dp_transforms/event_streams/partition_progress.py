@@ -237,7 +237,8 @@ class PartitionProgress:
             # arrives after the stop moves it up to the stop, however the records are cut into polls.
             value, refused = np.minimum(arrival, stop), polled.passed_micros
         else:
-            value, refused = np.where(is_present, _within_range(time), CLOCK_BEGIN), None
+            # Not beyond the arrival: else an event of the future would say where a part of a run ends that is stopped.
+            value, refused = np.where(is_present, np.minimum(_within_range(time), arrival), CLOCK_BEGIN), None
         # The clock before each row, and after the last one.
         clock = np.concatenate([[self.clock_micros], value])
         if refused is not None:

@@ -35,6 +35,8 @@ from dp_transforms.report_files import (
 from dp_transforms.report_files.records import MAX_HEADER_BYTES, checked_report, in_file_order, parse_json
 from dp_transforms.report_streams.report_writer import (
     StreamContents,
+    check_end,
+    check_not_over,
     check_same_run,
     check_stream,
     end_key,
@@ -101,7 +103,7 @@ class ReportFolder:
             header, _ = _read_header(folder)
             _check_run_id(folder, header, run_id)
             ended = _read_ended(folder)  # before the reports, so that none is missed once the end is seen
-            names = sorted(name for name in os.listdir(folder) if _WINDOW.fullmatch(name))
+            names = _window_names(folder)
             return header, in_file_order(_read_window(folder / name, header) for name in names), ended
 
     def ended(self, run_id: str | None = None) -> RunEnded | None:
@@ -126,6 +128,7 @@ class ReportFolderWriter:
 
     def __init__(self, folder: pathlib.Path, header: ReportHeader, file_format: str) -> None:
         self._folder = folder
+        self._place = f"the folder {str(folder)!r}"
         self._header = header
         self._file_format = file_format
 
@@ -135,17 +138,21 @@ class ReportFolderWriter:
         content = report_file_bytes(self._header, [report], file_format=FILE_FORMATS[self._file_format])
         path = self._folder / _window_name(report, self._file_format)
         with _folder_errors(self._folder):
+            if not path.exists() and (ended := _read_ended(self._folder)) is not None:
+                check_not_over(self._place, ended, len(_window_names(self._folder)))
             # Other bytes can be the same report, encoded by another release of a library.
             if _put_first(path, content) != content and [_read_window(path, self._header)] != [checked_report(report)]:
-                raise second_answer(f"the folder {str(self._folder)!r}", report_key(report))
+                raise second_answer(self._place, report_key(report))
         return report_key(report)
 
     def end(self, ended: RunEnded) -> str:
         check_stream(ended.stream, self._header)
         content = _line({"ended": ended_fields(ended)})
         with _folder_errors(self._folder):
+            if not (self._folder / _ENDED).exists():
+                check_end(self._place, ended, len(_window_names(self._folder)))
             if _put_first(self._folder / _ENDED, content) != content:
-                raise second_end(f"the folder {str(self._folder)!r}")
+                raise second_end(self._place)
         return end_key(ended.stream)
 
     def commit(self) -> None: ...
@@ -176,6 +183,10 @@ def _put_first(path: pathlib.Path, content: bytes) -> bytes:
 def _window_name(report: WindowReport, file_format: str) -> str:
     stream = hashlib.sha256(report.stream.encode()).hexdigest()[:8]
     return f"{format_utc(report.window_start).replace(':', '')}-{stream}.{file_format}"
+
+
+def _window_names(folder: pathlib.Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if _WINDOW.fullmatch(name))
 
 
 def _read_window(path: pathlib.Path, header: ReportHeader) -> WindowReport:

@@ -33,6 +33,8 @@ from dp_transforms.report_files import ReportFileError, ReportHeader, encode_rep
 from dp_transforms.report_files.records import checked_report, in_file_order
 from dp_transforms.report_streams.report_writer import (
     StreamContents,
+    check_end,
+    check_not_over,
     check_same_run,
     check_stream,
     end_key,
@@ -183,6 +185,7 @@ class ReportTopicWriter:
     def __init__(self, producer: Any, sink: ReportTopic, header: ReportHeader, held: _TopicRun, partition: int) -> None:
         self._producer = producer
         self._sink = sink
+        self._place = f"the topic {sink.topic!r}"
         self._run = header
         self._held = held
         self._partition = partition
@@ -198,10 +201,11 @@ class ReportTopicWriter:
         key = report_key(report)
         known = self._held.answers.get(key)
         if known is None:
+            check_not_over(self._place, self._held.ended, len(self._held.answers))
             self._produce(key, report)
             self._held.answers[key] = _answer(report)
         elif known != _answer(report):
-            raise second_answer(f"the topic {self._sink.topic!r}", key)
+            raise second_answer(self._place, key)
         return key
 
     def end(self, ended: RunEnded) -> str:
@@ -209,10 +213,11 @@ class ReportTopicWriter:
         ended = parse_ended(ended_fields(ended))
         key = end_key(ended.stream)
         if self._held.ended is None:
+            check_end(self._place, ended, len(self._held.answers))
             self._produce(key, ended)
             self._held.ended = ended
         elif self._held.ended != ended:
-            raise second_end(f"the topic {self._sink.topic!r}")
+            raise second_end(self._place)
         return key
 
     def commit(self) -> None:

@@ -22,11 +22,13 @@ class ReportWriter(Protocol):
     """
 
     def write(self, report: WindowReport) -> str:
-        """Writes the report unless it is already there. Returns its key. Raises StreamError for a second answer."""
+        """Writes the report unless it is already there. Returns its key. Raises StreamError for a second answer, and
+        for a report that is one too many for the end that is written."""
         ...
 
     def end(self, ended: RunEnded) -> str:
-        """Writes that the run has ended. Returns the key."""
+        """Writes that the run has ended; some of its reports may still come. Returns the key. Raises StreamError if
+        there are more reports than the end says."""
         ...
 
     def commit(self) -> None:
@@ -82,6 +84,28 @@ def second_end(place: str) -> StreamError:
     return StreamError(
         f"{place}: the run has already ended, after another number of windows; nothing was written. Start a new run."
     )
+
+
+def check_end(place: str, ended: RunEnded, held: int) -> None:
+    """held: how many reports the sink has. Raises StreamError if they are more than the run has given by its end.
+
+    Then another attempt at the run gave answers that this one does not give, so the two have read different records.
+    """
+    if held > ended.reports:
+        raise StreamError(
+            f"{place}: it holds {held} reports, and the run ends with {ended.reports}; its end was not written. The log"
+            " has lost or changed records since an earlier attempt, or a clock was set back. Bring the log back as it"
+            " was; if that cannot be, this run ends here."
+        )
+
+
+def check_not_over(place: str, ended: RunEnded | None, held: int) -> None:
+    """For a report that the sink does not have yet: raises StreamError if all are there that the end speaks of."""
+    if ended is not None and held >= ended.reports:
+        raise StreamError(
+            f"{place}: the run has ended with {ended.reports} reports, and all are there; nothing was written. Start a"
+            " new run."
+        )
 
 
 def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> None:

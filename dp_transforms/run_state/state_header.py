@@ -24,13 +24,15 @@ class StateError(ValueError):
 class PartRecord:
     """One part of a run: the windows ``first .. end - 1``, taken from one input, published as one output.
 
-    input_fingerprint: of what was read (`fingerprints.InputFingerprint`). output: the path of the report.
+    input_fingerprint: of what was read (`fingerprints.InputFingerprint`). output: the path of the report. beginning: of
+    a stream, where in its log it began (`StreamSource.beginning`); "" of a replay.
     """
 
     first: int
     end: int
     input_fingerprint: str
     output: str
+    beginning: str = ""
 
     def __post_init__(self) -> None:
         check_whole("first", self.first, 0)
@@ -38,6 +40,8 @@ class PartRecord:
         _check_hex("input_fingerprint", self.input_fingerprint)
         if not isinstance(self.output, str) or not self.output:
             raise ValueError("output must be a path.")
+        if not isinstance(self.beginning, str):
+            raise ValueError("beginning must be text.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0})
 REPEATED = ["--direct_runner_bundle_repeat=1"]
 OTHER_PROCESS = ["--direct_running_mode=multi_processing", "--direct_num_workers=1"]
-ENDED = RunEnded("news", 40)
+ENDED = RunEnded("news", 40, 40)
 
 
 def report(window, label="Ünïcode ☃", stream="news"):

@@ -16,7 +16,7 @@ HEADER = ReportHeader("run-1", "news", "Each user's log is protected with ε = 2
 REPORTS = [
     WindowReport("news", n * HOUR, (n + 1) * HOUR, [HeavyHitter("a", ABOVE, None)], 2.0, 1e-9, 0.1) for n in range(4)
 ]
-ENDED = RunEnded("news", 4)
+ENDED = RunEnded("news", 4, 4)
 
 
 class LoggedSink:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import fastavro
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams import kafka_topic
@@ -227,6 +228,53 @@ def test_what_is_gone_is_never_passed_over(server: KafkaServer) -> None:
             StreamError, match=r"not a position in a Kafka topic\. Start a new run, without the stored state\.$"
         ):
             reader.poll(position, max_records=1, max_seconds=0)
+
+
+def test_a_part_that_begins_again_reads_from_where_it_began_or_not_at_all(server: KafkaServer) -> None:
+    """Records that came too early to count may go; those that the part has read may not."""
+    server.create_topic("begun", 2, timestamp_type="CreateTime")
+    for second in (40, 100):
+        for partition in (0, 1):
+            server.produce("begun", _values(second, second + 10), partition, timestamp_millis=second * 1000)
+    topic = _topic(server, "begun")
+    beginning = topic.beginning(90_000_000)
+    server.produce("begun", _values(200, 205), timestamp_millis=200_000)
+    assert topic.beginning(90_000_000) == beginning
+    again = topic.begun_at(beginning)
+    assert again.begin_offsets == (10, 10)
+    expected = [*_times(100, 110), *_times(200, 205)]
+    for deleted in (0, 10):  # records before these
+        server.delete_records("begun", 0, deleted)
+        assert topic.begun_at(beginning) == again
+        assert _event_times(_read_to_the_end(again.partitions()[0].open(0))) == expected  # type: ignore[arg-type]
+    server.delete_records("begun", 0, 11)
+    with pytest.raises(StreamError, match="begun:0 no longer has the offset 10"):
+        _read_to_the_end(again.partitions()[0].open(0))  # type: ignore[arg-type]
+    admin = server.admin()
+    admin.create_partitions([NewPartitions("begun", 3)])["begun"].result(10)
+    deadline = time.monotonic() + 60
+    while len(topic.partitions()) < 3:
+        assert time.monotonic() < deadline
+    with pytest.raises(StreamError, match="had 2 partitions when this part was begun, and has 3 now"):
+        again.partitions()
+
+
+def test_a_topic_that_was_made_again_is_another_one(server: KafkaServer) -> None:
+    server.create_topic("again")
+    topic = _topic(server, "again")
+    beginning = topic.beginning(0)
+    assert topic.begun_at(beginning).begin_offsets == (0,)
+    admin = server.admin()
+    admin.delete_topics(["again"])["again"].result(10)
+    deadline = time.monotonic() + 60
+    while "again" in admin.list_topics(timeout=10).topics:
+        assert time.monotonic() < deadline
+    server.create_topic("again")
+    with pytest.raises(StreamError, match="was created again since this part was begun"):
+        topic.begun_at(beginning)
+    for stored in ("", "[]", "{}", '{"topic_id": "x", "offsets": [-1]}', '{"topic_id": 1, "offsets": [1]}'):
+        with pytest.raises(StreamError, match="is stored as something else"):
+            topic.begun_at(stored)
 
 
 def test_a_broker_that_is_killed_and_comes_back(server: KafkaServer, capfd: pytest.CaptureFixture[str]) -> None:

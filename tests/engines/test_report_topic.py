@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(bool(skip_reason("kafka")), reason=skip_reason("
 
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
-ENDED = RunEnded("news", 48)
+ENDED = RunEnded("news", 48, 10_000)
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 
 
@@ -136,7 +136,7 @@ def test_json_records_are_the_lines_of_a_report_file_with_the_run_beside(sink):
     assert {value.pop("run_id") for value in values} == {"run-1"}
     assert values[0]["header"]["guarantee"] == header().guarantee
     assert [decode_report(json.dumps(value)) for value in values[1:-1]] == REPORTS
-    assert values[-1] == {"ended": {"stream": "news", "windows": 48, "reports": 0}}
+    assert values[-1] == {"ended": {"stream": "news", "windows": 48, "reports": 10_000}}
 
 
 def test_avro_records_can_be_read_with_the_published_schemas_alone(sink):
@@ -187,6 +187,19 @@ def test_a_second_answer_and_another_run_under_the_name_are_refused_and_written_
     with pytest.raises(StreamError, match="another plan"):
         sink.open(header(epsilon=3.0))
     assert records(sink, "read_uncommitted") == before
+
+
+def test_an_end_and_the_reports_must_agree(sink):
+    write_all(sink, REPORTS[:2], ended=None)
+    writer = sink.open(header())
+    with pytest.raises(StreamError, match="it holds 2 reports, and the run ends with 1; its end was not written"):
+        writer.end(ENDED._replace(reports=1))
+    writer.end(ENDED._replace(reports=2))
+    with pytest.raises(StreamError, match="the run has ended with 2 reports, and all are there; nothing was written"):
+        writer.write(REPORTS[2])
+    writer.commit()
+    writer.close()
+    eventually(lambda: sink.read("run-1"), (header(), REPORTS[:2], ENDED._replace(reports=2)))
 
 
 def test_runs_and_streams_share_a_topic(sink):

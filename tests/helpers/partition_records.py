@@ -37,7 +37,7 @@ def oracle(records, clock, schedule):
             refused += [] if time is None else [time]
             if clock.kind == "event":
                 continue
-        own = arrival if clock.kind == "arrival" else time
+        own = arrival if clock.kind == "arrival" else min(time, arrival)
         for window, end in enumerate(ends if not is_refused else ()):
             is_inside = schedule.start_seconds <= time < schedule.end_seconds
             in_window = end - schedule.window_seconds <= time < end

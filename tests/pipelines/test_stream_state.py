@@ -14,14 +14,16 @@ import types
 import pytest
 
 from dp_transforms import EventFields, KafkaTopic, LogFolder, ReleasePlan, StreamClock
+from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.ledger import Ledger
+from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.pipelines.stream_request import StreamRequest
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportFolder
 from dp_transforms.run_state.state_header import StateError
 from dp_transforms.run_state.state_lock import hold_state
 from tests.helpers import forked
-from tests.helpers.live_parts import WINDOWS, LiveParts
+from tests.helpers.live_parts import WINDOWS, LiveParts, wait_for_reports
 from tests.helpers.live_streams import drained, started
 from tests.helpers.shh_here import shh
 
@@ -31,6 +33,11 @@ LEDGER = {"ledger": "ledger.db"}
 @pytest.fixture
 def live(tmp_path: pathlib.Path) -> LiveParts:
     return LiveParts(tmp_path)
+
+
+@pytest.fixture
+def arriving(tmp_path: pathlib.Path) -> LiveParts:
+    return LiveParts(tmp_path, clock="arrival")
 
 
 def error_of(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
@@ -57,25 +64,27 @@ def test_replays_and_streams_that_are_stopped_make_the_one_run(tmp_path: pathlib
     live = LiveParts(tmp_path, release)
     first = live.run("replay", "1.jsonl", *live.until(2), **LEDGER)
     assert first.returncode == 0, first.stderr
-    said = drained(started(live, "2", **LEDGER))
+    second = live.run("stream", "2", *live.until(4), **LEDGER)
+    assert second.returncode == 0, second.stderr
+    said = drained(started(live, "3", **LEDGER))
     assert "windows that are over then close" in said
     state = live.state()
     end = state.header.closed_through
     assert 4 < end < 8
     assert state.header.intent is None
     assert f"{end} of the {WINDOWS} windows of the run are closed" in said
-    assert not (live.folder / "2.stop").exists()
-    third = live.run("stream", "3", *live.until(end + 2), **LEDGER, logs="later")
-    assert third.returncode == 0, third.stderr
-    fourth = live.run("replay", "4.jsonl", **LEDGER)
+    assert not (live.folder / "3.stop").exists()
+    fourth = live.run("replay", "4.jsonl", *live.until(end + 2), **LEDGER)
     assert fourth.returncode == 0, fourth.stderr
-    assert live.answers("1.jsonl", "2", "3", "4.jsonl") == live.expected() != []
-    ends = [0, 2, end, end + 2, WINDOWS]
+    fifth = live.run("replay", "5.jsonl", **LEDGER)
+    assert fifth.returncode == 0, fifth.stderr
+    assert live.answers("1.jsonl", "2", "3", "4.jsonl", "5.jsonl") == live.expected() != []
+    ends = [0, 2, 4, end, end + 2, WINDOWS]
     assert parts_of(live) == [(low, high, "finished") for low, high in itertools.pairwise(ends)]
-    assert "takes nothing more" in third.stderr
+    assert "takes nothing more" in second.stderr
     assert float(spent(live)) == live.plan.epsilon
     assert "sound" in shh("ledger", "doctor", "--ledger", "ledger.db", "--state", "run.state", cwd=live.folder).stdout
-    assert "is done" in live.run("replay", "4.jsonl", **LEDGER).stderr
+    assert "is done" in live.run("replay", "5.jsonl", **LEDGER).stderr
     assert not list(live.folder.glob(".run.state.next*"))
 
 
@@ -107,16 +116,55 @@ def test_by_the_clock_of_events_only_its_engine_resumes_a_stream_that_has_publis
     assert "another --until or --output" in error_of(live.run("stream", "1", *live.until(3)))
     assert "another --until or --output" in error_of(live.run("stream", "2", *live.until(2)))
     assert "another input" in error_of(live.run("replay", "1.jsonl", *live.until(2)))
+    shutil.move(live.folder / "1", live.folder / "elsewhere")
+    assert "Bring it back to where it was" in error_of(live.run("stream", "1", *live.until(2)))
+    shutil.move(live.folder / "elsewhere", live.folder / "1")
     header = ReportHeader.of_plan(live.plan, live.state().header.run_id, "events")
     sink = ReportFolder(str(live.folder / "1"))
-    sink.open(header)
+    assert sink.read() == (header, [], None), "the header is there before anything can be published"
+    sink.open(header).end(RunEnded("events", 2, 7))  # as if it had got so far
     refused = error_of(live.run("stream", "1", *live.until(2)))
     for part in ("--clock event", "--resume-from SAVEPOINT", "another state file", "full price"):
         assert part in refused
-    shutil.rmtree(sink.path)
+    (live.folder / "1" / "ended.json").unlink()
     again = live.run("stream", "1", *live.until(2))
     assert again.returncode == 0, again.stderr
     assert live.state().header.closed_through == 2
+
+
+def killed_after_a_report(live: LiveParts, output: str) -> None:
+    """A stream by the clock of arrival, ended hard as soon as it has published something."""
+    process = started(live, output, *live.until(6), **LEDGER)
+    wait_for_reports(live.folder / output, 1, process)
+    process.kill()
+    process.wait()
+    (live.folder / f"{output}.stop").unlink(missing_ok=True)
+
+
+def test_a_log_that_has_lost_files_is_not_taken_again(arriving: LiveParts) -> None:
+    """What was drawn of them may be published, and the purses of their users would stay full."""
+    killed_after_a_report(arriving, "1")
+    (log,) = (arriving.folder / "logs").iterdir()
+    log.rename(arriving.folder / "log.jsonl")
+    refused = error_of(arriving.run("stream", "1", *arriving.until(6), **LEDGER))
+    assert "has lost or changed files since this part was begun" in refused
+    assert arriving.state().header.intent is not None
+    assert "released" not in [status for *_, status in parts_of(arriving)]
+    shutil.copy(arriving.folder / "log.jsonl", log)  # another change time: it has arrived later
+    assert "has lost or changed files" in error_of(arriving.run("stream", "1", *arriving.until(6), **LEDGER))
+
+
+def test_an_end_before_what_is_published_is_refused(arriving: LiveParts) -> None:
+    """As by a stop when a clock was set back: the windows that an earlier attempt has published are not given away."""
+    killed_after_a_report(arriving, "1")
+    before = arriving.answers("1")
+    header = ReportHeader.of_plan(arriving.plan, arriving.state().header.run_id, "events")
+    with pytest.raises(StreamError, match=rf"it holds {len(before)} reports, and the run ends with 0"):
+        ReportFolder(str(arriving.folder / "1")).open(header).end(RunEnded("events", 0, 0))
+    again = arriving.run("stream", "1", *arriving.until(6), **LEDGER)
+    assert again.returncode == 0, again.stderr
+    assert arriving.answers("1")[: len(before)] == before
+    assert arriving.answers("1") == arriving.expected(6)
 
 
 @pytest.mark.parametrize(
@@ -195,11 +243,6 @@ finally:
     print("points", program.calls, file=sys.stderr)
 """
 END = 4
-
-
-@pytest.fixture
-def arriving(tmp_path: pathlib.Path) -> LiveParts:
-    return LiveParts(tmp_path, clock="arrival")
 
 
 def check_kill(live: LiveParts, at: int) -> int | None:

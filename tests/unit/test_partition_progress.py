@@ -81,6 +81,13 @@ def test_the_event_clock_lets_one_record_make_others_late():
     assert len(oracle(ahead[1:], clock, SLIDING)[0]) == 3
 
 
+def test_an_event_of_the_future_moves_the_event_clock_to_its_arrival_alone():
+    """So where a part ends that is stopped follows from the moment of the stop, and not from one user's event."""
+    progress = PartitionProgress(SLIDING, StreamClock("event", 0, 0, 1000), SHARDS)
+    progress.take(polled([(1050, 1021)]), 0)
+    assert progress.clock_micros == 1021 * MICROS
+
+
 def test_a_window_closes_just_after_its_lateness_and_not_at_it():
     progress = PartitionProgress(SLIDING, CLOCK, SHARDS)  # the first window ends at 1010, and 7 + 3 seconds are allowed
     progress.take(polled([(1000, 1020)]), 0)

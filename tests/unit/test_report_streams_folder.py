@@ -24,7 +24,7 @@ HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
 HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected with ε = 2.", {"epsilon": 2.0})
 FORMATS = ["jsonl", "avro"]
-ENDED = RunEnded("news", 48)
+ENDED = RunEnded("news", 48, 48)
 
 
 def report(window, *heavy_hitters, stream="news"):
@@ -111,6 +111,22 @@ def test_the_same_answer_in_other_bytes_is_no_second_answer(sink):
     else:
         path.write_bytes(path.read_bytes().replace(b", ", b",  "))
     assert writer.write(REPORTS[0]) == "news|2017-10-01T03:00:00Z"
+
+
+def test_an_end_and_the_reports_must_agree(sink):
+    """Reports beyond the end are another attempt's, which has read other records."""
+    writer = sink.open(HEADER)
+    for each in REPORTS[:2]:
+        writer.write(each)
+    with pytest.raises(StreamError, match="it holds 2 reports, and the run ends with 1; its end was not written"):
+        writer.end(ENDED._replace(reports=1))
+    assert sink.read("run-1")[2] is None
+    writer.end(ENDED._replace(reports=3))  # the last one may still come
+    writer.write(REPORTS[2])
+    writer.write(REPORTS[0])
+    with pytest.raises(StreamError, match="the run has ended with 3 reports, and all are there; nothing was written"):
+        writer.write(report(9))
+    assert sink.read("run-1")[1:] == (REPORTS, ENDED._replace(reports=3))
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_a_full_queue_is_waited_for() -> None:
     writer.write(REPORT)
     produce, wait = ("produce", "reports"), ("poll", 0.1)
     assert producer.calls == [("begin_transaction",), produce, wait, produce, wait, produce]
-    writer.end(RunEnded("news", 1))
+    writer.end(RunEnded("news", 1, 1))
     assert producer.calls[-1] == produce, "in the same transaction"
 
 
