@@ -9,6 +9,7 @@
 - show, report_table: ``shh show``; reports as a table. explain: ``shh explain``.
 - page: both for the browser, and charts as files. time_axis: times of a time zone.
 - doctor, log_look, look_words: ``shh doctor``, a look at a log; what is found in it, and in words.
+- serve: ``shh serve``, a live page of the same parts. serving: what it reads, the server, and who may ask it.
 - simulate, simulated_log: ``shh simulate`` and the log that it makes.
 - stream: ``shh stream``, by the modules of the next two groups.
 

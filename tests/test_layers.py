@@ -154,6 +154,21 @@ def test_pages_are_made_of_what_was_released_and_wait_for_no_engine() -> None:
     assert _run(code) == "[]"
 
 
+def test_the_live_page_is_made_of_what_was_released_and_only_the_part_for_the_operator_knows_an_engine() -> None:
+    for path in _sources("pipelines/serving"):
+        names = _imports(path)
+        for other in ("mechanisms", "naming", "run_state", "event_files", "beam"):
+            assert not _within(names, f"dp_transforms.{other}"), _relative(path)
+        engines = _within(names, "dp_transforms.runners") - _within(names, "dp_transforms.runners.open_ports")
+        assert path.stem == "operator_numbers" or engines <= {"dp_transforms.runners"}, _relative(path)
+        of_requests = _within(names, "starlette") | _within(names, "uvicorn")
+        assert not of_requests or path.stem in ("access", "web_app", "listening"), _relative(path)
+    code = "import dp_transforms.pipelines.serve, dp_transforms.pipelines.serving.web_app, sys; "
+    code += "print([m for m in sys.modules if m.startswith(('apache_beam', 'vl_convert', 'sqlalchemy', 'scipy'))])"
+    assert _run(code) == "[]"
+    assert not _loaded_by(["serve", "--help"], "--token-file") & {"starlette", "uvicorn", "numpy"}
+
+
 def test_runners_know_nothing_of_privacy() -> None:
     for path in _sources("runners"):
         ours = _within(_imports(path), "dp_transforms") - {"dp_transforms"}

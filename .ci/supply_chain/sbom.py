@@ -1,8 +1,8 @@
 """``make sbom``: the packages that a user of shh gets, as CycloneDX, in dist/sbom.cdx.json.
 
 cyclonedx-bom lists all that is installed, development tools too. This keeps the requirements of the package and theirs,
-and marks what only an extra brings (charts, kafka, gcp, postgres) as optional. The result is checked against the schema
-of CycloneDX. The JavaScript that the package carries for its pages (pipelines/page/library) is listed too.
+and marks what only an extra brings (charts, kafka, gcp, postgres, serve) as optional. The result is checked against the
+schema of CycloneDX. The JavaScript that the package carries for its pages (pipelines/page/library) is listed too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from supply_chain.tools import ROOT, NoAnswerError, run, tool
 
 PROJECT = "shifting-heavy-hitters"
-OPTIONAL_EXTRAS = ("charts", "kafka", "gcp", "postgres")
+OPTIONAL_EXTRAS = ("charts", "kafka", "gcp", "postgres", "serve")
 PAGE_LIBRARY = ROOT / "pipelines" / "page" / "library"
 OUTPUT = ROOT / "dist" / "sbom.cdx.json"
 _VALIDATE = """

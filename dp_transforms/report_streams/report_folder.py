@@ -20,7 +20,7 @@ import pathlib
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from dp_transforms.event_streams.stream_source import StreamError
@@ -96,15 +96,23 @@ class ReportFolder:
 
     def read(self, run_id: str | None = None) -> StreamContents:
         """The content of the folder. Raises StreamError if it is another run than ``run_id``, or damaged."""
+        header, found, ended = self.read_new((), run_id)
+        return header, in_file_order(found.values()), ended
+
+    def read_new(
+        self, known: Container[str], run_id: str | None = None
+    ) -> tuple[ReportHeader | None, dict[str, WindowReport], RunEnded | None]:
+        """As `read`, without the windows whose files are `known`: for who follows a run. Windows by the name of their
+        file, in the order of time. No file is ever replaced, so what was read once need not be read again."""
         folder = pathlib.Path(self.path)
         with _folder_errors(folder):
             if not (folder / _HEADER).exists():
-                return None, [], None
+                return None, {}, None
             header, _ = _read_header(folder)
             _check_run_id(folder, header, run_id)
             ended = _read_ended(folder)  # before the reports, so that none is missed once the end is seen
-            names = _window_names(folder)
-            return header, in_file_order(_read_window(folder / name, header) for name in names), ended
+            names = [name for name in _window_names(folder) if name not in known]
+            return header, {name: _read_window(folder / name, header) for name in names}, ended
 
     def ended(self, run_id: str | None = None) -> RunEnded | None:
         folder = pathlib.Path(self.path)

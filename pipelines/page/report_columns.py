@@ -6,6 +6,7 @@ columns.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import json
 import math
@@ -16,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.page.shown_text import shown_text
 from dp_transforms.report_files import ReportHeader
 
 _NOISES = 3  # a noisy count has grown or shrunk if it differs by more than so many standard deviations of a difference
+_FAR_ABOVE = 2  # strength of an item far above the threshold; 1 of one near it
 _MOST_CLASSES = 5  # with a size; one more for items without
 # One sign for each state in the JSON of a page: ASCII that neither JSON nor HTML escapes, then ideographs.
 _SIGNS = "".join(chr(code) for code in (*range(0x23, 0x7F), *range(0x4E00, 0xA000)) if chr(code) not in "\\<>&'")
@@ -59,6 +61,16 @@ class State(NamedTuple):
     text: str
     strength: int
     size_class: int
+
+
+class Legend(NamedTuple):
+    """The size classes of a report, from weak to strong. bounds: the least strength of each but the first."""
+
+    classes: list[str]
+    bounds: list[int]
+
+    def size_class(self, strength: int) -> int:
+        return bisect.bisect_right(self.bounds, strength)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,13 +156,13 @@ def report_columns(
     rows = sorted(reports, key=lambda report: (report.window_start, report.window_end, report.stream))
     windows, numbers = _windows(rows, plan)
     several = len({report.stream for report in rows}) > 1
-    pairs: dict[tuple[str, str], dict[int, HeavyHitter]] = {}
+    pairs: dict[tuple[str, str], dict[int, tuple[Any, ...]]] = {}
     for report, number in zip(rows, numbers, strict=True):
         for heavy_hitter in report.heavy_hitters:
             key = (report.stream if several else "", heavy_hitter.item)
-            pairs.setdefault(key, {})[number] = heavy_hitter._replace(item="")
+            pairs.setdefault(key, {})[number] = heavy_hitter[1:]
     keys = sorted(pairs, key=lambda key: (-len(pairs[key]), min(pairs[key]), key))
-    kinds: dict[HeavyHitter, int] = {}
+    kinds: dict[tuple[Any, ...], int] = {}  # what is said of an item, without its label
     item: list[int] = []
     window: list[int] = []
     state: list[int] = []
@@ -161,7 +173,7 @@ def report_columns(
         state += [kinds.setdefault(kind, len(kinds)) for kind in held.values()]
     if len(kinds) > MOST_STATES:
         raise UserError(f"the report has more than {MOST_STATES:,} different sizes. Use --last to show fewer windows.")
-    states, classes = _states(list(kinds))
+    states, classes = _states([HeavyHitter("", *kind) for kind in kinds])
     labels = [f"{shown_text(stream)}: {shown_text(label)}" if several else shown_text(label) for stream, label in keys]
     given = titles or {}
     shown = [shown_text(given[label]) if given.get(label) else "" for _, label in keys]
@@ -204,36 +216,38 @@ def _windows(rows: Sequence[WindowReport], plan: ReleasePlan | None) -> tuple[Wi
 
 
 def _states(kinds: Sequence[HeavyHitter]) -> tuple[list[State], list[str]]:
-    strengths = [_strength(kind) for kind in kinds]
+    legend = legend_of(kinds)
+    strengths = [strength_of(kind) for kind in kinds]
+    states = [
+        State(in_words(kind), strength, legend.size_class(strength))
+        for kind, strength in zip(kinds, strengths, strict=True)
+    ]
+    return states, legend.classes
+
+
+def legend_of(kinds: Sequence[HeavyHitter]) -> Legend:
+    """Of all that a report says of items, whatever their labels and however often."""
     if any(kind.zone for kind in kinds):
-        classes = ["near the threshold", "far above the threshold"]
-        sizes = [int(kind.zone != BETWEEN) for kind in kinds]
-    elif any(kind.at_least_users or kind.noisy_count is not None for kind in kinds):
+        return Legend(["near the threshold", "far above the threshold"], [_FAR_ABOVE])
+    if any(kind.at_least_users or kind.noisy_count is not None for kind in kinds):
         is_count = not any(kind.at_least_users for kind in kinds)
-        bounds = _round_bounds([strength for strength in strengths if strength > 0])
+        bounds = _round_bounds([strength for kind in kinds if (strength := strength_of(kind)) > 0])
         sign = "about " if is_count else "at least "
         smaller = f"named, below {bounds[0]:,} or not stated" if bounds else "named"
-        classes = [smaller, *(f"{sign}{bound:,} users" for bound in bounds)]
-        sizes = [int(np.searchsorted(bounds, strength, side="right")) for strength in strengths]
-    elif any(kind.level for kind in kinds):
+        return Legend([smaller, *(f"{sign}{bound:,} users" for bound in bounds)], bounds)
+    if any(kind.level for kind in kinds):
         bounds = _round_bounds([kind.level or 1 for kind in kinds])
-        classes = ["level 1", *(f"level {bound:,} or more" for bound in bounds)]
-        sizes = [int(np.searchsorted(bounds, kind.level or 1, side="right")) for kind in kinds]
-    else:
-        classes, sizes = ["named"], [0] * len(kinds)
-    states = [
-        State(_in_words(kind), strength, size) for kind, strength, size in zip(kinds, strengths, sizes, strict=True)
-    ]
-    return states, classes
+        return Legend(["level 1", *(f"level {bound:,} or more" for bound in bounds)], bounds)
+    return Legend(["named"], [])
 
 
-def _strength(kind: HeavyHitter) -> int:
+def strength_of(kind: HeavyHitter) -> int:
     """Sizes where there are any: levels do not compare between an item that was known and one that was not.
 
     Nor do the counts of labels, since items far above the threshold have none.
     """
     if kind.zone is not None:
-        return 1 + (kind.zone == ABOVE)
+        return _FAR_ABOVE if kind.zone == ABOVE else _FAR_ABOVE - 1
     if kind.at_least_users is not None:
         return kind.at_least_users
     if kind.noisy_count is not None:
@@ -241,7 +255,7 @@ def _strength(kind: HeavyHitter) -> int:
     return kind.level or 0
 
 
-def _in_words(kind: HeavyHitter) -> str:
+def in_words(kind: HeavyHitter) -> str:
     parts = []
     if kind.at_least_users:
         parts.append(f"at least {kind.at_least_users:,} users")

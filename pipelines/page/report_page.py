@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
@@ -29,6 +30,10 @@ from dp_transforms.report_files import ReportHeader
 
 MOST_BYTES = 32 << 20
 _LIBRARY = ("vega.min.js", "vega-lite.min.js", "vega-interpreter.min.js")
+_MADE = (
+    "Made by <code>shh show --html</code> from released values and the plan alone. This file loads nothing, and sends"
+    " nothing."
+)
 _CHARTS = {"items": "items_over_time.json", "item": "one_item.json"}
 
 
@@ -46,39 +51,64 @@ def report_page(
     """
     plan = plan_of(header)
     columns = report_columns(reports, plan, titles)
-    data = {
-        "columns": columns.as_json(),
-        "charts": {name: json.loads((FOLDER / "charts" / file).read_text()) for name, file in _CHARTS.items()},
-        "zone": str(zone),
-        "strength": _strength_title(columns),
-    }
-    library = [(FOLDER / "library" / name).read_text(encoding="utf-8") for name in _LIBRARY]
-    versions = json.loads((FOLDER / "library" / "package.json").read_text())["dependencies"]
     page = document(
         "page.html",
         asset("page.css"),
-        [*library, asset("columns.js"), asset("page.js")],
+        [content for _, content in page_scripts()],
         {
-            "title": escaped(f"What many users had: {shown_text(header.stream)}"),
-            "summary": escaped(_summary(header, columns, zone, state)),
-            "guarantee": escaped(escape_text(header.guarantee)),
-            "sections": _sections(header, reports, plan),
-            "vega": versions["vega"],
-            "vega_lite": versions["vega-lite"],
-            "data": data_block(data),
+            **page_parts(header, reports, plan, columns),
+            "summary": escaped(summary(header, extent_of(columns), zone, state)),
+            "live": "",
+            "made": _MADE,
+            "data": data_block(page_data(columns, zone)),
         },
     )
+    check_size(page)
+    return page
+
+
+def page_scripts() -> list[tuple[str, str]]:
+    """Name and content of all that a page runs, in this order."""
+    library = [(name, (FOLDER / "library" / name).read_text(encoding="utf-8")) for name in _LIBRARY]
+    return [*library, *((name, asset(name)) for name in ("columns.js", "page.js"))]
+
+
+def page_parts(
+    header: ReportHeader, reports: Sequence[WindowReport], plan: ReleasePlan | None, columns: ReportColumns
+) -> dict[str, str]:
+    """What fills the template, as HTML, whether the page is a file or is served."""
+    versions = json.loads((FOLDER / "library" / "package.json").read_text())["dependencies"]
+    return {
+        "title": escaped(f"What many users had: {shown_text(header.stream)}"),
+        "guarantee": escaped(escape_text(header.guarantee)),
+        "sections": _sections(header, reports, plan),
+        "vega": versions["vega"],
+        "vega_lite": versions["vega-lite"],
+    }
+
+
+def page_data(columns: ReportColumns, zone: datetime.tzinfo) -> dict[str, Any]:
+    """What the scripts of a page read."""
+    return {
+        "columns": columns.as_json(),
+        "charts": {name: json.loads((FOLDER / "charts" / file).read_text()) for name, file in _CHARTS.items()},
+        "zone": str(zone),
+        "strength": strength_title(state.text for state in columns.states),
+    }
+
+
+def check_size(page: str) -> None:
+    """Raises UserError for a page that no browser shows well."""
     if len(page.encode()) > MOST_BYTES:
         raise UserError(
             f"the page would have more than {MOST_BYTES >> 20} MB, which no browser shows well. Use --last to show"
             " fewer windows, or --item."
         )
-    return page
 
 
-def _strength_title(columns: ReportColumns) -> str:
-    """What the height of a bar is in the history of an item."""
-    texts = " ".join(state.text for state in columns.states)
+def strength_title(said: Iterable[str]) -> str:
+    """What the height of a bar is in the history of an item. said: of items, in words."""
+    texts = " ".join(said)
     if "threshold" in texts:
         return "1: near, 2: far above"
     if "at least" in texts:
@@ -86,20 +116,32 @@ def _strength_title(columns: ReportColumns) -> str:
     return "users, with noise" if "about" in texts else "level"
 
 
-def _summary(header: ReportHeader, columns: ReportColumns, zone: datetime.tzinfo, state: str) -> str:
+class Extent(NamedTuple):
+    """How much a page shows. start, end: microseconds since 1970 UTC; of no meaning without windows."""
+
+    items: int
+    windows: int
+    start: int
+    end: int
+
+
+def extent_of(columns: ReportColumns) -> Extent:
     windows = columns.windows
-    run = f"Run {shown_text(header.run_id)}."
     if not windows.count:
+        return Extent(0, 0, 0, 0)
+    end = int(windows.ends[0] + (windows.count - 1) * windows.step if windows.step else windows.ends.max())
+    return Extent(len(columns.labels), windows.count, int(windows.starts[0]), end)
+
+
+def summary(header: ReportHeader, extent: Extent, zone: datetime.tzinfo, state: str) -> str:
+    """The sentences below the title."""
+    run = f"Run {shown_text(header.run_id)}."
+    if not extent.windows:
         return f"{run} No window has a heavy item. {state}".strip()
-    items = "1 item was named" if len(columns.labels) == 1 else f"{len(columns.labels):,} items were named"
-    number = "1 window" if windows.count == 1 else f"{windows.count:,} windows"
-    start, end = local_text(int(windows.starts[0]), zone), local_text(_last_end(columns), zone)
+    items = "1 item was named" if extent.items == 1 else f"{extent.items:,} items were named"
+    number = "1 window" if extent.windows == 1 else f"{extent.windows:,} windows"
+    start, end = local_text(extent.start, zone), local_text(extent.end, zone)
     return f"{items} in {number} from {start} to {end} ({zone}). {run} {state}".strip()
-
-
-def _last_end(columns: ReportColumns) -> int:
-    windows = columns.windows
-    return int(windows.ends[0] + (windows.count - 1) * windows.step if windows.step else windows.ends.max())
 
 
 def _sections(header: ReportHeader, reports: Sequence[WindowReport], plan: ReleasePlan | None) -> str:

@@ -40,12 +40,12 @@ def running_browser() -> Iterator[Any]:
 
 
 class WatchedPage:
-    """A page that is open from a file, and everything that it says or asks for.
+    """A page that is open from a file or an address, and everything that it says or asks for.
 
     said: messages of its console and errors. asked: addresses of all requests.
     """
 
-    def __init__(self, browser: Any, path: pathlib.Path, **options: Any) -> None:
+    def __init__(self, browser: Any, place: pathlib.Path | str, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         self.page = self.context.new_page()
         self.said: list[str] = []
@@ -53,7 +53,7 @@ class WatchedPage:
         self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
         self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(path.as_uri())
+        self.page.goto(place.as_uri() if isinstance(place, pathlib.Path) else place)
 
     def wait(self) -> Any:
         """The page once all of it is drawn."""

@@ -59,6 +59,9 @@ READ = {
     ("doctor", "logs"): ["doctor", "PATH.jsonl"],
     ("explain", "report"): ["explain", "PATH.avro"],
     ("explain", "plan_file"): ["explain", "--plan", "PATH"],
+    ("serve", "report"): ["serve", "PATH.avro", "--port", "0"],
+    ("serve", "titles"): ["serve", "report.avro", "--port", "0", "--titles", "PATH.csv"],
+    ("serve", "token_file"): ["serve", "report.avro", "--port", "0", "--token-file", "PATH"],
     ("show", "report"): ["show", "PATH.avro"],
     ("show", "titles"): ["show", "report.avro", "--html", "out.html", "--titles", "PATH.csv"],
     ("stream", "state"): [

@@ -1,11 +1,12 @@
 "use strict";
 // The page of a report. All text of the report reaches the document as text (textContent) or as data of a chart.
-(() => {
+const reportPage = (() => {
   const report = JSON.parse(document.getElementById("report").textContent);
-  const { columns, charts, strength: strengthTitle } = report;
+  const { columns, charts } = report;
+  let strengthTitle = report.strength;
   const { windows, labels, titles, texts, strengths, sizes, classes, tolerance } = columns;
-  const { zone, startOf, edgeOf, endOf, items, placeOf, stateAt, writeTime, writeWindow, ticksOf } = readReport(report);
-  const names = columns.names.length ? columns.names : labels;
+  const { zone, names, startOf, edgeOf, endOf, items, placeOf, stateAt, addWindow, writeTime, writeWindow,
+    ticksOf } = readReport(report);
   const element = (id) => document.getElementById(id);
   const make = (tag, text = "", className = "") => {
     const made = document.createElement(tag);
@@ -22,6 +23,7 @@
   const showTip = (_, event, item, value) => {
     tip.hidden = value == null || value === "";
     tip.textContent = value ?? "";
+    if (tip.hidden) return; // also when a chart ends, without an event
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - 300)}px`;
     tip.style.top = `${event.clientY + 14}px`;
   };
@@ -90,16 +92,21 @@
   // ---- what is chosen ----------------------------------------------------------------------------------------------
 
   const chosen = { window: Math.max(windows.count - 1, 0), item: items.length ? 0 : -1, row: 0 };
-  const firstOf = items.map(({ windows: held }) => held[0]);
-  const largestOf = items.map(({ states }) => states.reduce((most, state) => Math.max(most, strengths[state]), -Infinity));
+  // By item, measured again when there are more windows.
+  const all = [], firstOf = [], largestOf = [], searched = [];
+  const measure = () => items.forEach(({ windows: held, states }, item) => {
+    all[item] = item;
+    firstOf[item] = held[0];
+    largestOf[item] = states.reduce((most, state) => Math.max(most, strengths[state]), -Infinity);
+    searched[item] = `${labels[item]}\n${titles[item] ?? ""}`.toLowerCase();
+  });
+  measure();
   const ORDERS = {
     first: (a, b) => firstOf[a] - firstOf[b] || a - b,
-    long: (a, b) => a - b, // as the columns have them
+    long: (a, b) => items[b].windows.length - items[a].windows.length || firstOf[a] - firstOf[b] || a - b,
     strong: (a, b) => largestOf[b] - largestOf[a] || a - b,
     name: (a, b) => names[a].localeCompare(names[b]) || a - b,
   };
-  const all = items.map((_, item) => item);
-  const searched = labels.map((label, item) => `${label}\n${titles[item] ?? ""}`.toLowerCase());
   const matching = (text) => all.filter((item) => searched[item].includes(text.trim().toLowerCase()));
   const WINDOWS_AT_ONCE = 1000;
   const rowsAtOnce = () => (innerWidth < 640 ? 15 : 30);
@@ -127,7 +134,7 @@
     chosen.row = Math.min(chosen.row, Math.max(0, Math.floor((found.length - 1) / count) * count));
     const order = element("order").value;
     // Pages hold the longest-lived items first; on a page the rows stand as they appeared.
-    const sorted = order === "first" ? found : found.toSorted(ORDERS[order]);
+    const sorted = found.toSorted(ORDERS[order === "first" ? "long" : order]);
     let rows = sorted.slice(chosen.row, chosen.row + count);
     if (order === "first") rows = rows.toSorted(ORDERS.first);
     element("rows-before").disabled = chosen.row === 0;
@@ -149,7 +156,8 @@
       encoding.y.axis.labelLimit = Math.min(260, width / 3);
       encoding.color.legend.columns = width < 560 ? 1 : width < 1000 ? 3 : 6;
     });
-    if (mine !== drawing) return;
+    if (mine !== drawing) { view.finalize(); return; }
+    overview?.finalize();
     overview = view;
     box.setAttribute("role", "img");
     box.setAttribute("aria-label", `${rows.length} items from ${writeTime(startOf(first))} to ${writeTime(endOf(last))}, `
@@ -252,10 +260,12 @@
     const around = Math.max(12, Math.ceil((held.at(-1) - held[0]) / 20));
     const [first, last] = [Math.max(0, held[0] - around), Math.min(windows.count - 1, held.at(-1) + around)];
     const cells = cellsOf(item, first, last, Math.ceil((last - first + 1) / Math.max(100, box.clientWidth / 2)));
-    single = await draw(box, charts.item, cells, [startOf(first), edgeOf(last)], (spec, { encoding }) => {
+    const view = await draw(box, charts.item, cells, [startOf(first), edgeOf(last)], (spec, { encoding }) => {
       encoding.y.axis.title = strengthTitle;
       if (largestOf[item] <= 4) encoding.y.axis.values = [...Array(Math.max(largestOf[item], 0) + 1).keys()];
     });
+    single?.finalize();
+    single = view;
     box.setAttribute("role", "img");
     box.setAttribute("aria-label", `${names[item]} over time; the table below holds the same.`);
     await markWindow(single);
@@ -313,7 +323,8 @@
   };
   const later = (run, wait) => { let timer; return () => { clearTimeout(timer); timer = setTimeout(run, wait); }; };
   const overviewSoon = later(drawOverview, 80);
-  element("slider").max = Math.max(windows.count - 1, 0);
+  const setSlider = () => { element("slider").max = Math.max(windows.count - 1, 0); };
+  setSlider();
   element("slider").addEventListener("input", (event) => choose({ window: +event.target.value }));
   element("earlier").addEventListener("click", () => choose({ window: chosen.window - 1 }));
   element("later").addEventListener("click", () => choose({ window: chosen.window + 1 }));
@@ -358,4 +369,18 @@
   if (chosen.item >= 0) element("which").value = names[chosen.item];
   drawWindow();
   Promise.all([drawOverview(), drawItem()]).then(() => { document.documentElement.dataset.ready = "yes"; });
+
+  /** Adds windows of a report that goes on; false if one does not fit. Who looks at the latest window then sees the newest. */
+  const addWindows = (added) => {
+    const isLatest = chosen.window >= windows.count - 1;
+    if (!added.every(addWindow)) return false;
+    strengthTitle = added.at(-1).strength;
+    measure();
+    setSlider();
+    if (isLatest) chosen.window = windows.count - 1;
+    drawWindow();
+    redraw();
+    return true;
+  };
+  return { live: report.live, addWindows, make, element, writeTime, zone };
 })();

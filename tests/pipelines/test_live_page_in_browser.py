@@ -1,0 +1,193 @@
+"""The live page in a real browser, from a real server: windows appear, it survives a restart, 100 others listen."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dp_transforms.pipelines.page.report_page import report_page
+from dp_transforms.pipelines.serving.live_report import LiveReport
+from dp_transforms.pipelines.serving.report_source import source_of
+from dp_transforms.report_streams import ReportFolder
+from tests.helpers.browser import WatchedPage, running_browser
+from tests.helpers.page_reports import header_of, hourly_plan, many_windows, reports_of
+from tests.helpers.pages import Page
+from tests.helpers.served import Listener, Served, served
+
+pytestmark = pytest.mark.xdist_group("browser")
+PLAN = hourly_plan(48)
+EVIL = "<img src=x onerror='hacked = 1'>"
+ITEMS = {"first": range(48), "second": range(3, 9), EVIL: range(4, 48)}
+MANY = reports_of(PLAN, {item: {w: 5 * w + 1 for w in held} for item, held in ITEMS.items()})
+CLIENTS = 100
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with running_browser() as found:
+        yield found
+
+
+def expect(locator: Any) -> Any:
+    return pytest.importorskip("playwright.sync_api").expect(locator)
+
+
+def state_of_page(page: Any) -> dict[str, str]:
+    """What the page says of its windows and items, by the part that says it."""
+    parts = ("summary", "when", "changes", "lists", "rows", "history", "stretches")
+    return {part: page.locator(f"#{part}").inner_text() for part in parts}
+
+
+@pytest.mark.waits
+def test_windows_appear_in_an_open_page_which_survives_restarts(browser: Any, tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "reports"
+    writer = ReportFolder(str(folder)).open(header_of(PLAN))
+    for each in MANY[:4]:
+        writer.write(each)
+    with served(folder) as server:
+        port = server.port
+        watched = WatchedPage(browser, server.address)
+        page = watched.wait()
+        state = page.locator("#live-state")
+        expect(state).to_contain_text("Live", timeout=30_000)
+        page.fill("#find", "rs")
+        for each in MANY[4:6]:
+            writer.write(each)
+        expect(page.locator("#when")).to_contain_text("window 6 of 6", timeout=30_000)
+        expect(page.locator("#summary")).to_contain_text("3 items were named in 6 windows")
+        assert EVIL in page.locator("#lists").inner_text()
+        assert page.locator("img").count() == 0
+        assert page.input_value("#find") == "rs"
+        # What was added is what a new page shows.
+        fresh = WatchedPage(browser, server.address)
+        fresh.wait().fill("#find", "rs")
+        expect(fresh.page.locator("#rows")).to_have_text("1 found of 3 items", timeout=30_000)
+        expect(page.locator("#rows")).to_have_text("1 found of 3 items")
+        assert state_of_page(page) == state_of_page(fresh.page)
+        # Who looks at an earlier window stays there.
+        page.locator("#earlier").click()
+        writer.write(MANY[6])
+        expect(page.locator("#when")).to_contain_text("window 5 of 7", timeout=30_000)
+        assert watched.said == fresh.said == []
+        assert {each.split("/")[2] for each in watched.asked} == {f"127.0.0.1:{port}"}
+        fresh.context.close()
+        server.end()
+        expect(state).to_contain_text("does not answer", timeout=30_000)
+        assert page.locator("#lists li").count() > 0
+    writer.write(MANY[7])
+    with served(folder, port=port):
+        expect(page.locator("#when")).to_contain_text("window 8 of 8", timeout=60_000)
+        expect(page.locator("#live-state")).to_contain_text("Live", timeout=30_000)
+        if folder_of_pictures := os.environ.get("SHH_SCREENSHOTS"):
+            page.screenshot(path=pathlib.Path(folder_of_pictures) / "live.png", full_page=True)
+    watched.context.close()
+
+
+TITLES = {"third": "Weather", "second": "<b>Sport</b>"}
+LATER = {"first": {0: 300, 9: 7000}, "second": {2: 60, 8: 90}, "third": {1: 40, 9: 40}, "fourth": {4: 30, 5: 31, 9: 30}}
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["on the grid of a plan", "without a plan"])
+def test_a_page_that_is_told_of_windows_says_what_a_page_of_all_windows_says(
+    browser: Any, tmp_path: pathlib.Path, is_known: bool
+) -> None:
+    header = header_of(PLAN) if is_known else dataclasses.replace(header_of(PLAN), plan={})
+    reports = reports_of(PLAN, LATER)
+    folder = ReportFolder(str(tmp_path / "reports"))
+    writer = folder.open(header)
+    writer.write(reports[0])
+    live = LiveReport(source_of(folder.path), datetime.UTC, TITLES, 100)
+    for each in reports[1:]:
+        writer.write(each)
+    live.poll()
+    told = [json.loads(each.decode().partition("data: ")[2]) for each in live.view.messages]
+    assert len(told) == len(reports) - 1
+    pages = []
+    for name, held in (("old", reports[:1]), ("new", reports)):
+        (tmp_path / f"{name}.html").write_text(report_page(header, held, datetime.UTC, TITLES))
+        pages.append(WatchedPage(browser, tmp_path / f"{name}.html"))
+    old, new = (each.wait() for each in pages)
+    # In another order than time, where the plan says which windows there are; and one of them twice.
+    order = [*reversed(told), told[0]] if is_known else [*told, told[0]]
+    assert old.evaluate("(told) => reportPage.addWindows(told)", order)
+    unfit = {**told[0], "start": told[0]["start"] + 1, "end": told[0]["end"] + 1}
+    assert not old.evaluate("(told) => reportPage.addWindows([told])", unfit)
+    parts = ("when", "changes", "lists", "rows", "history", "stretches")
+    for item in ("first", "Weather", "<b>Sport</b>"):
+        for page in (old, new):
+            page.fill("#which", item)
+        for part in parts:
+            expect(old.locator(f"#{part}")).to_have_text(new.locator(f"#{part}").text_content())
+    # Of two items with one title the later one has its label beside it.
+    another = {**told[-1], "entries": [["x", "Weather", "named", 1]]}
+    assert old.evaluate("(told) => reportPage.addWindows([told])", another)
+    expect(old.locator("#lists")).to_contain_text("Weather (x)")
+    assert [each.said for each in pages] == [[], []]
+    for each in pages:
+        each.context.close()
+
+
+def test_a_page_with_a_token_works_and_its_address_holds_none(browser: Any, tmp_path: pathlib.Path) -> None:
+    writer = ReportFolder(str(tmp_path / "reports")).open(header_of(PLAN))
+    writer.write(MANY[0])
+    (tmp_path / "token").write_text("correct-horse-battery-staple\n")
+    with served(tmp_path / "reports", "--token-file", "token") as server:
+        watched = WatchedPage(browser, f"{server.address}?token=correct-horse-battery-staple")
+        page = watched.wait()
+        assert page.url == server.address
+        expect(page.locator("#live-state")).to_contain_text("Live", timeout=30_000)
+        writer.write(MANY[1])
+        expect(page.locator("#when")).to_contain_text("window 2 of 2", timeout=30_000)
+        assert page.evaluate("document.cookie") == ""
+        assert [each for each in watched.asked if "token" in each] == watched.asked[:1]
+        assert watched.said == []
+        watched.context.close()
+
+
+def listen_and_load(server: Served) -> tuple[Listener, float]:
+    """What one browser asks for, and in how many seconds it had the page."""
+    begin = time.monotonic()
+    page = Page(server.get("/", Accept_Encoding="gzip").text)
+    took = time.monotonic() - begin
+    for tag, name, value in page.values:
+        if (tag, name) == ("script", "src"):
+            assert server.get(f"/{value}", Accept_Encoding="gzip").status == 200
+    return Listener(server.port, page.data["live"]["after"]), took
+
+
+@pytest.mark.long
+@pytest.mark.nightly
+def test_a_hundred_browsers_at_once_on_ten_thousand_windows(browser: Any, tmp_path: pathlib.Path) -> None:
+    """SHH_FIRST_PAINT_SECONDS: what the first paint may take; set it to 1 on a machine that does nothing else."""
+    plan, reports = many_windows()
+    writer = ReportFolder(str(tmp_path / "reports")).open(header_of(plan))
+    for each in reports[:-1]:
+        writer.write(each)
+    with served(tmp_path / "reports") as server, concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        found = list(pool.map(listen_and_load, [server] * CLIENTS))
+        assert len(found) == CLIENTS
+        # While all of them listen, and load the page again:
+        again = [pool.submit(listen_and_load, server) for _ in range(CLIENTS)]
+        watched = WatchedPage(browser, server.address)
+        page = watched.wait()
+        paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000
+        slowest = max(each.result()[1] for each in again)
+        print(json.dumps({"first paint": paint, "slowest of the others": slowest, "bytes": len(server.get().body)}))
+        assert paint < float(os.environ.get("SHH_FIRST_PAINT_SECONDS", "20"))
+        writer.write(reports[-1])
+        begin = time.monotonic()
+        for listener, _ in found:
+            assert listener.next("window").data["start"] == reports[-1].window_start / 1000
+        expect(page.locator("#when")).to_contain_text(f"window {len(reports)} of", timeout=60_000)
+        print(f"all had the new window after {time.monotonic() - begin:.1f} s")
+        assert watched.said == []
+        watched.context.close()
