@@ -8,6 +8,7 @@
   what each cluster has of its own. noise_key_secret: a key that workers fetch.
 - show, report_table: ``shh show``; reports as a table. explain: ``shh explain``.
 - page: both for the browser, and charts as files. time_axis: times of a time zone.
+- doctor, log_look, look_words: ``shh doctor``, a look at a log; what is found in it, and in words.
 - serve: ``shh serve``, a live page of the same parts. serving: what it reads, the server, and who may ask it.
 - load: ``shh load``. table_output: tables of databases as outputs.
 - simulate, simulated_log: ``shh simulate`` and the log that it makes.
@@ -36,6 +37,8 @@ What several share:
 - output_file, standard_output: files that appear whole or not at all; errors of standard output.
 - pipeline_errors, quiet_workers: errors of a pipeline in one line; what Beam prints is kept from the terminal.
 - exit_signals: Ctrl-C and SIGTERM end a command at once.
+- operator_log: what the operator is told on stderr, as text or JSON. config_file: ``--config``, options in a TOML file.
+- completion: ``shh completion``.
 
 Beside the command:
 

@@ -21,6 +21,7 @@ from dp_transforms.auditing.worst_streams import default_rounds, rounds_until_ex
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.pipelines import audit_names
 from dp_transforms.pipelines.audit_report import as_record, print_audit
+from dp_transforms.pipelines.operator_log import operator_console
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import check_output, write_output
 from dp_transforms.pipelines.plan_options import read_plan
@@ -128,7 +129,7 @@ def _settings(plan: ChargingPlan) -> MonitorSettings:
 def _progress() -> Iterator[Advance]:
     """A line on stderr that says what is done; gone at the end."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
+    console = operator_console()
     # Where nobody looks, rich would leave an empty line in the place of the bar.
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading the plan", total=1.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 
 import apache_beam as beam
-import click
 from apache_beam.options.pipeline_options import TestOptions
 from apache_beam.runners.runner import PipelineResult
 
+from dp_transforms.pipelines.operator_log import tell
 from dp_transforms.runners import dataflow
 
 
@@ -20,13 +20,13 @@ def is_dry_run(pipeline: beam.Pipeline) -> bool:
 def make_job(pipeline: beam.Pipeline) -> None:
     """Makes the job, and says how large it is. Raises ValueError if the service would not take it."""
     size = dataflow.build_job(pipeline, is_batch=True).ByteSize()
-    click.echo(f"The job can be made; it has {size:,} bytes. Nothing was sent: --dry_run=true.", err=True)
+    tell(f"The job can be made; it has {size:,} bytes. Nothing was sent: --dry_run=true.")
 
 
 def run_on_dataflow(pipeline: beam.Pipeline) -> PipelineResult:
     """Returns when the job has succeeded. Raises what it fails with; a job that nobody awaits any more is cancelled."""
     result = pipeline.run()
-    click.echo(f"Dataflow runs the job {result.job_id()}: see its console.", err=True)
+    tell(f"Dataflow runs the job {result.job_id()}: see its console.")
     try:
         result.wait_until_finish()
     except BaseException:
@@ -39,9 +39,8 @@ def run_on_dataflow(pipeline: beam.Pipeline) -> PipelineResult:
 def leave_on_dataflow(pipeline: beam.Pipeline, output: str) -> None:
     """Prints the id of the job, which goes on. Of a template no job runs yet."""
     result = pipeline.run()
-    click.echo(
+    tell(
         f"The job runs on without this command. When it is done, the report is there: {output}. If it is not, too many"
-        " rows could not be read (--max-bad-fraction).",
-        err=True,
+        " rows could not be read (--max-bad-fraction)."
     )
     print(result.job_id())

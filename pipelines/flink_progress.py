@@ -7,10 +7,9 @@ import re
 from types import TracebackType
 from typing import NamedTuple
 
-import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from dp_transforms.pipelines.operator_log import operator_console, tell
 from dp_transforms.runners.engine_process import EngineError
 from dp_transforms.runners.flink_rest import ENDED, FlinkRest
 
@@ -73,7 +72,7 @@ class FlinkProgress:
     """On stderr: where the job is, once; and on a terminal a bar of stages, while the block runs."""
 
     def __init__(self) -> None:
-        console = Console(stderr=True)
+        console = operator_console()
         self._bar: Progress | None = None
         if console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[stages]}"))
@@ -86,12 +85,10 @@ class FlinkProgress:
             return
         if not self._told:
             self._told = True
-            click.echo(f"Flink runs the job: {_page(progress)}", err=True)
+            tell(f"Flink runs the job: {_page(progress)}")
         if progress.failures >= _MANY_FAILURES and not self._warned:
             self._warned = True
-            click.echo(
-                f"Flink begins the job again and again. See why, in the tab Exceptions of {_page(progress)}.", err=True
-            )
+            tell(f"Flink begins the job again and again. See why, in the tab Exceptions of {_page(progress)}.")
         if self._bar is not None:
             self._bar.update(
                 self._task,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 
 import apache_beam as beam
-import click
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from dp_transforms.pipelines.flink_progress import FlinkProgress, ReplayWatch
+from dp_transforms.pipelines.operator_log import tell
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.replay_engine import ClusterReplay
 from dp_transforms.pipelines.stream_job import StreamJob
@@ -56,10 +56,9 @@ def leave_on_flink(pipeline: beam.Pipeline, flink: FlinkRest, name: str, output:
         job_id = _wait_until_running(result, flink, name)
     except EngineError as error:
         raise UserError(" ".join(str(error).split())) from None
-    click.echo(
+    tell(
         f"The job runs on without this command: see it at http://{flink.address}/#/job/{job_id}. When it is FINISHED,"
-        f" the report is there: {output}. If it is not, too many rows could not be read (--max-bad-fraction).",
-        err=True,
+        f" the report is there: {output}. If it is not, too many rows could not be read (--max-bad-fraction)."
     )
     print(job_id)
 

@@ -7,12 +7,11 @@ import secrets
 from collections.abc import Iterator
 from typing import Any
 
-import click
-
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
 from dp_transforms.pipelines.ledger import caps_of
 from dp_transforms.pipelines.ledger_options import check_ledger_options
+from dp_transforms.pipelines.operator_log import tell
 from dp_transforms.pipelines.options import LogError, UserError
 from dp_transforms.pipelines.run_account import DONE, PartFacts, RunAccount
 
@@ -80,7 +79,7 @@ class LedgerAccount(RunAccount):
         """fields: of `PartRequest`; without windows, all of the plan's."""
         with _ledger_errors():
             self._verdict = self._ledger.reserve(self._request(plan, stream, **fields), self._caps)
-        click.echo(f"{self._verdict.line[:1].upper()}{self._verdict.line[1:]}", err=True)
+        tell(f"{self._verdict.line[:1].upper()}{self._verdict.line[1:]}")
         return self._verdict
 
     def _request(self, plan: ReleasePlan, stream: str, **fields: Any) -> PartRequest:
@@ -138,7 +137,7 @@ class LedgerAccount(RunAccount):
         try:
             self._ledger.fail(self._reserved, forget=forget)
         except LedgerError as error:
-            click.echo(f"The ledger could not be told that the run failed, and shows it as running: {error}", err=True)
+            tell(f"The ledger could not be told that the run failed, and shows it as running: {error}")
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
@@ -148,10 +147,9 @@ class LedgerAccount(RunAccount):
             yield
         except LogError:
             self.fail(forget=not self.resumes)
-            click.echo(
+            tell(
                 "The run stays charged, and published nothing. To use it when the log is mended: the same command with"
-                f" --run-id {self._reserved.run_id}, without --noise-key-file.",
-                err=True,
+                f" --run-id {self._reserved.run_id}, without --noise-key-file."
             )
             raise
         except BaseException:

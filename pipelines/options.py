@@ -13,6 +13,9 @@ from dp_transforms.window_schedule import parse_duration, parse_utc
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+UNREADABLE = 2  # exit code of a command line that cannot be read, or is not complete
+
+
 class UserError(Exception):
     """An expected failure: one line that says what is wrong, and the remedy. Never contains a cell of the data."""
 

@@ -8,6 +8,7 @@ beside the URL, at a hidden one; the last step is the same.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pathlib
 import tempfile
@@ -112,6 +113,12 @@ def _is_url(output: Path, option: str) -> bool:
         return is_remote(output)
     except UrlError as error:
         raise UserError(f"{option}: {error}") from None
+
+
+def free_report_name() -> str:
+    """A name in the current folder that no file has yet: for a command that is printed, to be run next."""
+    names = itertools.chain(["report.avro"], (f"report-{number}.avro" for number in itertools.count(2)))
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def is_taken(output: Path) -> bool:

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import click
-from rich.console import Console
 
 from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.pipelines.operator_log import operator_console
 from dp_transforms.pipelines.output_file import check_output, write_output
 from dp_transforms.pipelines.plan_accountants import show_accountants
 from dp_transforms.pipelines.plan_chart import chart_looks, chart_svg, most_looks_of
@@ -82,7 +82,7 @@ def command(
     for path, option in ((output, "--output"), (chart, "--chart")):
         if path is not None:
             check_output(path, option)
-    with Console(stderr=True).status("calibrating"):
+    with operator_console().status("calibrating"):
         plan, activity = plan_with_activity(options)
         comparison = Comparison(plan)
         found = comparison.found_from(LOOKS)

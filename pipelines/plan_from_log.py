@@ -24,6 +24,7 @@ from dp_transforms.accounting.names_calibration import MOST_LOOKS_OF_PLAN
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS
 from dp_transforms.accounting.release_plan import DEFAULT_RELEASE, ReleasePlan
 from dp_transforms.checks import check_whole
+from dp_transforms.pipelines.operator_log import tell
 from dp_transforms.pipelines.options import UTC_TIME, UserError, log_field_options
 from dp_transforms.pipelines.plan_options import flag, option_error, plan_from_options, schedule_from_options
 from dp_transforms.window_schedule import WindowSchedule
@@ -130,7 +131,7 @@ def plan_with_activity(options: dict[str, Any]) -> tuple[ReleasePlan, Activity |
             plan = plan_from_options(**{**budget, "usual_looks": activity.usual_looks})
         except UserError as error:
             # What the histogram took is spent: the plan for the default looks stands.
-            click.echo(f"shh: warning: no plan for the usual looks of the log, so it is for others: {error}", err=True)
+            tell(f"shh: warning: no plan for the usual looks of the log, so it is for others: {error}")
     return plan, activity
 
 
@@ -223,9 +224,8 @@ def _pairs_of_users(options: dict[str, Any], schedule: WindowSchedule) -> Any:
             f"--from-log: {rejected:,} of {rows:,} rows cannot be read. Check the fields and --time-unit; `shh replay"
             " --dead-letter` says where and why."
         )
-    click.echo(
+    tell(
         f"shh: read {rows:,} rows; {counter.outside:,} outside the windows skipped, {rejected:,} unreadable. (For the"
-        " operator, not covered by the guarantee.)",
-        err=True,
+        " operator, not covered by the guarantee.)"
     )
     return counter.pairs_of_users()

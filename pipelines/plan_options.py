@@ -22,6 +22,7 @@ from dp_transforms.accounting.release_plan import (
     plan_class,
 )
 from dp_transforms.local_files import read_regular
+from dp_transforms.pipelines.operator_log import tell
 from dp_transforms.pipelines.options import DURATION, UTC_TIME, UserError
 from dp_transforms.remote_files import UrlError, is_remote, read_stored
 from dp_transforms.window_schedule import WindowSchedule
@@ -232,10 +233,9 @@ def read_plan(path: str, option: str = "--plan") -> ReleasePlan:
 def warn_of_budget(epsilon: float | None, delta: float) -> None:
     """Prints on stderr what a large epsilon or delta allows. Neither is forbidden: an example may have one."""
     if epsilon is not None and epsilon > _LARGEST_USUAL_EPSILON:
-        click.echo(
+        tell(
             f"shh: warning: epsilon = {epsilon:g} is large. What is published may be {math.exp(epsilon):,.0f} times as"
-            " likely with a user's events as without them, which protects hardly anybody. Use 1 or 2.",
-            err=True,
+            " likely with a user's events as without them, which protects hardly anybody. Use 1 or 2."
         )
     _warn_of_delta(delta)
 
@@ -243,10 +243,9 @@ def warn_of_budget(epsilon: float | None, delta: float) -> None:
 def _warn_of_delta(delta: float) -> None:
     if delta > _LARGEST_USUAL_DELTA:
         share = f"1 in {round(1 / delta):,}" if delta < 0.4 else f"{delta:.0%} of the"
-        click.echo(
+        tell(
             f"shh: warning: delta = {delta:g} is large. A mechanism with this delta may publish everything about"
-            f" {share} users, and keep its promise. Use one far below 1 / users, such as 1e-9.",
-            err=True,
+            f" {share} users, and keep its promise. Use one far below 1 / users, such as 1e-9."
         )
 
 

@@ -7,10 +7,11 @@ import dataclasses
 import os
 import uuid
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
+from click.core import ParameterSource
 from rich.console import Console
 
 from dp_transforms.beam.read_events import ReadProgress
@@ -21,9 +22,10 @@ from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.ledger_options import account_of_options, ledger_options
-from dp_transforms.pipelines.options import UserError, field_options
+from dp_transforms.pipelines.operator_log import ERROR, WARNING, is_json, tell
+from dp_transforms.pipelines.options import UNREADABLE, UserError, field_options
 from dp_transforms.pipelines.output_file import check_output
-from dp_transforms.pipelines.plan_options import flag, plan_of_command, plan_options
+from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, flag, plan_of_command, plan_options
 from dp_transforms.pipelines.plan_words import in_a_sentence
 from dp_transforms.pipelines.replay_engine import (
     ClusterReplay,
@@ -64,7 +66,6 @@ _ITEMS_PER_WINDOW = 12
 @plan_options
 @click.option(
     "--output",
-    required=True,
     metavar="FILE|URL",
     help="Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet and must not exist; or a "
     "database, as postgresql://USER@HOST/DATABASE, sqlite:///FILE or duckdb:///FILE.",
@@ -105,12 +106,17 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
 
     LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob: a path, or a URL
     s3://..., gs://..., azfs://... or hdfs://..., as --plan, --domain-file, --output and --dead-letter
-    may be (docs/object_stores.md). Options for Beam follow after `--`.
+    may be (docs/object_stores.md). Options for Beam follow after `--`. `shh replay LOG` alone, without a budget, runs
+    nothing: it looks at the log and prints the whole command.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
         --epsilon 2 --delta 1e-9 --output report.avro
     """
+    if _has_no_budget(options):
+        _propose(context, logs, options)
+    if options["output"] is None:
+        raise click.UsageError("Missing option '--output'.", ctx=context)
     where: PipelineOptions | ClusterReplay
     try:
         cluster = choose_replay_engine(logs, options, context.obj or [])
@@ -135,12 +141,32 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     _print_report(request)
 
 
+def _has_no_budget(options: dict[str, Any]) -> bool:
+    """Whether nothing says what is to be published, where or from which account."""
+    names = (*PLAN_OPTIONS, "plan_file", "output", "state", "until", "ledger")
+    return all(options[name] is None for name in names)
+
+
+def _propose(context: click.Context, logs: tuple[str, ...], options: dict[str, Any]) -> NoReturn:
+    """Looks at the log and prints the whole command. On stderr: nothing of it may be published. Exit code 2, as for
+    any command line that lacks an option: a script must not take it for a report."""
+    from dp_transforms.pipelines.doctor import show_look
+
+    given = {name for name in options if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    fields = {name: options[name] if name in given else None for name in ("user_field", "item_field", "time_field")}
+    show_look(logs, {**options, **fields}, tell, ascii_only=is_ascii_only(Console(stderr=True)))
+    tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
+    raise SystemExit(UNREADABLE)
+
+
 def _run(
     request: ReplayRequest, where: PipelineOptions | ClusterReplay, part: ReplayPart | None = None
 ) -> ReplaySummary | None:
     """None if the job was left running."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if request.hint and console.is_terminal:  # else the error has the hint, if there is one
+    if request.hint and is_json():
+        tell(request.hint, WARNING)
+    elif request.hint and console.is_terminal:  # else the error has the hint, if there is one
         console.print(request.hint, style="bold", markup=False)
     if isinstance(where, ClusterReplay):
         from dp_transforms.pipelines.cluster_replay import replay_on_cluster  # loads all engines
@@ -221,12 +247,12 @@ def _run_part(
         if part.facts.how == DONE:
             part.tidy()
             account.finish(part.facts, part.facts.state_fingerprint)
-            click.echo(part_is_done(part.facts), err=True)
+            tell(part_is_done(part.facts))
             return None
         request = dataclasses.replace(request, run_id=part.facts.header.run_id)
         with part.account_of(account):
             summary = _run(request, beam_options, part)
-    click.echo(part_is_taken(part.facts), err=True)
+    tell(part_is_taken(part.facts))
     return summary
 
 
@@ -294,23 +320,32 @@ def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAcco
 
 def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bool, covered: str) -> None:
     """Prints on stderr: this is for the operator alone. covered: outside of which events are skipped."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    rows = summary.events + summary.rejected
     unpaid = f" {summary.unpaid:,} pairs (window, item) beyond --most-looks of a user did not count,"
     rejected = f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)"
-    console.print(
-        f"[dim]Read {summary.events + summary.rejected:,} rows in {summary.seconds:.1f} s"
-        f" ({(summary.events + summary.rejected) / summary.seconds:,.0f} a second);"
+    read = (
+        f"Read {rows:,} rows in {summary.seconds:.1f} s ({rows / summary.seconds:,.0f} a second);"
         f" {summary.outside_range:,} outside {covered} skipped,"
         f"{f' {summary.outside_domain:,} of other items than --domain-file skipped,' if has_domain else ''}"
-        f"{unpaid if summary.unpaid else ''}{rejected}[/]"
+        f"{unpaid if summary.unpaid else ''}{rejected}"
     )
-    if not summary.events + summary.rejected:
-        console.print("[bold]The log has no rows.[/]")
+    odd, remedy = "", ""
+    if not rows:
+        odd = "The log has no rows."
     elif summary.events == summary.outside_range:
         unit = f"--time-unit {time_unit}" if time_unit else "--time-unit"
-        console.print(f"[bold]No event is inside {covered}.[/] Check them, and {unit}.")
+        odd, remedy = f"No event is inside {covered}.", f" Check them, and {unit}."
     elif summary.events == summary.outside_range + summary.outside_domain:
-        console.print("[bold]No event has an item of --domain-file.[/] Ids are compared as text, blanks included.")
+        odd, remedy = "No event has an item of --domain-file.", " Ids are compared as text, blanks included."
+    if is_json():
+        tell(read, **dataclasses.asdict(summary))
+        if odd:
+            tell(f"{odd}{remedy}", WARNING)
+        return
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[dim]{read}[/]")
+    if odd:
+        console.print(f"[bold]{odd}[/]{remedy}")
 
 
 def _print_report(request: ReplayRequest) -> None:

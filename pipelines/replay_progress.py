@@ -6,18 +6,24 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from dp_transforms.beam.read_events import ReadProgress
+from dp_transforms.pipelines import operator_log
+from dp_transforms.pipelines.operator_log import operator_console
 
 _SECONDS_BETWEEN_UPDATES = 0.2
+_SECONDS_BETWEEN_LINES = 5.0
 
 
 @contextlib.contextmanager
 def show_progress(progress: ReadProgress, total_bytes: int) -> Iterator[None]:
     """While the block runs in this thread, another one shows how much was read, and how fast."""
-    console = Console(stderr=True)
+    console = operator_console()
+    if operator_log.is_json():
+        with _told(progress, total_bytes):
+            yield
+        return
     if not console.is_terminal:
         try:
             yield
@@ -44,6 +50,35 @@ def show_progress(progress: ReadProgress, total_bytes: int) -> Iterator[None]:
             done.set()
             watcher.join()
             progress.close()
+
+
+@contextlib.contextmanager
+def _told(progress: ReadProgress, total_bytes: int) -> Iterator[None]:
+    """A line for programs now and then, and one at the end."""
+    done = threading.Event()
+
+    def tell() -> None:
+        operator_log.tell(
+            f"read {progress.rows:,} rows",
+            operator_log.PROGRESS,
+            rows=progress.rows,
+            bytes=progress.bytes,
+            total_bytes=total_bytes,
+        )
+
+    def watch() -> None:
+        while not done.wait(_SECONDS_BETWEEN_LINES):
+            tell()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+        tell()
+    finally:
+        done.set()
+        watcher.join()
+        progress.close()
 
 
 def _watch(progress: ReadProgress, total_bytes: int, bar: Progress, task: TaskID, done: threading.Event) -> None:

@@ -40,14 +40,20 @@ def windows_table(
     ascii_only: bool = False,
     title: str | None = None,
     zone: datetime.tzinfo = datetime.UTC,
+    with_epsilon: bool | None = None,
 ) -> Table:
-    """One row per window, in the order given: start, length, heavy items, running estimate of the epsilon spent.
+    """One row per window, in the order given: start, length, heavy items.
+
+    Where it tells something also the running estimate of the epsilon spent (`tells_epsilon`).
 
     max_items: how many items of a window to show; the rest is counted.
     ascii_only: for a terminal without UTF-8 (`is_ascii_only`).
     zone: of the starts of windows.
+    with_epsilon: whether to show the epsilon spent; None: where these windows differ in it, or are in a run that has
+        not spent all.
     """
     rows = list(reports)
+    with_epsilon = tells_epsilon(rows) if with_epsilon is None else with_epsilon
     several_streams = len({report.stream for report in rows}) > 1
     # A Text and never a str, here and below: rich would read a str as markup.
     heading = None if title is None else Text(escape_text(title, ascii_only))
@@ -57,18 +63,28 @@ def windows_table(
     table.add_column(f"start ({zone})", overflow="fold")
     table.add_column("length", overflow="fold")
     table.add_column("heavy items", overflow="fold")
-    table.add_column("epsilon spent" if ascii_only else "ε spent", justify="right", overflow="fold")
+    if with_epsilon:
+        table.add_column("epsilon spent" if ascii_only else "ε spent", justify="right", overflow="fold")
     for report in rows:
         cells: list[Text | str] = [
             local_text(report.window_start, zone),
             length_text(report.window_end - report.window_start),
             _items_text(report.heavy_hitters, max_items, ascii_only),
-            f"{report.epsilon_spent:.4g}",
         ]
+        if with_epsilon:
+            cells.append(f"{report.epsilon_spent:.4g}")
         if several_streams:
             cells.insert(0, label_text(report.stream, ascii_only))
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
+
+
+def tells_epsilon(reports: Iterable[WindowReport]) -> bool:
+    """Whether the epsilon spent up to each of these windows says more than that all of it may be spent.
+
+    With names it never does: a user may have spent its purse in any window, and no report tells.
+    """
+    return any(report.epsilon_spent < report.epsilon_total for report in reports)
 
 
 def legend(reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = None, ascii_only: bool = False) -> str:
@@ -95,7 +111,8 @@ def legend(reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = 
         parts.append(f"{epsilon} spent: all of {totals} in every window. A user may have spent it; no report tells.")
         parts.append(_what_was_paid(plan or {}))
     else:
-        parts.append(f"{epsilon} spent: running estimate, of {totals} for the whole run.")
+        all_spent = "" if tells_epsilon(rows) else f"all of {totals} in each of these windows; a "
+        parts.append(f"{epsilon} spent: {all_spent}running estimate, of {totals} for the whole run.")
     return " ".join(part for part in parts if part)
 
 

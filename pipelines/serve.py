@@ -10,6 +10,7 @@ import socket
 
 import click
 
+from dp_transforms.pipelines.operator_log import tell
 from dp_transforms.pipelines.options import TIME_ZONE, UserError
 
 _LATEST_WINDOWS = 10_000
@@ -132,10 +133,7 @@ def _announce(host: str, port: int, token: str | None, token_file: str | None, i
         address += f"?token={token}"
     click.echo(f"Open {address}")
     if token_file is not None:
-        click.echo(f"It asks for the token once: add ?token= and the line in {token_file}.", err=True)
+        tell(f"It asks for the token once: add ?token= and the line in {token_file}.")
     if not is_local:
-        click.echo(
-            "What goes over the network is not encrypted: put a proxy with TLS before it where others may listen.",
-            err=True,
-        )
-    click.echo("Ctrl-C ends it.", err=True)
+        tell("What goes over the network is not encrypted: put a proxy with TLS before it where others may listen.")
+    tell("Ctrl-C ends it.")

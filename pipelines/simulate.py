@@ -11,13 +11,14 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dp_transforms.pipelines.operator_log import operator_console
 from dp_transforms.pipelines.options import UTC_TIME, UserError
-from dp_transforms.pipelines.output_file import check_output, write_output
+from dp_transforms.pipelines.output_file import check_output, free_report_name, write_output
 from dp_transforms.pipelines.simulated_log import LogPlan, SimulatedBlock, simulate_log
 from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
 
 _PROGRESS_FROM_EVENTS = 1_000_000
-_EXAMPLE_OPTIONS = "--window 1h --epsilon 2 --delta 1e-9 --output report.avro"
+_EXAMPLE_OPTIONS = "--window 1h --epsilon 2 --delta 1e-9"
 _LATEST_SECONDS = 253_402_300_800  # the year 10000
 _AVRO_SCHEMA = {
     "type": "record",
@@ -66,7 +67,10 @@ def command(events: int, users: int, items: int, output: str, seed: int, start: 
     write_output(output, lambda file: write(file, plan))
     start_text, end_text = (format_utc(seconds * MICROS_PER_SECOND) for seconds in (start, plan.end_seconds))
     click.echo(f"Wrote {events:,} events of up to {users:,} users to {output}. Replay it with:")
-    click.echo(f"  shh replay {shlex.quote(output)} --start {start_text} --end {end_text} {_EXAMPLE_OPTIONS}")
+    log = shlex.quote(f"./{output}" if output.startswith("-") else output)
+    click.echo(
+        f"  shh replay {log} --start {start_text} --end {end_text} {_EXAMPLE_OPTIONS} --output {free_report_name()}"
+    )
 
 
 def _writer(output: str) -> Callable[[BinaryIO, LogPlan], None]:
@@ -81,11 +85,10 @@ def _blocks(plan: LogPlan) -> Iterator[SimulatedBlock]:
     if plan.events < _PROGRESS_FROM_EVENTS:
         yield from simulate_log(plan)
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("Simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("events"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=operator_console(), transient=True) as progress:
         task = progress.add_task("Simulating", total=plan.events)
         for block in simulate_log(plan):
             yield block

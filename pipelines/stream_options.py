@@ -176,11 +176,17 @@ _RUN = (
         "--output-topic and databases a temporary file if all workers run on this machine, else none.",
     ),
     click.option(
+        "--once",
+        is_flag=True,
+        help="Read what is there now, and end: the run is drained from its first moment on, as by Ctrl-C. What arrived "
+        "by then counts and all windows close, also those that are not over; with --state only those that are.",
+    ),
+    click.option(
         "--engine",
         type=click.Choice(ENGINES),
         help="What runs the pipeline. prism: a stream on this machine. flink, dataflow: a cluster. job-service, "
-        "in-process: read what is there now, once. Default: flink with --flink-master, dataflow with "
-        "--pubsub-subscription, else prism.",
+        "in-process: for trials; they show nothing until all windows are closed, which --once does now. Default: flink "
+        "with --flink-master, dataflow with --pubsub-subscription, else prism.",
     ),
     FLINK_MASTER,
     click.option(

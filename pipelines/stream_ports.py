@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-import click
-
+from dp_transforms.pipelines.operator_log import tell
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.stream_options import FLINK, PRISM
 from dp_transforms.runners.flink import LOCAL
@@ -27,7 +26,7 @@ def check_ports(engine: str, *, allow: bool) -> None:
     found = open_ports()
     if allow:
         for port in found:
-            click.echo(f"--allow-open-ports: other machines may reach {port}.", err=True)
+            tell(f"--allow-open-ports: other machines may reach {port}.")
         return
     if not found:
         return

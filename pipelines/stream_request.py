@@ -42,7 +42,7 @@ _MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
     """All that a run needs. is_named: the operator chose the run id; else it was drawn. stop_file: None where nobody
-    can request a stop. state: for a run that is taken in parts; else None."""
+    can request a stop. once: request it at once. state: for a run that is taken in parts; else None."""
 
     source: StreamSource | PubSubSubscription
     plan: ReleasePlan
@@ -59,6 +59,7 @@ class StreamRequest:
     detach: bool
     state: StateOptions | None = None
     metrics_port: int | None = None
+    once: bool = False
 
     @property
     def header(self) -> ReportHeader:
@@ -106,8 +107,11 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
             detach=options["detach"],
             state=_state(options, run_id),
             metrics_port=options["metrics_port"],
+            once=options["once"],
         )
         _check_release(request)
+        if request.once and request.stop_file is None:
+            raise UserError("--once needs a stop file, which all workers see: name it with --stop-file FILE.")
         if request.state is None:
             _check_new_or_resumed(request)
     except (ValueError, StreamError) as error:

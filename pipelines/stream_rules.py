@@ -74,6 +74,8 @@ def check_rules(options: dict[str, Any], given: Collection[str], engine: EngineC
             "--metrics-port cannot be used with --detach: this command serves the numbers while it runs. Leave it out;"
             " the cluster's own reporter has them (docs/deploy.md, what to watch)."
         )
+    if options["once"] and options["detach"]:
+        raise UserError("--once cannot be used with --detach: this command drains the run. Leave one of them out.")
     if options["state"] is not None and options["detach"]:
         raise UserError(
             "--state cannot be used with --detach: this command puts the new state in its place when the stream ends."

@@ -20,11 +20,13 @@ from dp_transforms.beam.count_for_operator import (
     PENDING_WINDOWS,
 )
 from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.pipelines.report_table import is_ascii_only, windows_table
+from dp_transforms.pipelines import operator_log
+from dp_transforms.pipelines.report_table import is_ascii_only, tells_epsilon, windows_table
 from dp_transforms.report_files import encode_report
 
 _ITEMS_PER_WINDOW = 12
 _SECONDS_BETWEEN_LINES = 60.0  # if stderr is a file
+_SECONDS_BETWEEN_JSON_LINES = 10.0
 
 
 class StreamStatus:
@@ -36,6 +38,7 @@ class StreamStatus:
         self._out = Console(highlight=False)
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
         self._shown: set[tuple[str, int]] = set()
+        self._with_epsilon = False
         self._has_line = False
         self._last_line_at = float("-inf")
         self._last_events: tuple[float, int] | None = None
@@ -47,7 +50,10 @@ class StreamStatus:
     def tell(self, text: str) -> None:
         """A line for the operator, on stderr."""
         self._clear()
-        self._err.print(text, markup=False)
+        if operator_log.is_json():
+            operator_log.tell(text)
+        else:
+            self._err.print(text, markup=False)
 
     def announce(self, text: str) -> None:
         """A line of declared values, on stdout; only on a terminal."""
@@ -60,7 +66,13 @@ class StreamStatus:
             return
         self._clear()
         if self._out.is_terminal:
-            table = windows_table(new, max_items=_ITEMS_PER_WINDOW, ascii_only=is_ascii_only(self._out))
+            self._with_epsilon = self._with_epsilon or tells_epsilon(new)  # rows must not lose a column again
+            table = windows_table(
+                new,
+                max_items=_ITEMS_PER_WINDOW,
+                ascii_only=is_ascii_only(self._out),
+                with_epsilon=self._with_epsilon,
+            )
             table.show_header = not self._shown
             self._out.print(table, end="")
         else:
@@ -72,7 +84,11 @@ class StreamStatus:
     def show_operator_line(self, counts: Mapping[str, int], gauges: Mapping[str, int]) -> None:
         now = time.monotonic()
         line = self._operator_line(counts, gauges, now)
-        if self._err.is_terminal:
+        if operator_log.is_json():
+            if now - self._last_line_at >= _SECONDS_BETWEEN_JSON_LINES:
+                self._last_line_at = now
+                operator_log.tell(line, operator_log.PROGRESS, counts=dict(counts), gauges=dict(gauges))
+        elif self._err.is_terminal:
             self._clear()
             self._err.print(line[: self._err.width - 1], end="", markup=False, style="dim")
             self._has_line = True

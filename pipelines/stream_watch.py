@@ -21,7 +21,7 @@ from dp_transforms.pipelines.stream_state import StreamPart
 from dp_transforms.pipelines.stream_status import StreamStatus
 from dp_transforms.pipelines.table_output import show_command
 from dp_transforms.report_streams import ReportFolder, ReportTable
-from dp_transforms.window_schedule import MICROS_PER_SECOND
+from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
 
 _SECONDS_BETWEEN_CHECKS = 1.0
 _PAUSE_PER_CHECK = 10  # a check that takes long is followed by a pause so many times longer
@@ -56,6 +56,10 @@ def watch_stream(
                 status.tell(f"Ctrl-C drains it: {what} and it ends. So does: touch {request.stop_file}")
                 if is_draining:
                     status.tell(_draining_words(request, request.stop_file))
+                elif request.once:
+                    made_stop_file = _ask_to_drain(request, request.stop_file, status)
+                elif request.engine.reads_once and (waiting := _waiting_words(request)):
+                    status.tell(waiting)
             asked = 0
             # On engines that read once, the job ends by itself.
             while not job.is_over and (not is_over or request.engine.reads_once):
@@ -117,14 +121,7 @@ def _drain_or_end(times: int, code: int, job: StreamJob, request: StreamRequest,
         if request.stop_file is None:
             status.tell("This run has no --stop-file, so it cannot be drained. Ask again to end it at once.")
             return False
-        try:
-            pathlib.Path(request.stop_file).parent.mkdir(mode=0o700, exist_ok=True)  # /tmp may have been cleaned
-            pathlib.Path(request.stop_file).touch(exist_ok=False)
-            made = True
-        except FileExistsError:
-            made = False
-        status.tell(_draining_words(request, request.stop_file))
-        return made
+        return _ask_to_drain(request, request.stop_file, status)
     status.tell(_words_of_end_at_once(request))
     status.close()
     if request.engine.name == IN_PROCESS:
@@ -135,6 +132,31 @@ def _drain_or_end(times: int, code: int, job: StreamJob, request: StreamRequest,
     if not request.engine.can_go_on:
         _remove_stop_file(request)
     raise SystemExit(code)
+
+
+def _ask_to_drain(request: StreamRequest, stop_file: str, status: StreamStatus) -> bool:
+    """Whether the stop file was made here."""
+    try:
+        pathlib.Path(stop_file).parent.mkdir(mode=0o700, exist_ok=True)  # /tmp may have been cleaned
+        pathlib.Path(stop_file).touch(exist_ok=False)
+        made = True
+    except FileExistsError:
+        made = False
+    status.tell(_draining_words(request, stop_file))
+    return made
+
+
+def _waiting_words(request: StreamRequest) -> str:
+    """Of an engine that shows nothing until all windows are closed; empty if that does not wait for the future."""
+    schedule, until = request.plan.schedule, None if request.state is None else request.state.until_seconds
+    end_micros = schedule.window_end_micros(schedule.horizon - 1) if until is None else until * MICROS_PER_SECOND
+    if end_micros <= time.time_ns() // 1000:
+        return ""
+    return (
+        f"--engine {request.engine.name} shows its reports when all windows are closed, so not before"
+        f" {format_utc(end_micros)}, unless events of later times come. With --once it reads what is there now, and"
+        " ends."
+    )
 
 
 def _remove_stop_file(request: StreamRequest) -> None:

@@ -76,7 +76,8 @@ def test_the_demo_simulates_replays_and_shows(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["audit", "explain", "ledger", "load", "plan", "replay", "serve", "show", "simulate", "stream"]
+    "name",
+    ["audit", "doctor", "explain", "ledger", "load", "plan", "replay", "serve", "show", "simulate", "stream"],
 )
 def test_every_option_is_documented(name: str) -> None:
     command = commands()[name]

@@ -214,6 +214,12 @@ def test_plan_loads_no_library_that_it_does_not_use(release: str) -> None:
     assert not loaded & (NEVER_BEFORE_A_LOG | {"fastavro"})
 
 
+def test_a_look_at_a_log_waits_for_no_engine(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "log.csv").write_text("user,item,timestamp\nu,i,2026-01-01\n")
+    loaded = _loaded_by(["doctor", str(tmp_path / "log.csv")], "--user-field user")
+    assert not loaded & {"apache_beam", "scipy", "dp_accounting", "sqlalchemy", "cryptography"}
+
+
 @pytest.mark.parametrize("file_format", ["avro", "jsonl", "parquet"])
 def test_show_loads_the_libraries_of_one_format(tmp_path: pathlib.Path, file_format: str) -> None:
     loaded = _loaded_by(["show", str(written(tmp_path, file_format))], "4021")

@@ -7,12 +7,13 @@ other items are left out here.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator
 
 import apache_beam as beam
 import numpy as np
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
-from apache_beam.utils.timestamp import Duration, Timestamp
+from apache_beam.utils.timestamp import MIN_TIMESTAMP, Duration, Timestamp
 
 from dp_transforms.beam.count_for_operator import (
     EVENTS_OUTSIDE_DOMAIN,
@@ -27,8 +28,9 @@ from dp_transforms.monitoring.item_pairs import item_pairs_of_events
 from dp_transforms.monitoring.stream_settings import StreamSettings
 from dp_transforms.monitoring.user_pairs import pairs_of_events
 from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.window_schedule import WindowSchedule, format_utc
 
+_LOG = logging.getLogger(__name__)
 _BOUNDED_GROUPS = 128
 _UNBOUNDED_SHARDS = 4
 
@@ -127,6 +129,7 @@ class PackPairsDoFn(KeyedDoFn):
         self._read = operator_counter(EVENTS_READ)
         self._outside = operator_counter(EVENTS_OUTSIDE_RANGE)
         self._foreign = operator_counter(EVENTS_OUTSIDE_DOMAIN)
+        self._has_inside = self._has_outside = self._has_warned = False
 
     def process(self, batch: EventBatch) -> Iterator[object]:
         schedule = self._settings.schedule
@@ -135,6 +138,9 @@ class PackPairsDoFn(KeyedDoFn):
         is_inside = (first_window >= 0) & (first_window < self._part.end)
         is_inside &= first_window + schedule.windows_per_event > self._part.first
         self._outside.inc(int((~is_inside).sum()))
+        self._has_inside |= bool(is_inside.any())
+        # Elements without a timestamp have a warning of their own.
+        self._has_outside |= bool((~is_inside & (batch.time_micros != MIN_TIMESTAMP.micros)).any())
         if self._domain is not None:
             is_known = self._domain.contains(self._keys.hash_items(batch.item.dictionary))[
                 batch.item.indices.to_numpy()
@@ -143,6 +149,19 @@ class PackPairsDoFn(KeyedDoFn):
             batch = batch.where(is_known)
         for slab, shard, packed in self._packed(batch):
             yield for_shard(schedule, slab, shard, packed, stamp=self._stamp)
+
+    def finish_bundle(self) -> None:
+        if self._has_inside or not self._has_outside or self._has_warned:
+            return
+        self._has_warned = True
+        schedule = self._settings.schedule
+        _LOG.warning(
+            "ShiftingHeavyHitters: none of the events that this worker has seen so far lies in the range of the plan,"
+            " %s .. %s; such events are skipped. Check the range, and the unit of the times. How many: the counter %s.",
+            format_utc(schedule.window_start_micros(self._part.first)),
+            format_utc(schedule.window_end_micros(self._part.end - 1)),
+            EVENTS_OUTSIDE_RANGE,
+        )
 
     def _packed(self, batch: EventBatch) -> Iterator[tuple[int, int, bytes]]:
         schedule, shards = self._settings.schedule, self._sharding.shards

@@ -11,6 +11,7 @@ NAMESPACE = "shh.operator"
 EVENTS_READ = "events_read"
 EVENTS_REJECTED = "events_rejected"
 EVENTS_OUTSIDE_RANGE = "events_outside_range"
+EVENTS_WITHOUT_TIME = "events_without_time"  # elements that nobody gave a timestamp; they are outside the range too
 EVENTS_OUTSIDE_DOMAIN = "events_outside_domain"  # and inside the range
 LATE_BATCHES = "late_batches_dropped"
 PAIRS_UNPAID = "pairs_unpaid"  # (window, item) of users with more of them than a purse pays for; they do not count

@@ -26,6 +26,7 @@ from dp_transforms.beam.monitor_heavy_hitters import MonitorHeavyHitters
 from dp_transforms.beam.name_heavy_hitters import NameHeavyHitters
 from dp_transforms.beam.name_stream import name_stream
 from dp_transforms.checks import check_names
+from dp_transforms.event_files.log_chunk import TIME_UNITS
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
@@ -58,8 +59,12 @@ class ShiftingHeavyHitters(beam.PTransform):
     plan: a `ReleasePlan`; its schedule declares the windows. Events outside its range are skipped and counted.
     window: None for the windows of the plan; other values are checked to be the same windows.
     user, item: names of the fields of the elements (with a schema, or NamedTuples, rows and mappings without one), or
-        functions of an element. Not used for plain tuples, which are pairs (user, item), nor for `EventBatch`. Event
-        time is the element's timestamp; an `EventBatch` has its own.
+        functions of an element. Not used for plain tuples, which are pairs (user, item), nor for `EventBatch`.
+    time: the same for the event time; None: the element's timestamp. Its values are datetimes (UTC unless they have a
+        zone), Beam's timestamps, ISO 8601 text, or numbers in the ``time_unit``: ``s``, ``ms`` or ``us`` since 1970
+        UTC. Only for bounded input: the windows of a stream close by the timestamps that its source sets. An
+        `EventBatch` has its own times. Elements without a timestamp, and events outside the plan's range, are skipped,
+        counted and warned of once.
     noise_key: a path to a private file of at least 32 bytes, a `beam.Secret`, or None for a key drawn for this run,
         which is allowed only where the run stays in this process.
     run_id: new for every run; None draws one each time the transform is applied. Reuse it only to resume the same run
@@ -93,6 +98,8 @@ class ShiftingHeavyHitters(beam.PTransform):
         stream: str = "events",
         shards: int | None = None,
         domain: ItemDomain | str | os.PathLike[str] | None = None,
+        time: str | Getter | None = None,
+        time_unit: str | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(plan, ReleasePlan):
@@ -101,14 +108,21 @@ class ShiftingHeavyHitters(beam.PTransform):
             )
         if window is not None:
             _check_window(window, plan.schedule)
-        for name, getter in (("user", user), ("item", item)):
+        for name, getter in (("user", user), ("item", item), *((("time", time),) if time is not None else ())):
             if not (callable(getter) or (isinstance(getter, str) and getter)):
                 raise ValueError(f"{name} must be a field name or a function, got {getter!r}.")
+        if time_unit is not None and (time is None or time_unit not in TIME_UNITS):
+            raise ValueError(
+                f"time_unit must be one of {', '.join(TIME_UNITS)}, and belongs to time, got {time_unit!r} with"
+                f" time={time!r}."
+            )
         check_names(stream=stream, run_id=run_id)
         self._domain = domain_of_plan(domain, plan)
         self._plan = plan
         self._user = user
         self._item = item
+        self._time = time
+        self._time_unit = time_unit
         self._noise_key = noise_key
         self._shards = shards
         self._run_id = run_id
@@ -118,6 +132,11 @@ class ShiftingHeavyHitters(beam.PTransform):
         windowing = events.windowing.windowfn
         if not isinstance(windowing, GlobalWindows):
             _check_window(windowing, self._plan.schedule)
+        if self._time is not None and not events.is_bounded:
+            raise ValueError(
+                "time cannot be used with unbounded input: its windows close by the timestamps of its elements, so the"
+                " source must set these. Leave time out."
+            )
         noise_key = resolve_noise_key(self._noise_key, events.pipeline)
         # Drawn here and not in __init__: a transform that is applied twice must not repeat its noise over other data.
         run_id = self._run_id or uuid.uuid4().hex
@@ -170,27 +189,33 @@ class ShiftingHeavyHitters(beam.PTransform):
             globally = events | "BatchesInGlobalWindow" >> beam.WindowInto(GlobalWindows())
             globally.element_type = EventBatch
             return globally, none
-        user, item = self._getters(events.element_type)
-        batches, rejected = events | "CollectEvents" >> CollectEvents(user, item)
+        user, item, time = self._getters(events.element_type)
+        batches, rejected = events | "CollectEvents" >> CollectEvents(user, item, time, self._time_unit)
         return batches, rejected
 
-    def _getters(self, element_type: Any) -> tuple[Getter, Getter]:
+    def _getters(self, element_type: Any) -> tuple[Getter, Getter, Getter | None]:
+        given = {"user": self._user, "item": self._item, **({} if self._time is None else {"time": self._time})}
         row_type = RowTypeConstraint.from_user_type(element_type) if isinstance(element_type, type) else element_type
         if isinstance(row_type, RowTypeConstraint):
             names = [name for name, _ in row_type._fields]
-            for flag, getter in (("user", self._user), ("item", self._item)):
+            for flag, getter in given.items():
                 if isinstance(getter, str) and getter not in names:
                     raise ValueError(
                         f"{flag}={getter!r} is not a field of the input, which has {', '.join(names)}."
                         " Name one of them, or give a function."
                     )
-            return _getter(self._user), _getter(self._item)
+            return _getter(self._user), _getter(self._item), None if self._time is None else _getter(self._time)
         if callable(self._user) and callable(self._item):
-            return self._user, self._item
+            if isinstance(self._time, str):
+                raise ValueError("the input has no schema: give a function for time as well.")
+            return self._user, self._item, self._time
         if callable(self._user) or callable(self._item):
             raise ValueError("the input has no schema: give functions for both user and item, or pairs (user, item).")
         if _may_be_pair(element_type):
-            return _named_or_pair(self._user, 0), _named_or_pair(self._item, 1)
+            if isinstance(self._time, str) and not _is_anything(element_type):
+                raise ValueError("pairs (user, item) have no field for their time: give a function for time.")
+            time = None if self._time is None else _named_or_pair(self._time, 2)
+            return _named_or_pair(self._user, 0), _named_or_pair(self._item, 1), time
         raise ValueError(
             f"the input must have a schema, or be pairs (user, item) or EventBatch, got elements of {element_type!r}."
             " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
@@ -248,10 +273,14 @@ def _checked_pair(pair: Sequence[Any]) -> Sequence[Any]:
 
 
 def _may_be_pair(element_type: Any) -> bool:
-    if element_type in (Any, typehints.Any, object):
+    if _is_anything(element_type):
         return True
     constraint = typehints.normalize(element_type)
     return isinstance(constraint, typehints.TupleHint.TupleConstraint) and len(constraint.tuple_types) == 2
+
+
+def _is_anything(element_type: Any) -> bool:
+    return element_type in (Any, typehints.Any, object)
 
 
 def _nothing(batch: EventBatch) -> tuple[RejectedEvents, ...]:

@@ -4,6 +4,7 @@
     discovery      find_log_chunks: files, folders and globs, checked and split; ending_of_log; read_log_chunk;
                    hint_of_log
     log_input      a log as bytes: a local file, or ranges of one version of a stored one
+    samples        sample_log: some rows of a log, whatever its fields are called, for a look at it by the operator
     estimate       estimate_log: about how many events, and how much text, for the memory check
     parquet, avro, csv_lines, json_lines     one module per format: find_chunks and read_chunk
     avro_schema    the Avro schemas that are read; avro_records decodes large blocks record by record

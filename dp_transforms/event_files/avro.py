@@ -43,7 +43,7 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     """
     try:
         with open_log(path, stored, _HEADER_AHEAD_BYTES) as file, faults_of_store(path, file):
-            header = _read_header(path, file)
+            header = read_avro_header(path, file)
             check_schema(path, header.schema, fields)
             if stored is not None:
                 return [LogChunk(path, "avro", None, None, stored.size, stored=stored)]
@@ -62,7 +62,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     rows_decoded = 0
     try:
         with open_log(chunk.path, chunk.stored) as file, faults_of_store(chunk.path, file):
-            header = _read_header(chunk.path, file)
+            header = read_avro_header(chunk.path, file)
             schema = check_schema(chunk.path, header.schema, fields)
             parts: list[ArrowColumns] = []
             first_row, size, read_to = 1, 0, 0
@@ -88,8 +88,9 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
 
 
-def _read_header(path: str, file: IO[bytes]) -> avro_container.Header:
-    """Raises EventFileError for a file that is not Avro, a header of over 1 MB and an unknown codec."""
+def read_avro_header(path: str, file: IO[bytes]) -> avro_container.Header:
+    """Where a log begins. Raises EventFileError for a file that is not Avro, a header of over 1 MB and an unknown
+    codec."""
     try:
         header = avro_container.read_header(file, _MAX_HEADER_BYTES)
     except avro_container.HeaderTooLargeError:

@@ -45,7 +45,7 @@ _LINE = re.compile(rb"[^\n]*+(?:\n|\Z)")
 _ROW_OVER_LINES = re.compile(rb'(?:[^"\n]++|"(?:[^"]++|"")*+")*+(?:\n|\Z)')
 
 
-class _Header(NamedTuple):
+class CsvHeader(NamedTuple):
     """names: of all columns. size: bytes of the file before the first row. lines: their line ends."""
 
     names: list[str]
@@ -70,7 +70,7 @@ def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> st
     lines = io.StringIO(_text(read_head(path, stored)[0][header.size :]), newline="")
     at = header.names.index(fields.time)
     try:
-        rows = list(itertools.islice(csv.reader(lines, delimiter=_delimiter(path)), _LOOKED_AT_ROWS))
+        rows = list(itertools.islice(csv.reader(lines, delimiter=delimiter_of(path)), _LOOKED_AT_ROWS))
     except csv.Error:
         return None
     cells = [row[at] for row in rows if len(row) == len(header.names) and row[at]]
@@ -79,8 +79,16 @@ def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> st
     return None
 
 
-def _read_header(path: str, fields: EventFields, stored: StoredFile | None) -> _Header | None:
-    """None: the file is blank."""
+def _read_header(path: str, fields: EventFields, stored: StoredFile | None) -> CsvHeader | None:
+    """None: the file is blank. Raises EventFileError unless it names the three fields."""
+    header = read_names(path, stored, line_ends_in_cells=fields.csv_line_ends_in_cells)
+    if header is not None:
+        check_fields_present(path, header.names, fields, has_schema=False)
+    return header
+
+
+def read_names(path: str, stored: StoredFile | None, *, line_ends_in_cells: bool) -> CsvHeader | None:
+    """None: the file is blank. Raises EventFileError if its first line cannot be a header."""
     head, is_whole = read_head(path, stored)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise EventFileError(path, "it is UTF-16 text. Convert it to UTF-8.")
@@ -91,15 +99,15 @@ def _read_header(path: str, fields: EventFields, stored: StoredFile | None) -> _
         if is_whole:
             return None
         raise EventFileError(path, "it begins with blank lines. Let it begin with the names of its fields.")
-    found = (_ROW_OVER_LINES if fields.csv_line_ends_in_cells else _LINE).match(head, begin)
+    found = (_ROW_OVER_LINES if line_ends_in_cells else _LINE).match(head, begin)
     if found is None or (found.end() == len(head) and not is_whole):
         problem = "a quote in its header is not closed" if found is None else "its header is too long"
         raise EventFileError(path, f"{problem} (it may have {HEAD_BYTES >> 20} MB). Write it with a shorter header.")
     text = found.group()
-    if not fields.csv_line_ends_in_cells:
-        _check_header_line(path, text, _delimiter(path))
+    if not line_ends_in_cells:
+        _check_header_line(path, text, delimiter_of(path))
     try:
-        names = next(csv.reader(io.StringIO(_text(text.rstrip(b"\r\n")), newline=""), delimiter=_delimiter(path)))
+        names = next(csv.reader(io.StringIO(_text(text.rstrip(b"\r\n")), newline=""), delimiter=delimiter_of(path)))
     except csv.Error:
         raise EventFileError(path, "its header cannot be read. Write it with shorter names.") from None
     if len(names) == 1 and re.search(r"[;\t|]", names[0]):
@@ -107,8 +115,7 @@ def _read_header(path: str, fields: EventFields, stored: StoredFile | None) -> _
             path,
             "its cells are not separated by commas. Write it with commas; if they are separated by tabs, name it .tsv.",
         )
-    check_fields_present(path, names, fields, has_schema=False)
-    return _Header(names, found.end(), head.count(b"\n", 0, found.end()))
+    return CsvHeader(names, found.end(), head.count(b"\n", 0, found.end()))
 
 
 def _check_header_line(path: str, line: bytes, delimiter: str) -> None:
@@ -125,13 +132,13 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace").replace("\0", "?")
 
 
-def _delimiter(path: str) -> str:
+def delimiter_of(path: str) -> str:
     return "\t" if path.lower().removesuffix(".gz").endswith(".tsv") else ","
 
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The rows, in blocks of about 4 MB of text."""
-    path, delimiter = chunk.path, _delimiter(chunk.path)
+    path, delimiter = chunk.path, delimiter_of(chunk.path)
     shares = ByteShares(chunk.bytes)
     rows_read = 0
     try:
@@ -150,7 +157,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
 
 
-def _row_blocks(path: str, stream: Any, header: _Header, fields: EventFields, delimiter: bytes) -> Iterator[RowBlock]:
+def _row_blocks(path: str, stream: Any, header: CsvHeader, fields: EventFields, delimiter: bytes) -> Iterator[RowBlock]:
     if fields.csv_line_ends_in_cells:
         yield from rows_over_lines(path, stream, _BLOCK_BYTES, delimiter, header.lines + 1)
         return
@@ -166,7 +173,7 @@ class _Parser:
         # Columns are numbered: names may be any text, and unused ones may occur twice.
         self._columns = [str(number) for number in range(len(names))]
         self._used = [str(names.index(name)) for name in fields.names]
-        self._delimiter = _delimiter(path)
+        self._delimiter = delimiter_of(path)
 
     def read(self, rows: RowBlock, byte_share: int) -> ReadBlock:
         invalid: list[int] = []

@@ -52,6 +52,26 @@ def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChun
     return chunks
 
 
+def find_log_files(sources: Sequence[str]) -> Iterator[tuple[str, StoredFile | None]]:
+    """The files of all logs among ``sources`` (as in `find_log_chunks`), without a look into them. Raises
+    EventFileError for sources without logs."""
+    if not sources:
+        raise EventFileError("sources", "none given. Name a file, a folder or a glob.")
+    for path in _find_files([source for source in sources if not is_remote(source)]):
+        yield path, None
+    if remote := [source for source in sources if is_remote(source)]:
+        for file in list_stored_logs(remote):
+            yield file.url, file
+
+
+def format_of_log(path: str) -> str:
+    """``parquet``, ``avro``, ``csv`` or ``json``. Raises EventFileError for other endings."""
+    found = _format(path)
+    if found is None:
+        raise _unknown_ending(path)
+    return found
+
+
 def list_stored_logs(sources: Sequence[str]) -> Iterator[StoredFile]:
     """The logs among ``sources``, which are URLs, each once, in the order of their URLs; in constant memory."""
     listed = heapq.merge(*map(_stored_logs, sources), key=lambda file: file.url)

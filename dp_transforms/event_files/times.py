@@ -10,13 +10,15 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dp_transforms.event_ids import MAX_ID_BYTES, MISSING
+from dp_transforms.event_ids import MAX_ID_BYTES, MISSING, WRONG_TYPE
 
 BAD_TIME = 5  # a fault beside those of event_ids
 
@@ -24,6 +26,7 @@ _MIN_MICROS = -62_135_596_800_000_000  # 0001-01-01
 _END_MICROS = 253_402_300_800_000_000  # 10000-01-01
 MICROS_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}  # the units that can be declared
 _MICROS_PER_DAY = 86_400_000_000
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 # Texts that Arrow's cast accepts, for each of its two target types. 29 February is left to Python.
 _DATE = (
@@ -82,6 +85,53 @@ def parse_times(array: pa.Array, unit: str | None) -> TimeColumn:
     if is_null is not None:
         faults[is_null] = MISSING
     return TimeColumn(micros if good.all() else np.where(good, micros, 0), faults)
+
+
+def parse_values(values: Sequence[Any], unit: str | None) -> TimeColumn:
+    """Times from single values, each as a column of its type would be read.
+
+    values: text, whole and floating numbers, datetimes and dates (without a zone they are UTC), numpy's datetimes, and
+    objects that have their time as a whole number ``micros``, as Beam's have. unit: as in `parse_times`.
+    """
+    micros = np.zeros(len(values), np.int64)
+    faults = np.full(len(values), WRONG_TYPE, np.uint8)
+    cells: dict[str, list[tuple[int, Any]]] = {}
+    for row, value in enumerate(values):
+        kind, cell = _cell(value)
+        cells.setdefault(kind, []).append((row, cell))
+    faults[[row for row, _ in cells.get("missing", ())]] = MISSING
+    arrow_types = {"text": pa.binary(), "whole": pa.int64(), "float": pa.float64(), "moment": pa.timestamp("us")}
+    for kind, arrow_type in arrow_types.items():
+        if kind in cells:
+            rows = [row for row, _ in cells[kind]]
+            parsed = parse_times(pa.array([cell for _, cell in cells[kind]], arrow_type), unit)
+            micros[rows], faults[rows] = parsed.micros, parsed.faults
+    return TimeColumn(micros, faults)
+
+
+def _cell(value: Any) -> tuple[str, Any]:
+    """The kind of a value, and what an Arrow column of this kind would hold."""
+    if value is None:
+        return "missing", None
+    if isinstance(value, str):
+        return "text", value.encode("utf-8", "surrogatepass")
+    if isinstance(value, np.datetime64):
+        ticks = int(value.astype("datetime64[us]").astype(np.int64))
+        return ("missing", None) if np.isnat(value) else ("moment", ticks)
+    if isinstance(value, (bool, np.bool_)):
+        return "wrong", None
+    if isinstance(value, (int, np.integer)):
+        return "whole", max(-(2**63), min(int(value), 2**63 - 1))  # what is cut is out of range in every unit
+    if isinstance(value, (float, np.floating)):
+        return "float", float(value)
+    if isinstance(value, datetime.date):
+        if value != value:  # pandas' NaT
+            return "missing", None
+        moment = value if isinstance(value, datetime.datetime) else datetime.datetime(*value.timetuple()[:3])
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+        return "moment", (moment - _EPOCH) // datetime.timedelta(microseconds=1)
+    own = getattr(value, "micros", None)
+    return ("moment", own) if type(own) is int and abs(own) < 2**63 else ("wrong", None)
 
 
 def _int64(array: pa.Array) -> npt.NDArray[np.int64]:

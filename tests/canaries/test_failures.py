@@ -21,7 +21,7 @@ from dp_transforms.beam import read_events
 from dp_transforms.event_files import EventFields, EventFileError, LogChunk, ReadBlock
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, SHARED
-from tests.canaries.places import FIELD_NAMES, PROCESSES, VERBOSE, assert_as_documented
+from tests.canaries.places import FIELD_NAMES, LOOKS, PROCESSES, VERBOSE, assert_as_documented
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import Canaries
 from tests.canaries.traces import Home, Shell, quoting_library, run_apart
@@ -260,3 +260,33 @@ def test_names_of_fields_are_told(shell: Shell, canaries: Canaries, form: str) -
     leaks = shell.leaks(ran)
     assert {name for name, _ in leaks} == {"stderr"}
     assert_as_documented(FIELD_NAMES, {kind for _, kind in leaks})
+
+
+@pytest.mark.parametrize("form", ["parquet", "avro", "csv", "jsonl"])
+def test_a_look_at_a_log_tells_names_of_fields_alone(shell: Shell, canaries: Canaries, form: str) -> None:
+    shell.home.put(f"log.{form}", logs.file_of(form, logs.rows_of(canaries)))
+    for words in (["doctor", f"log.{form}"], ["replay", f"log.{form}"]):
+        ran = shell.run_clean(*words)
+        assert ran.code == (0 if words[0] == "doctor" else 2), ran.err
+        assert "--time-unit s" in ran.out + ran.err
+        assert words[0] == "doctor" or ran.out == ""
+    fields = (f"of_{canaries.users[1]}", f"of_{canaries.labels[1]}", "timestamp")
+    shell.home.put(f"log.{form}", logs.file_of(form, [("x", "y", logs.START)] * 3, fields))
+    assert_as_documented(LOOKS, {kind for _, kind in shell.leaks(shell.run("doctor", f"log.{form}"))})
+
+
+@pytest.mark.long
+def test_a_look_at_a_hostile_log_shows_no_cell(shell: Shell, canaries: Canaries) -> None:
+    """Of some eighty logs, whatever is in them."""
+    shown = {}
+    for name, (ending, data) in logs.hostile_logs(canaries).items():
+        shell.home.clear()
+        shell.home.put(f"log.{ending}", data)
+        ran = shell.run("doctor", f"log.{ending}")
+        assert ran.code in (0, 1), name
+        assert "Traceback" not in ran.err + ran.out, name
+        assert "should not happen" not in ran.err, f"{name}: {ran.err}"
+        if found := shell.leaks(ran):
+            shown[name] = found
+    # A line of a CSV file that could be the names of its fields is taken for them.
+    assert set(shown) <= {"csv with one column of a token"}

@@ -57,6 +57,7 @@ READ = {
         *("replay", "log.jsonl", *BUDGET, "--ledger", "PATH", "--population", "news", "--output", "out.avro"),
     ],
     ("replay", "logs"): ["replay", "PATH.jsonl", *BUDGET, "--output", "out.avro"],
+    ("doctor", "logs"): ["doctor", "PATH.jsonl"],
     ("explain", "report"): ["explain", "PATH.avro"],
     ("explain", "plan_file"): ["explain", "--plan", "PATH"],
     ("serve", "report"): ["serve", "PATH.avro", "--port", "0"],

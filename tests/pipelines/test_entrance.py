@@ -9,7 +9,7 @@ import re
 import pytest
 
 from dp_transforms.pipelines import show, stream_engine
-from tests.helpers import forked, shh_here, shh_process
+from tests.helpers import forked, option_tables, shh_here, shh_process
 from tests.helpers.replay_logs import BUDGET
 
 STREAM = [
@@ -53,6 +53,19 @@ def test_a_command_line_that_cannot_be_read_is_2_and_shows_the_usage(folder: pat
     ended = shh_here.shh(*words, cwd=folder)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert re.match(r"Usage: shh .*\n(.*\n)*\nError: [^\n]+\n\Z", ended.stderr), ended.stderr
+
+
+def test_alone_it_says_what_to_do_next(folder: pathlib.Path) -> None:
+    """With commands and options that there are."""
+    ended = shh_here.shh(cwd=folder)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = [line.partition("   ")[0].split() for line in ended.stdout.splitlines() if line.startswith("  shh ")]
+    assert {"doctor", "replay", "simulate", "show", "explain"} == {words[1] for words in lines}
+    found = option_tables.commands()
+    for _, name, *words in lines:
+        assert {word for word in words if word.startswith("--")} <= {
+            name for option in found[name].params for name in option.opts
+        }
 
 
 @pytest.mark.parametrize("words", REFUSED, ids=" ".join)

@@ -16,7 +16,7 @@ def shown_while(steps: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, *
     """What is printed while a replay of 1,000 bytes advances by (rows, bytes) at a time."""
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=is_terminal, width=100)
-    monkeypatch.setattr(replay_progress, "Console", lambda **_: console)
+    monkeypatch.setattr(replay_progress, "operator_console", lambda: console)
     monkeypatch.setattr(replay_progress, "_SECONDS_BETWEEN_UPDATES", 0.01)
     progress = ReadProgress()
     with replay_progress.show_progress(progress, 1000):

@@ -80,6 +80,25 @@ def test_the_latest_windows_are_shown_unless_asked_otherwise(show):
     assert show(many(3), "--last", "0")[2] == 2
 
 
+def test_the_epsilon_spent_is_shown_where_it_tells_something(show):
+    """Not where all of it is spent in each window that is shown: the legend says that once."""
+    spent = [each._replace(epsilon_spent=0.5 * (number + 1)) for number, each in enumerate(many(6))]
+    all_spent = [each._replace(epsilon_spent=2.0) for each in many(6)]
+    for reports, words, is_told in (
+        (spent[:4], ("--all",), True),
+        (spent[:1], ("--all",), True),
+        (all_spent, ("--all",), False),
+        ([*spent[:3], *all_spent[3:]], ("--last", "4"), True),
+        ([*spent[:3], *all_spent[3:]], ("--last", "3"), False),
+    ):
+        out, err, code = show(reports, *words)
+        assert (err, code) == ("", 0)
+        said = " ".join(out.split())
+        assert ("heavy items ε spent" in said) == is_told
+        assert ("ε spent: running estimate, of 2 for the whole run." in said) == is_told
+        assert ("ε spent: all of 2 in each of these windows; a running estimate" in said) != is_told
+
+
 def test_the_latest_windows_of_several_streams_are_the_latest_in_time(show):
     reports = [report(w, HeavyHitter(f"{s}{w}", None, 9), stream=s) for s in ("b", "a") for w in range(4)]
     out, _, _ = show(reports, "--last", "3")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from dp_transforms.event_files import EventFields, find_log_chunks, read_log_chu
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.pipelines import simulate, simulated_log
 from dp_transforms.pipelines.cli import main
+from tests.helpers import shh_here
 
 START = 1_767_225_600_000_000
 
@@ -54,6 +58,32 @@ def test_every_format_holds_the_same_events(tmp_path: pathlib.Path, capsys: pyte
     assert times[-1] < START + 4 * 86_400_000_000
     assert all(re.fullmatch("u[0-9a-f]{6}", user) for user, _, _ in logs[0])
     assert all(re.fullmatch(r"story-\d{5}|page-\d{3}", item) for _, item, _ in logs[0])
+
+
+def simulated(folder: pathlib.Path, name: str) -> str:
+    """The command that is printed."""
+    made = shh_here.shh("simulate", "--events", 3_000, "--days", 1, f"--output={name}", cwd=folder)
+    assert made.returncode == 0, made.stderr
+    return made.stdout.splitlines()[-1]
+
+
+def test_the_command_that_it_prints_runs_as_printed(tmp_path: pathlib.Path) -> None:
+    """The words that a shell makes of it, also a second time in the same folder."""
+    for name, report in (("my log.csv", "report.avro"), ("-log.parquet", "report-2.avro")):
+        ended = shh_here.shh(*shlex.split(simulated(tmp_path, name))[1:], cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        assert (tmp_path / report).exists()
+
+
+@pytest.mark.long
+def test_a_shell_runs_the_command_as_printed(tmp_path: pathlib.Path) -> None:
+    path = os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"]))
+    command = simulated(tmp_path, "my log.csv")
+    ended = subprocess.run(
+        command, shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "report.avro").exists()
 
 
 @pytest.mark.parametrize("ending", ["parquet", "avro", "csv", "jsonl"])

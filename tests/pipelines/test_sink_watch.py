@@ -150,7 +150,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 def request_of(sink: Sink, engine: EngineChoice, stop_file: str | None = None) -> Any:
     clock = StreamClock(out_of_order_seconds=10, idle_timeout_seconds=60)
     fields = {"run_id": "run-1", "stream": "events", "stop_file": stop_file, "clock": clock}
-    return types.SimpleNamespace(sink=sink, engine=engine, state=None, **fields)
+    return types.SimpleNamespace(sink=sink, engine=engine, state=None, once=False, **fields)
 
 
 def watch(sink: Sink, job: Job, status: Status, engine: EngineChoice, stop_file: str | None = None) -> None:

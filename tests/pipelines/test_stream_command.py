@@ -304,6 +304,48 @@ def test_a_signal_drains_the_run(folder: pathlib.Path) -> None:
     assert not (folder / "reports.stop").exists()
 
 
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_once_reads_what_is_there_and_ends(
+    folder: pathlib.Path, is_empty: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a folder without files, of a run whose range goes on for decades."""
+    (folder / "empty").mkdir()
+    clock = ["--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s", "--shown-within", "1s"]
+    logs = ["--folder", "empty" if is_empty else "logs", "--time-unit", "s"]
+    code, out, err = run([*logs, *KEY, *ENDLESS, *OUT, *IN_PROCESS, *clock, "--once"], capsys)
+    assert code == 0, err
+    assert re.search(r"Draining: what arrives by \S+ UTC counts", err)
+    assert "A stop was asked for: all 8 windows are closed" in err
+    assert (not out) == is_empty
+    assert not (folder / "reports.stop").exists()
+
+
+def test_an_engine_that_shows_nothing_before_the_end_says_when_that_is(folder: pathlib.Path) -> None:
+    with started(folder, "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h") as process:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        process.kill()
+    assert "--engine in-process shows its reports when all windows are closed, so not before 20" in said
+    assert "With --once it reads what is there now, and ends." in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*CLUSTER, "--detach"], "--once cannot be used with --detach"),
+        ([*CLUSTER, "--output-topic", "r"], "--once needs a stop file"),
+    ],
+)
+def test_once_needs_a_command_that_drains(
+    folder: pathlib.Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("confluent_kafka", reason="the Kafka client is missing")
+    output = [] if "--output-topic" in words else OUT
+    code, _, err = run([*KAFKA, *output, *KEY, *PLAN, *words, "--once"], capsys)
+    assert code == 1
+    assert message in err
+
+
 def test_a_second_signal_stops_at_once(folder: pathlib.Path) -> None:
     words = ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1h"]
     with started(folder, *words, start=shh_process.python) as process:  # whose parent is this process

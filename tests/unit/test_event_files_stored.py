@@ -32,6 +32,7 @@ from dp_transforms.event_files import (
     read_log_chunk,
 )
 from dp_transforms.event_files.discovery import list_stored_logs
+from dp_transforms.event_files.samples import sample_log
 from tests.helpers.s3_server import S3Server, environment
 
 pytestmark = pytest.mark.xdist_group("s3")
@@ -151,6 +152,26 @@ def test_an_avro_log_is_not_read_to_count_its_records(s3: S3Server, bucket: str)
     s3.forget()
     assert len(_events([chunk])) == len(ROWS)
     assert len(s3.reads()) == 1
+
+
+@pytest.mark.parametrize("name", ["log.parquet", "log.csv", "log.jsonl", "log.avro"])
+def test_a_look_at_a_large_log_fetches_little_of_it(s3: S3Server, bucket: str, name: str) -> None:
+    """Of text its beginning and its end; of an Avro file its beginning."""
+    content = FORMATS[name]
+    if name == "log.parquet":
+        content = _parquet(groups=3)
+    elif name == "log.avro":
+        content = _avro("null") + b"x" * (8 << 20)  # nobody gets so far
+    else:
+        content = content + b"\n" + (content.splitlines(keepends=True)[1]) * 200_000 + b'{"cut'
+    remote_files.put_new(f"{bucket}/{name}", content)
+    s3.forget()
+    (sample,) = sample_log([bucket]).samples
+    assert {"user", "item", "timestamp"} <= {field.name for field in sample.fields}
+    assert 1000 <= sample.looked_at <= 2600
+    reads = s3.reads()
+    assert len(reads) <= 20
+    assert sum(read.sent for read in reads) < min(3 << 20, len(content) * 0.7)
 
 
 def test_many_sources_name_a_log_once_and_in_order(bucket: str) -> None:

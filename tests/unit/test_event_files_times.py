@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.event_files import times
 from dp_transforms.event_files.times import BAD_TIME, iso_micros, parse_times
-from dp_transforms.event_ids import MISSING
+from dp_transforms.event_ids import MISSING, WRONG_TYPE
 from tests.helpers.event_files_oracle import oracle_micros
 
 
@@ -194,3 +194,26 @@ def test_number_texts_mean_what_python_says(texts: list[str]) -> None:
 
 def test_number_texts_that_python_would_also_take() -> None:
     assert _parsed(pa.array(["1_0", "0x10", "١", " 1", "1 ", "nan", "inf", "1e400", "1" * 400]), "s") == [None] * 9
+
+
+SINGLE = st.one_of(
+    st.datetimes(datetime.datetime(1, 1, 2), datetime.datetime(9999, 12, 30)),
+    st.text("0123456789-:.TZ+ e", max_size=24),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.none(),
+    st.booleans(),
+)
+
+
+@given(st.lists(SINGLE, max_size=12), st.sampled_from([None, "s", "ms", "us", "iso"]))
+def test_single_values_are_read_as_columns_of_their_type_are(values: list[object], unit: str | None) -> None:
+    column = times.parse_values(values, unit)
+    for value, micros, fault in zip(values, column.micros.tolist(), column.faults.tolist(), strict=True):
+        if value is None or isinstance(value, bool):
+            assert fault == (WRONG_TYPE if isinstance(value, bool) else MISSING)
+        elif isinstance(value, int) and abs(value) >= 2**63:
+            assert fault == BAD_TIME
+        else:
+            alone = parse_times(pa.array([value]), unit)
+            assert (micros, fault) == (alone.micros[0], alone.faults[0]), value

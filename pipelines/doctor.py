@@ -1,0 +1,88 @@
+"""``shh doctor LOG...``: a look at a log without a run. Also what ``shh replay LOG`` does that has no budget yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+
+from dp_transforms.event_files import EventFileError
+from dp_transforms.event_files.samples import sample_log
+from dp_transforms.pipelines.log_look import LogLook, look_at_log
+from dp_transforms.pipelines.look_words import (
+    FOR_THE_OPERATOR,
+    choice_lines,
+    fault_lines,
+    field_words,
+    given_roles,
+    log_lines,
+    proposal_of,
+    range_lines,
+    replay_command,
+)
+from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.report_table import is_ascii_only
+
+
+@click.command(name="doctor")
+@click.argument("logs", metavar="LOG...", nargs=-1, required=True)
+@click.option("--user-field", metavar="NAME", help="Look at this field as the user. Default: one is proposed.")
+@click.option("--item-field", metavar="NAME", help="Look at this field as the item. Default: one is proposed.")
+@click.option("--time-field", metavar="NAME", help="Look at this field as the time. Default: one is proposed.")
+@click.option(
+    "--time-unit",
+    type=click.Choice(["s", "ms", "us", "iso"]),
+    help="Unit of times that are numbers, since 1970 UTC. Default: the one that gives times of our days.",
+)
+@click.option(
+    "--csv-line-ends-in-cells", is_flag=True, help="Quoted cells of CSV files may contain line ends, as in a replay."
+)
+def command(logs: tuple[str, ...], **options: Any) -> None:
+    """Look at a log without a run: which fields and times it has, what is damaged, and how to replay it.
+
+    LOG is what `shh replay` takes: files, folders, globs or URLs. Some rows at the beginning and the end of some
+    files are read, however large they are. What is printed is for the operator alone: no privacy covers it.
+
+    \b
+    shh doctor clicks.csv
+    """
+    look = show_look(logs, options, click.echo, ascii_only=is_ascii_only(Console()))
+    if not look.is_complete or look.sample.faults:
+        raise UserError("the log cannot be replayed as it is; what is in the way is said above.")
+
+
+def show_look(
+    logs: Sequence[str], options: Mapping[str, Any], say: Callable[[str], None], *, ascii_only: bool
+) -> LogLook:
+    """Says what a log is like, and the command that replays it. options: of the fields, None for those that were not
+    given. Raises UserError if there is no log."""
+    try:
+        sample = sample_log(logs, csv_line_ends_in_cells=options["csv_line_ends_in_cells"])
+    except EventFileError as error:
+        raise UserError(str(error)) from None
+    except OSError as error:
+        raise UserError(f"the log cannot be read: {error.strerror}.") from None
+    if not sample.samples and len(sample.faults) == 1:
+        raise UserError(str(sample.faults[0]))
+    look = look_at_log(sample, given_roles(options), options["time_unit"])
+    blocks = [[FOR_THE_OPERATOR], log_lines(look, ascii_only)]
+    if look.has_rows:
+        blocks.append(["Read it as:", *choice_lines(look, ascii_only)])
+    if faults := fault_lines(look, ascii_only):
+        blocks.append(["Look at this:", *(f"  - {fault}" for fault in faults)])
+    proposal = proposal_of(look)
+    if look.is_complete and proposal is not None:
+        blocks.append(range_lines(look, proposal))
+        fields = field_words(look, options["csv_line_ends_in_cells"])
+        blocks.append(
+            [
+                "For a private report, with a range of your own:",
+                f"  {replay_command(logs, fields, proposal)}",
+                "What this budget finds, before anything is read: shh plan with the same --start, --end, --window,"
+                " --epsilon and --delta.",
+            ]
+        )
+    say("\n\n".join("\n".join(block) for block in blocks))
+    return look

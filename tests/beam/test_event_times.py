@@ -1,0 +1,172 @@
+"""Where the time of an element comes from: its timestamp, or a field. What has none is counted and warned of, once."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import logging
+import typing
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.testing import test_stream
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+
+from dp_transforms.beam.collect_events import CollectEventsDoFn
+from dp_transforms.beam.count_for_operator import (
+    EVENTS_OUTSIDE_RANGE,
+    EVENTS_READ,
+    EVENTS_REJECTED,
+    EVENTS_WITHOUT_TIME,
+    operator_counts,
+)
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.rejected_events import RejectedEvents
+from tests.helpers.beam_pipelines import Collected, local_pipeline
+from tests.helpers.oracle import oracle_reports
+from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, key_file, random_log, settings_of, small_plan
+
+
+class Visit(typing.NamedTuple):
+    user: str
+    item: str
+    at: int
+    text: str
+
+
+beam.coders.registry.register_coder(Visit, beam.coders.RowCoder)
+
+
+def iso(micros: int) -> str:
+    return (datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=micros)).isoformat() + "Z"
+
+
+def test_a_field_or_a_function_gives_the_times_that_timestamps_would(tmp_path) -> None:
+    plan = small_plan(release="labels", hits_per_user=2)
+    log = random_log(plan, seed=1, events=900)
+    pipeline, key, found = local_pipeline(), key_file(tmp_path), {}
+    visits = pipeline | beam.Create([Visit(user, item, at, iso(at)) for user, item, at in log], reshuffle=False)
+    typed = visits | "Typed" >> beam.Map(lambda visit: visit).with_output_types(Visit)
+    untyped = visits | "Untyped" >> beam.Map(lambda visit: visit._asdict()).with_output_types(typing.Any)
+    pairs = visits | "Pairs" >> beam.Map(lambda visit: (visit.user, visit)).with_output_types(tuple[str, Visit])
+    inputs = {
+        "a field with numbers": (typed, {"time": "at", "time_unit": "us"}),
+        "a field with text": (typed, {"time": "text"}),
+        "a field of what has lost its type": (untyped, {"time": "text", "time_unit": "iso"}),
+        "a function to Beam's times": (typed, {"time": lambda visit: Timestamp(micros=visit.at)}),
+        "functions of anything": (
+            pairs,
+            {
+                "user": lambda pair: pair[0],
+                "item": lambda pair: pair[1].item,
+                "time": lambda pair: np.datetime64(pair[1].at, "us"),
+            },
+        ),
+    }
+    for name, (source, arguments) in inputs.items():
+        found[name] = Collected()
+        monitor = ShiftingHeavyHitters(plan, noise_key=key, run_id=RUN_ID, **arguments)
+        _ = (source | f"Monitor {name}" >> monitor).reports | f"Reports {name}" >> found[name].sink()
+    pipeline.run().wait_until_finish()
+    expected = oracle_reports(log, settings_of(plan), SECRET)
+    assert expected
+    for name, reports in found.items():
+        assert reports.values == expected, name
+
+
+def ran(tmp_path, caplog, elements, **arguments) -> tuple[dict[str, int], list[str]]:
+    """The operator's counts of a run over these elements, and what was warned of."""
+    pipeline = local_pipeline()
+    monitor = ShiftingHeavyHitters(small_plan(), noise_key=key_file(tmp_path), run_id=RUN_ID, **arguments)
+    with caplog.at_level(logging.WARNING, logger="dp_transforms"):
+        _ = (
+            pipeline
+            | beam.Create(elements, reshuffle=False)
+            | beam.Map(lambda row: row).with_output_types(object)
+            | monitor
+        )
+        result = pipeline.run()
+        result.wait_until_finish()
+    warned = [record.getMessage() for record in caplog.records if record.name.startswith("dp_transforms")]
+    return operator_counts(result), warned
+
+
+def test_elements_without_a_timestamp_are_counted_and_warned_of_once(tmp_path, caplog) -> None:
+    counts, (warning,) = ran(tmp_path, caplog, [(f"user-{n}", "item") for n in range(1000)])
+    assert counts[EVENTS_WITHOUT_TIME] == counts[EVENTS_OUTSIDE_RANGE] == counts[EVENTS_READ] == 1000
+    assert "elements have no timestamp" in warning
+    assert "time='...'" in warning
+
+
+def test_a_log_with_no_event_in_the_range_is_warned_of_once_and_another_is_not(tmp_path, caplog) -> None:
+    outside = [TimestampedValue((f"user-{n}", "item"), START - 60) for n in range(1000)]
+    counts, (warning,) = ran(tmp_path, caplog, outside)
+    assert counts[EVENTS_OUTSIDE_RANGE] == 1000
+    assert EVENTS_WITHOUT_TIME not in counts
+    assert "none of the events" in warning
+    assert "2023-11-14T22:13:00Z .. 2023-11-14T22:25:00Z" in warning
+    caplog.clear()
+    inside = TimestampedValue(("user", "item"), START + 1)
+    assert ran(tmp_path, caplog, [*outside, inside])[1] == []
+
+
+def test_times_that_cannot_be_read_are_rejected_with_the_place_and_a_reason() -> None:
+    do_fn = CollectEventsDoFn(lambda row: row[0], lambda row: row[1], lambda row: row[2], None)
+    do_fn.start_bundle()
+    good = ["2017-10-01T03:00:00Z", datetime.datetime(2017, 10, 1, 3), datetime.date(2017, 10, 1)]
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    good.append(datetime.datetime(2017, 10, 1, 5, tzinfo=zone))
+    bad = {"missing time": [None, "", np.datetime64("NaT")], "bad time": ["soon", 7, 1.5], "wrong": [True, b"x", [1]]}
+    rows = [("u", "i", value) for value in [*good, *itertools.chain(*bad.values())]] + [("u", "i")]
+    for number, row in enumerate(rows):
+        assert list(do_fn.process(row, Timestamp(number))) == []
+    batch, *rejected = [output.value for output in do_fn.finish_bundle()]
+    at = 1_506_826_800 * MICROS
+    assert batch.time_micros.tolist() == [at, at, at - 3 * 3600 * MICROS, at]
+    found = {each.value.reason: [place // MICROS for place in each.value.positions] for each in rejected}
+    assert found == {
+        "user, item or time cannot be read": [13],
+        "missing time": [4, 5, 6],
+        "bad time": [7, 8, 9],
+        "time has the wrong type": [10, 11, 12],
+    }
+    assert all(isinstance(each.value, RejectedEvents) for each in rejected)
+
+
+def test_a_bundle_without_one_readable_time_gives_no_batch(tmp_path, caplog) -> None:
+    counts, warned = ran(tmp_path, caplog, [{"user": "u", "item": "i", "at": "soon"}] * 3, time="at")
+    assert counts == {EVENTS_REJECTED: 3}
+    assert warned == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"time": 7}, "time must be a field name or a function"),
+        ({"time_unit": "ms"}, "belongs to time"),
+        ({"time": "at", "time_unit": "ns"}, "time_unit must be one of s, ms, us, iso"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(arguments, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        ShiftingHeavyHitters(small_plan(), **arguments)
+
+
+def test_a_time_that_the_input_cannot_have_is_refused_when_the_pipeline_is_built(tmp_path) -> None:
+    def apply(source: beam.PTransform, element_type: object, **arguments: object) -> None:
+        monitor = ShiftingHeavyHitters(small_plan(), noise_key=key_file(tmp_path), run_id=RUN_ID, **arguments)
+        _ = local_pipeline() | source | beam.Map(lambda row: row).with_output_types(element_type) | monitor
+
+    def rows() -> beam.PTransform:
+        return beam.Create([Visit("u", "i", 0, "")])
+
+    with pytest.raises(ValueError, match=r"time='when' is not a field of the input, which has user, item, at, text"):
+        apply(rows(), Visit, time="when")
+    with pytest.raises(ValueError, match=r"pairs \(user, item\) have no field for their time"):
+        apply(rows(), tuple[str, str], time="at")
+    with pytest.raises(ValueError, match="give a function for time as well"):
+        apply(rows(), dict, user=lambda row: row, item=lambda row: row, time="at")
+    with pytest.raises(ValueError, match="time cannot be used with unbounded input"):
+        apply(test_stream.TestStream().add_elements(["x"]).advance_watermark_to_infinity(), Visit, time="at")

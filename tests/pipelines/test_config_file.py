@@ -1,0 +1,109 @@
+"""``shh --config FILE``: options of commands in a TOML file."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+
+import pytest
+
+from tests.helpers.shh_here import shh
+
+FILE = """
+[plan]
+epsilon = 2
+delta = 1e-9
+window = "1h"
+start = 2026-01-01
+end = 2026-01-03T00:00:00Z
+usual_looks = [1, 50]
+no-known-items = true
+
+[replay]
+user-field = "who"
+
+[ledger.reserve]
+population = "news"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "shh.toml").write_text(FILE)
+    return tmp_path
+
+
+def test_a_file_says_what_the_command_line_would_say(folder: pathlib.Path) -> None:
+    words = [
+        *("--epsilon", "2", "--delta", "1e-9", "--window", "1h", "--start", "2026-01-01", "--end", "2026-01-03"),
+        *("--usual-looks", "1", "50", "--no-known-items"),
+    ]
+    by_file, by_words = shh("--config", "shh.toml", "plan", "--json", cwd=folder), shh("plan", *words, "--json")
+    assert by_file.returncode == 0, by_file.stderr
+    assert by_file.stdout == by_words.stdout
+
+
+def test_the_command_line_wins(folder: pathlib.Path) -> None:
+    ended = shh("--config", "shh.toml", "plan", "--json", "--epsilon", "1", cwd=folder)
+    chosen = json.loads(ended.stdout)["chosen"]
+    assert (chosen["epsilon"], chosen["delta"]) == (1.0, 1e-9)
+
+
+def test_a_table_of_another_command_changes_nothing_and_inner_commands_have_their_own(folder: pathlib.Path) -> None:
+    assert shh("--config", "shh.toml", "simulate", "--events", "10", "--output", "log.csv", cwd=folder).returncode == 0
+    ended = shh("--config", "shh.toml", "ledger", "reserve", "--ledger", "l.db", "--plan", "no.json", cwd=folder)
+    assert (ended.returncode, "no.json" in ended.stderr) == (1, True), "the population was taken from the file"
+
+
+def test_an_option_of_the_file_counts_as_given(folder: pathlib.Path) -> None:
+    """A look at a log keeps it, as it keeps one of the command line."""
+    (folder / "log.csv").write_text("who,user,item,timestamp\nw,u,i,2026-01-01\n")
+    looked = shh("--config", "shh.toml", "replay", "log.csv", cwd=folder)
+    assert "--user-field who" in looked.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[plam]\n", "there is no command 'plam'. Do you mean plan?"),
+        ("epsilon = 2\n", "there is no command 'epsilon'"),
+        ("plan = 2\n", "'plan' must be a table"),
+        ("[plan]\nepsillon = 2\n", "[plan] 'epsillon' is no option that a file may set. Do you mean epsilon?"),
+        ("[plan]\nverbose = true\n", "'verbose' is no option that a file may set"),
+        ("[plan]\nepsilon = true\n", "[plan] 'epsilon' must be a text or a number"),
+        ("[plan]\nepsilon = [2]\n", "'epsilon' must be a text or a number"),
+        ("[plan]\nusual-looks = 5\n", "'usual-looks' must be a list of 2 values"),
+        ("[plan]\njson = 1\n", "'json' must be true or false"),
+        ("[plan\n", "is not TOML"),
+        ("\udcff", "is not UTF-8 text"),
+    ],
+)
+def test_what_a_file_cannot_mean_is_refused_in_one_line(tmp_path: pathlib.Path, text: str, message: str) -> None:
+    (tmp_path / "shh.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
+    ended = shh("--config", "shh.toml", "plan", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
+    assert ended.stderr.startswith("shh: --config shh.toml")
+    assert message in ended.stderr
+
+
+def test_a_value_of_the_wrong_kind_is_refused_as_on_the_command_line(tmp_path: pathlib.Path) -> None:
+    for value, said in (('"soon"', "soon"), ("3600", "3600"), ('"1 hour"', "1 hour")):
+        (tmp_path / "shh.toml").write_text(f"[plan]\nwindow = {value}\n")
+        ended = shh("--config", "shh.toml", "plan", cwd=tmp_path)
+        assert ended.returncode == 2
+        assert f"'{said}' is not a duration" in ended.stderr
+
+
+def test_only_a_regular_file_is_read(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    for name in ("pipe.toml", "nowhere.toml"):
+        ended = shh("--config", name, "plan", cwd=tmp_path)
+        assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+        assert f"--config {name} cannot be read" in ended.stderr
+
+
+def test_the_option_has_a_place_and_says_so(tmp_path: pathlib.Path) -> None:
+    ended = shh("plan", "--config", "shh.toml", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "It belongs before the command: shh --config ... plan" in ended.stderr

@@ -1,0 +1,169 @@
+"""``shh --log-format json``: all that a command says on stderr, as one JSON object a line. Also ``shh completion``."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dp_transforms.pipelines import cli, operator_log, stream_status
+from tests.helpers import forked
+from tests.helpers.shh_here import shh
+
+LOG = "user,item,timestamp\n" + "".join(f"u{n},i,2026-01-01T00:00:00Z\n" for n in range(300)) + "u,i,soon\n"
+RANGE = ("--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h", "--epsilon", "20", "--delta", "1e-5")
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "log.csv").write_text(LOG)
+    return tmp_path
+
+
+def lines_of(text: str) -> list[dict[str, object]]:
+    """All lines of stderr, each with the fields that all have."""
+    lines: list[dict[str, object]] = [json.loads(line) for line in text.splitlines()]
+    for line in lines:
+        assert line["level"] in ("status", "progress", "warning", "error")
+        assert isinstance(line["message"], str)
+        assert line["message"]
+        assert datetime.datetime.fromisoformat(str(line["time"])).tzinfo is not None
+    return lines
+
+
+def test_a_replay_says_the_same_in_both_formats(folder: pathlib.Path) -> None:
+    text = shh("replay", "log.csv", *RANGE, "--output", "text.avro", cwd=folder)
+    said = shh("--log-format", "json", "replay", "log.csv", *RANGE, "--output", "json.avro", cwd=folder)
+    assert (text.returncode, said.returncode) == (0, 0)
+    for ended in (text, said):  # what may be published stays as it is
+        assert ended.stdout.startswith("Everything published is (20, 1e-05)-differentially private")
+        assert ".avro; see all with: shh show" in ended.stdout
+    warning, *others = lines_of(said.stderr)
+    assert warning["level"] == "warning"
+    assert f"shh: warning: {warning['message']}\n" in text.stderr
+    progress, read = [line for line in others if "delta" not in str(line["message"])]
+    assert (progress["level"], progress["rows"]) == ("progress", 301)
+    assert progress["bytes"] == progress["total_bytes"] == len(LOG)
+    assert (read["level"], read["command"], read["events"], read["rejected"]) == ("status", "replay", 300, 1)
+    assert "Read 301 rows in" in text.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["show", "missing.avro"], 1, "missing.avro"),
+        (["plan", "--epsilon", "two"], 2, "'two' is not a valid float"),
+        (["plan"], 2, "Missing --epsilon"),
+        (["nothing"], 2, "No such command 'nothing'"),
+        (["replay", "log.csv"], 2, "the options of a budget are missing"),
+    ],
+)
+def test_every_error_is_an_object_with_its_exit_code(
+    folder: pathlib.Path, words: list[str], code: int, said: str
+) -> None:
+    for option in (["--log-format", "json"], ["--log-format=json"]):
+        ended = shh(*option, *words, cwd=folder)
+        assert (ended.returncode, ended.stdout) == (code, "")
+        *_, error = lines_of(ended.stderr)
+        assert error["level"] == "error"
+        assert said in str(error["message"])
+        assert not str(error["message"]).startswith("shh: ")
+        assert error.get("exit_code", code) == code
+
+
+def test_the_next_command_of_a_process_has_the_format_that_it_asks_for(folder: pathlib.Path) -> None:
+    shh("--log-format", "json", "show", "missing.avro", cwd=folder)
+    assert shh("show", "missing.avro", cwd=folder).stderr.startswith("shh: ")
+
+
+def test_a_stream_tells_its_counts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    operator_log.use_format(operator_log.JSON, "stream")
+    try:
+        status = stream_status.StreamStatus()
+        status.tell("Run r on prism.")
+        status.show_operator_line({"events_read": 7}, {"clock_lag_seconds": 3})
+        status.show_operator_line({"events_read": 8}, {})
+    finally:
+        operator_log.use_format(operator_log.TEXT, "")
+    begun, counted = lines_of(capsys.readouterr().err)
+    assert (begun["message"], begun["command"]) == ("Run r on prism.", "stream")
+    assert (counted["level"], counted["counts"], counted["gauges"]) == (
+        "progress",
+        {"events_read": 7},
+        {"clock_lag_seconds": 3},
+    )
+
+
+def test_a_signal_says_so_in_the_same_format(folder: pathlib.Path) -> None:
+    command = ("-m", "dp_transforms.pipelines.cli", "--log-format", "json", "simulate", "--events", "100000000")
+    with forked.python(*command, "--output", "log.jsonl", cwd=folder, stderr=subprocess.PIPE) as process:
+        while not list(folder.glob(".log.jsonl*")):
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert json.loads(err.splitlines()[-1]) == {"level": "error", "command": "simulate", "message": "stopped."}
+
+
+def test_what_commands_say_on_stderr_is_said_in_one_place() -> None:
+    """Else it would be missing in one of the formats. Others have a branch for each format."""
+    with_both = {"operator_log.py", "replay.py", "stream_status.py", "subcommands.py"}
+    for path in pathlib.Path(cli.__file__).parent.rglob("*.py"):
+        if path.name not in with_both and not path.name.startswith("demo"):
+            assert not re.search(r"err=True|stderr=True|sys\.stderr", path.read_text()), path
+
+
+def completed(shell_words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What bash gets for the last word."""
+    words = shell_words.split(" ")
+    monkeypatch.setenv("_SHH_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", shell_words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code in (0, None)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_commands_options_values_and_files_are_completed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert completed("shh si", monkeypatch, capsys) == ["plain,simulate"]
+    assert "plain,--epsilon" in completed("shh plan --ep", monkeypatch, capsys)
+    assert completed("shh plan --release na", monkeypatch, capsys) == ["plain,names"]
+    assert completed("shh doctor cl", monkeypatch, capsys) == ["file,cl"]
+    assert completed("shh audit --plan p", monkeypatch, capsys) == ["file,p"]
+    assert completed("shh --config s", monkeypatch, capsys) == ["file,s"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_is_one_that_it_can_read(tmp_path: pathlib.Path, shell: str) -> None:
+    made = shh("completion", shell, cwd=tmp_path)
+    assert made.returncode == 0
+    assert "_SHH_COMPLETE" in made.stdout
+    if shutil.which(shell):
+        script = tmp_path / "script"
+        script.write_text(made.stdout)
+        option = ["--no-execute"] if shell == "fish" else ["-n"]
+        subprocess.run([shell, *option, str(script)], check=True)
+
+
+def test_bash_completes_with_the_script(tmp_path: pathlib.Path) -> None:
+    """In a real bash, as far as there is one."""
+    if shutil.which("bash") is None:
+        pytest.skip("this machine has no bash")
+    (tmp_path / "script").write_text(shh("completion", "bash", cwd=tmp_path).stdout)
+    python = pathlib.Path(sys.executable).parent
+    code = (
+        f"PATH={python}:$PATH; source ./script; COMP_WORDS=(shh expl); COMP_CWORD=1; _shh_completion shh;"
+        ' echo "${COMPREPLY[@]}"'
+    )
+    ended = subprocess.run(["bash", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["explain"], ended.stderr
