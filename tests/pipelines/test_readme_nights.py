@@ -191,6 +191,7 @@ def check_recipe(
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 def test_the_recipe_runs_as_it_stands_in_the_readme(tmp_path: pathlib.Path) -> None:
     """Five nights, or as many as SHH_NIGHTS says (`make test-nights`: thirty)."""
     nights = int(os.environ.get("SHH_NIGHTS", "5"))

@@ -86,6 +86,9 @@ def test_the_run_of_a_folder_without_levels_is_read_and_goes_on(tmp_path: pathli
     with pytest.raises(StreamError, match="already has another answer"):
         writer.write(LABELS._replace(heavy_hitters=LABELS.heavy_hitters[:1]))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    with pytest.raises(StreamError, match="the run has ended with 2 reports, and all are there"):
+        writer.write(NAMES)
+    (folder / "ended.json").unlink()
     writer.write(NAMES)
     assert list(sink.read("run-1")[1]) == [LABELS, COUNTS, NAMES]
 
