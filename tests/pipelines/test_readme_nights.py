@@ -193,7 +193,7 @@ def check_recipe(
 @pytest.mark.long
 @pytest.mark.nightly
 def test_the_recipe_runs_as_it_stands_in_the_readme(tmp_path: pathlib.Path) -> None:
-    """Five nights, or as many as SHH_NIGHTS says (`make test-nights`: thirty)."""
+    """Five nights, or as many as SHH_NIGHTS says (`make test-nightly`: thirty)."""
     nights = int(os.environ.get("SHH_NIGHTS", "5"))
     if nights < 30:
         check_recipe(tmp_path, nights, missed=1, twice=2, rewritten=2, killed={3: 3})
