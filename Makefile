@@ -56,16 +56,18 @@ demo-stream: $(INSTALLED) flink kafka
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/engines
 
-# What `make test` leaves out: all cases of a test but the first of each eight, and what is marked long. Those of the engines and
+# What `make test` leaves out: of the cases of a test the fifth of each eight, and what is marked long. Those of the engines and
 # of the fuzzer have targets of their own; what is marked nightly besides is for `make test-nightly`.
 test-long: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not nightly" --ignore=tests/engines --ignore=tests/fuzz
 
 # The ledger: a hundred kills in each step, a hundred thousand steps beside a model, crowds. The README's recipe over thirty
-# nights, with one missed, one run twice and some killed, and a night that is killed at each of its steps. Forty minutes.
+# nights, with one missed, one run twice and some killed, a night that is killed at each of its steps, and all cases of all tests
+# that `make test` and `make test-long` leave out. An hour.
 test-nightly: $(INSTALLED)
 	SHH_NIGHTS=30 $(BIN)/python -m pytest -n 2 -m "long or not long" tests/pipelines/test_readme_nights.py
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "long and nightly" --ignore=tests/ledger/test_postgres.py
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "long and nightly" --ignore=tests/ledger/test_postgres.py \
+	  --ignore=tests/engines --ignore=tests/fuzz
 
 # A million mutated inputs over all readers, and the bombs of gigabytes; `make test` has a short form of both.
 fuzz: $(INSTALLED)

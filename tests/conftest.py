@@ -35,7 +35,8 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before what is long is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a test `make test` runs the first of each eight, and `make test-long` the others.
+    """Of the cases of a test `make test` runs the first of each eight, `make test-long` the fifth, and `make
+    test-nightly` the others.
 
     Tests that wait for seconds come first, beside others that work: at the end they would wait alone.
     """
@@ -45,8 +46,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.nightly)
         test, has_cases, _ = item.nodeid.partition("[")
         if has_cases and item.path.parent.name not in WHOLE:
-            if cases[test] % 8:
+            place = cases[test] % 8
+            if place:
                 item.add_marker(pytest.mark.long)
+            if place not in (0, 4):
+                item.add_marker(pytest.mark.nightly)
             cases[test] += 1
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
 
