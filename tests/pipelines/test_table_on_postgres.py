@@ -15,6 +15,7 @@ from tests.pipelines.stream_words import HOURS, PLAN, START, run
 
 pytestmark = [
     pytest.mark.long,
+    pytest.mark.nightly,
     pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there"),
 ]
 

@@ -24,7 +24,7 @@ HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
 HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected with ε = 2.", {"epsilon": 2.0})
 FORMATS = ["jsonl", "avro"]
-ENDED = RunEnded("news", 48, 48)
+ENDED = RunEnded("news", 48, 10_000)
 
 
 def report(window, *heavy_hitters, stream="news"):

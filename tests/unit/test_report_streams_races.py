@@ -17,7 +17,7 @@ from dp_transforms.report_streams.report_folder import FILE_FORMATS
 
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected with ε = 2.", {"epsilon": 2.0})
-ENDED = RunEnded("news", 48, 48)
+ENDED = RunEnded("news", 48, 10_000)
 
 
 def report(window: int, noisy_count: int, stream: str = "news") -> WindowReport:

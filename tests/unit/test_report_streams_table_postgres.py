@@ -17,6 +17,7 @@ from tests.helpers.report_table_contract import HEADER, REPORTS, ReportTableCont
 
 pytestmark = [
     pytest.mark.long,
+    pytest.mark.nightly,
     pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there"),
 ]
 

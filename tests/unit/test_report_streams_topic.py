@@ -25,7 +25,7 @@ confluent_kafka = pytest.importorskip("confluent_kafka")
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
 PARTITIONS = 4  # of every topic there
-ENDED = RunEnded("news", 48, 48)
+ENDED = RunEnded("news", 48, 10_000)
 
 
 def header(run_id: str = "run-1", stream: str = "news", epsilon: float = 2.0) -> ReportHeader:
