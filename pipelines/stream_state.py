@@ -70,6 +70,10 @@ class StreamPart(StatePart):
         """Removes what processes left that were killed; but not what the engine, resumed, would not write again."""
         if self.found_end is None and not self._resumes_engine:
             self.draft.unlink(missing_ok=True)
+        begun = f"{self.draft.name}."
+        for name in os.listdir(self.draft.parent):
+            if name.startswith(begun) and name.removeprefix(begun).isdigit():  # the process that wrote it
+                self.draft.with_name(name).unlink(missing_ok=True)
 
     def is_handed_over(self, ended: RunEnded) -> bool:
         """Whether the new state is there. ended: the end record of the part."""
@@ -162,7 +166,7 @@ def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents
                 f"{place} holds another part of run {header.run_id!r}. Each part that is a stream has a {place} of its"
                 " own: name another one."
             )
-        if header is None and folder is not None and os.path.isdir(folder) and os.listdir(folder):
+        if header is None and folder is not None and os.path.isdir(folder) and _has_files(folder):
             raise UserError(f"--output {folder} holds other files. Name a new or an empty folder.")
         return
     if header is None:
@@ -179,6 +183,11 @@ def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents
             " it: with --resume-from SAVEPOINT, on Flink. Without one this run cannot go on; a new one needs another"
             " state file, and costs its full price."
         )
+
+
+def _has_files(folder: str) -> bool:
+    """Beside hidden ones, which a process leaves that was killed before it had written the header."""
+    return any(not name.startswith(".") for name in os.listdir(folder))
 
 
 def _fingerprint_of_input(request: StreamRequest) -> str:
