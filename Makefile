@@ -26,6 +26,7 @@ FLINK_LIBRARIES := $(SHH_ENGINES)/flink-$(FLINK_VERSION)/.made
 KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
 KUBERNETES := $(SHH_ENGINES)/kubernetes
 JAVA_EXAMPLE := $(SHH_ENGINES)/java-example/.made
+GO_EXAMPLE := $(SHH_ENGINES)/go-example/heavyitems
 HDFS_LIBRARIES := $(SHH_ENGINES)/hdfs/.made
 AZURITE_VERSION := 3.35.0
 AZURITE_MADE := $(SHH_ENGINES)/azurite/.made-$(AZURITE_VERSION)
@@ -34,7 +35,7 @@ PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
 .PHONY: install demo test test-long test-nightly test-postgres test-engines test-engines-long lint format bench clean test-stores engines flink kafka prism kubernetes \
-  hdfs azurite java-example demo-flink demo-stream audit sbom mutants fuzz docs page-library
+  hdfs azurite java-example go-example demo-flink demo-stream audit sbom mutants fuzz docs page-library
 
 install: $(INSTALLED)
 
@@ -52,18 +53,19 @@ demo-flink: $(INSTALLED) flink
 demo-stream: $(INSTALLED) flink kafka
 	@$(BIN)/python -m dp_transforms.pipelines.demo_stream
 
-# No engine is started: neither Java nor Go is needed. Under 6 minutes on 2 cores, where nothing else runs.
+# No engine is started: neither Java nor Go is needed. How long all this takes: CONTRIBUTING.md.
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/engines
 
-# What `make test` leaves out: of the cases of a test the fifth of each eight, and what is marked long. Those of the engines and
-# of the fuzzer have targets of their own; what is marked nightly besides is for `make test-nightly`.
+# What `make test` leaves out: more cases of tests that have several (tests/helpers/chosen_cases.py), and what is marked long.
+# Those of the engines and of the fuzzer have targets of their own; what is marked nightly besides is for `make test-nightly`.
 test-long: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not nightly" --ignore=tests/engines --ignore=tests/fuzz
 
 # The ledger: a hundred kills in each step, a hundred thousand steps beside a model, crowds. The README's recipe over thirty
 # nights, with one missed, one run twice and some killed, a night that is killed at each of its steps, and all cases of all tests
-# that `make test` and `make test-long` leave out. An hour.
+# that `make test` and `make test-long` leave out. Noise is new in each run (tests/helpers/named_randomness.py). An hour.
+test-nightly: export SHH_FRESH_RANDOMNESS := 1
 test-nightly: $(INSTALLED)
 	SHH_NIGHTS=30 $(BIN)/python -m pytest -n 2 -m "long or not long" tests/pipelines/test_readme_nights.py
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "long and nightly" --ignore=tests/ledger/test_postgres.py \
@@ -74,7 +76,7 @@ fuzz: $(INSTALLED)
 	$(BIN)/python -m tests.fuzz
 	$(BIN)/python -m pytest -n0 -m long tests/fuzz
 
-# Tests on the engines that this machine has the tools for; the others are skipped with a reason. At most 15 minutes.
+# Tests on the engines that this machine has the tools for; the others are skipped with a reason.
 test-engines: $(INSTALLED) engines
 	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/engines
 
@@ -99,7 +101,7 @@ mutants: $(INSTALLED)
 
 # What this machine's tools allow; tests of the others are skipped with a reason.
 engines: $(INSTALLED)
-	@for engine in flink:java:$(MVN) kafka:java:$(MVN) prism:$(GO):$(GO) kubernetes:$(GO):$(MVN) java-example:java:$(MVN); do \
+	@for engine in flink:java:$(MVN) kafka:java:$(MVN) prism:$(GO):$(GO) kubernetes:$(GO):$(MVN) java-example:java:$(MVN) go-example:$(GO):$(GO); do \
 	  name=$${engine%%:*}; tools=$${engine#*:}; missing=; \
 	  for tool in "$${tools%%:*}" "$${tools#*:}"; do command -v $$tool >/dev/null 2>&1 || missing=$$tool; done; \
 	  if test -n "$$missing"; then echo "no $$name: this machine has no $$missing"; \
@@ -162,6 +164,12 @@ $(JAVA_EXAMPLE): examples/java/pom.xml $(shell find examples/java/src -name '*.j
 	@mv $(@D)/build/java-example.jar $(@D)/lib
 	@rm -rf $(@D)/build
 	@touch $@
+
+go-example: $(GO_EXAMPLE)
+
+$(GO_EXAMPLE): examples/go/main.go examples/go/go.mod examples/go/go.sum
+	@mkdir -p $(@D)
+	cd examples/go && $(GO) build -ldflags='-s -w' -o $@ .
 
 # A name node and a data node, for tests alone.
 hdfs: $(HDFS_LIBRARIES)

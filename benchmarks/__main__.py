@@ -11,6 +11,8 @@ from benchmarks.report import Figure
 _NAMES = (
     "speed",
     "names_speed",
+    "cores",
+    "peers",
     "start",
     "finding",
     "dp_sqlp",
@@ -19,6 +21,7 @@ _NAMES = (
     "noise_comparison",
     "linear_queries",
     "run_state",
+    "scale",
     "replay_on_flink",
     "stream_purses",
     "stream_load",
@@ -29,14 +32,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures; exit code 1: a target missed.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(_NAMES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: does it run? The figures say little")
-    parser.add_argument("--full", action="store_true", help="Beam's element path too on all events: takes minutes more")
+    parser.add_argument(
+        "--full", action="store_true", help="larger logs, and all of Beam's element path: takes minutes more"
+    )
     parser.add_argument("--minutes", type=float, default=10.0, help="how long stream_load holds its rate; default: 10")
     parser.add_argument(
         "--rates", type=int, nargs="+", default=(), help="events/s that stream_load tries, rising; one: no search"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="runs of finding and names_speed; default: 3")
+    parser.add_argument("--rounds", type=int, default=3, help="of finding, names_speed, cores and peers; default: 3")
     parser.add_argument("--methods", nargs="+", default=(), help="finding: run these alone, keep the other rows")
     parser.add_argument("--scale", type=int, default=20, help="dp_sqlp: a so much smaller log; default: 20")
+    parser.add_argument("--parts", nargs="+", default=(), help="scale: run these alone, keep the other rows")
     options = parser.parse_args()
     unknown = set(options.names) - set(_NAMES)
     if unknown:
@@ -48,6 +54,10 @@ def main() -> int:
         more = {
             "speed": {"full": options.full},
             "names_speed": {"full": options.full, "rounds": options.rounds},
+            "cores": {"full": options.full, "rounds": options.rounds},
+            "peers": {"full": options.full, "rounds": options.rounds},
+            "scale": {"full": options.full, "parts": options.parts},
+            "replay_on_flink": {"full": options.full},
             "finding": {"rounds": options.rounds, "methods": options.methods},
             "dp_sqlp": {"scale": options.scale},
             "stream_load": {"minutes": options.minutes, "rates": options.rates},

@@ -16,6 +16,7 @@ from benchmarks.processes import run_measured
 START = "2026-01-01T00:00:00Z"
 DAYS = 16
 USERS_PER_EVENT = 0.1
+ITEMS = 50_000
 SEED = 7
 _ROW_GROUP = 500_000
 
@@ -27,16 +28,26 @@ def data_folder() -> Path:
     return folder
 
 
-def simulated_log(events: int, ending: str = "parquet") -> Path:
-    """``shh simulate``: 16 days from START, a tenth as many users as events, 50,000 items, ids are text."""
-    path = data_folder() / f"events_{events}.{ending}"
+def simulated_log(
+    events: int, ending: str = "parquet", *, users_per_event: float = USERS_PER_EVENT, items: int = ITEMS
+) -> Path:
+    """``shh simulate``: 16 days from START; by default a tenth as many users as events and 50,000 items; text."""
+    usual = (users_per_event, items) == (USERS_PER_EVENT, ITEMS)
+    path = data_folder() / f"events_{events}{'' if usual else f'_{users_per_event:g}_{items}'}.{ending}"
     if not path.exists():
         run_measured(
             *("dp_transforms.pipelines.cli", "simulate"),
-            "--events", str(events), "--users", str(max(1, int(events * USERS_PER_EVENT))),
-            "--items", "50000", "--start", START, "--days", str(DAYS), "--seed", str(SEED), "--output", str(path),
+            "--events", str(events), "--users", str(max(1, int(events * users_per_event))),
+            "--items", str(items), "--start", START, "--days", str(DAYS), "--seed", str(SEED), "--output", str(path),
         )  # fmt: skip
     return path
+
+
+def rows_of(log: Path) -> int:
+    """Of a Parquet log."""
+    import pyarrow.parquet as pq
+
+    return int(pq.ParquetFile(log).metadata.num_rows)
 
 
 def derived_log(kind: str, source: Path, rows: int = 0) -> Path:

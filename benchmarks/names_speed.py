@@ -75,5 +75,5 @@ def _replay(log: str, options: tuple[str, ...]) -> list[str]:
     end = start + datetime.timedelta(days=logs.DAYS)
     return [
         "replay", log, "--start", logs.START, "--end", end.isoformat(), "--window", "1h",
-        "--epsilon", "2", "--delta", "1e-9", *options, "--output", f"{OUTPUT}.avro",
+        "--epsilon", "2", "--delta", "1e-9", *options, "--output", f"{OUTPUT}.avro", "--processes", "1",
     ]  # fmt: skip

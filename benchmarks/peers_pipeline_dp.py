@@ -5,9 +5,7 @@ The best cap is found on the log itself, by the law of its strategies. Its user 
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks import logs
+from benchmarks import environments
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs
 from benchmarks.peers_histograms import (
@@ -27,7 +25,6 @@ from benchmarks.peers_histograms import (
 )
 from benchmarks.peers_set_union import gaussian_sigma
 
-VERSION = "0.3.1"
 _SCRIPT = Path(__file__).with_name("pipeline_dp_select.py")
 
 
@@ -71,23 +68,10 @@ def select_partitions(log: LogPairs, choice: Selection, epsilon: float, delta: f
     with tempfile.TemporaryDirectory(prefix="shh_bench_") as folder:
         source, target = f"{folder}/in.npz", f"{folder}/out.npz"
         np.savez(source, users=log.users, cells=log.cell_of_row, epsilon=epsilon, delta=delta)
-        command = [str(_python()), str(_SCRIPT), source, target, str(choice.cap), choice.strategy]
+        command = [str(environments.pipeline_dp()), str(_SCRIPT), source, target, str(choice.cap), choice.strategy]
         subprocess.run(command, check=True, capture_output=True)
         kept = np.load(target)["kept"]
     reported = np.zeros(len(log.cells), dtype=np.bool_)
     reported[kept] = True
     sums = log.sums(np.minimum(1.0, choice.cap / log.looks)[log.users])
     return FoundPairs(reported, 0, sums, choice.threshold)
-
-
-def _python() -> Path:
-    """Of an environment with the library, made when it is first needed."""
-    folder = logs.data_folder() / f"pipeline_dp_{VERSION}"
-    python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
-        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, env=environment)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, f"pipeline-dp=={VERSION}"], check=True, env=environment)
-        (folder / "complete").touch()
-    return python

@@ -27,7 +27,7 @@ class Measurement:
     output: str
 
 
-def run_measured(module: str, *arguments: str) -> Measurement:
+def run_measured(module: str, *arguments: str, python: str = sys.executable) -> Measurement:
     """``python -m module arguments``. Raises RuntimeError, with the end of what it printed, if it fails.
 
     OUTPUT in an argument becomes the path of a new file, in a folder that is removed afterwards.
@@ -36,7 +36,7 @@ def run_measured(module: str, *arguments: str) -> Measurement:
     with tempfile.TemporaryDirectory(prefix="shh_bench_") as folder, tempfile.TemporaryFile() as output:
         arguments = tuple(word.replace(OUTPUT, os.path.join(folder, "output")) for word in arguments)
         started = time.perf_counter()
-        child = subprocess.Popen([sys.executable, "-m", module, *arguments], stdout=output, stderr=output)
+        child = subprocess.Popen([python, "-m", module, *arguments], stdout=output, stderr=output)
         _, status, usage = os.wait4(child.pid, 0)
         wall = time.perf_counter() - started
         child.returncode = os.waitstatus_to_exitcode(status)

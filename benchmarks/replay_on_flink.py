@@ -1,7 +1,8 @@
-"""Replays on a Flink of two processes against one in process: seconds of CPU by process, and memory of a worker.
+"""Replays on Flink against the same in process: seconds of CPU by process, memory of a worker, and the same report.
 
-The CPU of all processes is summed, since on two cores Java, Python and the command share what there is; the wall clock
-is given beside it. Start and end of the job count, those of the cluster and of its pool of workers do not.
+One task manager has as many slots and Python workers as are asked for. The CPU of all processes is summed, since on
+two cores Java, Python and the command share what there is; the wall clock is given beside it. Start and end of the job
+count, those of the cluster and of its pool of workers do not.
 """
 
 from __future__ import annotations
@@ -9,24 +10,28 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import filecmp
 import os
 import pathlib
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 
 import psutil
 from rich.console import Console
 
 from benchmarks import logs
-from benchmarks.processes import OUTPUT, run_measured
+from benchmarks.processes import run_measured
 from benchmarks.report import Figure, show_figures, write_results
+from dp_transforms.report_files import read_report_file
 from dp_transforms.runners.flink import WorkerPool
 from dp_transforms.runners.flink_cluster import FlinkCluster
 
 _BUDGET = ("--epsilon", "2", "--delta", "1e-9", "--window", "1h")
 _SECONDS_BETWEEN_LOOKS = 0.1
+_LARGEST = 100_000_000
+_TASK_HEAP_MEGABYTES = 768
+_MOST_MEGABYTES = 2000  # of a worker, whatever the log
 _WORKER, _TASK_MANAGER, _ELSE = "worker", "task manager", "command and job server"
 
 
@@ -80,62 +85,70 @@ class _Watch:
         self._thread.join()
 
 
-def run(*, quick: bool = False) -> list[Figure]:
+def run(*, quick: bool = False, full: bool = False) -> list[Figure]:
     console = Console(stderr=True)
     sizes = (100_000,) if quick else (1_000_000, 10_000_000)
+    runs = [(events, workers) for events in sizes for workers in (1, 2)]
     figures: list[Figure] = []
     raw: dict[str, object] = {}
     with tempfile.TemporaryDirectory(prefix="shh_bench_") as folder:
         key = pathlib.Path(folder) / "noise.key"
         key.write_bytes(os.urandom(32))
         key.chmod(0o600)
-        for events in sizes:
-            log = logs.simulated_log(events)
-            console.print(f"  {events:,} events, in process ...")
-            here = run_measured("dp_transforms.pipelines.cli", *_words(log, key))
-            name = f"{events:,} events"
-            figures += [
-                Figure(f"{name}, in process: CPU", here.cpu_seconds, "s", note=f"{here.wall_seconds:.0f} s of clock"),
-                Figure(f"{name}, in process: peak", here.peak_bytes / 1e6, "MB"),
-            ]
-            for workers in (1, 2):
-                console.print(f"  {events:,} events, {workers} workers on Flink ...")
-                wall, uses = _on_flink(log, key, workers, pathlib.Path(folder) / f"{events}-{workers}")
-                cpu = sum(use.cpu_seconds for use in uses.values())
-                parts = ", ".join(f"{kind} {use.cpu_seconds:.0f}" for kind, use in sorted(uses.items()))
-                where = f"{name}, {workers} worker{'s' if workers > 1 else ''} on Flink"
-                figures += [
-                    Figure(f"{where}: CPU", cpu, "s", note=f"{parts}; {wall:.0f} s of clock"),
-                    Figure(f"{where}: peak of a worker", uses[_WORKER].peak_bytes / 1e6, "MB"),
-                    Figure(f"{where}: peak of the task manager", uses[_TASK_MANAGER].peak_bytes / 1e6, "MB"),
-                ]
-                raw[where] = {kind: dataclasses.asdict(use) for kind, use in uses.items()}
+        for events, workers in [*runs, (_LARGEST, 2)] if full else runs:
+            name = f"{events:,} events, {workers} worker{'s' if workers > 1 else ''}"
+            console.print(f"  {name} ...")
+            place = pathlib.Path(folder) / f"{events}-{workers}"
+            place.mkdir()
+            found, raw[name] = _measure(name, logs.simulated_log(events), key, workers, place)
+            figures += found
             write_results("replay_on_flink", figures, runs=raw)
     show_figures("Replays on Flink", figures)
     return figures
 
 
-def _words(log: pathlib.Path, key: pathlib.Path) -> list[str]:
+def _measure(
+    name: str, log: pathlib.Path, key: pathlib.Path, workers: int, place: pathlib.Path
+) -> tuple[list[Figure], dict[str, object]]:
+    there, here = place / "there.jsonl", place / "here.jsonl"
+    wall, uses = _on_flink(_words(log, key, there), workers, place / "cluster")
+    header, reports = read_report_file(there)
+    windows = sum(1 for _ in reports)
+    again = run_measured("benchmarks.replay_again", header.run_id, *_words(log, key, here), "--processes", str(workers))
+    is_same = filecmp.cmp(here, there, shallow=False)
+    parts = ", ".join(f"{kind} {use.cpu_seconds:.0f}" for kind, use in sorted(uses.items()))
+    cpu = sum(use.cpu_seconds for use in uses.values())
+    figures = [
+        Figure(f"{name}, in process: CPU", again.cpu_seconds, "s", note=f"{again.wall_seconds:.0f} s of clock"),
+        Figure(f"{name} on Flink: CPU", cpu, "s", note=f"{parts}; {wall:.0f} s of clock"),
+        Figure(f"{name} on Flink: peak of a worker", uses[_WORKER].peak_bytes / 1e6, "MB", ("<=", _MOST_MEGABYTES)),
+        Figure(f"{name} on Flink: peak of a task manager", uses[_TASK_MANAGER].peak_bytes / 1e6, "MB"),
+        Figure(
+            f"{name}: reports that are equal, byte for byte", float(is_same), "", (">=", 1.0), f"{windows:,} windows"
+        ),
+    ]
+    return figures, {kind: dataclasses.asdict(use) for kind, use in uses.items()}
+
+
+def _words(log: pathlib.Path, key: pathlib.Path, output: pathlib.Path) -> list[str]:
     start = datetime.datetime.fromisoformat(logs.START.replace("Z", "+00:00"))
     end = start + datetime.timedelta(days=logs.DAYS)
     return [
         "replay", str(log), "--start", logs.START, "--end", end.isoformat(), *_BUDGET,
-        "--noise-key-file", str(key), "--output", f"{OUTPUT}.jsonl", "--allow-large-log",
+        "--noise-key-file", str(key), "--output", str(output),
     ]  # fmt: skip
 
 
-def _on_flink(log: pathlib.Path, key: pathlib.Path, workers: int, folder: pathlib.Path) -> tuple[float, dict[str, Use]]:
-    with _cluster(folder) as (cluster, pool), _Watch() as watch:
+def _on_flink(words: list[str], workers: int, folder: pathlib.Path) -> tuple[float, dict[str, Use]]:
+    folder.mkdir()
+    with (
+        FlinkCluster(folder, workers, task_heap_megabytes=_TASK_HEAP_MEGABYTES) as cluster,
+        WorkerPool(log_path=folder / "pool.log") as pool,
+        _Watch() as watch,
+    ):
         started = time.perf_counter()
-        words = [*_words(log, key), "--flink-master", cluster.address, "--worker-pool", pool.address]
+        words = [*words, "--flink-master", cluster.address, "--worker-pool", pool.address]
         words += ["--parallelism", str(workers), "--", f"--sdk_worker_parallelism={workers}"]
         run_measured("dp_transforms.pipelines.cli", *words)
         wall = time.perf_counter() - started
     return wall, watch.uses()
-
-
-@contextlib.contextmanager
-def _cluster(folder: pathlib.Path) -> Iterator[tuple[FlinkCluster, WorkerPool]]:
-    folder.mkdir()
-    with FlinkCluster(folder) as cluster, WorkerPool(log_path=folder / "pool.log") as pool:
-        yield cluster, pool

@@ -73,7 +73,7 @@ def _replay(log: Path, window: str = "1h", seconds: int = logs.DAYS * 86_400) ->
     end = start + datetime.timedelta(seconds=seconds)
     return [
         "replay", str(log), "--start", logs.START, "--end", end.isoformat(), "--window", window, *_BUDGET,
-        "--output", f"{OUTPUT}.jsonl", "--allow-large-log",
+        "--output", f"{OUTPUT}.jsonl", "--processes", "1",
     ]  # fmt: skip
 
 

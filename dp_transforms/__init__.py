@@ -20,7 +20,8 @@ Public names, loaded when first used:
 
 Map of the package, from what knows nothing to what knows all:
 
-- checks, html_tables, local_files, remote_files, avro_container: checks of arguments; tables for notebooks; how local
+- checks, garbage_collection, html_tables, local_files, remote_files, avro_container: checks of arguments; when Python
+  does not look for garbage; tables for notebooks; how local
   files and those in object stores are opened, and how an output appears whole or not at all; Avro files, read with
   limits.
 - sql_urls, sql_engines: which databases are known, and how they are connected to.
@@ -28,7 +29,7 @@ Map of the package, from what knows nothing to what knows all:
   the noise of release mode `names` (docs/purse.md). priced_weights: the weights that its users may
   have, and what each costs.
 - event_ids, window_schedule, item_domain, rejected_events: what an id is; the declared windows and items; rows that
-  could not be read.
+  could not be read. operator_counts: what is counted for the operator. noise_key_file: the key in a private file.
 - accounting: from a budget to plain numbers. Knows no mechanism.
 - mechanisms: keyed randomness, exact noise, release rules. Knows no accounting. `mechanisms.papers` is a library beside
   the pipeline: the papers' mechanisms, each to be used alone.
@@ -39,6 +40,8 @@ Map of the package, from what knows nothing to what knows all:
 - auditing: what the worst streams attain, exactly and by running the core, against a plan's claim.
 - event_files, report_files: logs in, reports out. event_streams, report_streams: the same for what goes on: partitions
   that grow, and how far each one is; sinks that keep the first answer for a window.
+- steps: the heavy steps of a replay as pure functions of packed columns. processes: worker processes of this machine
+  that run them.
 - beam: wires the modules above to Beam. Of the library (the folder dp_transforms) only beam/ imports Beam; `pipelines`
   and `runners` may too.
 - `runners` and `pipelines`: folders beside this one, installed as dp_transforms.runners and dp_transforms.pipelines:

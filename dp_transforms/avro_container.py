@@ -106,23 +106,31 @@ def _exactly(stream: io.BytesIO, size: int) -> bytes:
     return data
 
 
-def iter_frames(file: IO[bytes], header: Header) -> Iterator[tuple[int, int, int]]:
+def iter_frames(
+    file: IO[bytes], header: Header, begin: int = 0, end: int | None = None
+) -> Iterator[tuple[int, int, int]]:
     """(claimed number of records, where the packed bytes begin, their number) of each block, by seeking.
 
+    begin, end: only of the blocks from one position in the file up to another one, where blocks begin.
     Raises DamagedContainerError where the framing is broken.
     """
     file.seek(0, 2)
     size = file.tell()
-    at = header.end
-    while at < size:
+    at = max(begin, header.end)
+    while at < (size if end is None else min(end, size)):
         file.seek(at)
         numbers = io.BytesIO(file.read(2 * _MAX_LONG_BYTES))
         count, length = read_long(numbers), read_long(numbers)
-        begin = at + numbers.tell()
-        if count < 0 or not 0 <= length <= size - begin - _SYNC_BYTES:
+        data = at + numbers.tell()
+        if count < 0 or not 0 <= length <= size - data - _SYNC_BYTES:
             raise DamagedContainerError
-        yield count, begin, length
-        at = begin + length + _SYNC_BYTES
+        yield count, data, length
+        at = end_of_frame(data, length)
+
+
+def end_of_frame(begin: int, length: int) -> int:
+    """Of the block whose ``length`` packed bytes begin at ``begin``: where the next one begins."""
+    return begin + length + _SYNC_BYTES
 
 
 def read_block(file: IO[bytes], header: Header, begin: int, length: int, limit: int) -> bytes:

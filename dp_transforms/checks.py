@@ -12,9 +12,20 @@ _MOST_SHOWN = 200
 LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
 
 
+def how_to_install(extra: str) -> str:
+    """What an error says of libraries that are missing. This package is in no index: that name there is not ours."""
+    return f"In the clone of shh: pip install '.[{extra}]', with the same after pipx install or uv tool install."
+
+
 def shown(value: object) -> str:
     """A wrong value as an error shows it: on one line, harmless on a terminal, and not too long."""
     return on_one_line(ascii(value), most=_MOST_SHOWN)
+
+
+def exact(value: float) -> str:
+    """A budget as text, as short as it can be without a digit lost: six digits would say less than is spent."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def on_one_line(text: str, most: int | None = None) -> str:

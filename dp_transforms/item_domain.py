@@ -7,6 +7,7 @@ the log.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import os
@@ -106,6 +107,15 @@ class ItemDomain:
             )
         return cls(labels)
 
+    def checked(self, size: int, fingerprint: str) -> ItemDomain:
+        """Itself. Raises ValueError unless it is the domain of a plan, whose threshold depends on the size too."""
+        if (self.size, self.fingerprint) != (size, fingerprint):
+            raise ValueError(
+                f"the domain ({self.size:,} items) is not the domain of the plan ({size:,} items). Give the list that"
+                " the plan was made for, or make a new plan."
+            )
+        return self
+
     @property
     def size(self) -> int:
         return len(self.labels)
@@ -117,3 +127,16 @@ class ItemDomain:
         offsets = np.frombuffer(self.labels.buffers()[1], np.int32)[self.labels.offset :][: self.size + 1]
         text = self.labels.buffers()[2][offsets[0] : offsets[-1]]
         return hashlib.sha256(lengths.tobytes() + text.to_pybytes()).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class DomainFile:
+    """The domain of a plan, by the path of its file."""
+
+    path: str
+    size: int
+    fingerprint: str
+
+    def read(self) -> ItemDomain:
+        """Raises ValueError unless the file holds the domain of the plan."""
+        return ItemDomain.read(self.path).checked(self.size, self.fingerprint)

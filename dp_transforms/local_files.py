@@ -69,6 +69,18 @@ def create_new(path: Path, mode: int = 0o666) -> BinaryIO:
     return open(os.open(path, flags, mode), "wb")
 
 
+def append_private(path: Path, content: bytes) -> None:
+    """Adds to the end of a file of this user, on to the disk; makes it if there is none. Raises OSError."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o600), "ab") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, NOT_REGULAR)
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path)
+
+
 @contextlib.contextmanager
 def draft_of(output: Path) -> Iterator[pathlib.Path]:
     """While the block runs, a folder for the files that will be published as ``output``, on the same file system.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import overload
 
 from dp_transforms.accounting.charging_plan import ChargingPlan
@@ -9,6 +10,12 @@ from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.naming.naming_settings import NamingSettings
+
+
+def fresh_run_id() -> str:
+    """A name that no run had before. Draw it when a pipeline is built: noise is a function of the key and this name,
+    so two runs of one name over different data would show what differs."""
+    return uuid.uuid4().hex
 
 
 @overload

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from dp_transforms.checks import on_one_line
+from dp_transforms.checks import how_to_install, on_one_line
 
 READS = "shh_reads"  # an execution option: the transaction only reads
 _POLL_SECONDS = 0.02
@@ -26,7 +26,7 @@ class NoDriverError(Exception):
     """The library of a database is not installed. extra: what installs it."""
 
     def __init__(self, database: str, library: str, extra: str) -> None:
-        super().__init__(f"{database} needs {library}. Use: pip install 'shifting-heavy-hitters[{extra}]'")
+        super().__init__(f"{database} needs {library}. {how_to_install(extra)}")
 
 
 def sqlite_engine(file: pathlib.Path, wait_seconds: float) -> sa.Engine:

@@ -4,8 +4,8 @@
 - plan, audit, audit_report, audit_tables: ``shh plan``; ``shh audit`` and how its result is shown.
 - plan_from_log: ``shh plan --from-log``, how active users are.
 - replay, replay_run, replay_progress: ``shh replay``, its pipeline, its progress bar.
-- replay_engine, cluster_replay: where a replay runs; one on a cluster. flink_replay, flink_progress, dataflow_replay:
-  what each cluster has of its own. noise_key_secret: a key that workers fetch.
+- replay_engine, cluster_replay: where a replay runs; one on a cluster. flink_replay, flink_start, flink_progress,
+  dataflow_replay: what each cluster has of its own. noise_key_secret: a key that workers fetch.
 - show, report_table: ``shh show``; reports as a table. explain: ``shh explain``.
 - page: both for the browser, and charts as files. time_axis: times of a time zone.
 - doctor, log_look, look_words: ``shh doctor``, a look at a log; what is found in it, and in words.
@@ -18,7 +18,7 @@ What a stream needs before it runs:
 
 - stream_options: its options. stream_rules, engine_choice: which ones need or exclude each other; which engine runs it.
 - stream_request: from the options to all that a run needs. stop_file: where its stop file is.
-- stream_topic, stream_ports: checks of the topic that is read, and of the ports that others can reach.
+- stream_ports: a check of the ports that others can reach.
 - stream_pubsub: Pub/Sub as input.
 
 A stream that runs:

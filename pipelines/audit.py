@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import uuid
 from collections.abc import Callable, Iterator
 
 import click
@@ -25,7 +24,7 @@ from dp_transforms.pipelines.operator_log import operator_console
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import check_output, write_output
 from dp_transforms.pipelines.plan_options import read_plan
-from dp_transforms.run_settings import settings_of_plan
+from dp_transforms.run_settings import fresh_run_id, settings_of_plan
 
 _MOST_RUNS = 200_000
 _LEAST_RUNS = 1_000
@@ -122,7 +121,7 @@ def _default_runs(plan: ChargingPlan) -> int:
 
 def _settings(plan: ChargingPlan) -> MonitorSettings:
     """The settings that workers have in a real run."""
-    return settings_of_plan(plan, stream="audit", run_id=uuid.uuid4().hex)
+    return settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
 
 
 @contextlib.contextmanager

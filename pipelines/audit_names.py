@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Callable
 
 import click
@@ -20,7 +19,7 @@ from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.pipelines.audit_names_report import as_record, print_audit, violations_of
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import write_output
-from dp_transforms.run_settings import settings_of_plan
+from dp_transforms.run_settings import fresh_run_id, settings_of_plan
 
 DEFAULT_RUNS = 200_000
 _REACH = 8  # of the noise in sampled runs, in scales
@@ -83,4 +82,4 @@ def finish(
 
 def _settings(plan: NamesPlan) -> NamingSettings:
     """The settings that workers have in a real run."""
-    return settings_of_plan(plan, stream="audit", run_id=uuid.uuid4().hex)
+    return settings_of_plan(plan, stream="audit", run_id=fresh_run_id())

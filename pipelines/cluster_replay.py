@@ -16,7 +16,7 @@ from dp_transforms.beam.publish_report import PublishReport
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.write_rejected import WriteRejected
 from dp_transforms.beam.write_reports import WriteReports
-from dp_transforms.event_files import estimate_log
+from dp_transforms.event_files import cut_chunks
 from dp_transforms.pipelines.dataflow_replay import is_dry_run, leave_on_dataflow, make_job, run_on_dataflow
 from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.flink_progress import ReplayWatch
@@ -25,15 +25,14 @@ from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
 from dp_transforms.pipelines.replay_engine import ClusterReplay
-from dp_transforms.pipelines.replay_run import ReplayRequest, ReplaySummary, release_whole, run_replay
+from dp_transforms.pipelines.replay_request import ReplayRequest, ReplaySummary
+from dp_transforms.pipelines.replay_run import release_whole, run_replay
+from dp_transforms.pipelines.replay_shards import shards_for
 from dp_transforms.pipelines.stream_engine import StartedEngine, started_engine
 from dp_transforms.pipelines.stream_job import job_name
 from dp_transforms.pipelines.stream_options import DATAFLOW
 from dp_transforms.remote_files import draft_url, is_remote
 
-_EVENTS_PER_SHARD = 500_000
-_LEAST_SHARDS, _MOST_SHARDS = 8, 1024
-_GROUPS_OF_WINDOWS = 128  # as `assign_windows.Sharding` cuts them
 _WORKERS_OF_DATAFLOW = 16  # the service decides how many there are
 _NOTHING_STARTED = "nothing was started"
 
@@ -46,7 +45,11 @@ def replay_on_cluster(request: ReplayRequest, engine: ClusterReplay) -> ReplaySu
     """
     is_dataflow = engine.choice.name == DATAFLOW
     parallelism = _WORKERS_OF_DATAFLOW if is_dataflow else engine.choice.parallelism
-    request = dataclasses.replace(request, shards=shards_for(request, parallelism))
+    request = dataclasses.replace(
+        request,
+        chunks=cut_chunks(request.chunks, request.fields, parallelism),
+        shards=shards_for(request, parallelism, engine.worker_megabytes),
+    )
     name = job_name(request)
     with Unwinding(), started_engine(engine.choice, engine.beam_words, name) as started:
         if engine.detach or is_dry_run(beam.Pipeline(options=started.options)):
@@ -57,18 +60,6 @@ def replay_on_cluster(request: ReplayRequest, engine: ClusterReplay) -> ReplaySu
         assert started.flink is not None
         watch = ReplayWatch(started.flink, name)
         return run_replay(request, started.options, None, run=lambda pipeline: run_on_flink(pipeline, watch, engine))
-
-
-def shards_for(request: ReplayRequest, parallelism: int) -> int:
-    """Into how many parts users and items are cut, so that a part has about half a million events, whatever the log.
-
-    In release mode names one part holds all windows of its users; in others windows are cut as well.
-    """
-    schedule = request.plan.schedule
-    events = estimate_log(request.chunks, request.fields).events * schedule.windows_per_event
-    slabs = 1 if request.plan.release == "names" else min(schedule.horizon, _GROUPS_OF_WINDOWS)
-    wanted = max(-(-events // (_EVENTS_PER_SHARD * slabs)), -(-max(_LEAST_SHARDS, 4 * parallelism) // slabs))
-    return min(_MOST_SHARDS, wanted)
 
 
 def _leave(request: ReplayRequest, started: StartedEngine, name: str) -> None:

@@ -31,6 +31,8 @@ def read_config(path: str, commands: Iterable[str]) -> dict[str, Any]:
         raise UserError(f"--config {path} is not TOML: {on_one_line(str(error))}.") from None
     except UnicodeDecodeError:
         raise UserError(f"--config {path} is not UTF-8 text. Write it in TOML.") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists
+        raise UserError(f"--config {path} has a value that is too large. Write numbers and texts in it.") from None
     for name, table in tables.items():
         if name not in commands:
             raise UserError(f"--config {path}: there is no command {_shown(name)}{_nearest(name, commands)}")
@@ -86,7 +88,10 @@ def _text(where: str, value: Any) -> str:
         return value.isoformat()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise UserError(f"{where} must be a text or a number, as on the command line.")
-    return repr(value)
+    try:
+        return repr(value)
+    except ValueError:  # a hexadecimal number of thousands of digits
+        raise UserError(f"{where} is too large a number.") from None
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -29,7 +29,8 @@ from dp_transforms.pipelines.demo_processes import (
     started,
 )
 from dp_transforms.pipelines.plan_options import read_plan
-from dp_transforms.pipelines.replay_run import ReplayRequest, run_replay
+from dp_transforms.pipelines.replay_request import ReplayRequest
+from dp_transforms.pipelines.replay_run import run_replay
 from dp_transforms.report_files import read_report_file
 from dp_transforms.runners.engine_process import EngineError, EngineProcess, free_port, is_port_open
 from dp_transforms.runners.flink import WorkerPool

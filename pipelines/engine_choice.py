@@ -10,7 +10,7 @@ from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.plan_options import flag
 from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS, JOB_SERVICE, PRISM
 from dp_transforms.pipelines.stream_ports import check_worker_pool
-from dp_transforms.runners.flink import LOCAL as LOCAL_FLINK
+from dp_transforms.runners.addresses import LOCAL as LOCAL_FLINK
 
 _FLINK_OPTIONS = (
     "flink_master",

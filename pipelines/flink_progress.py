@@ -13,8 +13,13 @@ from dp_transforms.pipelines.operator_log import operator_console, tell
 from dp_transforms.runners.engine_process import EngineError
 from dp_transforms.runners.flink_rest import ENDED, FlinkRest
 
-# A failure of the pipeline itself, not of a machine: Flink would restart the job as often as the cluster allows.
-_FROM_PIPELINE = re.compile(r"Error received from SDK harness.*Traceback \(most recent call last\)", re.DOTALL)
+# A failure of the pipeline itself, or for want of memory, not of a machine: Flink would restart the job as often as the
+# cluster allows.
+_COMES_AGAIN = re.compile(
+    r"Error received from SDK harness.*Traceback \(most recent call last\)"
+    r"|java\.lang\.OutOfMemoryError|exceeds the maximum size of a sort buffer",
+    re.DOTALL,
+)
 _MOST_FAILURES = 3
 _MANY_FAILURES = 5  # of any kind, for a word to the operator
 
@@ -41,7 +46,7 @@ class ReplayWatch:
         self._job_name = job_name
 
     def look(self) -> JobProgress | None:
-        """Raises RuntimeError with Flink's text if the pipeline fails by itself, and again when it is restarted."""
+        """Raises RuntimeError with Flink's text if the job fails by itself, and again when it is restarted."""
         try:
             job = self._flink.newest(self._job_name)
             if job is None or job.state in ENDED:
@@ -50,7 +55,7 @@ class ReplayWatch:
             failures = self._flink.failures(job.job_id)
         except (EngineError, LookupError, TypeError, ValueError):
             return None
-        again = [text for text in failures if _FROM_PIPELINE.search(text)]
+        again = [text for text in failures if _COMES_AGAIN.search(text)]
         if len(again) >= _MOST_FAILURES:
             raise RuntimeError(again[0])
         return JobProgress(job.job_id, self._flink.address, states.count("FINISHED"), len(states), len(failures))

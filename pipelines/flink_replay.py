@@ -9,18 +9,16 @@ from __future__ import annotations
 import time
 
 import apache_beam as beam
-from apache_beam.runners.runner import PipelineResult, PipelineState
+from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.pipelines.flink_progress import FlinkProgress, ReplayWatch
+from dp_transforms.pipelines.flink_start import FlinkStart
 from dp_transforms.pipelines.operator_log import tell
-from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.replay_engine import ClusterReplay
 from dp_transforms.pipelines.stream_job import StreamJob
 from dp_transforms.pipelines.stream_ports import check_ports
-from dp_transforms.runners.engine_process import EngineError
 from dp_transforms.runners.flink_rest import FlinkRest
 
-_SECONDS_TO_START = 300.0
 _SECONDS_TO_CANCEL = 10.0
 _SECONDS_BETWEEN_LOOKS = 2.0
 
@@ -51,23 +49,10 @@ def _wait(job: StreamJob, seconds: float) -> None:
 
 def leave_on_flink(pipeline: beam.Pipeline, flink: FlinkRest, name: str, output: str) -> None:
     """Returns when Flink runs the job. Raises UserError."""
-    result = pipeline.run()
-    try:
-        job_id = _wait_until_running(result, flink, name)
-    except EngineError as error:
-        raise UserError(" ".join(str(error).split())) from None
+    start = FlinkStart(flink, name)
+    job_id = start.wait_until_running(pipeline.run())
     tell(
         f"The job runs on without this command: see it at http://{flink.address}/#/job/{job_id}. When it is FINISHED,"
         f" the report is there: {output}. If it is not, too many rows could not be read (--max-bad-fraction)."
     )
     print(job_id)
-
-
-def _wait_until_running(result: PipelineResult, flink: FlinkRest, name: str) -> str:
-    """The id of the job. Beam says RUNNING before Flink has it, and the job server must stay until Flink has it."""
-    deadline = time.monotonic() + _SECONDS_TO_START
-    while (job := flink.newest(name)) is None or job.state == "CREATED":
-        if PipelineState.is_terminal(state := result.state) or time.monotonic() > deadline:
-            raise UserError(f"the job is {state}, and Flink does not run it. See the log of the Flink cluster.")
-        time.sleep(0.5)
-    return job.job_id

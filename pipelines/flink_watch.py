@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dp_transforms.beam.count_for_operator import NAMESPACE, STREAM_GAUGES
+from dp_transforms.beam.count_for_operator import NAMESPACE
+from dp_transforms.operator_counts import STREAM_GAUGES
 from dp_transforms.runners.engine_process import EngineError
 from dp_transforms.runners.flink_rest import ENDED, FlinkJob, FlinkRest
 
@@ -63,5 +64,5 @@ class FlinkWatch:
         return None if self._changed_at is None else now - self._changed_at
 
     def _job(self) -> FlinkJob | None:
-        jobs = self._flink.jobs()
-        return next((job for job in jobs if job.name == self._job_name and job.state not in ENDED), None)
+        job = self._flink.newest(self._job_name)
+        return None if job is None or job.state in ENDED else job

@@ -10,14 +10,13 @@ from typing import Any
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
 from dp_transforms.pipelines.ledger import caps_of
-from dp_transforms.pipelines.ledger_options import check_ledger_options
 from dp_transforms.pipelines.operator_log import tell
 from dp_transforms.pipelines.options import LogError, UserError
 from dp_transforms.pipelines.run_account import DONE, PartFacts, RunAccount
 
 
 class LedgerAccount(RunAccount):
-    """The account of one replay. Build it with `of_options`."""
+    """The account of one replay. Build it with `ledger_options.account_of_options`."""
 
     def __init__(self, ledger: Ledger, population: str, caps: Caps | None) -> None:
         self._ledger = ledger
@@ -26,14 +25,11 @@ class LedgerAccount(RunAccount):
         self._verdict: Verdict | None = None
 
     @classmethod
-    def of_options(cls, options: dict[str, Any]) -> LedgerAccount | None:
-        """None without ``--ledger``. Raises UserError for options that do not go together."""
-        check_ledger_options(options)
-        place, population = options["ledger"], options["population"]
-        if place is None:
-            return None
+    def of_options(cls, options: dict[str, Any]) -> LedgerAccount:
+        """For options with ``--ledger``, which `ledger_options.account_of_options` has checked. Raises UserError."""
         with _ledger_errors():
-            return cls(Ledger.open(place), population, caps_of(options["max_epsilon"], options["max_delta"]))
+            caps = caps_of(options["max_epsilon"], options["max_delta"])
+            return cls(Ledger.open(options["ledger"]), options["population"], caps)
 
     def check_fits(self, plan: ReleasePlan, stream: str, run_id: str | None) -> None:
         """Raises UserError if a new run does not fit into what is left. Before its log is looked for."""
@@ -140,17 +136,28 @@ class LedgerAccount(RunAccount):
             tell(f"The ledger could not be told that the run failed, and shows it as running: {error}")
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[None]:
-        """Runs the block, in which all of a run without a state is drawn and published."""
+    def whole(self, *, is_private: bool = True) -> Iterator[None]:
+        """Runs the block, in which all of a run without a state is drawn and published.
+
+        is_private: whether nobody else could read the report before it is published. Else a run that refuses its log
+        has drawn for it, and its id is never used for another one: that would be two answers for one price.
+        """
         self.start_whole()
         try:
             yield
         except LogError:
-            self.fail(forget=not self.resumes)
-            tell(
-                "The run stays charged, and published nothing. To use it when the log is mended: the same command with"
-                f" --run-id {self._reserved.run_id}, without --noise-key-file."
-            )
+            self.fail(forget=is_private and not self.resumes)
+            if is_private:
+                words = (
+                    "and published nothing. To use it when the log is mended: the same command with --run-id"
+                    f" {self._reserved.run_id}, without --noise-key-file."
+                )
+            else:
+                words = (
+                    "and is not for another log: its report may have lain beside the output as a draft, which others"
+                    " may have read."
+                )
+            tell(f"The run stays charged, {words}")
             raise
         except BaseException:
             self.fail()

@@ -55,7 +55,10 @@ def check_ledger_options(options: dict[str, Any]) -> None:
 
 
 def account_of_options(options: dict[str, Any]) -> LedgerAccount | None:
-    """As `LedgerAccount.of_options`; without ``--ledger`` no database library is loaded."""
+    """The account of a run; None without ``--ledger``, and then no database library is loaded.
+
+    Raises UserError for options that do not go together, and for a ledger that cannot be opened.
+    """
     check_ledger_options(options)
     if options["ledger"] is None:
         return None

@@ -20,7 +20,7 @@ from dp_transforms.report_files import ReportFileError
     "--output",
     required=True,
     metavar="URL",
-    help="The database, as postgresql://USER@HOST/DATABASE, sqlite:///DATABASE or duckdb:///DATABASE.",
+    help="The database, as postgresql://USER@HOST/DATABASE, sqlite:///FILE or duckdb:///FILE.",
 )
 @OUTPUT_TABLE
 def command(report: str, **options: Any) -> None:

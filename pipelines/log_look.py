@@ -212,16 +212,12 @@ def _choose(fields: Sequence[Field], given: Mapping[str, str]) -> tuple[dict[str
     for role, other in ((USER, ITEM), (ITEM, USER)):
         if role in chosen:
             continue
-        free = [
-            field for field in fields if field.may_be_id and field.name not in chosen.values() and not _is_time(field)
-        ]
+        free = _free(fields, chosen)
         named = [field for field in free if _has_word(field, role) and not (_has_word(field, other) and len(free) > 1)]
         if named:
             chosen[role] = max(named, key=lambda field: _words_first(field, role)).name
     for role in (USER, ITEM):
-        free = [
-            field for field in fields if field.may_be_id and field.name not in chosen.values() and not _is_time(field)
-        ]
+        free = _free(fields, chosen)
         likely = [field for field in free if not _is_row_number(field)] or free
         if role not in chosen and likely:
             # Of what is left, users are what differs most: there are more users than items that many of them have.

@@ -13,6 +13,7 @@ from dp_transforms.window_schedule import parse_duration, parse_utc
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 UNREADABLE = 2  # exit code of a command line that cannot be read, or is not complete
 
 
@@ -93,6 +94,20 @@ DURATION = Duration()
 DURATION_OR_ZERO = Duration(may_be_zero=True)
 UTC_TIME = UtcTime()
 TIME_ZONE = TimeZoneName()
+TITLES_OPTION = click.option(
+    "--titles",
+    metavar="FILE.csv",
+    help="What people call the items, on pages and charts: CSV with the columns item and title.",
+)
+TIME_ZONE_OPTION = click.option(
+    "--tz",
+    "zone",
+    type=TIME_ZONE,
+    default="UTC",
+    show_default=True,
+    metavar="ZONE",
+    help="Time zone of tables, pages and charts, such as Europe/Berlin. JSON stays in UTC.",
+)
 
 _FIELD_OPTIONS = (
     click.option(

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dp_transforms.event_files import EventFileError
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.pipelines.options import LogError, UserError
+from dp_transforms.processes import PoolError
 from dp_transforms.report_files import ReportFileError
 from dp_transforms.run_state.state_header import StateError
 
-_OURS = "EventFileError|ReportFileError|StreamError|StateError"  # their messages contain no cell
+_OURS = "EventFileError|ReportFileError|StreamError|StateError|PoolError"  # their messages contain no cell
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # which Beam adds
 _BAD_OPTIONS = "Pipeline has validations errors:"  # Beam's own check of its options, one per line
 
@@ -26,7 +27,7 @@ def errors_in_one_line(outcome: str) -> Iterator[None]:
         raise
     except EventFileError as error:  # of this process
         raise LogError(_WHILE_RUNNING.sub("", str(error))) from None
-    except (ReportFileError, StreamError, StateError) as error:
+    except (ReportFileError, StreamError, StateError, PoolError) as error:
         raise UserError(_WHILE_RUNNING.sub("", str(error))) from None
     except (ValueError, RuntimeError) as error:
         text = str(error)

@@ -18,7 +18,7 @@ from dp_transforms.pipelines.plan_comparison import LOOKS, Comparison, FoundFrom
 from dp_transforms.pipelines.plan_from_log import Activity, from_log_options, plan_with_activity, refuse_from_log
 from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, flag, plan_options
 from dp_transforms.pipelines.plan_side_by_side import show_side_by_side
-from dp_transforms.pipelines.plan_tables import print_plan
+from dp_transforms.pipelines.plan_tables import print_comparison, print_sentence
 from dp_transforms.pipelines.plan_words import in_a_sentence, why
 
 
@@ -84,6 +84,9 @@ def command(
             check_output(path, option)
     with operator_console().status("calibrating"):
         plan, activity = plan_with_activity(options)
+    if not as_json_text:
+        print_sentence(plan)  # at once: the other methods take as long again
+    with operator_console().status("comparing"):
         comparison = Comparison(plan)
         found = comparison.found_from(LOOKS)
         choices = alternatives(plan) if isinstance(plan, ChargingPlan) else []
@@ -100,7 +103,7 @@ def command(
     if as_json_text:
         click.echo(json.dumps(_as_json(plan, found, choices, activity), indent=2))
         return
-    print_plan(plan, found, choices)
+    print_comparison(plan, found, choices)
     if activity is not None:
         click.echo(activity.in_a_sentence)
     if output is not None:

@@ -200,7 +200,7 @@ def _pairs_of_users(options: dict[str, Any], schedule: WindowSchedule) -> Any:
     from dp_transforms.event_files import estimate_log, find_log_chunks, read_log_chunk
     from dp_transforms.monitoring.activity import ActivityCounter
     from dp_transforms.pipelines.event_options import event_fields
-    from dp_transforms.runners.local import free_memory_bytes
+    from dp_transforms.runners.this_machine import free_memory_bytes
 
     fields = event_fields(options)
     counter = ActivityCounter(schedule, secrets.token_bytes(_KEY_BYTES))

@@ -13,7 +13,7 @@ from rich.table import Table
 from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.checks import on_one_line
+from dp_transforms.checks import exact, on_one_line
 from dp_transforms.pipelines.output_file import check_output, write_output
 from dp_transforms.pipelines.plan_chart import chart_looks, chart_svg, most_looks_of
 from dp_transforms.pipelines.plan_comparison import FOUND, LOOKS, TITLES, as_json, found_from
@@ -84,8 +84,8 @@ def _rows(plan: ReleasePlan) -> dict[str, str]:
     schedule = plan.schedule
     rows = {
         "release": plan.release,
-        "epsilon": f"{plan.epsilon:g}",
-        "delta": f"{plan.delta:g}",
+        "epsilon": exact(plan.epsilon),
+        "delta": exact(plan.delta),
         "from": format_utc(schedule.start_seconds * _MICROS),
         "to": format_utc(schedule.end_seconds * _MICROS),
         "window": f"{schedule.window_seconds:,} s",

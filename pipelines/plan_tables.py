@@ -42,10 +42,17 @@ _OTHERS = (
 )
 
 
-def print_plan(plan: ReleasePlan, found: FoundFrom, choices: list[ChargingPlan]) -> None:
-    """choices: a charging plan among its alternatives; empty for another one."""
+def print_sentence(plan: ReleasePlan) -> None:
+    """What a plan finds, for who reads no table."""
+    Console(highlight=False).print(in_a_sentence(plan), style="bold", soft_wrap=True)
+
+
+def print_comparison(plan: ReleasePlan, found: FoundFrom, choices: list[ChargingPlan]) -> None:
+    """Why this plan, the table of methods, and the plan's numbers.
+
+    choices: a charging plan among its alternatives; empty for another one.
+    """
     console = Console(highlight=False)
-    console.print(in_a_sentence(plan), style="bold", soft_wrap=True)
     if reason := why(plan, found):
         console.print(f"\n{reason}", soft_wrap=True)
     console.print()

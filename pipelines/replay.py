@@ -5,41 +5,38 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from click.core import ParameterSource
 from rich.console import Console
 
-from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.checks import check_names
-from dp_transforms.event_files import EventFileError, ending_of_log, find_log_chunks, hint_of_log
+from dp_transforms.event_files import find_log_chunks, hint_of_log
 from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.garbage_collection import paused_collection
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.pipelines.event_options import event_fields
-from dp_transforms.pipelines.exit_signals import Unwinding
+from dp_transforms.pipelines.home_workers import (
+    home_worker_options,
+    pool_for,
+    pool_for_request,
+    read_ahead,
+    read_early,
+    shards_of_log,
+)
 from dp_transforms.pipelines.ledger_options import account_of_options, ledger_options
 from dp_transforms.pipelines.operator_log import ERROR, WARNING, is_json, tell
 from dp_transforms.pipelines.options import UNREADABLE, UserError, field_options
 from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, flag, plan_of_command, plan_options
 from dp_transforms.pipelines.plan_words import in_a_sentence
-from dp_transforms.pipelines.replay_engine import (
-    ClusterReplay,
-    choose_replay_engine,
-    replay_engine_options,
-    with_absolute_paths,
-)
-from dp_transforms.pipelines.replay_progress import show_progress
-from dp_transforms.pipelines.replay_run import ReplayRequest, ReplaySummary, check_memory, run_replay
-from dp_transforms.pipelines.replay_state import ReplayPart, check_outputs
+from dp_transforms.pipelines.replay_engine import choose_replay_engine, replay_engine_options, with_absolute_paths
+from dp_transforms.pipelines.replay_memory import check_memory
+from dp_transforms.pipelines.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.pipelines.report_table import is_ascii_only, legend, windows_table
-from dp_transforms.pipelines.run_account import DONE, RunAccount
-from dp_transforms.pipelines.state_options import StateOptions, check_state_options, state_options
-from dp_transforms.pipelines.state_part import open_part, part_is_done, part_is_taken, secret_of_run, state_errors
+from dp_transforms.pipelines.state_options import check_state_options, state_options
 from dp_transforms.pipelines.table_output import (
     OUTPUT_TABLE,
     check_table_of_replay,
@@ -47,11 +44,8 @@ from dp_transforms.pipelines.table_output import (
     show_command,
     shown_output,
 )
-from dp_transforms.remote_files import full_name
 from dp_transforms.report_files import ReportHeader, read_report_file, report_format
-from dp_transforms.run_state.fingerprints import InputFingerprint, input_key
-from dp_transforms.run_state.state_lock import hold_state
-from dp_transforms.runners.local import is_local, pipeline_options
+from dp_transforms.run_settings import fresh_run_id
 
 if TYPE_CHECKING:
     from dp_transforms.pipelines.ledger_account import LedgerAccount
@@ -74,12 +68,13 @@ _ITEMS_PER_WINDOW = 12
 @click.option(
     "--noise-key-file",
     metavar="FILE",
-    help="The noise key: a secret of at least 32 random bytes, mode 0600; not with --run-id, but always with --state. "
-    "Default: a key that is drawn for this run and forgotten.",
+    help="The noise key: a secret of at least 32 random bytes, mode 0600; not with --run-id, unless --state is given, "
+    "which always needs it. Default: a key that is drawn for this run and forgotten.",
 )
 @click.option(
     "--run-id",
-    help="Name of the run; not with --noise-key-file. Default: a fresh one. Every new run must have a new name.",
+    help="Name of the run; not with --noise-key-file, unless --state is given. Default: a fresh one. Every new run "
+    "must have a new name.",
 )
 @state_options
 @ledger_options
@@ -98,7 +93,12 @@ _ITEMS_PER_WINDOW = 12
     "rows, and a report that does not appear reveals them.",
 )
 @replay_engine_options
-@click.option("--allow-large-log", is_flag=True, help="Replay even if the log may not fit into memory.")
+@home_worker_options
+@click.option(
+    "--allow-large-log",
+    is_flag=True,
+    help="Where one process does all the work: replay even if the log may not fit into its memory.",
+)
 @click.option("--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data.")
 @click.pass_context
 def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) -> None:
@@ -117,28 +117,58 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
         _propose(context, logs, options)
     if options["output"] is None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
-    where: PipelineOptions | ClusterReplay
-    try:
-        cluster = choose_replay_engine(logs, options, context.obj or [])
-        if cluster is not None:
-            logs, options = with_absolute_paths(logs, options)
-        where = cluster or pipeline_options(context.obj or [])
-        account = account_of_options(options)
-        request = _request(logs, options, account)
-        if _is_local(where) and not options["allow_large_log"]:
-            check_memory(request.chunks, request.fields, request.plan, request.domain_file)
-    except ValueError as error:  # of a file, the plan, or an option
-        raise UserError(str(error)) from None
-    if options["state"] is None:
-        summary = _run_whole(logs, request, where, options["run_id"], account)
-    else:
-        assert isinstance(where, PipelineOptions)
-        summary = _run_part(logs, request, where, options, account or RunAccount())
+    with contextlib.ExitStack() as started:
+        summary, request = _replay(logs, options, context.obj or [], started)
     if summary is None:
         return
     skipped = "--start .. --end" if options["state"] is None else "this part"
     _print_summary(summary, options["time_unit"], request.domain_file is not None, skipped)
     _print_report(request)
+
+
+def _replay(
+    logs: tuple[str, ...], options: dict[str, Any], beam_words: Sequence[str], started: contextlib.ExitStack
+) -> tuple[ReplaySummary | None, ReplayRequest]:
+    """What is started here ends with ``started``. Worker processes begin to read while this one still loads Beam."""
+    try:
+        cluster = choose_replay_engine(logs, options, beam_words)
+        pool = pool_for(logs, options, beam_words)
+        if pool is not None:
+            started.enter_context(pool)
+            read_early(pool, logs, options)
+        if cluster is not None:
+            logs, options = with_absolute_paths(logs, options)
+        elif beam_words:
+            from dp_transforms.runners.local import is_local, pipeline_options
+
+            beam_options = pipeline_options(beam_words)  # errors of words come before those of files
+            if options["state"] is not None and not is_local(beam_options):
+                raise UserError(
+                    "--state cannot be used with another runner (--runner after --): its workers are elsewhere, and"
+                    " what they have drawn may be read by others before it is published. Leave the runner out, or"
+                    " --state."
+                )
+        account = account_of_options(options)
+        request = _request(logs, options, account)
+        if pool is None and cluster is None and not beam_words and options["state"] is None:
+            pool = pool_for_request(request, options)
+            if pool is not None:
+                started.enter_context(pool)
+        elif pool is None and cluster is None and not options["allow_large_log"]:
+            check_memory(request.chunks, request.fields, request.plan, request.domain_file)
+        if pool is not None:
+            request = dataclasses.replace(
+                request, shards=shards_of_log(request.chunks, request.plan.schedule, request.plan.release)
+            )
+            read_ahead(pool, request)
+    except ValueError as error:  # of a file, the plan, or an option
+        raise UserError(str(error)) from None
+    with paused_collection():  # looking for garbage took a sixth of the time
+        from dp_transforms.pipelines.replay_runs import run_part, run_whole  # loads Beam
+
+    if options["state"] is None:
+        return run_whole(logs, request, cluster, beam_words, options["run_id"], account, pool), request
+    return run_part(logs, request, beam_words, options, account), request
 
 
 def _has_no_budget(options: dict[str, Any]) -> bool:
@@ -159,116 +189,10 @@ def _propose(context: click.Context, logs: tuple[str, ...], options: dict[str, A
     raise SystemExit(UNREADABLE)
 
 
-def _run(
-    request: ReplayRequest, where: PipelineOptions | ClusterReplay, part: ReplayPart | None = None
-) -> ReplaySummary | None:
-    """None if the job was left running."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if request.hint and is_json():
-        tell(request.hint, WARNING)
-    elif request.hint and console.is_terminal:  # else the error has the hint, if there is one
-        console.print(request.hint, style="bold", markup=False)
-    if isinstance(where, ClusterReplay):
-        from dp_transforms.pipelines.cluster_replay import replay_on_cluster  # loads all engines
-
-        return replay_on_cluster(request, where)
-    progress = ReadProgress()
-    # Unwinding lets Beam end its worker processes in order. Threads of this process need no such care.
-    stopping = contextlib.nullcontext() if _in_this_process(where) else Unwinding()
-    with stopping, show_progress(progress, sum(chunk.bytes for chunk in request.chunks)):
-        return run_replay(request, where, progress, part)
-
-
-def _run_whole(
-    logs: tuple[str, ...],
-    request: ReplayRequest,
-    where: PipelineOptions | ClusterReplay,
-    run_id: str | None,
-    account: LedgerAccount | None,
-) -> ReplaySummary | None:
-    """All of a run at once, without a state."""
-    if account is None:
-        return _run(request, where)
-    with state_errors():
-        path = request.noise_key_file
-        log = _fingerprint_of_log(logs, request, None if path is None else input_key(secret_of_run(path)))
-        verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
-        with account.whole():
-            return _run(dataclasses.replace(request, run_id=verdict.run_id), where)
-
-
-def _fingerprint_of_log(logs: tuple[str, ...], request: ReplayRequest, key: bytes | None = None) -> InputFingerprint:
-    """key: `input_key` of the run. Raises UserError if the files were exchanged since they were listed: then the row
-    groups that are read would not be those of the file that was fingerprinted."""
-    fields = request.fields
-    reading = (*fields.names, fields.time_unit or "", str(fields.csv_line_ends_in_cells))
-    files = [(chunk.path, ending_of_log(chunk.path)) for chunk in request.chunks]
-    stored = {chunk.path: chunk.stored for chunk in request.chunks if chunk.stored is not None}
-    log = InputFingerprint(files, reading, key, stored)
-    try:
-        is_same = bool(log.text) and find_log_chunks(logs, fields) == request.chunks
-    except EventFileError as error:
-        raise UserError(str(error)) from None
-    if not is_same:
-        raise UserError("the log was changed while it was looked at. Replay files that nobody writes to any more.")
-    return log
-
-
-def _run_part(
-    logs: tuple[str, ...],
-    request: ReplayRequest,
-    beam_options: PipelineOptions,
-    options: dict[str, Any],
-    account: RunAccount,
-) -> ReplaySummary | None:
-    """One part of a run with a state; None if it was done before."""
-    assert request.noise_key_file is not None
-    path = os.path.abspath(options["state"])
-    with state_errors(), hold_state(path):
-        log = _fingerprint_of_log(logs, request, input_key(secret_of_run(request.noise_key_file)))
-        facts = open_part(
-            request.plan,
-            StateOptions(
-                path,
-                request.noise_key_file,
-                request.fields.user,
-                request.fields.item,
-                full_name(request.output),
-                until_seconds=options["until"],
-                run_id=options["run_id"],
-                population=options["population"],
-            ),
-            stream=request.stream,
-            input_fingerprint=log.text,
-            account=account,
-            check=lambda facts: check_outputs(facts, request.output, request.dead_letter),
-        )
-        part = ReplayPart(facts, log)
-        if part.facts.how == DONE:
-            part.tidy()
-            account.finish(part.facts, part.facts.state_fingerprint)
-            tell(part_is_done(part.facts))
-            return None
-        request = dataclasses.replace(request, run_id=part.facts.header.run_id)
-        with part.account_of(account):
-            summary = _run(request, beam_options, part)
-    tell(part_is_taken(part.facts))
-    return summary
-
-
-def _is_local(where: PipelineOptions | ClusterReplay) -> bool:
-    return not isinstance(where, ClusterReplay) and is_local(where)
-
-
-def _in_this_process(beam_options: PipelineOptions) -> bool:
-    mode = beam_options.view_as(DirectOptions).direct_running_mode
-    return is_local(beam_options) and mode in (None, "in_memory", "multi_threading")
-
-
 def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAccount | None) -> ReplayRequest:
     """Finds all errors that can be known beforehand, before any budget is spent."""
     output, dead_letter = options["output"], options["dead_letter"]
-    table, run_id = output_table(options), options["run_id"] or uuid.uuid4().hex
+    table, run_id = output_table(options), options["run_id"] or fresh_run_id()
     if table is not None:
         check_table_of_replay(table, run_id, has_state=options["state"] is not None)
         output = shown_output(table)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -18,15 +17,16 @@ from dp_transforms.pipelines.engine_options import (
     WORKER_POOL,
 )
 from dp_transforms.pipelines.noise_key_secret import noise_key_secret
-from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.options import MAKE_A_KEY, UserError
 from dp_transforms.pipelines.plan_options import flag
 from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS
+from dp_transforms.remote_files import full_name, is_remote
 from dp_transforms.sql_urls import is_database
 
+USUAL_WORKER_MEGABYTES, LEAST_WORKER_MEGABYTES = 2000, 1500
 _F = TypeVar("_F", bound=Callable[..., Any])
 _FOR_STREAMS = ("checkpoint_dir", "checkpoint_interval", "resume_from", "pubsub_subscription")
 _PATHS = ("output", "dead_letter", "noise_key_file", "domain_file")
-_MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 
 _ENGINE = click.option(
     "--engine",
@@ -43,11 +43,19 @@ _DETACH = click.option(
     "is done.",
 )
 
+_WORKER_MEMORY = click.option(
+    "--worker-memory",
+    type=click.IntRange(LEAST_WORKER_MEGABYTES),
+    metavar="MB",
+    help="Memory that one Python worker of --engine flink or dataflow may take, in MB: of a very large log it decides"
+    f" into how many parts the work is cut. Default: {USUAL_WORKER_MEGABYTES}.",
+)
+
 
 def replay_engine_options(function: _F) -> _F:
     """Adds the options that choose an engine."""
     for option in reversed(
-        (_ENGINE, FLINK_MASTER, PARALLELISM, WORKER_POOL, ALLOW_OPEN_PORTS, NOISE_KEY_SECRET, _DETACH)
+        (_ENGINE, FLINK_MASTER, PARALLELISM, WORKER_POOL, ALLOW_OPEN_PORTS, _WORKER_MEMORY, NOISE_KEY_SECRET, _DETACH)
     ):
         function = option(function)
     return function
@@ -55,11 +63,13 @@ def replay_engine_options(function: _F) -> _F:
 
 @dataclasses.dataclass(frozen=True)
 class ClusterReplay:
-    """A replay on Flink or Dataflow. beam_words: further options of Beam. detach: leave the job running."""
+    """A replay on Flink or Dataflow. beam_words: further options of Beam. detach: leave the job running.
+    worker_megabytes: what one Python worker may take."""
 
     choice: EngineChoice
     beam_words: tuple[str, ...]
     detach: bool
+    worker_megabytes: int = USUAL_WORKER_MEGABYTES
 
 
 def choose_replay_engine(
@@ -76,13 +86,15 @@ def choose_replay_engine(
     if options["noise_key_secret"] is not None and name != DATAFLOW:
         raise UserError("--noise-key-secret belongs to --engine dataflow. Give --noise-key-file FILE.")
     if name == IN_PROCESS:
+        if options["worker_memory"] is not None:
+            raise UserError("--worker-memory belongs to --engine flink and dataflow. Leave it out.")
         return None
     if name == DATAFLOW:
         _check_dataflow(logs, options)
     elif options["noise_key_file"] is None:
         raise UserError(
             f"--engine flink has workers outside this process, which need one noise key: --noise-key-file FILE."
-            f" {_MAKE_A_KEY}"
+            f" {MAKE_A_KEY}"
         )
     if is_database(options["output"]):
         raise UserError(
@@ -99,7 +111,12 @@ def choose_replay_engine(
             "--detach cannot be used with --ledger: the ledger must hear how the run ended. Leave --detach out, or"
             " reserve the run by hand (shh ledger reserve)."
         )
-    return ClusterReplay(dataclasses.replace(choice, is_batch=True), tuple(beam_words), options["detach"])
+    return ClusterReplay(
+        dataclasses.replace(choice, is_batch=True),
+        tuple(beam_words),
+        options["detach"],
+        options["worker_memory"] or USUAL_WORKER_MEGABYTES,
+    )
 
 
 def _check_dataflow(logs: Sequence[str], options: dict[str, Any]) -> None:
@@ -122,7 +139,7 @@ def _check_dataflow(logs: Sequence[str], options: dict[str, Any]) -> None:
     named = {"LOG": logs, **{flag(name): [options[name]] for name in ("output", "dead_letter", "domain_file")}}
     for name, paths in named.items():
         for path in paths:
-            if path is not None and "://" not in path:
+            if path is not None and not is_remote(path):
                 raise UserError(
                     f"{name} must be a URL with --engine dataflow, whose workers share no disk, got {path}. Use"
                     " gs://BUCKET/NAME (docs/object_stores.md)."
@@ -130,10 +147,6 @@ def _check_dataflow(logs: Sequence[str], options: dict[str, Any]) -> None:
 
 
 def with_absolute_paths(logs: Sequence[str], options: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Copies: workers have another current folder. URLs stay."""
-    changed = {name: _absolute(options[name]) for name in _PATHS if options[name] is not None}
-    return tuple(map(_absolute, logs)), {**options, **changed}
-
-
-def _absolute(path: str) -> str:
-    return path if "://" in path else os.path.abspath(path)
+    """Copies: workers have another current folder. URLs of stores stay. Raises UrlError for any other URL."""
+    changed = {name: full_name(options[name]) for name in _PATHS if options[name] is not None}
+    return tuple(map(full_name, logs)), {**options, **changed}

@@ -3,125 +3,41 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.beam.count_for_operator import (
+from dp_transforms.beam.count_for_operator import operator_counts
+from dp_transforms.beam.load_noise_key import FreshKey
+from dp_transforms.beam.read_events import ReadEvents, ReadProgress
+from dp_transforms.beam.release_heavy_hitters import ReleaseOutput, ShiftingHeavyHitters
+from dp_transforms.beam.release_log import ReleaseLog
+from dp_transforms.beam.release_part import ReleasePart
+from dp_transforms.beam.write_rejected import WriteRejected
+from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.beam.write_state import WriteState
+from dp_transforms.event_files import cut_chunks
+from dp_transforms.operator_counts import (
     EVENTS_OUTSIDE_DOMAIN,
     EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     EVENTS_REJECTED,
     PAIRS_UNPAID,
-    operator_counts,
 )
-from dp_transforms.beam.read_events import ReadEvents, ReadProgress
-from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.release_part import ReleasePart
-from dp_transforms.beam.write_rejected import WriteRejected
-from dp_transforms.beam.write_reports import WriteReports
-from dp_transforms.beam.write_state import WriteState
-from dp_transforms.event_files import EventFields, LogChunk, estimate_log
-from dp_transforms.pipelines.noise_key_secret import noise_key_secret
-from dp_transforms.pipelines.options import LogError, UserError
+from dp_transforms.pipelines.options import LogError
 from dp_transforms.pipelines.output_file import output_draft_file, publish_output
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
+from dp_transforms.pipelines.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.pipelines.replay_state import ReplayPart
 from dp_transforms.pipelines.table_output import publish_to_table
-from dp_transforms.remote_files import is_remote, look_at
-from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportTable
-from dp_transforms.runners.local import free_memory_bytes, is_local
-
-# Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
-_BASE_BYTES = 400_000_000
-_BYTES_PER_EVENT = 120
-_BYTES_PER_LONG_LABEL_BYTE = 6
-_BYTES_PER_DOMAIN_BYTE = 7
-
-
-@dataclasses.dataclass(frozen=True)
-class ReplayRequest:
-    """All that a replay needs.
-
-    hint: for the operator, why most rows may be unreadable (`hint_of_log`). shards: into how many parts users and items
-        are cut; None for the number that suits this machine. Results do not depend on it. noise_key_secret: of
-        ``--noise-key-secret``, in the place of a file. table: where the report goes instead of a file; `output` is then
-        its name for people.
-    """
-
-    chunks: Sequence[LogChunk]
-    fields: EventFields
-    plan: ReleasePlan
-    domain_file: str | None
-    output: str
-    dead_letter: str | None
-    max_bad_fraction: float
-    noise_key_file: str | None
-    run_id: str
-    stream: str
-    hint: str | None = None
-    shards: int | None = None
-    noise_key_secret: str | None = None
-    table: ReportTable | None = None
-
-    @property
-    def noise_key(self) -> str | beam.Secret | None:
-        """The key file, or the secret that workers fetch. Raises UserError."""
-        return self.noise_key_file if self.noise_key_secret is None else noise_key_secret(self.noise_key_secret)
-
-    @property
-    def header(self) -> ReportHeader:
-        return ReportHeader.of_plan(self.plan, self.run_id, self.stream)
-
-
-@dataclasses.dataclass(frozen=True)
-class ReplaySummary:
-    """For the operator alone. unpaid: pairs of users with more than a purse pays for. seconds: of the pipeline."""
-
-    events: int
-    outside_range: int
-    outside_domain: int
-    rejected: int
-    unpaid: int
-    seconds: float
-
-
-def check_memory(
-    chunks: Sequence[LogChunk], fields: EventFields, plan: ReleasePlan, domain_file: str | None = None
-) -> None:
-    """Raises UserError for a log that would not fit into memory on the local runner."""
-    log = estimate_log(chunks, fields)
-    per_window = log.events * _BYTES_PER_EVENT + log.long_label_bytes * _BYTES_PER_LONG_LABEL_BYTE
-    needed = _BASE_BYTES + plan.schedule.windows_per_event * per_window
-    if domain_file is not None:
-        needed += _file_size(domain_file) * _BYTES_PER_DOMAIN_BYTE
-    free = free_memory_bytes()
-    if needed > free:
-        raise UserError(
-            f"about {log.events:,} events{_in_windows(plan)} may need {needed / 1e9:.1f} GB on the local runner and"
-            f" {free / 1e9:.1f} GB are free. Replay a part of the range, replay on a cluster (--engine flink), or try"
-            " it anyway with --allow-large-log."
-        )
-
-
-def _file_size(path: str) -> int:
-    if is_remote(path):
-        return look_at(path).size
-    return os.path.getsize(path) if os.path.isfile(path) else 0
-
-
-def _in_windows(plan: ReleasePlan) -> str:
-    repeats = plan.schedule.windows_per_event
-    return f", each in {repeats} sliding windows," if repeats > 1 else ""
+from dp_transforms.processes import ProcessPool
+from dp_transforms.runners.local import is_local
 
 
 def run_to_end(pipeline: beam.Pipeline) -> PipelineResult:
@@ -137,11 +53,13 @@ def run_replay(
     progress: ReadProgress | None,
     part: ReplayPart | None = None,
     run: Callable[[beam.Pipeline], PipelineResult] = run_to_end,
+    pool: ProcessPool | None = None,
 ) -> ReplaySummary:
     """Runs the pipeline and publishes its files, the report last; none of them if anything fails.
 
     part: of a run with a state; the new state comes after the report. None: the whole range of the plan is the run.
     run: runs a pipeline to its end, and raises what it fails with.
+    pool: worker processes of this machine that do the heavy steps, for the whole range and on the local runner alone.
     Raises UserError: one line, without any cell.
     """
     started = time.monotonic()
@@ -156,11 +74,14 @@ def run_replay(
         state = draft(part.facts.state_path) if part else None
         with quiet_workers(), errors_in_one_line("nothing was published"):
             pipeline = beam.Pipeline(options=options)
-            batches, bad_rows = pipeline | "ReadEvents" >> ReadEvents(request.chunks, request.fields, progress)
-            if part and state:
-                reports = _release_part(batches, request, part, state)
+            if pool is not None:
+                reports, bad_rows = _release_by(pool, pipeline, request, progress)
             else:
-                reports = release_whole(batches, request)
+                batches, bad_rows = pipeline | "ReadEvents" >> ReadEvents(request.chunks, request.fields, progress)
+                if part and state:
+                    reports = _release_part(batches, request, part, state)
+                else:
+                    reports = release_whole(batches, request)
             _ = reports | "WriteReports" >> WriteReports(report, request.header, shown_name=request.output)
             if rejected:
                 _ = bad_rows | "WriteRejected" >> WriteRejected(rejected, shown_name=request.dead_letter)
@@ -204,6 +125,27 @@ def release_whole(batches: beam.PCollection, request: ReplayRequest) -> beam.PCo
         shards=request.shards,
     )
     return (batches | "ShiftingHeavyHitters" >> transform).reports
+
+
+def _release_by(
+    pool: ProcessPool, pipeline: beam.Pipeline, request: ReplayRequest, progress: ReadProgress | None
+) -> ReleaseOutput:
+    """The same by worker processes, and the rows that cannot be read."""
+    cut = cut_chunks(request.chunks, request.fields, pool.processes)
+    chunks = pipeline | "Chunks" >> beam.Create(cut, reshuffle=False)  # the pool has begun with the first
+    release = ReleaseLog(
+        request.plan,
+        request.fields,
+        pool,
+        noise_key=FreshKey(pool.secret),
+        run_id=request.run_id,
+        stream=request.stream,
+        shards=request.shards,
+        domain_file=request.domain_file,
+        progress=progress,
+    )
+    released: ReleaseOutput = chunks | "ShiftingHeavyHitters" >> release
+    return released
 
 
 def _release_part(batches: beam.PCollection, request: ReplayRequest, part: ReplayPart, state: str) -> beam.PCollection:

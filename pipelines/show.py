@@ -12,14 +12,19 @@ from rich.console import Console
 from rich.text import Text
 
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.pipelines.options import TIME_ZONE, UserError
+from dp_transforms.pipelines.options import TIME_ZONE_OPTION, TITLES_OPTION, UserError
 from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
+from dp_transforms.pipelines.run_words import ended_words
 from dp_transforms.report_files import ReportFileError, ReportHeader, encode_report, read_report_file
 from dp_transforms.sql_urls import is_database
 
 _LATEST_WINDOWS = 24
 _ITEMS_PER_WINDOW = 20
+_NO_END_IN_TABLE = (
+    "The table does not have the end of the run: further windows may follow, unless it was copied from a file, which"
+    " does not say its end."
+)
 
 
 @click.command(name="show")
@@ -48,20 +53,8 @@ _ITEMS_PER_WINDOW = 20
     help="Also draw the items over time, as .svg, .png or .pdf: all windows unless --last is given, and the 40 items "
     "with most windows unless --all is given. Needs the extra charts.",
 )
-@click.option(
-    "--titles",
-    metavar="FILE.csv",
-    help="What people call the items, for pages and charts: CSV with the columns item and title.",
-)
-@click.option(
-    "--tz",
-    "zone",
-    type=TIME_ZONE,
-    default="UTC",
-    show_default=True,
-    metavar="ZONE",
-    help="Time zone of the table, of pages and charts, such as Europe/Berlin. JSON stays in UTC.",
-)
+@TITLES_OPTION
+@TIME_ZONE_OPTION
 def command(
     report: str,
     last: int | None,
@@ -116,9 +109,9 @@ def read_report(
     """
     header, reports, ended = read_report_and_end(path, table, run_id)
     if ended is not None:
-        return header, reports, f"The run has ended: all of its {ended.windows} windows are closed."
+        return header, reports, ended_words(ended)
     if is_database(path):
-        return header, reports, "The table does not have the end of the run: further windows may follow."
+        return header, reports, _NO_END_IN_TABLE
     return header, reports, "The run goes on: further windows may follow." if os.path.isdir(path) else ""
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.stream_status import StreamStatus
 from dp_transforms.report_streams.report_writer import ReportSink
@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 120.0
 
 
 class SinkWatch:
-    """Shows what is new in a sink each time that it is read.
+    """Shows what is new in a sink each time that it is read. Close it at the end.
 
     patience_seconds: how long to try again after a first failure. clock: in seconds.
     """
@@ -29,8 +29,9 @@ class SinkWatch:
         patience_seconds: float = PATIENCE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._sink = sink
-        self._run_id = run_id
+        self._follower = sink.follow(run_id)
+        self._shown: set[tuple[str, int]] = set()  # a window is shown once, also if the sink must be read anew
+        self._reports = 0
         self._status = status
         self._patience_seconds = patience_seconds
         self._clock = clock
@@ -42,13 +43,14 @@ class SinkWatch:
         Raises UserError if it cannot be read for too long. given_up: what to say of the run then.
         """
         try:
-            _, reports, ended = self._sink.read(self._run_id)
+            _, reports, ended, is_new = self._follower.read_new()
         except StreamError as error:
             self._tolerate(error, given_up)
             return None
         self._failing_since = None
-        self._status.show_reports(reports)
-        return ended if ended is not None and len(reports) == ended.reports else None
+        self._reports = len(reports) + (0 if is_new else self._reports)
+        self._show(reports)
+        return ended if ended is not None and self._reports == ended.reports else None
 
     def check_until_read(self, is_stopped: Callable[[], bool]) -> RunEnded | None:
         """The last reading, when nothing more is written: tries again until the sink can be read.
@@ -61,6 +63,14 @@ class SinkWatch:
                 return ended
             if is_stopped():
                 raise UserError("the reports could not be read after the run was over; what was written stays.")
+
+    def close(self) -> None:
+        self._follower.close()
+
+    def _show(self, reports: Sequence[WindowReport]) -> None:
+        new = [report for report in reports if (report.stream, report.window_start) not in self._shown]
+        self._shown.update((report.stream, report.window_start) for report in new)
+        self._status.show_reports(new)
 
     def _tolerate(self, error: StreamError, given_up: str) -> None:
         now = self._clock()

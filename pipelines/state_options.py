@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from dp_transforms.local_files import open_regular
-from dp_transforms.pipelines.options import UTC_TIME, UserError
+from dp_transforms.pipelines.options import MAKE_A_KEY, UTC_TIME, UserError
 from dp_transforms.pipelines.plan_options import flag
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -74,8 +74,8 @@ def check_state_options(options: dict[str, Any]) -> None:
         )
     if options["noise_key_file"] is None:
         raise UserError(
-            "--state needs --noise-key-file: all parts of a run have one key, since users are recognised by it. Make"
-            " one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
+            "--state needs --noise-key-file: all parts of a run have one key, since users are recognised by it."
+            f" {MAKE_A_KEY}"
         )
     if os.path.islink(state):
         raise UserError(f"--state {state} is a link, not a regular file. Give the path of the file itself.")

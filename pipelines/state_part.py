@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import os
-import uuid
 from collections.abc import Callable, Iterator
 
 from dp_transforms.accounting.release_plan import ReleasePlan
@@ -31,6 +30,7 @@ from dp_transforms.pipelines.options import PublishedError, UserError
 from dp_transforms.pipelines.output_file import output_draft
 from dp_transforms.pipelines.run_account import CONTINUES, DONE, NEW, RESUMES, PartFacts, RunAccount
 from dp_transforms.pipelines.state_options import StateOptions
+from dp_transforms.run_settings import fresh_run_id
 from dp_transforms.run_state.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_file import StateFile, replace_state, write_state
@@ -248,7 +248,7 @@ def _create(plan: ReleasePlan, options: StateOptions, stream: str, fingerprint: 
             " with the same key on another log, both runs would draw the same noise, and their reports would show what"
             " changed. Leave --run-id out: a fresh one is drawn, and kept in the state."
         )
-    run_id = options.run_id or uuid.uuid4().hex
+    run_id = options.run_id or fresh_run_id()
     fields = options.user_field, options.item_field
     of_run = plan.to_json(), plan.fingerprint, stream, run_id, fingerprint
     header = StateHeader(*of_run, *fields, population=options.population or "")

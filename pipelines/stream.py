@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from dp_transforms.pipelines.exit_signals import Unwinding
-from dp_transforms.pipelines.ledger_account import LedgerAccount
+from dp_transforms.pipelines.ledger_options import account_of_options
 from dp_transforms.pipelines.stream_options import stream_options
 from dp_transforms.pipelines.stream_request import stream_request
 from dp_transforms.pipelines.stream_run import run_stream, run_stream_part
@@ -34,7 +34,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     """
     given = {name for name in options if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
     request = stream_request(options, given)
-    account = LedgerAccount.of_options(options)
+    account = account_of_options(options)
     with Unwinding():  # engines are stopped in order
         if request.state is None:
             run_stream(request, context.obj or [], StreamStatus(), account)

@@ -13,6 +13,7 @@ from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK, IN_PROCESS, PRISM
 from dp_transforms.pipelines.stream_ports import check_ports
 from dp_transforms.runners import dataflow, flink, job_service, prism
+from dp_transforms.runners.addresses import LOCAL
 from dp_transforms.runners.engine_process import EngineError
 from dp_transforms.runners.flink_rest import FlinkRest
 from dp_transforms.runners.local import LOCAL_RUNNER
@@ -62,7 +63,7 @@ def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> 
     if choice.name == FLINK:
         server = stack.enter_context(flink.JobServer(choice.flink_master))
         workers = choice.worker_pool
-        if workers is None and choice.flink_master == flink.LOCAL:
+        if workers is None and choice.flink_master == LOCAL:
             workers = stack.enter_context(flink.WorkerPool()).address
         words = flink.options(
             server.endpoint,

@@ -1,7 +1,8 @@
 """``--metrics-port``: the operator's numbers of a stream for Prometheus, on the loopback address alone.
 
-They depend on the data and are not covered by the guarantee (docs/deploy.md, what to watch): no other machine can ask
-for them, and each says so in its help text.
+They depend on the data and are not covered by the guarantee (docs/deploy.md, what to watch), and each says so in its
+help text. No other machine can ask for them, nor can a page in a browser on this one, which may give its own name our
+address (DNS rebinding): only requests to our own names are answered. Whoever can log in on this machine can ask.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import click
 
-from dp_transforms.beam import count_for_operator as names
+from dp_transforms import operator_counts as names
+from dp_transforms.checks import how_to_install
 from dp_transforms.pipelines.options import UserError
+
+_Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]  # of WSGI
 
 LOOPBACK = "127.0.0.1"
 METRICS_PORT = click.option(
@@ -99,6 +103,18 @@ class OperatorMetrics:
             yield family
 
 
+def _under_own_names(app: _Application) -> _Application:
+    """The application for requests to this machine by its loopback names; others get 403."""
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ.get("HTTP_HOST", "").rpartition(":")[0] in (LOOPBACK, "localhost"):
+            return app(environ, start_response)
+        start_response("403 Forbidden", [("Content-Type", "text/plain")])
+        return [f"Ask for http://{LOOPBACK} or http://localhost.\n".encode()]
+
+    return answer
+
+
 @contextlib.contextmanager
 def served_metrics(port: int | None, run: Mapping[str, str]) -> Iterator[tuple[OperatorMetrics, int] | None]:
     """Serves them at ``http://127.0.0.1:PORT/metrics`` while the block runs; None without a port. Raises UserError."""
@@ -108,16 +124,15 @@ def served_metrics(port: int | None, run: Mapping[str, str]) -> Iterator[tuple[O
     try:
         prometheus = importlib.import_module("prometheus_client")
     except ImportError:
-        raise UserError(
-            "--metrics-port needs prometheus-client. Use: pip install 'shifting-heavy-hitters[metrics]'"
-        ) from None
+        raise UserError(f"--metrics-port needs prometheus-client. {how_to_install('metrics')}") from None
     metrics = OperatorMetrics(run)
     registry = prometheus.CollectorRegistry(auto_describe=False)
-    registry.register(metrics)
     try:
         server, thread = prometheus.start_http_server(port, LOOPBACK, registry)
     except OSError as error:
         raise UserError(f"--metrics-port {port} cannot be used: {error.strerror}. Name another one, or 0.") from None
+    server.set_app(_under_own_names(server.get_app()))
+    registry.register(metrics)  # not before: the server runs already
     try:
         yield metrics, server.server_port
     finally:

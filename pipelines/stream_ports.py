@@ -7,7 +7,7 @@ import ipaddress
 from dp_transforms.pipelines.operator_log import tell
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.stream_options import FLINK, PRISM
-from dp_transforms.runners.flink import LOCAL
+from dp_transforms.runners.addresses import LOCAL
 from dp_transforms.runners.open_ports import addresses_of, is_loopback, is_open_here, open_ports
 
 _WHY = "Beam needs no password there and runs the code that it is sent, beside the noise key"

@@ -14,6 +14,7 @@ from typing import Any
 import apache_beam as beam
 
 from dp_transforms.beam.release_heavy_hitters import ReleaseOutput, ShiftingHeavyHitters
+from dp_transforms.checks import how_to_install
 
 _NAME = re.compile(r"projects/[^/\s]+/subscriptions/[^/\s]+")
 
@@ -41,9 +42,7 @@ def monitor_subscription(
     from apache_beam.io.gcp import pubsub
 
     if pubsub.pubsub is None:
-        raise ValueError(
-            "--pubsub-subscription needs Google's client. Install it with: pip install 'shifting-heavy-hitters[gcp]'"
-        )
+        raise ValueError(f"--pubsub-subscription needs Google's client. {how_to_install('gcp')}")
     pairs = (
         begin
         | "ReadFromPubSub" >> beam.io.ReadFromPubSub(subscription=subscription.name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import uuid
 from collections.abc import Collection
 from typing import Any
 
@@ -23,7 +22,7 @@ from dp_transforms.event_streams.stream_source import StreamError, StreamSource
 from dp_transforms.pipelines.engine_choice import EngineChoice, choose_engine
 from dp_transforms.pipelines.event_options import event_fields
 from dp_transforms.pipelines.noise_key_secret import noise_key_secret
-from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.options import MAKE_A_KEY, UserError
 from dp_transforms.pipelines.plan_options import flag, plan_of_command
 from dp_transforms.pipelines.state_options import StateOptions
 from dp_transforms.pipelines.stop_file import stop_file_of_run
@@ -34,9 +33,8 @@ from dp_transforms.pipelines.table_output import output_table, shown_output
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportFolder, ReportSink, ReportTable, ReportTopic
 from dp_transforms.report_streams.report_writer import check_same_run
+from dp_transforms.run_settings import fresh_run_id
 from dp_transforms.run_state.state_file import StateFile
-
-_MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +81,10 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
     try:
         check_names(**{flag(name): options[name] for name in ("stream", "run_id")})
         check_rules(options, given, engine)
-        run_id = options["run_id"] or _run_id_of_state(options["state"]) or uuid.uuid4().hex
+        run_id = options["run_id"] or _run_id_of_state(options["state"]) or fresh_run_id()
+        source = _source(options, event_fields(options))
         request = StreamRequest(
-            source=_source(options, event_fields(options)),
+            source=source,
             plan=plan_of_command(options),
             domain_file=options["domain_file"],
             clock=StreamClock(
@@ -94,7 +93,7 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
                 out_of_order_seconds=options["out_of_order"],
                 max_ahead_seconds=options["max_ahead"],
                 idle_timeout_seconds=options["idle_timeout"],
-                shown_within_seconds=options["shown_within"],
+                shown_within_seconds=_shown_within_seconds(options, source),
             ),
             sink=_sink(options),
             dead_letter=options["dead_letter"],
@@ -117,6 +116,15 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
     except (ValueError, StreamError) as error:
         raise UserError(_in_flags(str(error))) from None
     return request
+
+
+def _shown_within_seconds(options: dict[str, Any], source: StreamSource | PubSubSubscription) -> float | None:
+    """A folder is read in its order only if it shows each file within its settle time, so a drain need not wait
+    longer. Of another log nothing is known: None is the idle timeout."""
+    given: float | None = options["shown_within"]
+    if given is None and isinstance(source, LogFolder):
+        return min(source.settle_seconds, float(options["idle_timeout"]))
+    return given
 
 
 def _source(options: dict[str, Any], fields: EventFields) -> StreamSource | PubSubSubscription:
@@ -162,7 +170,7 @@ def _noise_key(options: dict[str, Any], engine: EngineChoice) -> beam.Secret | N
     if path is None:
         if engine.name == IN_PROCESS:
             return None
-        remedy = "--noise-key-secret VERSION" if engine.name == DATAFLOW else f"--noise-key-file FILE. {_MAKE_A_KEY}"
+        remedy = "--noise-key-secret VERSION" if engine.name == DATAFLOW else f"--noise-key-file FILE. {MAKE_A_KEY}"
         raise UserError(f"--engine {engine.name} has workers outside this process, which need one noise key: {remedy}.")
     if not engine.is_local and not os.path.exists(path):
         return KeyFile(path)  # a mount of the workers, who check it

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, TestOptions
-from apache_beam.runners.runner import PipelineResult, PipelineState
+from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.write_rejected import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
-from dp_transforms.beam.write_state import WriteStateCounted
+from dp_transforms.beam.write_state import WriteState
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
-from dp_transforms.event_streams.partition_progress import ARRIVAL
+from dp_transforms.event_streams.topic_rules import check_clock, check_topic
 from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.pipelines.flink_start import FlinkStart
 from dp_transforms.pipelines.flink_watch import FlinkWatch
 from dp_transforms.pipelines.ledger_account import LedgerAccount
 from dp_transforms.pipelines.options import UserError
@@ -29,19 +29,15 @@ from dp_transforms.pipelines.stream_account import accounted
 from dp_transforms.pipelines.stream_engine import started_engine
 from dp_transforms.pipelines.stream_job import StreamJob, job_name
 from dp_transforms.pipelines.stream_metrics import LOOPBACK, served_metrics
-from dp_transforms.pipelines.stream_options import DATAFLOW, FLINK
+from dp_transforms.pipelines.stream_options import FLINK
 from dp_transforms.pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
 from dp_transforms.pipelines.stream_request import StreamRequest
 from dp_transforms.pipelines.stream_state import StreamPart, no_window_was_over, part_of_stream, source_of_part
 from dp_transforms.pipelines.stream_status import StreamStatus
-from dp_transforms.pipelines.stream_topic import check_topic
 from dp_transforms.pipelines.stream_watch import watch_stream
 from dp_transforms.run_state.state_lock import hold_state
 from dp_transforms.runners import dataflow
-from dp_transforms.runners.engine_process import EngineError
-from dp_transforms.runners.flink_rest import FlinkRest
 
-_SECONDS_TO_START = 300.0
 _NOTHING_STARTED = "nothing was started"
 
 
@@ -106,16 +102,13 @@ def run_stream(
                 size = dataflow.build_job(pipeline).ByteSize()
             status.tell(f"The job can be made; it has {size:,} bytes. Nothing was sent: --dry_run=true.")
             return
-        if flink is not None and not request.engine.is_local:
-            _check_cluster(flink)  # before anything is charged
+        # Before anything is charged: a cluster that does not answer gets no job.
+        start = None if flink is None or request.engine.is_local else FlinkStart(flink, job_name(request))
         with accounted(request, account) if part is None else part.account_of(account or RunAccount()):
             if request.detach:
-                try:
-                    with errors_in_one_line(_NOTHING_STARTED):
-                        result = pipeline.run()
-                    _detach(result, request, options, status)
-                except EngineError as error:
-                    raise UserError(" ".join(str(error).split())) from None
+                with errors_in_one_line(_NOTHING_STARTED):
+                    result = pipeline.run()
+                _detach(result, start, request, options, status)
                 return
             watch = None if flink is None else FlinkWatch(flink, job_name(request), request.engine.checkpoint_seconds)
             ended = watch_stream(StreamJob(pipeline), request, status, watch, part, served and served[0])
@@ -151,7 +144,7 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: Stream
         )
         reports, ended, rejected, *states = pipeline | "MonitorStream" >> stream
         if part is not None:
-            _ = states[0] | "WriteState" >> WriteStateCounted(
+            _ = states[0] | "WriteState" >> WriteState(
                 part.draft,
                 part.begun,
                 part.run_part,
@@ -187,40 +180,28 @@ def _announce(request: StreamRequest, status: StreamStatus) -> None:
         status.tell(f"To drain it, so that all windows close and it ends: touch {request.stop_file}")
 
 
-def _check_cluster(flink: FlinkRest) -> None:
-    """Raises UserError if it does not answer: nothing can be submitted to it."""
-    try:
-        flink.jobs()
-    except EngineError as error:
-        raise UserError(f"{' '.join(str(error).split())} Nothing was started.") from None
-
-
 def _check_clock(request: StreamRequest, status: StreamStatus) -> None:
-    if request.clock.kind != ARRIVAL:
-        status.tell(
-            "--clock event is for history: one event far ahead closes windows for everybody. For live streams use"
-            " --clock arrival."
-        )
+    check_clock(request.clock, status.tell)
     if isinstance(request.source, KafkaTopic):
-        check_topic(request.source, request.clock, status.tell)
+        check_topic(request.source, request.clock, status.tell, allow="--producer-times")
 
 
-def _detach(result: PipelineResult, request: StreamRequest, options: PipelineOptions, status: StreamStatus) -> None:
-    """Prints the id of the job when the engine has it."""
-    if request.engine.name == DATAFLOW:
+def _detach(
+    result: PipelineResult,
+    start: FlinkStart | None,
+    request: StreamRequest,
+    options: PipelineOptions,
+    status: StreamStatus,
+) -> None:
+    """Prints the id of the job when the engine has it. start: of a job on Flink."""
+    if start is None:
         if options.view_as(GoogleCloudOptions).template_location:
             return  # a template was made; no job runs yet
         print(result.job_id())
         return
-    cluster, name = FlinkRest(request.engine.flink_master), job_name(request)
-    deadline = time.monotonic() + _SECONDS_TO_START
-    # Beam says RUNNING before Flink has the job, and the job server must stay until Flink has it.
-    while (job := next((job for job in cluster.jobs() if job.name == name), None)) is None or job.state != "RUNNING":
-        if PipelineState.is_terminal(state := result.state) or time.monotonic() > deadline:
-            raise UserError(f"the job is {state}, and Flink does not run it. See the log of the Flink cluster.")
-        time.sleep(0.5)
+    job_id = start.wait_until_running(result)
     status.tell(
         f"The job runs on without this command: see it at http://{request.engine.flink_master}, and cancel it there"
         " once its reports have an end record (docs/deploy.md)."
     )
-    print(job.job_id)
+    print(job_id)

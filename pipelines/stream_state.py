@@ -7,8 +7,10 @@ record, all reports and the draft are there, the draft takes the place of the st
 A stream that was ended hard *resumes*: from what its engine stored, or from the beginning of the part by the clock of
 arrival. By that clock, if the log itself sets it, what a window holds is a function of the log alone
 (docs/guarantee.md, section 6), so the same log gives the same answers. The intent says where in its log the part began,
-so a log that has lost records is an error, and so is an end with fewer reports than an earlier attempt has given. By
-times that producers or events have it is not, so then only its engine can resume it, once something is published.
+and a topic cannot lose records from there on unseen; of a folder each file is noted beside the state before it is used
+(`TakenFiles`). So a log that has lost what was read of it is an error, and so is an end with fewer reports than an
+earlier attempt has given. By times that producers or events have it is not, so then only its engine can resume it, once
+something is published.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import pathlib
 
 from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.event_streams.stream_source import StreamSource
+from dp_transforms.event_streams.taken_files import TakenFiles
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.run_account import CONTINUES, NEW, RESUMES, PartFacts, RunAccount
@@ -44,6 +47,7 @@ class StreamPart(StatePart):
     def __init__(self, facts: PartFacts, found: StreamContents, *, resumes_engine: bool) -> None:
         super().__init__(facts)
         _, reports, self.found_end = found
+        self._has_reports = bool(reports)
         self._is_reported = self.found_end is not None and len(reports) == self.found_end.reports
         self._resumes_engine = resumes_engine
 
@@ -52,6 +56,12 @@ class StreamPart(StatePart):
         """Where workers put the new state: a name that is known again after a restart."""
         path = pathlib.Path(os.path.abspath(self.facts.state_path))
         return path.with_name(f".{path.name}.next")
+
+    @property
+    def taken_files(self) -> TakenFiles:
+        """Where the files of a folder are noted: beside the state, by the first window of the part."""
+        path = pathlib.Path(os.path.abspath(self.facts.state_path))
+        return TakenFiles(str(path.with_name(f".{path.name}.taken-{self.facts.record.first}")))
 
     @property
     def run_part(self) -> RunPart:
@@ -70,10 +80,13 @@ class StreamPart(StatePart):
         """Removes what processes left that were killed; but not what the engine, resumed, would not write again."""
         if self.found_end is None and not self._resumes_engine:
             self.draft.unlink(missing_ok=True)
-        begun = f"{self.draft.name}."
-        for name in os.listdir(self.draft.parent):
-            if name.startswith(begun) and name.removeprefix(begun).isdigit():  # the process that wrote it
-                self.draft.with_name(name).unlink(missing_ok=True)
+        kept = os.path.basename(self.taken_files.path) if self.facts.how == RESUMES else None
+        of_parts = self.taken_files.path.rpartition("-")[0] + "-"
+        for begun in (f"{self.draft}.", of_parts):  # then comes the process that wrote it, or the first window
+            prefix = os.path.basename(begun)
+            for name in os.listdir(self.draft.parent):
+                if name.startswith(prefix) and name.removeprefix(prefix).isdigit() and name != kept:
+                    self.draft.with_name(name).unlink(missing_ok=True)
 
     def is_handed_over(self, ended: RunEnded) -> bool:
         """Whether the new state is there. ended: the end record of the part."""
@@ -97,13 +110,29 @@ class StreamPart(StatePart):
                 " is still begun. Give the same command again."
             )
         if ended.windows == facts.record.first:
+            self._forget_taken()  # nothing was drawn, and what begins at this window next may be another part
             self._write_header(facts.header.with_intent(None))
             self.is_empty = True
             self.draft.unlink(missing_ok=True)
             return
         self._announce(self.draft)
         self._replace_state(self.draft)
+        self._forget_taken()
         self.facts = dataclasses.replace(facts, record=dataclasses.replace(facts.record, end=ended.windows))
+
+    def _forget_taken(self) -> None:
+        pathlib.Path(self.taken_files.path).unlink(missing_ok=True)
+
+    def source(self, source: StreamSource) -> StreamSource:
+        """It, to be read from where the part was begun. Raises StreamError if it has lost what was there or was read,
+        unless the engine goes on from what it stored."""
+        beginning = self.facts.record.beginning
+        if not isinstance(source, LogFolder):
+            return source.begun_at(beginning)
+        if self._resumes_engine:
+            return dataclasses.replace(source.begun_at(beginning), taken=self.taken_files)
+        self.taken_files.begin(is_new=not self._has_reports)
+        return dataclasses.replace(source, taken=self.taken_files).begun_at(beginning)
 
     def _header_after(self, ended: RunEnded) -> StateHeader:
         return self.begun.ended_before(ended.windows)
@@ -139,9 +168,9 @@ def part_of_stream(request: StreamRequest, account: RunAccount) -> StreamPart:
 
 
 def source_of_part(request: StreamRequest, part: StreamPart) -> StreamSource:
-    """The source, to be read from where the part was begun. Raises StreamError if its log has lost records since."""
+    """See `StreamPart.source`."""
     assert not isinstance(request.source, PubSubSubscription)
-    return request.source.begun_at(part.facts.record.beginning)
+    return part.source(request.source)
 
 
 def no_window_was_over(facts: PartFacts) -> str:

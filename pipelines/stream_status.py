@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
-from dp_transforms.beam.count_for_operator import (
+from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.operator_counts import (
     CLOCK_LAG_SECONDS,
     EVENTS_AFTER_STOP,
     EVENTS_FROM_THE_FUTURE,
@@ -19,7 +20,6 @@ from dp_transforms.beam.count_for_operator import (
     PAIRS_UNPAID,
     PENDING_WINDOWS,
 )
-from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.pipelines import operator_log
 from dp_transforms.pipelines.report_table import is_ascii_only, tells_epsilon, windows_table
 from dp_transforms.report_files import encode_report
@@ -30,14 +30,14 @@ _SECONDS_BETWEEN_JSON_LINES = 10.0
 
 
 class StreamStatus:
-    """Prints each report once. stdout: a table on a terminal, else a JSON line for each window."""
+    """Prints reports as they come. stdout: a table on a terminal, else a JSON line for each window."""
 
     def __init__(self, covered: str = "--start .. --end") -> None:
         """covered: outside of which events do not count."""
         self._covered = covered
         self._out = Console(highlight=False)
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._shown: set[tuple[str, int]] = set()
+        self._windows_shown = 0
         self._with_epsilon = False
         self._has_line = False
         self._last_line_at = float("-inf")
@@ -45,7 +45,7 @@ class StreamStatus:
 
     @property
     def windows_shown(self) -> int:
-        return len(self._shown)
+        return self._windows_shown
 
     def tell(self, text: str) -> None:
         """A line for the operator, on stderr."""
@@ -61,25 +61,25 @@ class StreamStatus:
             self._out.print(text, markup=False, soft_wrap=True)
 
     def show_reports(self, reports: Sequence[WindowReport]) -> None:
-        new = [report for report in reports if (report.stream, report.window_start) not in self._shown]
-        if not new:
+        """reports: none that was shown before."""
+        if not reports:
             return
         self._clear()
         if self._out.is_terminal:
-            self._with_epsilon = self._with_epsilon or tells_epsilon(new)  # rows must not lose a column again
+            self._with_epsilon = self._with_epsilon or tells_epsilon(reports)  # rows must not lose a column again
             table = windows_table(
-                new,
+                reports,
                 max_items=_ITEMS_PER_WINDOW,
                 ascii_only=is_ascii_only(self._out),
                 with_epsilon=self._with_epsilon,
             )
-            table.show_header = not self._shown
+            table.show_header = self._windows_shown == 0
             self._out.print(table, end="")
         else:
-            for report in new:
+            for report in reports:
                 self._out.file.write(encode_report(report, ascii_only=True) + "\n")
             self._out.file.flush()
-        self._shown.update((report.stream, report.window_start) for report in new)
+        self._windows_shown += len(reports)
 
     def show_operator_line(self, counts: Mapping[str, int], gauges: Mapping[str, int]) -> None:
         now = time.monotonic()

@@ -87,6 +87,7 @@ def watch_stream(
         _tell_end(ended, was_asked, request, status, part)
         return ended
     finally:
+        sink.close()
         status.close()
         if made_stop_file and (ended is not None or not request.engine.can_go_on):
             _remove_stop_file(request)

@@ -28,7 +28,7 @@ _DISK_OF_A_REPLAY_GB = 50  # the service shuffles: a worker keeps nothing but it
 def options(*, job_name: str, is_batch: bool = False) -> list[str]:
     """Beam flags for a job. Streaming jobs of Python run on the Streaming Engine, which keeps state and timers.
 
-    is_batch: the input ends, as that of a replay. Its workers get memory for parts of half a million events, and a
+    is_batch: the input ends, as that of a replay. Its workers get memory for parts of a million events, and a
     small disk; the operator's own flags win.
 
     `check_options` names the flags that only the operator can give. ``--sdk_location=container``: the image has Beam's

@@ -16,13 +16,13 @@ from collections.abc import Mapping
 
 import psutil
 
+from dp_transforms.runners.addresses import LOCAL
 from dp_transforms.runners.engine_process import Engine, engine_file, free_port, is_port_open, java
 from dp_transforms.runners.flink_rest import FlinkRest
 from dp_transforms.runners.portable import portable_options
 
 __all__ = ["JobServer", "WorkerPool", "options", "worker_pool_words"]
 
-LOCAL = "[local]"
 ON_LOOPBACK: dict[str, str | int] = {
     "jobmanager.rpc.address": "localhost",
     "jobmanager.bind-host": "localhost",
@@ -32,6 +32,9 @@ ON_LOOPBACK: dict[str, str | int] = {
     "rest.bind-address": "localhost",
 }
 """Configuration of a Flink whose parts are all on this machine."""
+# Before a shuffle in batch mode Beam packs all values of a key that a task has at hand into one record. Without this a
+# job fails where such a record is larger than Flink's memory for a sort. Read where a job is submitted, on no cluster.
+_SORT_LARGE_RECORDS: dict[str, str | int] = {"taskmanager.runtime.large-record-handler": "true"}
 JOB_SERVER_JAR = "flink-job-server.jar"
 FLINK_RELEASE = "1.19.3"
 _START_SECONDS = 120.0
@@ -151,13 +154,13 @@ class JobServer(Engine):
         jar = engine_file(JOB_SERVER_JAR, "flink")
         program = java()
         is_local = master == LOCAL
-        config: dict[str, str | int] = {}
+        config: dict[str, str | int] = dict(_SORT_LARGE_RECORDS)
         rest_address = master
         if is_local:
             # Jobs of one server do not share a port: the first takes the first of the range.
             port = free_port()
             rest_address = f"localhost:{port}"
-            config = {"rest.bind-port": f"{port}-{port + _REST_PORTS}", **ON_LOOPBACK}
+            config |= {"rest.bind-port": f"{port}-{port + _REST_PORTS}", **ON_LOOPBACK}
         config.update(flink_config or {})
         self._owned_folder = folder is None
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shh-flink-") if folder is None else folder)

@@ -26,12 +26,11 @@ CONFIG: dict[str, str | int] = {
     "heartbeat.timeout": 20_000,
 }
 """How a cluster must treat a stream; runners/kubernetes has the same."""
+_FRAMEWORK_HEAP_MEGABYTES = 64
 # Flink's scripts would derive these from one figure; without the scripts each must be given.
 _TASK_MANAGER_MEMORY = {
-    "taskmanager.memory.task.heap.size": "384mb",
-    "taskmanager.memory.framework.heap.size": "64mb",
+    "taskmanager.memory.framework.heap.size": f"{_FRAMEWORK_HEAP_MEGABYTES}mb",
     "taskmanager.memory.framework.off-heap.size": "96mb",
-    "taskmanager.memory.task.off-heap.size": "64mb",
     "taskmanager.memory.managed.size": "64mb",
     "taskmanager.memory.network.min": "64mb",
     "taskmanager.memory.network.max": "64mb",
@@ -42,6 +41,7 @@ _TASK_MANAGER_MEMORY = {
     "taskmanager.memory.jvm-overhead.min": "128mb",
     "taskmanager.memory.jvm-overhead.max": "128mb",
 }
+_OTHER_DIRECT_MEGABYTES = 224  # of the framework and the network, and some more
 _LOGGING = """rootLogger.level = INFO
 rootLogger.appenderRef.console.ref = Console
 appender.console.name = Console
@@ -55,9 +55,14 @@ class FlinkCluster:
     """Job manager and task manager on free ports; logs, checkpoints and savepoints below `folder`.
 
     `rest` asks the job manager; `address` is the master for `dp_transforms.runners.flink.JobServer`.
+    task_heap_megabytes, task_direct_megabytes: memory of all tasks of the task manager; replays of large logs need more
+        (docs/scale.md).
     """
 
-    def __init__(self, folder: pathlib.Path, slots: int = 4) -> None:
+    def __init__(
+        self, folder: pathlib.Path, slots: int = 4, *, task_heap_megabytes: int = 384, task_direct_megabytes: int = 64
+    ) -> None:
+        self._task_megabytes = (task_heap_megabytes, task_direct_megabytes)
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
         self.savepoints = folder / "savepoints"
@@ -97,7 +102,8 @@ class FlinkCluster:
 
     def _start(self, main_class: str, name: str, heap_megabytes: int, arguments: Sequence[str] = ()) -> EngineProcess:
         conf = self.folder / "conf"
-        command = [self._java, f"-Xmx{heap_megabytes}m", "-XX:MaxDirectMemorySize=288m"]
+        direct = self._task_megabytes[1] + _OTHER_DIRECT_MEGABYTES
+        command = [self._java, f"-Xmx{heap_megabytes}m", f"-XX:MaxDirectMemorySize={direct}m"]
         command += [
             f"-Dlog4j.configurationFile={conf / 'log4j.properties'}",
             *flink.JAVA_FLAGS,
@@ -112,10 +118,16 @@ class FlinkCluster:
         """Starts it and waits until its slots can be used. Raises EngineError if one runs already."""
         if self._task_manager is not None:
             raise EngineError("the task manager runs already. Kill it first.")
-        settings = {**_TASK_MANAGER_MEMORY, "taskmanager.cpu.cores": "2"}
+        heap, direct = self._task_megabytes
+        settings = {
+            **_TASK_MANAGER_MEMORY,
+            "taskmanager.memory.task.heap.size": f"{heap}mb",
+            "taskmanager.memory.task.off-heap.size": f"{direct}mb",
+            "taskmanager.cpu.cores": "2",
+        }
         arguments = [word for key, value in settings.items() for word in ("-D", f"{key}={value}")]
         main_class = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
-        self._task_manager = self._start(main_class, "task_manager", 448, arguments)
+        self._task_manager = self._start(main_class, "task_manager", heap + _FRAMEWORK_HEAP_MEGABYTES, arguments)
         known = self.rest.task_managers()
         self._task_manager.wait_until(lambda: self.rest.task_managers() > known, _START_SECONDS)
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import psutil
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from dp_transforms.runners.on_loopback import listen_on_loopback
 
 LOCAL_RUNNER = "FnApiRunner"
 _NAMES_OF_LOCAL = (None, "DirectRunner", "direct", LOCAL_RUNNER)
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
@@ -41,16 +39,3 @@ def pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
 def is_local(options: PipelineOptions) -> bool:
     """Whether the work is done on this machine."""
     return bool(options.view_as(StandardOptions).runner == LOCAL_RUNNER)
-
-
-def free_memory_bytes() -> int:
-    """Memory that this process may still take: what the machine has, or its container if that is less."""
-    free = int(psutil.virtual_memory().available)
-    for path in _CGROUP_LIMITS:
-        try:
-            with open(path) as file:
-                limit = int(file.read())
-        except (OSError, ValueError):  # no such controller, or "max"
-            continue
-        free = min(free, max(0, limit - int(psutil.Process().memory_info().rss)))
-    return free

@@ -1,4 +1,4 @@
-"""The SQL of docs/yaml_and_java.md runs on a report of a real run, and says what the report says."""
+"""The SQL of docs/other_languages.md runs on a report of a real run, and says what the report says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from dp_transforms import HeavyHitter, ReleasePlan, WindowReport, WindowSchedule
 from dp_transforms.report_files import ReportHeader, write_report_file
 
-PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "yaml_and_java.md"
+PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "other_languages.md"
 HOUR = 3_600_000_000
 ITEMS = {0: ["a", "b"], 1: ["a", "c"], 3: ["a", "c", "d'; --"], 4: ["c"]}  # by window; window 2 has none
 

@@ -35,7 +35,8 @@ def _sources(*folders: str) -> list[pathlib.Path]:
 # fmt: off
 VERBS = {
     "answer", "assign", "bound", "close", "collect", "confirm", "count", "draw", "drop", "encode", "find", "gather",
-    "keep", "load", "monitor", "name", "poll", "publish", "read", "release", "set", "spend", "split", "weigh", "write",
+    "keep", "load", "monitor", "name", "poll", "publish", "read", "release", "run", "set", "spend", "split",
+    "weigh", "write",
 }
 # fmt: on
 # Its head names public transforms for type checkers alone.
@@ -227,10 +228,16 @@ def test_show_loads_the_libraries_of_one_format(tmp_path: pathlib.Path, file_for
     assert not loaded & (NEVER_BEFORE_A_LOG | {"fastavro", "scipy"}) - of_format
 
 
-def test_a_replay_without_a_ledger_loads_no_database_library_and_no_solver() -> None:
+def test_a_replay_loads_no_engine_no_database_library_and_no_solver_before_it_begins_to_read() -> None:
     loaded = _loaded_by(["replay", "--help"], "--noise-key-file")
-    assert "apache_beam" in loaded
-    assert not loaded & {"sqlalchemy", "scipy", "dp_accounting"}
+    assert not loaded & {"apache_beam", "sqlalchemy", "scipy", "dp_accounting"}
+
+
+def test_worker_processes_of_a_replay_load_no_engine() -> None:
+    code = "import dp_transforms.processes.worker, dp_transforms.steps.all_steps, sys; print(*sorted(sys.modules))"
+    loaded = set(_run(code).split())
+    assert "pyarrow.parquet" in loaded
+    assert not loaded & {"apache_beam", "click", "rich", "scipy", "sqlalchemy", "dp_transforms.accounting"}
 
 
 def test_no_module_of_the_tests_imports_a_test_module() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 
 import pytest
 
@@ -37,6 +39,18 @@ def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, target)
     return folder
+
+
+def test_messages_name_extras_that_there_are_and_no_package_of_an_index() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named: set[str] = set()
+    for path in (
+        path for folder in ("dp_transforms", "pipelines", "runners") for path in (ROOT / folder).rglob("*.py")
+    ):
+        text = path.read_text()
+        assert "shifting-heavy-hitters[" not in text, path
+        named |= set(re.findall(r"""how_to_install\(["'](\w+)["']\)""", text))
+    assert {"charts", "gcp", "kafka", "metrics", "serve"} <= named <= set(extras)
 
 
 def write_a_page(site: pathlib.Path, folder: pathlib.Path) -> None:

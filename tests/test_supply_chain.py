@@ -6,8 +6,10 @@ import datetime
 import hashlib
 import http.server
 import importlib.metadata
+import itertools
 import json
 import pathlib
+import re
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -154,7 +156,9 @@ def test_tools_that_cannot_be_fetched_are_no_failure_and_other_faults_are(
         tools.run(["sh", "-c", "exit 1"], may_find=True)
 
 
-def test_the_list_holds_what_users_get_and_no_tool_of_developers(tmp_path: pathlib.Path) -> None:
+def test_the_list_holds_what_users_get_and_no_tool_of_developers(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     need("cyclonedx-py")
     assert sbom.main(tmp_path / "dist" / "sbom.json") == 0
     bom = json.loads((tmp_path / "dist" / "sbom.json").read_text())
@@ -162,7 +166,14 @@ def test_the_list_holds_what_users_get_and_no_tool_of_developers(tmp_path: pathl
     project = tomllib.loads((tools.ROOT / "pyproject.toml").read_text())["project"]
     for text in project["dependencies"]:
         assert scopes[Requirement(text).name] == "required"
-    assert scopes["confluent-kafka"] == "optional"
+    extras = {extra: texts for extra, texts in project["optional-dependencies"].items() if extra not in ("dev", "docs")}
+    told = re.search(r"not listed, of extras: (.*)\.", capsys.readouterr().out)
+    lacks = told[1].split(", ") if told else []
+    assert {"azure", "kafka", "s3", "yaml"} < set(extras)
+    for text in itertools.chain(*extras.values()):
+        name = sbom.canonical(Requirement(text).name)
+        assert (name in lacks) != (name in map(sbom.canonical, scopes)), name
+    assert scopes["confluent-kafka"] == scopes["boto3"] == "optional"
     assert not {"pytest", "mypy", "ruff", "hypothesis", "shifting-heavy-hitters"} & set(scopes)
     carried = sbom.carried_components()
     for component in bom["components"]:

@@ -1,9 +1,9 @@
 """``make sbom``: the packages that a user of shh gets, as CycloneDX, in dist/sbom.cdx.json.
 
 cyclonedx-bom lists all that is installed, development tools too. This keeps the requirements of the package and theirs,
-and marks what only an extra brings (charts, duckdb, gcp, kafka, metrics, postgres, serve) as optional. The result is
-checked against the schema of CycloneDX. The JavaScript that the package carries for its pages (pipelines/page/library)
-is listed too.
+and marks what only an extra for users brings as optional, as far as it is installed here: it says which is not. The
+result is checked against the schema of CycloneDX. The JavaScript that the package carries for its pages
+(pipelines/page/library) is listed too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pathlib
 import re
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,7 +24,7 @@ from packaging.requirements import Requirement
 from supply_chain.tools import ROOT, NoAnswerError, run, tool
 
 PROJECT = "shifting-heavy-hitters"
-OPTIONAL_EXTRAS = ("charts", "duckdb", "gcp", "kafka", "metrics", "postgres", "serve")
+_FOR_DEVELOPERS = ("dev", "docs")
 PAGE_LIBRARY = ROOT / "pipelines" / "page" / "library"
 OUTPUT = ROOT / "dist" / "sbom.cdx.json"
 _VALIDATE = """
@@ -39,9 +40,16 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def closure(package: str, extras: Iterable[str] = ()) -> set[str]:
-    """What is installed of a package's requirements and of theirs, itself left out."""
+def extras_for_users() -> list[str]:
+    """What users may install besides."""
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    return [extra for extra in found if extra not in _FOR_DEVELOPERS]
+
+
+def closure(package: str, extras: Iterable[str] = ()) -> tuple[set[str], set[str]]:
+    """A package's requirements and theirs, itself left out: those that are installed, and those that are not."""
     found: set[tuple[str, str]] = set()
+    missing: set[str] = set()
     waiting = [(canonical(package), extra) for extra in ("", *extras)]
     while waiting:
         name, extra = waiting.pop()
@@ -50,13 +58,14 @@ def closure(package: str, extras: Iterable[str] = ()) -> set[str]:
         try:
             requirements = importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
-            continue  # of an extra that is not installed
+            missing.add(name)
+            continue
         found.add((name, extra))
         for text in requirements:
             requirement = Requirement(text)
             if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
                 waiting += [(canonical(requirement.name), one) for one in ("", *requirement.extras)]
-    return {name for name, _ in found} - {canonical(package)}
+    return {name for name, _ in found} - {canonical(package)}, missing
 
 
 def runtime_bom(bom: dict[str, Any], required: set[str], optional: set[str]) -> dict[str, Any]:
@@ -104,8 +113,9 @@ def main(output: pathlib.Path = OUTPUT) -> int:
             path = pathlib.Path(folder) / "all.json"
             words = [tool("cyclonedx-py"), "environment", "--pyproject", str(ROOT / "pyproject.toml")]
             run([*words, "--output-reproducible", "--output-file", str(path), sys.executable])
-            required = closure(PROJECT)
-            bom = runtime_bom(json.loads(path.read_text()), required, closure(PROJECT, OPTIONAL_EXTRAS) - required)
+            required, _ = closure(PROJECT)
+            all_of_users, missing = closure(PROJECT, extras_for_users())
+            bom = runtime_bom(json.loads(path.read_text()), required, all_of_users - required)
             bom["components"] += carried_components()
             text = json.dumps(bom, indent=2) + "\n"
             path.write_text(text)
@@ -117,6 +127,8 @@ def main(output: pathlib.Path = OUTPUT) -> int:
     output.write_text(text)
     count = sum(component["scope"] == "required" for component in bom["components"])
     print(f"sbom: {os.path.relpath(output)} lists {count} packages, and {len(bom['components']) - count} of extras.")
+    if missing:
+        print(f"sbom: not installed here, and so not listed, of extras: {', '.join(sorted(missing))}.")
     return 0
 
 

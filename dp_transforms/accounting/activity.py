@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 
 from dp_transforms.accounting.calibration import sampling_delta
-from dp_transforms.checks import check_range
+from dp_transforms.checks import check_range, exact
 from dp_transforms.discrete_laplace_law import (
     MAX_EPSILON,
     MIN_EPSILON,
@@ -76,8 +76,8 @@ def guarantee_with_activity(epsilon: float, delta: float, activity_epsilon: floa
         return ""
     return (
         " The plan was made from a noisy histogram of the activity of the same users, with epsilon"
-        f" {activity_epsilon:g}: the plan and everything published are together"
-        f" ({epsilon + activity_epsilon:g}, {delta:g})-differentially private."
+        f" {exact(activity_epsilon)}: the plan and everything published are together"
+        f" ({exact(epsilon + activity_epsilon)}, {exact(delta)})-differentially private."
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast, runtime_c
 
 from dp_transforms.accounting.plan_checks import as_float, check_budget, check_declared_ids
 from dp_transforms.accounting.plan_json import PlanForm, fingerprint_of, read_fields, write_fields
-from dp_transforms.checks import shown
+from dp_transforms.checks import exact, shown
 from dp_transforms.html_tables import html_table
 from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 
@@ -225,8 +225,9 @@ class ReleasePlan(abc.ABC):
         """One sentence: what the plan promises, and for a known domain on which condition."""
         condition = ", provided the list of items is public and was not made from the log" if self.domain_size else ""
         return (
-            f"Everything published is ({self.epsilon:g}, {self.delta:g})-differentially private for adding or removing "
-            f"one user with all of its events, over the whole run of {self.schedule.horizon:,} windows{condition}."
+            f"Everything published is ({exact(self.epsilon)}, {exact(self.delta)})-differentially private for adding or"
+            f" removing one user with all of its events, over the whole run of {self.schedule.horizon:,} windows"
+            f"{condition}."
         )
 
     @functools.cached_property

@@ -12,12 +12,16 @@ write_reports, write_rejected    reports -> one file; rejected rows -> another f
 publish_report                   a finished report -> its name, in a job that runs on without its command
 release_heavy_hitters            `ShiftingHeavyHitters`, which joins these steps
 
+For a replay on one machine:
+
+release_log                      `ReleaseLog`: chunks of a log in the place of batches of events
+run_steps                        hands heavy steps to worker processes of this machine (`dp_transforms.processes`)
+
 For Beam YAML and for pipelines in other languages:
 
-collect_rows                     for collect_events, where a field of a row has the event time
 release_rows                     `HeavyHitterRows` and `ReadHeavyHitters`: declared by plain values
 read_topic                       `ReadHeavyHittersOfTopic`: the same for a topic of Kafka
-encode_rows                      reports -> rows with a schema
+encode_rows                      reports -> rows with a schema, in order
 
 For streams, joined by monitor_stream (`MonitorStream`), other modules replace some of these:
 
@@ -37,6 +41,6 @@ In release mode names `ShiftingHeavyHitters` does the same on unbounded input, b
 watermark: close_by_watermark, which says for each window when it is complete.
 
 What they share: load_noise_key, load_domain, set_up_workers (what a DoFn uses on its worker), close_windows (both
-monitors), gather_all (both writers of files), split_rejected, drop_late_panes, count_for_operator (metrics),
+monitors), gather_all (what waits for the end of a run), split_rejected, drop_late_panes, count_for_operator (metrics),
 encode_elements (coders).
 """

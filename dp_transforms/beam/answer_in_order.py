@@ -13,7 +13,7 @@ import apache_beam as beam
 from apache_beam.coders import BytesCoder, VarIntCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
-from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counter
+from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, Turn, take_turn
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
@@ -24,6 +24,7 @@ from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.operator_counts import LATE_BATCHES
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_cells import Kind, known_cells, pack_cell
 

@@ -6,61 +6,30 @@ other items are left out here.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Iterator
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
+from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Duration, Timestamp
 
-from dp_transforms.beam.count_for_operator import (
-    EVENTS_OUTSIDE_DOMAIN,
-    EVENTS_OUTSIDE_RANGE,
-    EVENTS_READ,
-    operator_counter,
-)
 from dp_transforms.beam.load_domain import DomainSource
-from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.beam.run_steps import Counters, RunInPoolDoFn
+from dp_transforms.beam.set_up_workers import KeyedDoFn, KeyedSettings
+from dp_transforms.beam.split_rejected import REJECTED
 from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.item_pairs import item_pairs_of_events
+from dp_transforms.monitoring.sharding import Sharding
 from dp_transforms.monitoring.stream_settings import StreamSettings
-from dp_transforms.monitoring.user_pairs import pairs_of_events
+from dp_transforms.operator_counts import EVENTS_OUTSIDE_RANGE
+from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.steps.pack_pairs import PackPairs
+from dp_transforms.steps.read_pairs import ReadPairsStep
 from dp_transforms.window_schedule import WindowSchedule, format_utc
 
 _LOG = logging.getLogger(__name__)
-_BOUNDED_GROUPS = 128
-_UNBOUNDED_SHARDS = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Sharding:
-    """How the work is cut. Results do not depend on it.
-
-    windows_per_slab: a slab is that many consecutive windows, which travel together, so that cost does not grow with
-        the number of windows.
-    shards: number of groups of users in a slab, and also of groups of items.
-    """
-
-    windows_per_slab: int
-    shards: int
-
-    @classmethod
-    def choose(cls, schedule: WindowSchedule, *, is_bounded: bool, shards: int | None) -> Sharding:
-        """Bounded input: about 128 groups, and fewer shards for more slabs. A stream: one window per slab, 4 shards."""
-        if shards is not None and (not isinstance(shards, int) or shards < 1):
-            raise ValueError(f"shards must be a whole number >= 1, got {shards!r}. Leave it out for a good default.")
-        if not is_bounded:
-            return cls(1, shards or _UNBOUNDED_SHARDS)
-        return cls.of_windows(schedule.horizon, shards)
-
-    @classmethod
-    def of_windows(cls, windows: int, shards: int | None = None) -> Sharding:
-        """For bounded input that lies in so many windows."""
-        slabs = min(windows, _BOUNDED_GROUPS)
-        return cls(-(-windows // slabs), shards or max(1, min(16, _BOUNDED_GROUPS // slabs)))
 
 
 class AssignWindows(beam.PTransform):
@@ -85,9 +54,8 @@ class AssignWindows(beam.PTransform):
         by_item: bool = False,
     ) -> None:
         super().__init__()
-        self._do_fn = PackPairsDoFn(
-            settings, noise_key, sharding, stamp=not is_bounded, domain=domain, part=part, by_item=by_item
-        )
+        step = PackPairs(settings.schedule, sharding, part, by_item)
+        self._do_fn = PackPairsDoFn(settings, step, noise_key, stamp=not is_bounded, domain=domain)
         self._schedule = settings.schedule
         self._is_bounded = is_bounded
 
@@ -102,83 +70,67 @@ def window_per_slide(schedule: WindowSchedule) -> beam.WindowInto:
     return beam.WindowInto(FixedWindows(Duration(seconds=schedule.slide_seconds), offset))
 
 
+class ReadPairs(beam.PTransform):
+    """Chunks of a log -> what `AssignWindows` makes of their events, and the rows that cannot be read: ``(packed,
+    rejected)``. By the processes of a pool, so that no event comes into this one.
+
+    step: `steps.read_pairs.ReadPairs`. pool: its token.
+    """
+
+    def __init__(self, step: ReadPairsStep, pool: str, progress_token: str | None) -> None:
+        super().__init__()
+        self._do_fn = RunInPoolDoFn(step, pool, progress=progress_token)
+
+    def expand(self, chunks: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
+        outputs = chunks | "ReadAndPack" >> beam.ParDo(self._do_fn).with_outputs(REJECTED, main="packed")
+        packed, rejected = outputs.packed, outputs[REJECTED]
+        packed.element_type = convert_to_beam_type(tuple[tuple[int, int], bytes])
+        rejected.element_type = RejectedEvents
+        return packed, rejected
+
+
 class PackPairsDoFn(KeyedDoFn):
-    """Adapts `pairs_of_events` and `item_pairs_of_events`.
+    """Adapts `PackPairs`.
 
     Events outside the declared range or domain are counted for the operator.
     """
 
-    _settings: StreamSettings
-
     def __init__(
         self,
-        settings: StreamSettings,
+        settings: KeyedSettings,
+        step: PackPairs,
         noise_key: beam.Secret,
-        sharding: Sharding,
         *,
         stamp: bool,
         domain: DomainSource | None = None,
-        part: RunPart | None = None,
-        by_item: bool = False,
     ) -> None:
         super().__init__(settings, noise_key, domain)
-        self._sharding = sharding
+        self._step = step
         self._stamp = stamp
-        self._part = part or RunPart.whole(settings.schedule)
-        self._by_item = by_item
-        self._read = operator_counter(EVENTS_READ)
-        self._outside = operator_counter(EVENTS_OUTSIDE_RANGE)
-        self._foreign = operator_counter(EVENTS_OUTSIDE_DOMAIN)
+        self._counters = Counters()
         self._has_inside = self._has_outside = self._has_warned = False
 
     def process(self, batch: EventBatch) -> Iterator[object]:
-        schedule = self._settings.schedule
-        self._read.inc(len(batch))
-        first_window = schedule.first_window(batch.time_micros)
-        is_inside = (first_window >= 0) & (first_window < self._part.end)
-        is_inside &= first_window + schedule.windows_per_event > self._part.first
-        self._outside.inc(int((~is_inside).sum()))
-        self._has_inside |= bool(is_inside.any())
-        # Elements without a timestamp have a warning of their own.
-        self._has_outside |= bool((~is_inside & (batch.time_micros != MIN_TIMESTAMP.micros)).any())
-        if self._domain is not None:
-            is_known = self._domain.contains(self._keys.hash_items(batch.item.dictionary))[
-                batch.item.indices.to_numpy()
-            ]
-            self._foreign.inc(int((is_inside & ~is_known).sum()))
-            batch = batch.where(is_known)
-        for slab, shard, packed in self._packed(batch):
-            yield for_shard(schedule, slab, shard, packed, stamp=self._stamp)
+        counts: Counter[str] = Counter()
+        for (slab, shard), packed in self._step.pack(batch, self._keys, self._domain, counts):
+            yield for_shard(self._step.schedule, slab, shard, packed, stamp=self._stamp)
+        self._counters.add(counts)
+        self._has_inside |= counts[EVENTS_OUTSIDE_RANGE] < len(batch)
+        if not self._has_inside:  # elements without a timestamp have a warning of their own
+            self._has_outside |= bool((batch.time_micros != MIN_TIMESTAMP.micros).any())
 
     def finish_bundle(self) -> None:
         if self._has_inside or not self._has_outside or self._has_warned:
             return
         self._has_warned = True
-        schedule = self._settings.schedule
+        schedule, part = self._step.schedule, self._step.run_part
         _LOG.warning(
             "ShiftingHeavyHitters: none of the events that this worker has seen so far lies in the range of the plan,"
             " %s .. %s; such events are skipped. Check the range, and the unit of the times. How many: the counter %s.",
-            format_utc(schedule.window_start_micros(self._part.first)),
-            format_utc(schedule.window_end_micros(self._part.end - 1)),
+            format_utc(schedule.window_start_micros(part.first)),
+            format_utc(schedule.window_end_micros(part.end - 1)),
             EVENTS_OUTSIDE_RANGE,
         )
-
-    def _packed(self, batch: EventBatch) -> Iterator[tuple[int, int, bytes]]:
-        schedule, shards = self._settings.schedule, self._sharding.shards
-        if self._by_item:
-            for shard, of_items in item_pairs_of_events(batch, schedule, self._keys, shards):
-                yield 0, shard, of_items.to_bytes()
-            return
-        for slab, shard, of_users in pairs_of_events(
-            batch,
-            schedule,
-            self._keys,
-            windows_per_slab=self._sharding.windows_per_slab,
-            shards=shards,
-            first_open=np.full(len(batch), self._part.first) if self._part.first else None,
-            end=self._part.end,
-        ):
-            yield slab, shard, of_users.to_bytes()
 
 
 def for_shard(schedule: WindowSchedule, slab: int, shard: int, packed: bytes, *, stamp: bool) -> object:

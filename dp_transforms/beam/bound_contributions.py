@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 from apache_beam.utils.windowed_value import PaneInfo
 
-from dp_transforms.beam.assign_windows import Sharding
-from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counter
+from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.beam.drop_late_panes import is_late
 from dp_transforms.beam.gather_counted import GatherCounted
+from dp_transforms.beam.run_steps import RunInPoolDoFn, RunStepDoFn
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.contributions import bound_contributions
 from dp_transforms.monitoring.counted_messages import (
@@ -24,26 +24,32 @@ from dp_transforms.monitoring.counted_messages import (
 )
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.sharding import Sharding
 from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.operator_counts import LATE_BATCHES
+from dp_transforms.steps.groups import BoundUsersStep
 
 
 class BoundContributions(beam.PTransform):
-    """``((slab, shard of users), packed UserPairs)`` -> ``((slab, shard of items), packed ItemHolders)``."""
+    """``((slab, shard of users), packed UserPairs)`` -> ``((slab, shard of items), packed ItemHolders)``.
 
-    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
+    pool: as in `run_step`; bounded input only.
+    """
+
+    def __init__(
+        self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding, pool: str | None = None
+    ) -> None:
         super().__init__()
-        self._settings = settings
-        self._noise_key = noise_key
-        self._sharding = sharding
+        if pool is None:
+            self._do_fn: beam.DoFn = BoundContributionsDoFn(settings, noise_key, sharding)
+        else:
+            self._do_fn = RunInPoolDoFn(BoundUsersStep(settings, sharding), pool)
 
     def expand(self, packed: beam.PCollection) -> beam.PCollection:
         return (
             packed
             | "GroupByUserShard" >> beam.GroupByKey()
-            | "BoundUsers"
-            >> beam.ParDo(BoundContributionsDoFn(self._settings, self._noise_key, self._sharding)).with_output_types(
-                tuple[tuple[int, int], bytes]
-            )
+            | "BoundUsers" >> beam.ParDo(self._do_fn).with_output_types(tuple[tuple[int, int], bytes])
         )
 
 
@@ -67,14 +73,11 @@ class BoundContributionsCounted(beam.PTransform):
         )
 
 
-class BoundContributionsDoFn(KeyedDoFn):
+class BoundContributionsDoFn(RunStepDoFn):
     """Adapts `bound_contributions` to groups; only the pane on time counts."""
 
-    _settings: MonitorSettings
-
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
-        super().__init__(settings, noise_key)
-        self._sharding = sharding
+        super().__init__(BoundUsersStep(settings, sharding), noise_key)
         self._late = operator_counter(LATE_BATCHES)
 
     def process(
@@ -82,14 +85,10 @@ class BoundContributionsDoFn(KeyedDoFn):
         group: tuple[tuple[int, int], Iterable[bytes]],
         pane: PaneInfo = beam.DoFn.PaneInfoParam,
     ) -> Iterator[tuple[tuple[int, int], bytes]]:
-        (slab, _), blobs = group
         if is_late(pane):
-            self._late.inc(sum(1 for _ in blobs))
+            self._late.inc(sum(1 for _ in group[1]))
             return
-        pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
-        bounded = bound_contributions(pairs, self._settings.max_items_per_user, self._keys)
-        for shard, cells in ItemHolders.of_pairs(bounded).shard_by_item(self._sharding.shards):
-            yield (slab, shard), cells.to_bytes()
+        yield from super().process(group)
 
 
 class BoundContributionsCountedDoFn(KeyedDoFn):

@@ -16,14 +16,7 @@ from apache_beam.transforms.window import TimestampedValue
 
 from dp_transforms.beam import encode_elements
 from dp_transforms.beam.assign_windows import max_timestamp
-from dp_transforms.beam.count_for_operator import (
-    BUDGET_STATE_BYTES,
-    KNOWN_ITEMS,
-    LATE_BATCHES,
-    WINDOWS_CLOSED,
-    operator_counter,
-    operator_gauge,
-)
+from dp_transforms.beam.count_for_operator import operator_counter, operator_gauge
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.hit_settings import are_followed
@@ -32,6 +25,7 @@ from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
 from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.operator_counts import BUDGET_STATE_BYTES, KNOWN_ITEMS, LATE_BATCHES, WINDOWS_CLOSED
 
 encode_elements.register_coders()
 

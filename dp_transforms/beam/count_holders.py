@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import apache_beam as beam
 
-from dp_transforms.beam.assign_windows import Sharding
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.item_pairs import ItemPairs
+from dp_transforms.monitoring.sharding import Sharding
 from dp_transforms.naming.item_sums import sum_messages
 from dp_transforms.naming.named_counts import count_holders, counted_rows
 from dp_transforms.naming.named_items import NamedItems

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import apache_beam as beam
 
-from dp_transforms.beam.assign_windows import Sharding
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.monitoring.sharding import Sharding
 from dp_transforms.naming.empty_items import EmptyItems
 from dp_transforms.naming.item_sums import sum_messages
 from dp_transforms.naming.naming_settings import NamingSettings

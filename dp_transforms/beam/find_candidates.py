@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 from apache_beam.utils.windowed_value import PaneInfo
 
-from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counter
+from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.beam.drop_late_panes import is_late
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.beam.run_steps import RunInPoolDoFn, RunStepDoFn
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.counted_messages import (
@@ -25,24 +26,28 @@ from dp_transforms.monitoring.counted_messages import (
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.zero_items import ZeroItemsOfWindows
+from dp_transforms.operator_counts import LATE_BATCHES
+from dp_transforms.steps.groups import FindCandidatesStep
 
 
 class FindCandidates(beam.PTransform):
-    """``((slab, shard of items), packed ItemHolders)`` -> ``(stream, (slab, shard, packed candidates))``."""
+    """``((slab, shard of items), packed ItemHolders)`` -> ``(stream, (slab, shard, packed candidates))``.
 
-    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
+    pool: as in `run_step`; bounded input only.
+    """
+
+    def __init__(self, settings: MonitorSettings, noise_key: beam.Secret, pool: str | None = None) -> None:
         super().__init__()
-        self._settings = settings
-        self._noise_key = noise_key
+        if pool is None:
+            self._do_fn: beam.DoFn = FindCandidatesDoFn(settings, noise_key)
+        else:
+            self._do_fn = RunInPoolDoFn(FindCandidatesStep(settings), pool)
 
     def expand(self, packed: beam.PCollection) -> beam.PCollection:
         return (
             packed
             | "GroupByItemShard" >> beam.GroupByKey()
-            | "DrawPassBits"
-            >> beam.ParDo(FindCandidatesDoFn(self._settings, self._noise_key)).with_output_types(
-                tuple[str, tuple[int, int, bytes]]
-            )
+            | "DrawPassBits" >> beam.ParDo(self._do_fn).with_output_types(tuple[str, tuple[int, int, bytes]])
         )
 
 
@@ -68,13 +73,11 @@ class FindCandidatesCounted(beam.PTransform):
         )
 
 
-class FindCandidatesDoFn(KeyedDoFn):
+class FindCandidatesDoFn(RunStepDoFn):
     """Adapts `find_candidates` to groups; only the pane on time counts."""
 
-    _settings: MonitorSettings
-
     def __init__(self, settings: MonitorSettings, noise_key: beam.Secret) -> None:
-        super().__init__(settings, noise_key)
+        super().__init__(FindCandidatesStep(settings), noise_key)
         self._late = operator_counter(LATE_BATCHES)
 
     def process(
@@ -82,14 +85,10 @@ class FindCandidatesDoFn(KeyedDoFn):
         group: tuple[tuple[int, int], Iterable[bytes]],
         pane: PaneInfo = beam.DoFn.PaneInfoParam,
     ) -> Iterator[tuple[str, tuple[int, int, bytes]]]:
-        (slab, shard), blobs = group
         if is_late(pane):
-            self._late.inc(sum(1 for _ in blobs))
+            self._late.inc(sum(1 for _ in group[1]))
             return
-        cells = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs])
-        candidates = find_candidates(cells, self._settings, self._keys)
-        if len(candidates):
-            yield self._settings.stream, (slab, shard, candidates.to_bytes())
+        yield from super().process(group)
 
 
 class FindCandidatesCountedDoFn(KeyedDoFn):

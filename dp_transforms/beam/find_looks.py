@@ -6,25 +6,26 @@ windows in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import apache_beam as beam
 
 from dp_transforms.beam.answer_in_order import AnsweringDoFn
-from dp_transforms.beam.assign_windows import Sharding
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import Part, Turn, parts_of_shard
 from dp_transforms.beam.load_domain import DomainSource
-from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.beam.run_steps import run_step
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitoring.counted_messages import Key, Sent, holder_messages
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.known_items import KnownItems
+from dp_transforms.monitoring.sharding import Sharding
 from dp_transforms.monitoring.zero_items import ZeroItemsOfWindows
 from dp_transforms.naming.look_candidates import LookCandidates
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_cells import Kind
+from dp_transforms.steps.groups import FindLooksStep
 
 
 class FindLooks(beam.PTransform):
@@ -33,9 +34,11 @@ class FindLooks(beam.PTransform):
     sharding: into which slabs of windows the candidates are cut on their way to the monitor.
     """
 
-    def __init__(self, settings: NamingSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
+    def __init__(
+        self, settings: NamingSettings, noise_key: beam.Secret, sharding: Sharding, pool: str | None = None
+    ) -> None:
         super().__init__()
-        self._do_fn = FindLooksDoFn(settings, noise_key, sharding)
+        self._do_fn = run_step(FindLooksStep(settings, sharding.windows_per_slab), noise_key, pool)
 
     def expand(self, packed: beam.PCollection) -> beam.PCollection:
         return (
@@ -73,28 +76,6 @@ class FindLooksCounted(beam.PTransform):
             | "DrawPassBits"
             >> beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent]).with_outputs(STATE, main="messages")
         )
-
-
-class FindLooksDoFn(KeyedDoFn):
-    """Adapts `LookCandidates` to groups, each with all windows of a shard of items."""
-
-    _settings: NamingSettings
-
-    def __init__(self, settings: NamingSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
-        super().__init__(settings, noise_key)
-        self._windows_per_slab = sharding.windows_per_slab
-        self._candidates: LookCandidates
-
-    def setup(self) -> None:
-        super().setup()
-        self._candidates = LookCandidates(self._settings, self._keys)
-
-    def process(self, group: tuple[tuple[int, int], Iterable[bytes]]) -> Iterator[tuple[str, tuple[int, int, bytes]]]:
-        (_, shard), blobs = group
-        cells = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs])
-        candidates = self._candidates.find(cells, KnownItems.none(), 0, self._settings.schedule.horizon)
-        for slab, part in candidates.by_slab(self._windows_per_slab):
-            yield self._settings.stream, (slab, shard, part.to_bytes())
 
 
 class FindLooksCountedDoFn(AnsweringDoFn[ItemHolders]):

@@ -9,8 +9,9 @@ import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
-from dp_transforms.beam.count_for_operator import LATE_BATCHES, operator_counter
+from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.monitoring.counted_messages import GatheredCount, Group, Key, Sent
+from dp_transforms.operator_counts import LATE_BATCHES
 
 
 class GatherCounted(beam.PTransform):

@@ -59,13 +59,7 @@ class DomainSource:
 
     def _checked_domain(self) -> ItemDomain:
         domain = self._domain if isinstance(self._domain, ItemDomain) else read_domain(self._domain)
-        # Also the size: the threshold of the plan, and what it leaves for sampling, are computed from it.
-        if (domain.size, domain.fingerprint) != (self._size, self._fingerprint):
-            raise ValueError(
-                f"the domain ({domain.size:,} items) is not the domain of the plan ({self._size:,} items). Give the"
-                " list that the plan was made for, or make a new plan."
-            )
-        return domain
+        return domain.checked(self._size, self._fingerprint)
 
 
 def domain_of_plan(domain: ItemDomain | str | os.PathLike[str] | None, plan: ReleasePlan) -> DomainSource | None:

@@ -9,20 +9,15 @@ from __future__ import annotations
 import os
 import pathlib
 import secrets
-import stat
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions
 from apache_beam.utils.secret import RawSecret
 
-from dp_transforms.local_files import open_regular
-from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES
+from dp_transforms.noise_key_file import MAKE_ONE, read_key_file
 from dp_transforms.run_state.fingerprints import key_fingerprint
 from dp_transforms.run_state.state_header import StateError
 
-_MAX_KEY_BYTES = 1 << 16
-_LEAST_DIFFERENT_BYTES = 8  # of 32 random bytes, one key in 10^33 has fewer; of 32 random hex digits, one in 10^7
-_MAKE_ONE = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 _IN_PROCESS_RUNNERS = ("FnApiRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner", "TestDirectRunner")
 _FRESH_KEYS: dict[str, bytes] = {}
 
@@ -45,7 +40,7 @@ class KeyFile(beam.Secret):
 
         A pipe is refused: it can be read only once, and every worker needs the key.
         """
-        secret = self._read()
+        secret = read_key_file(self.path)
         if self.fingerprint is not None and key_fingerprint(secret) != self.fingerprint:
             raise StateError(
                 f"the noise key file {self.path} holds another key than that of the run. Put the key of the run back,"
@@ -53,38 +48,17 @@ class KeyFile(beam.Secret):
             )
         return secret
 
-    def _read(self) -> bytes:
-        try:
-            with open_regular(self.path) as file:
-                mode = os.fstat(file.fileno()).st_mode
-                if mode & (stat.S_IRWXG | stat.S_IRWXO):
-                    raise ValueError(
-                        f"the noise key file {self.path} can be used by others (mode {stat.S_IMODE(mode):04o})."
-                        f" Close it with: chmod 600 {self.path}"
-                    )
-                secret = file.read(_MAX_KEY_BYTES + 1)
-        except OSError as error:
-            raise ValueError(f"the noise key file {self.path} cannot be read: {error.strerror}. {_MAKE_ONE}") from None
-        if not MIN_KEY_BYTES <= len(secret) <= _MAX_KEY_BYTES:
-            raise ValueError(
-                f"the noise key file {self.path} must hold {MIN_KEY_BYTES} to {_MAX_KEY_BYTES} bytes,"
-                f" got {len(secret) if len(secret) <= _MAX_KEY_BYTES else 'more'}. {_MAKE_ONE}"
-            )
-        if (different := len(set(secret))) < _LEAST_DIFFERENT_BYTES:
-            raise ValueError(
-                f"the noise key file {self.path} is not random: it holds only {different} different"
-                f" {'byte' if different == 1 else 'bytes'}, so that others can guess it. {_MAKE_ONE}"
-            )
-        return secret
-
 
 class FreshKey(beam.Secret):
-    """A 256-bit key from the operating system, kept in the memory of the process that drew it and forgotten with it."""
+    """A 256-bit key from the operating system, kept in the memory of the process that drew it and forgotten with it.
 
-    def __init__(self) -> None:
+    secret: a key that this process has already; None: a new one.
+    """
+
+    def __init__(self, secret: bytes | None = None) -> None:
         super().__init__()
         self._token = secrets.token_hex(8)
-        _FRESH_KEYS[self._token] = secrets.token_bytes(32)
+        _FRESH_KEYS[self._token] = secret or secrets.token_bytes(32)
 
     def get_secret_bytes(self) -> bytes:
         """Raises RuntimeError in any other process."""
@@ -127,6 +101,6 @@ def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pi
             runner += f" in mode {pipeline.options.view_as(DirectOptions).direct_running_mode}"
         raise ValueError(
             f"{runner} runs workers outside this process, which need one noise"
-            f" key: give noise_key=PATH, or --noise-key-file. {_MAKE_ONE}"
+            f" key: give noise_key=PATH, or --noise-key-file. {MAKE_ONE}"
         )
     return FreshKey()

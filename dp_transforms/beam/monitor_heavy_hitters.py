@@ -12,9 +12,10 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.assign_windows import Sharding, max_timestamp
+from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.close_windows import ClosingDoFn, read_progress
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.sharding import Sharding
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.naming.naming_settings import NamingSettings
 

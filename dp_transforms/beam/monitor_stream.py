@@ -10,7 +10,6 @@ import apache_beam as beam
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.beam.assign_windows import Sharding
 from dp_transforms.beam.bound_contributions import BoundContributionsCounted
 from dp_transforms.beam.find_candidates import FindCandidatesCounted
 from dp_transforms.beam.gather_counted import GatherCounted
@@ -26,6 +25,7 @@ from dp_transforms.event_streams.stream_source import StreamError, StreamSource
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.counted_messages import Key, Sent
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.sharding import Sharding
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.run_settings import settings_of_plan
@@ -48,7 +48,7 @@ class StreamOutput(NamedTuple):
 class StreamPartOutput(NamedTuple):
     """What `MonitorStream` returns for a part of a run: the same up to where the part ends, and the state.
 
-    state: what `WriteStateCounted` writes, with the senders of `MonitorStream.state_senders`.
+    state: what `WriteState` writes, with the senders of `MonitorStream.state_senders`.
     """
 
     reports: beam.PCollection

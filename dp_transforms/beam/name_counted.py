@@ -11,7 +11,7 @@ from typing import Any
 import apache_beam as beam
 
 from dp_transforms.beam.answer_in_order import AnsweringDoFn
-from dp_transforms.beam.count_for_operator import KNOWN_ITEMS, operator_gauge
+from dp_transforms.beam.count_for_operator import operator_gauge
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import Part, Turn, parts_of_shard
 from dp_transforms.beam.load_domain import DomainSource
@@ -24,6 +24,7 @@ from dp_transforms.naming.item_sums import ItemSums
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.named_messages import named_messages
 from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.operator_counts import KNOWN_ITEMS
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_cells import Kind
 

@@ -12,12 +12,12 @@ from typing import Protocol
 
 import apache_beam as beam
 
-from dp_transforms.beam.assign_windows import Sharding
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitoring.hit_settings import are_followed
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.known_items import Cells, KnownItems
+from dp_transforms.monitoring.sharding import Sharding
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums
 from dp_transforms.naming.look_candidates import LookCandidates

@@ -20,13 +20,7 @@ from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from dp_transforms.beam import confirm_intents, encode_elements
-from dp_transforms.beam.count_for_operator import (
-    CLOCK_LAG_SECONDS,
-    INTENTS,
-    PARTITION_STATE_BYTES,
-    operator_counter,
-    operator_gauge,
-)
+from dp_transforms.beam.count_for_operator import operator_counter, operator_gauge
 from dp_transforms.beam.keep_alive import EmitDoFn, KeepAliveDoFn
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
@@ -37,6 +31,7 @@ from dp_transforms.event_streams.partition_progress import PartitionProgress, St
 from dp_transforms.event_streams.stream_source import PartitionReader, StreamError, StreamPartition
 from dp_transforms.monitoring.counted_messages import Key, Sent
 from dp_transforms.monitoring.stream_settings import StreamSettings
+from dp_transforms.operator_counts import CLOCK_LAG_SECONDS, INTENTS, PARTITION_STATE_BYTES
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.window_schedule import MICROS_PER_SECOND

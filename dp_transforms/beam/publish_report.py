@@ -14,10 +14,11 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 
 from dp_transforms.beam import encode_elements
-from dp_transforms.beam.count_for_operator import REPORTS_WITHHELD, operator_counter
+from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.beam.gather_all import gather_all
 from dp_transforms.local_files import publish
 from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.operator_counts import REPORTS_WITHHELD
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.remote_files import copy_new, is_remote, remove
 from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file

@@ -9,9 +9,10 @@ from typing import ClassVar
 
 import apache_beam as beam
 
-from dp_transforms.beam.count_for_operator import EVENTS_REJECTED, operator_counter
+from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.beam.split_rejected import REJECTED, batches_and_rejected, typed
 from dp_transforms.event_files import EventFields, LogChunk, read_log_chunk
+from dp_transforms.operator_counts import EVENTS_REJECTED
 
 
 class ReadProgress:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from apache_beam.typehints import typehints
 from apache_beam.typehints.row_type import RowTypeConstraint
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.beam.assign_windows import AssignWindows, Sharding
+from dp_transforms.beam.assign_windows import AssignWindows
 from dp_transforms.beam.bound_contributions import BoundContributions
 from dp_transforms.beam.close_by_watermark import CloseByWatermark
 from dp_transforms.beam.collect_events import CollectEvents, Getter
@@ -30,10 +29,11 @@ from dp_transforms.event_files.log_chunk import TIME_UNITS
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.sharding import Sharding
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.run_settings import settings_of_plan
+from dp_transforms.run_settings import fresh_run_id, settings_of_plan
 from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule
 
 
@@ -41,7 +41,9 @@ class ReleaseOutput(NamedTuple):
     """What `ShiftingHeavyHitters` returns.
 
     reports: PCollection of `WindowReport`, one per window with heavy items, at the maximal timestamp of its window, in
-        the GlobalWindow. rejected: PCollection of `RejectedEvents`, for the operator alone.
+        the GlobalWindow. They have no order, as in every PCollection. In which one an engine gives them may depend on
+        data that are not released, so do not publish it: sort what you write, as `WriteReports` does. rejected:
+        PCollection of `RejectedEvents`, for the operator alone.
     """
 
     reports: beam.PCollection
@@ -139,7 +141,7 @@ class ShiftingHeavyHitters(beam.PTransform):
             )
         noise_key = resolve_noise_key(self._noise_key, events.pipeline)
         # Drawn here and not in __init__: a transform that is applied twice must not repeat its noise over other data.
-        run_id = self._run_id or uuid.uuid4().hex
+        run_id = self._run_id or fresh_run_id()
         settings = settings_of_plan(self._plan, stream=self._stream, run_id=run_id)
         if isinstance(settings, NamingSettings):
             return self._name(events, settings, noise_key)
@@ -166,22 +168,30 @@ class ShiftingHeavyHitters(beam.PTransform):
         is_bounded = events.is_bounded
         sharding = Sharding.choose(self._plan.schedule, is_bounded=is_bounded, shards=self._shards)
         batches, rejected = self._batches(events)
-        cells = (
-            batches
-            | "AssignWindows" >> AssignWindows(settings, noise_key, sharding, is_bounded, self._domain)
-            | "BoundContributions" >> BoundContributions(settings, noise_key, sharding)
-        )
+        packed = batches | "AssignWindows" >> AssignWindows(settings, noise_key, sharding, is_bounded, self._domain)
+        return ReleaseOutput(self._monitor_packed(packed, settings, noise_key, sharding), rejected)
+
+    def _monitor_packed(
+        self,
+        packed: beam.PCollection,
+        settings: MonitorSettings,
+        noise_key: beam.Secret,
+        sharding: Sharding,
+        pool: str | None = None,
+    ) -> beam.PCollection:
+        """From what `AssignWindows` makes of the events."""
+        is_bounded = packed.is_bounded
+        cells = packed | "BoundContributions" >> BoundContributions(settings, noise_key, sharding, pool)
         if self._domain is not None:
-            zero_items = events.pipeline | "DrawZeroItems" >> DrawZeroItems(
+            zero_items = packed.pipeline | "DrawZeroItems" >> DrawZeroItems(
                 settings, noise_key, sharding, is_bounded, self._domain
             )
             cells = (cells, zero_items) | "WithZeroItems" >> beam.Flatten()
-        reports = (
+        return (
             cells
-            | "FindCandidates" >> FindCandidates(settings, noise_key)
+            | "FindCandidates" >> FindCandidates(settings, noise_key, pool)
             | "MonitorHeavyHitters" >> MonitorHeavyHitters(settings, noise_key, sharding, is_bounded)
         )
-        return ReleaseOutput(reports, rejected)
 
     def _batches(self, events: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         if events.element_type is EventBatch:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.beam.assign_windows import AssignWindows, Sharding
+from dp_transforms.beam.assign_windows import AssignWindows
 from dp_transforms.beam.bound_contributions import BoundContributions
 from dp_transforms.beam.draw_empty_items import DrawEmptyItems
 from dp_transforms.beam.draw_zero_items import DrawZeroItems
@@ -23,6 +23,7 @@ from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.sharding import Sharding
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.run_settings import settings_of_plan
 from dp_transforms.run_state.run_part import RunPart

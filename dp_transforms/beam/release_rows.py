@@ -1,5 +1,5 @@
 """Release: rows with a schema in, rows with a schema out, declared by plain values alone: for Beam YAML, and for Java
-and Go through Beam's expansion service (docs/yaml_and_java.md)."""
+and Go through Beam's expansion service (docs/other_languages.md)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.typehints.row_type import RowTypeConstraint
 
-from dp_transforms.beam.collect_rows import CollectRows
 from dp_transforms.beam.encode_rows import EncodeRows
 from dp_transforms.beam.read_events import ReadEvents
-from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.release_heavy_hitters import ReleaseOutput, ShiftingHeavyHitters
 from dp_transforms.checks import check_names
 from dp_transforms.declared_plan import declared_plan
 from dp_transforms.event_files import EventFields, find_log_chunks
+
+_NO_RUN_ID = (
+    "run_id cannot be given: each pipeline that is built is a run of its own. With the same run_id and noise_key over"
+    " other data both runs would draw the same noise, and their rows would show what changed. Leave run_id out: a fresh"
+    " one is drawn."
+)
 
 
 class HeavyHitterRows(beam.PTransform):
@@ -25,14 +30,18 @@ class HeavyHitterRows(beam.PTransform):
 
     Guarantee: as in `ShiftingHeavyHitters`. All rows together are (epsilon, delta)-DP for adding or removing one user
     with all of its events, over the whole run. Events that cannot be read, or lie outside the range, are left out and
-    counted for the operator.
+    counted for the operator. The rows of bounded input come in the order of windows, not in that in which an engine
+    finishes them: that may depend on data that are not released. Keep that order, or sort what you write.
 
     plan: path of a plan (`shh plan --output`), which has budget, windows and release mode. Else epsilon, delta, start,
         end, window, slide and release make one, as in `declared_plan`. Declare start and end; never take them from the
         data.
     user, item: names of fields. time: the field with the event time, for bounded input; None: the element's timestamp.
     time_unit: ``s``, ``ms`` or ``us`` for times that are numbers; see `EventFields`.
-    noise_key, run_id, stream, domain: as in `ShiftingHeavyHitters`; noise_key and domain are paths.
+    noise_key, stream, domain: as in `ShiftingHeavyHitters`; noise_key and domain are paths.
+    run_id: cannot be given. Each pipeline that is built is a run of its own, with noise of its own, also with the same
+        noise_key: pipelines in YAML and Java are fixed texts, which run again when their data have changed. Never
+        begin one from what an engine stored for another one: windows that both answer would have two answers.
 
     Raises ValueError for an argument that cannot be used.
     """
@@ -63,7 +72,9 @@ class HeavyHitterRows(beam.PTransform):
         for name, value in (("user", user), ("item", item)):
             if not (isinstance(value, str) and value):
                 raise ValueError(f"{name} must be the name of a field, got {value!r}.")
-        check_names(stream=stream, run_id=run_id)
+        if run_id is not None:
+            raise ValueError(_NO_RUN_ID)
+        check_names(stream=stream)
         self.plan = declared_plan(
             plan, epsilon=epsilon, delta=delta, start=start, end=end, window=window, slide=slide, release=release
         )
@@ -71,23 +82,16 @@ class HeavyHitterRows(beam.PTransform):
         self._user, self._item = user, item
         self.arguments: dict[str, Any] = {
             "noise_key": noise_key,
-            "run_id": run_id,
             "stream": stream,
             "domain": domain,
         }
 
     def expand(self, rows: beam.PCollection) -> beam.PCollection:
-        if self._fields is None:
-            release = ShiftingHeavyHitters(self.plan, None, self._user, self._item, **self.arguments)
-            return (rows | "ShiftingHeavyHitters" >> release).reports | "EncodeRows" >> EncodeRows()
-        if not rows.is_bounded:
-            raise ValueError(
-                "time cannot be given for a stream: its watermark does not follow a field of its rows. Leave time out,"
-                " and set the timestamps where the stream is read."
-            )
-        _check_fields(self._fields, rows.element_type)
-        batches, _ = rows | "CollectRows" >> CollectRows(self._fields)
-        return self.released(batches)
+        time: dict[str, str | None] = {}
+        if self._fields is not None:
+            _check_fields(self._fields, rows.element_type)
+            time = {"time": self._fields.time, "time_unit": self._fields.time_unit}
+        return self.released(rows, user=self._user, item=self._item, **time)
 
     @property
     def fields_of_log(self) -> EventFields:
@@ -96,10 +100,10 @@ class HeavyHitterRows(beam.PTransform):
             raise ValueError("time must be the name of a field, got None: a log has no other times.")
         return self._fields
 
-    def released(self, batches: beam.PCollection) -> beam.PCollection:
-        """The rows for batches of events."""
-        release = ShiftingHeavyHitters(self.plan, **self.arguments)
-        return (batches | "ShiftingHeavyHitters" >> release).reports | "EncodeRows" >> EncodeRows()
+    def released(self, events: beam.PCollection, **fields: Any) -> beam.PCollection:
+        """The rows for events, or for batches of them. fields: of events, as in `ShiftingHeavyHitters`."""
+        release = ShiftingHeavyHitters(self.plan, **fields, **self.arguments)
+        return _encoded(events | "ShiftingHeavyHitters" >> release, events)
 
 
 class ReadHeavyHitters(beam.PTransform):
@@ -123,6 +127,11 @@ class ReadHeavyHitters(beam.PTransform):
         read = ReadEvents(find_log_chunks(self._paths, self._fields), self._fields)
         batches, _ = begin | "ReadEvents" >> read
         return self._rows.released(batches)
+
+
+def _encoded(released: ReleaseOutput, events: beam.PCollection) -> beam.PCollection:
+    """The rows of what was released for these events."""
+    return released.reports | "EncodeRows" >> EncodeRows(in_order=events.is_bounded)
 
 
 def _check_fields(fields: EventFields, element_type: Any) -> None:

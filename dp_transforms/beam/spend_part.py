@@ -11,17 +11,18 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 import numpy as np
 
-from dp_transforms.beam.assign_windows import Sharding
-from dp_transforms.beam.count_for_operator import PAIRS_UNPAID, operator_counter
+from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitoring.counted_messages import holder_messages
 from dp_transforms.monitoring.equal_rows import group_slices, group_starts
 from dp_transforms.monitoring.item_holders import ItemHolders, weights_of
+from dp_transforms.monitoring.sharding import Sharding
 from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.naming.item_sums import ItemSums, sum_messages
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.naming.purses import PurseEntries, Purses
+from dp_transforms.operator_counts import PAIRS_UNPAID
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_cells import Kind, pack_cell, purse_cells
 

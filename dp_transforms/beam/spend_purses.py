@@ -13,13 +13,7 @@ import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
-from dp_transforms.beam.count_for_operator import (
-    LATE_BATCHES,
-    PAIRS_UNPAID,
-    PURSE_STATE_BYTES,
-    operator_counter,
-    operator_gauge,
-)
+from dp_transforms.beam.count_for_operator import operator_counter, operator_gauge
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_shard, take_turn
 from dp_transforms.beam.set_up_workers import KeyedDoFn
@@ -30,6 +24,7 @@ from dp_transforms.monitoring.user_pairs import UserPairs
 from dp_transforms.naming.item_sums import ItemSums, sum_messages
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.naming.purses import PurseEntries, Purses
+from dp_transforms.operator_counts import LATE_BATCHES, PAIRS_UNPAID, PURSE_STATE_BYTES
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_cells import Kind, pack_cell, purse_cells
 

@@ -22,11 +22,14 @@ STATE = "state"  # tag of the output with what a step hands over
 
 
 class WriteState(beam.PTransform):
-    """Writes a bounded PCollection of cells, as `pack_cell` packs them, joined with the state before, as one file.
+    """Writes what a part has changed, joined with the state before, as one file.
+
+    Its input are cells of a bounded PCollection, as `pack_cell` packs them. With `senders` it is the messages of
+    `state_messages` of a stream, which say where the part has ended: the file is written once all have come.
 
     path: a local path in a draft. header: of the state before the part, with the part as its intent. forget_after:
     known items that were named longer ago than so many windows are forgotten. shown_name: of the state, for errors.
-    noise_key: of the run, by which the file is sealed.
+    noise_key: of the run, by which the file is sealed. senders: how many steps and shards of a stream send messages.
 
     The file is a function of the header, of the state before and of what the part has changed, whatever the number of
     shards. Cells that nobody changed are copied. Returns a PCollection of the path.
@@ -40,43 +43,19 @@ class WriteState(beam.PTransform):
         forget_after: int,
         shown_name: str,
         noise_key: beam.Secret,
+        senders: int | None = None,
     ) -> None:
         super().__init__()
         self._end = part.end
-        self._do_fn = WriteStateDoFn(os.fspath(path), header, part, forget_after, shown_name, noise_key)
-
-    def expand(self, cells: beam.PCollection) -> beam.PCollection:
-        return (
-            gather_all(cells, "WriteState")
-            | "AtEnd" >> beam.Map(_at_end, self._end)
-            | "WriteStateFile" >> beam.ParDo(self._do_fn).with_output_types(str)
-        )
-
-
-class WriteStateCounted(beam.PTransform):
-    """The same of a stream: from the messages of `state_messages`, once all have come, which say where the part has
-    ended. senders: how many steps and shards send them."""
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        header: StateHeader,
-        part: RunPart,
-        forget_after: int,
-        shown_name: str,
-        noise_key: beam.Secret,
-        senders: int,
-    ) -> None:
-        super().__init__()
-        self._do_fn = WriteStateDoFn(os.fspath(path), header, part, forget_after, shown_name, noise_key)
         self._senders = senders
+        self._do_fn = WriteStateDoFn(os.fspath(path), header, part, forget_after, shown_name, noise_key)
 
-    def expand(self, messages: beam.PCollection) -> beam.PCollection:
-        return (
-            messages
-            | "GatherState" >> GatherCounted(self._senders)
-            | "WriteStateFile" >> beam.ParDo(self._do_fn).with_output_types(str)
-        )
+    def expand(self, changed: beam.PCollection) -> beam.PCollection:
+        if self._senders is None:
+            gathered = gather_all(changed, "WriteState") | "AtEnd" >> beam.Map(_at_end, self._end)
+        else:
+            gathered = changed | "GatherState" >> GatherCounted(self._senders)
+        return gathered | "WriteStateFile" >> beam.ParDo(self._do_fn).with_output_types(str)
 
 
 def state_messages(end: int, packed: list[bytes]) -> Iterator[beam.pvalue.TaggedOutput]:

@@ -4,6 +4,7 @@
     discovery      find_log_chunks: files, folders and globs, checked and split; ending_of_log; read_log_chunk;
                    hint_of_log
     log_input      a log as bytes: a local file, or ranges of one version of a stored one
+    cutting        cut_chunks: large chunks in parts, for many workers
     samples        sample_log: some rows of a log, whatever its fields are called, for a look at it by the operator
     estimate       estimate_log: about how many events, and how much text, for the memory check
     parquet, avro, csv_lines, json_lines     one module per format: find_chunks and read_chunk
@@ -12,6 +13,7 @@
     csv_rows       which lines of a CSV file are rows
     line_blocks    the framing of text: blocks of whole lines, without those that are too long
     text_files     plain and compressed text, and how far it is read
+    text_spans     parts of a text file
     id_columns     Arrow columns -> ids (see `event_ids`) and batches; rows that cannot be read are rejected
     times          Arrow columns of any accepted type -> microseconds since 1970 UTC
 
@@ -26,6 +28,7 @@ Nothing here imports Beam.
 
 from __future__ import annotations
 
+from dp_transforms.event_files.cutting import cut_chunks
 from dp_transforms.event_files.discovery import ending_of_log, find_log_chunks, hint_of_log, read_log_chunk
 from dp_transforms.event_files.estimate import LogEstimate, estimate_log
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
@@ -36,6 +39,7 @@ __all__ = [
     "LogChunk",
     "LogEstimate",
     "ReadBlock",
+    "cut_chunks",
     "ending_of_log",
     "estimate_log",
     "find_log_chunks",

@@ -7,8 +7,7 @@ for that goes through `avro_records`, record by record.
 
 from __future__ import annotations
 
-import contextlib
-import gc
+import dataclasses
 import io
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
@@ -24,6 +23,7 @@ from dp_transforms.event_files.avro_schema import EventSchema, check_schema
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, damaged_error
 from dp_transforms.event_files.log_input import faults_of_store, log_size, open_log
 from dp_transforms.event_files.text_files import ByteShares
+from dp_transforms.garbage_collection import paused_collection
 from dp_transforms.remote_files import StoredFile
 
 _BLOCK_ROWS = 1 << 18
@@ -56,25 +56,52 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     return [] if events == 0 else [LogChunk(path, "avro", None, events, log_size(path, stored))]
 
 
+def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk]:
+    """A local file in about so many parts, at ends of blocks. A stored one stays whole, since to find its blocks takes
+    a request for each; so does a damaged one, which is for `read_chunk` to report."""
+    del fields
+    if chunk.stored is not None or chunk.events is None:
+        return [chunk]
+    cut: list[LogChunk] = []
+    begin, first_row, row, end = 0, 0, 0, 0
+    try:
+        with open_log(chunk.path, None) as file:
+            header = read_avro_header(chunk.path, file)
+            for count, data, length in avro_container.iter_frames(file, header):
+                row, end = row + count, avro_container.end_of_frame(data, length)
+                if end - begin >= chunk.bytes // parts or end == chunk.bytes:
+                    span = (begin, end)
+                    cut.append(
+                        dataclasses.replace(
+                            chunk, events=row - first_row, bytes=end - begin, first_row=first_row, span=span
+                        )
+                    )
+                    begin, first_row = end, row
+    except (EventFileError, DamagedContainerError, OSError):
+        return [chunk]
+    return cut if (end, row) == (chunk.bytes, chunk.events) else [chunk]  # else it was changed meanwhile
+
+
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The records, in blocks of about a quarter of a million, or of some 32 MB of text."""
     shares = ByteShares(chunk.bytes)
-    rows_decoded = 0
+    begin, end = chunk.span or (0, None)
+    rows_decoded = chunk.first_row
     try:
         with open_log(chunk.path, chunk.stored) as file, faults_of_store(chunk.path, file):
             header = read_avro_header(chunk.path, file)
             schema = check_schema(chunk.path, header.schema, fields)
             parts: list[ArrowColumns] = []
-            first_row, size, read_to = 1, 0, 0
-            for part, read_to in _parts(file, header, schema):
+            first_row, size, read_to = rows_decoded + 1, 0, 0
+            for part, read_to in _parts(file, header, schema, begin, end):
                 parts.append(part)
                 rows_decoded += len(part[2])
                 size += sum(column.nbytes for column in part)
                 if rows_decoded - first_row + 1 >= _BLOCK_ROWS or size > _BLOCK_BYTES:
-                    yield _assemble(chunk.path, parts, schema, first_row, shares.up_to(read_to))
+                    yield _assemble(chunk.path, parts, schema, first_row, shares.up_to(read_to - begin))
                     parts, first_row, size = [], rows_decoded + 1, 0
             if parts:
-                yield _assemble(chunk.path, parts, schema, first_row, shares.up_to(read_to))
+                yield _assemble(chunk.path, parts, schema, first_row, shares.up_to(read_to - begin))
     except EventFileError:
         raise
     except BlockTooLargeError:
@@ -103,18 +130,20 @@ def read_avro_header(path: str, file: IO[bytes]) -> avro_container.Header:
     return header
 
 
-def _parts(file: IO[bytes], header: avro_container.Header, schema: EventSchema) -> Iterator[tuple[ArrowColumns, int]]:
-    """Some records, and how far the file is read with them."""
+def _parts(
+    file: IO[bytes], header: avro_container.Header, schema: EventSchema, begin: int, end: int | None
+) -> Iterator[tuple[ArrowColumns, int]]:
+    """Some records of the blocks from ``begin`` up to ``end``, and how far the file is read with them."""
     decoder = BlockDecoder(schema)
     whole_bytes = whole_block_bytes(schema)
-    for count, begin, length in avro_container.iter_frames(file, header):
+    for count, at, length in avro_container.iter_frames(file, header, begin, end):
         try:
-            data = avro_container.read_block(file, header, begin, length, whole_bytes)
+            data = avro_container.read_block(file, header, at, length, whole_bytes)
         except BlockTooLargeError:
-            for part in decode_one_by_one(avro_container.block_pieces(file, header, begin, length), count, schema):
-                yield to_arrow(part, schema), begin + length
+            for part in decode_one_by_one(avro_container.block_pieces(file, header, at, length), count, schema):
+                yield to_arrow(part, schema), at + length
         else:
-            yield decoder.decode(count, data), begin + length
+            yield decoder.decode(count, data), at + length
 
 
 def whole_block_bytes(schema: EventSchema) -> int:
@@ -147,7 +176,7 @@ class BlockDecoder:
         if count > len(data) // self._schema.min_record_bytes:
             raise ValueError("more records claimed than fit")
         framed = io.BytesIO(b"".join([_zigzag(count), data, b"\0"] if count else [b"\0", data]))
-        with _no_garbage_collection():
+        with paused_collection():  # looking for cycles, which records do not have, took a quarter of the time
             records: Any = fastavro.schemaless_reader(framed, self._array, None)
         if len(records) != count or framed.read(1):
             raise ValueError("other bytes than the records claimed")
@@ -164,18 +193,6 @@ def to_arrow(records: Sequence[Any], schema: EventSchema) -> ArrowColumns:
         _id_array([record["item"] for record in records], schema.item_is_number),
         pa.array([record["time"] for record in records], time_type),
     )
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Measured: looking for cycles, which records do not have, took a quarter of the time of decoding."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _id_array(values: list[Any], is_number: bool) -> pa.Array:

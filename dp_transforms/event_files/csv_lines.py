@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from dp_transforms.event_files import id_columns, times
+from dp_transforms.event_files import id_columns, text_spans, times
 from dp_transforms.event_files.csv_rows import RowBlock, row_of_each_line, rows_over_lines
 from dp_transforms.event_files.line_blocks import UTF8_MARK, LineBlock, line_blocks
 from dp_transforms.event_files.log_chunk import (
@@ -32,7 +32,7 @@ from dp_transforms.event_files.log_chunk import (
     time_unit_error,
 )
 from dp_transforms.event_files.log_input import log_size
-from dp_transforms.event_files.text_files import HEAD_BYTES, ByteShares, TextStream, read_head
+from dp_transforms.event_files.text_files import HEAD_BYTES, ByteShares, read_head
 from dp_transforms.event_ids import one_chunk
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.remote_files import StoredFile
@@ -60,6 +60,11 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     except (pa.ArrowException, OSError):
         raise damaged_error(path, "CSV") from None
     return [] if header is None else [LogChunk(path, "csv", None, None, log_size(path, stored), stored=stored)]
+
+
+def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk]:
+    """At ends of lines, unless the file is packed, or where a row begins depends on all that comes before it."""
+    return [chunk] if fields.csv_line_ends_in_cells else text_spans.cut_chunk(chunk, parts)
 
 
 def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> str | None:
@@ -146,22 +151,25 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
         if header is None:
             raise damaged_error(path, "CSV")  # it had a header when it was found
         parser = _Parser(path, header.names, fields)
-        with TextStream(path, chunk.stored) as text:
-            text.stream.read(header.size)
-            for rows in _row_blocks(path, text.stream, header, fields, delimiter.encode()):
+        with text_spans.open_text(chunk) as text:
+            first_line = 1
+            if chunk.span is None or not chunk.span[0]:
+                text.stream.read(header.size)
+                first_line += header.lines
+            for rows in _row_blocks(path, text.stream, first_line, fields, delimiter.encode()):
                 block = parser.read(rows, shares.up_to(text.bytes_read()))
                 rows_read += block.rows
-                yield block
+                yield text.number(block)
     except (pa.ArrowException, OSError):
-        raise damaged_error(path, "CSV", rows_read) from None
+        raise damaged_error(path, "CSV", None if chunk.span else rows_read) from None
     yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
 
 
-def _row_blocks(path: str, stream: Any, header: CsvHeader, fields: EventFields, delimiter: bytes) -> Iterator[RowBlock]:
+def _row_blocks(path: str, stream: Any, first_line: int, fields: EventFields, delimiter: bytes) -> Iterator[RowBlock]:
     if fields.csv_line_ends_in_cells:
-        yield from rows_over_lines(path, stream, _BLOCK_BYTES, delimiter, header.lines + 1)
+        yield from rows_over_lines(path, stream, _BLOCK_BYTES, delimiter, first_line)
         return
-    for block in line_blocks(stream, _BLOCK_BYTES, header.lines + 1):
+    for block in line_blocks(stream, _BLOCK_BYTES, first_line):
         yield row_of_each_line(path, block, delimiter)
 
 

@@ -46,7 +46,7 @@ def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChun
     if not sources:
         raise EventFileError("sources", "none given. Name a file, a folder or a glob.")
     local = [source for source in sources if not is_remote(source)]
-    chunks = [chunk for path in _find_files(local) for chunk in _module(_format(path) or "").find_chunks(path, fields)]
+    chunks = [chunk for path in _find_files(local) for chunk in _chunks_of(path, fields)]
     if len(local) < len(sources):
         chunks += _stored_chunks(list_stored_logs([source for source in sources if is_remote(source)]), fields)
     return chunks
@@ -88,7 +88,7 @@ def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
     for file_format in ("csv", "json"):
         first = next((chunk for chunk in chunks if chunk.format == file_format), None)
         try:
-            hint = None if first is None else _module(file_format).hint(first.path, fields, first.stored)
+            hint = None if first is None else module_of_format(file_format).hint(first.path, fields, first.stored)
         except (pa.ArrowException, OSError):
             continue  # reading will report it
         if hint:
@@ -98,7 +98,11 @@ def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
 
 def find_file_chunks(path: str, fields: EventFields) -> list[LogChunk]:
     """The chunks of one file, none if it has no events. Raises EventFileError if it cannot be read."""
-    chunks: list[LogChunk] = _module(_format(_checked_file(path)) or "").find_chunks(path, fields)
+    return _chunks_of(_checked_file(path), fields)
+
+
+def _chunks_of(path: str, fields: EventFields) -> list[LogChunk]:
+    chunks: list[LogChunk] = module_of_format(_format(path) or "").find_chunks(path, fields)
     return chunks
 
 
@@ -109,11 +113,11 @@ def is_log_name(path: str) -> bool:
 
 def read_log_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The rows of a chunk, in order, in blocks of at most about a million: constant memory for any size."""
-    blocks: Iterator[ReadBlock] = _module(chunk.format).read_chunk(chunk, fields)
+    blocks: Iterator[ReadBlock] = module_of_format(chunk.format).read_chunk(chunk, fields)
     return blocks
 
 
-def _module(format_name: str) -> Any:
+def module_of_format(format_name: str) -> Any:
     """Only the formats in use are imported."""
     return importlib.import_module(f"dp_transforms.event_files.{_MODULES[format_name]}")
 
@@ -189,7 +193,7 @@ def _stored_chunks(files: Iterable[StoredFile], fields: EventFields) -> list[Log
 
     def find(file: StoredFile) -> list[LogChunk]:
         try:
-            chunks: list[LogChunk] = _module(_format(file.url) or "").find_chunks(file.url, fields, file)
+            chunks: list[LogChunk] = module_of_format(_format(file.url) or "").find_chunks(file.url, fields, file)
         except RemoteFileError as error:
             raise EventFileError(file.url, f"it cannot be read: {error.strerror}.") from None
         return chunks

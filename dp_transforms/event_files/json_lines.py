@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.event_files import id_columns, times
+from dp_transforms.event_files import id_columns, text_spans, times
 from dp_transforms.event_files.json_decoder import Integer, LineParser, decode_lines
 from dp_transforms.event_files.line_blocks import BLANKS, LineBlock, line_blocks
 from dp_transforms.event_files.log_chunk import (
@@ -21,7 +21,7 @@ from dp_transforms.event_files.log_chunk import (
     time_unit_error,
 )
 from dp_transforms.event_files.log_input import log_size
-from dp_transforms.event_files.text_files import ByteShares, TextStream, read_head
+from dp_transforms.event_files.text_files import ByteShares, read_head
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.remote_files import StoredFile
 
@@ -33,6 +33,12 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     """The file as one chunk. It is not opened: an error must not depend on its lines, which are users'."""
     del fields
     return [LogChunk(path, "json", None, None, log_size(path, stored), stored=stored)]
+
+
+def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk]:
+    """At ends of lines, unless the file is packed: each line is an event, or not, by itself."""
+    del fields
+    return text_spans.cut_chunk(chunk, parts)
 
 
 def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> str | None:
@@ -64,12 +70,12 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     shares = ByteShares(chunk.bytes)
     lines_read = 0
     try:
-        with TextStream(chunk.path, chunk.stored) as text:
+        with text_spans.open_text(chunk) as text:
             for block in line_blocks(text.stream, _BLOCK_BYTES):
                 lines_read = block.first_line - 1
-                yield _read_block(chunk.path, block, fields, shares.up_to(text.bytes_read()))
+                yield text.number(_read_block(chunk.path, block, fields, shares.up_to(text.bytes_read())))
     except (pa.ArrowException, OSError):
-        raise damaged_error(chunk.path, "gzip", lines_read) from None
+        raise damaged_error(chunk.path, "gzip", None if chunk.span else lines_read) from None
     yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
 
 

@@ -70,6 +70,9 @@ class LogChunk:
     bytes: its share of the file's size, for progress.
     first_row: the number of rows of the file before it.
     stored: the version of the file, if the path is a URL.
+    span: what is read if the chunk was cut (`cut_chunks`), from where to where: rows of the row group, counted from 0;
+        bytes of an Avro file, at ends of blocks; bytes of text, where the lines that begin among them are read. None:
+        all of it.
     """
 
     path: str
@@ -79,6 +82,7 @@ class LogChunk:
     bytes: int
     first_row: int = 0
     stored: StoredFile | None = None
+    span: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,7 +1,12 @@
-"""Parquet logs: one chunk per row group. Only the three columns are read, as dictionaries where the file has them."""
+"""Parquet logs: one chunk per row group. Only the three columns are read, as dictionaries where the file has them.
+
+A row group can only be read from its beginning on. So a chunk that was cut skips the rows before its own, which takes
+a seventh of the time of reading and hashing them (`benchmarks scale`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Iterator
@@ -28,6 +33,9 @@ from dp_transforms.event_files.log_input import faults_of_store, log_size, open_
 from dp_transforms.remote_files import StoredFile
 
 _DICTIONARY_BYTES_PER_ROW = 6
+_LEAST_ROWS_TO_CUT = 1_000_000
+_MOST_PARTS = 4
+_SHRINKING = 6 / 7  # each part skips what the ones before it read, and is smaller for it
 
 
 def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
@@ -53,15 +61,42 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     return chunks
 
 
+def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk]:
+    """A row group of more than a million rows in at most ``parts`` parts, and not more than 4; they take about the same
+    time. In 4 parts all rows are read once, and 1.4 times skipped."""
+    del fields
+    rows = chunk.events or 0
+    parts = min(parts, _MOST_PARTS)
+    if rows <= _LEAST_ROWS_TO_CUT:
+        return [chunk]
+    shares = np.cumsum(_SHRINKING ** np.arange(parts))
+    ends = [*(rows * shares[:-1] / shares[-1]).astype(np.int64).tolist(), rows]
+    return [
+        dataclasses.replace(
+            chunk,
+            events=end - begin,
+            bytes=chunk.bytes * end // rows - chunk.bytes * begin // rows,
+            first_row=chunk.first_row + begin,
+            span=(begin, end),
+        )
+        for begin, end in zip([0, *ends[:-1]], ends, strict=True)
+    ]
+
+
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
-    """The row group in slices of at most MAX_BLOCK_ROWS rows."""
+    """The row group, or its part, in slices of at most MAX_BLOCK_ROWS rows."""
     assert chunk.part is not None
     rows_read = 0
     source = open_columns(chunk.path, chunk.stored)
     try:
         with faults_of_store(chunk.path, source):
             metadata = _metadata(chunk.path, chunk.stored)
-            for batch in _batches(source, metadata, chunk.part, fields):
+            batches = _batches(source, metadata, chunk.part, fields)
+            if chunk.span is not None:
+                begin, end = chunk.span
+                is_last = end == metadata.row_group(chunk.part).num_rows
+                batches = _rows_of(batches, begin, None if is_last else end)
+            for batch in batches:
                 yield _block(chunk, batch, rows_read, fields)
                 rows_read += len(batch)
         if rows_read != chunk.events:
@@ -70,6 +105,18 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError):
         raise damaged_error(chunk.path, "Parquet", chunk.first_row + rows_read) from None
+
+
+def _rows_of(batches: Iterator[pa.RecordBatch], begin: int, end: int | None) -> Iterator[pa.RecordBatch]:
+    """The rows from ``begin`` up to ``end``; None: all that there are, which may be more than the footer says."""
+    at = 0
+    for batch in batches:
+        first, at = max(0, begin - at), at + len(batch)
+        count = len(batch) - first - (0 if end is None else max(0, at - end))
+        if count > 0:
+            yield batch.slice(first, count)
+        if end is not None and at >= end:
+            return
 
 
 def _batches(source: Any, metadata: pq.FileMetaData, group: int, fields: EventFields) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dp_transforms.event_files.log_chunk import ReadBlock
 from dp_transforms.event_files.log_input import faults_of_store
 from dp_transforms.remote_files import SEQUENTIAL_BYTES, StoredFile, open_stored
 
@@ -22,7 +23,7 @@ class TextStream:
     def __init__(self, path: str, stored: StoredFile | None = None, ahead: int = SEQUENTIAL_BYTES) -> None:
         self._stored = None if stored is None else open_stored(stored, ahead=ahead)
         self._file = pa.OSFile(path, "rb") if stored is None else pa.PythonFile(self._stored, mode="r")
-        self.stream: Any = pa.CompressedInputStream(self._file, "gzip") if path.lower().endswith(".gz") else self._file
+        self.stream: Any = pa.CompressedInputStream(self._file, "gzip") if is_packed(path) else self._file
         self._faults = faults_of_store(path, self._stored)
 
     def __enter__(self) -> TextStream:
@@ -38,6 +39,15 @@ class TextStream:
     def bytes_read(self) -> int:
         """Bytes of the file itself that have been read so far."""
         return int(self._file.tell())
+
+    def number(self, block: ReadBlock) -> ReadBlock:
+        """A block whose rejected lines are counted from the first one of this stream -> from the first of the file."""
+        return block
+
+
+def is_packed(path: str) -> bool:
+    """Whether a text file is compressed, by its name."""
+    return path.lower().endswith(".gz")
 
 
 class ByteShares:

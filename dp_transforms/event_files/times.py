@@ -97,7 +97,10 @@ def parse_values(values: Sequence[Any], unit: str | None) -> TimeColumn:
     faults = np.full(len(values), WRONG_TYPE, np.uint8)
     cells: dict[str, list[tuple[int, Any]]] = {}
     for row, value in enumerate(values):
-        kind, cell = _cell(value)
+        try:
+            kind, cell = _cell(value)
+        except Exception:  # a hostile object must not stop the run, and its content must not reach a log
+            kind, cell = "wrong", None
         cells.setdefault(kind, []).append((row, cell))
     faults[[row for row, _ in cells.get("missing", ())]] = MISSING
     arrow_types = {"text": pa.binary(), "whole": pa.int64(), "float": pa.float64(), "moment": pa.timestamp("us")}

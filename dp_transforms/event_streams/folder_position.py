@@ -9,6 +9,8 @@ from typing import NamedTuple
 from dp_transforms.event_files.discovery import is_log_name
 from dp_transforms.event_streams.stream_source import StreamError
 
+_TEMPORARY_ENDINGS = (".tmp", ".part")
+
 
 class FolderFile(NamedTuple):
     """A file that waits or is being read. Files sort in the order in which they are taken."""
@@ -57,6 +59,18 @@ class FolderPosition(NamedTuple):
             raise StreamError(
                 "a stored position is not a position in a folder. Start a new run, without the stored state."
             ) from None
+
+
+def is_wanted(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a log that has come, by its name and kind."""
+    if entry.name.lower().endswith(_TEMPORARY_ENDINGS) or not is_log_name(entry.name):
+        return False
+    return entry.is_file(follow_symlinks=False)
+
+
+def position_at(name: str, status: os.stat_result) -> FolderPosition:
+    """Before the first event of a file."""
+    return FolderPosition(FolderFile(status.st_ctime_ns, name), status.st_mtime_ns, status.st_size, is_done=False)
 
 
 def _checked_name(name: str) -> str:

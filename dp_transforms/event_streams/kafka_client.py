@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from dp_transforms.checks import on_one_line
+from dp_transforms.checks import how_to_install, on_one_line
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.local_files import read_regular
 
@@ -19,9 +19,7 @@ def import_confluent_kafka() -> Any:
         import confluent_kafka
         import confluent_kafka.admin
     except ImportError:
-        raise StreamError(
-            "Kafka needs the confluent-kafka client. Install it: pip install 'shifting-heavy-hitters[kafka]'."
-        ) from None
+        raise StreamError(f"Kafka needs the confluent-kafka client. {how_to_install('kafka')}") from None
     return confluent_kafka
 
 
@@ -44,7 +42,8 @@ def read_client_config_file(path: str) -> dict[str, str]:
         text = read_regular(path, _MAX_FILE_BYTES).decode()
     except (OSError, ValueError):
         raise StreamError(
-            f"{on_one_line(path)}: the file of Kafka client settings cannot be read. Put it there on every worker."
+            f"{on_one_line(path)}: the file of Kafka client settings cannot be read. Put a regular file there, on every"
+            " worker."
         ) from None
     if len(text) > _MAX_FILE_BYTES:
         raise StreamError(f"{on_one_line(path)}: the file of Kafka client settings has more than 1 MB.")

@@ -46,16 +46,16 @@ import numpy as np
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.event_files import id_columns
-from dp_transforms.event_files.discovery import find_file_chunks, is_log_name, read_log_chunk
+from dp_transforms.event_files.discovery import find_file_chunks, read_log_chunk
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, ReadBlock
-from dp_transforms.event_streams.folder_position import FolderFile, FolderPosition
+from dp_transforms.event_streams.folder_position import FolderFile, FolderPosition, is_wanted, position_at
 from dp_transforms.event_streams.stream_source import NEVER, Polled, StreamError
+from dp_transforms.event_streams.taken_files import TakenFiles
 from dp_transforms.monitoring.event_batch import EventBatch, concatenate
 from dp_transforms.rejected_events import RejectedEvents
 
 CAME_BEHIND = "file came after a later one was read: the clock was set back"
 
-_TEMPORARY_ENDINGS = (".tmp", ".part")
 # None: from Arrow's decoders. The others: from files whose content holds wrong offsets.
 _ERRORS_OF_CONTENT = (None, errno.EINVAL, errno.EOVERFLOW, errno.EFBIG)
 _LIST_AGAIN_SECONDS = 0.2  # between two listings while a poll waits
@@ -69,11 +69,13 @@ class LogFolder:
 
     settle_seconds: how long ago a file must have come before it is taken, 0.1 to 3600. It must be longer than the
         kernel needs between setting the change time and showing the file in the folder.
+    taken: where files are noted before they are used, for a part that may have to be taken again; None: nowhere.
     """
 
     path: str
     fields: EventFields
     settle_seconds: float = 1.0
+    taken: TakenFiles | None = None
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -86,8 +88,8 @@ class LogFolder:
         return json.dumps(dataclasses.asdict(self.fields), sort_keys=True)
 
     def beginning(self, since_micros: int) -> str:
-        """See `StreamSource`: a digest of the files that are there now. Those that come later it does not hold."""
-        files = self._files_since(since_micros * 1_000)
+        """See `StreamSource`: a digest of the files that are there now. Those that come later `taken` holds."""
+        files = [file for file, *_ in self._files_since(since_micros * 1_000) if file is not None]
         return json.dumps({"since": since_micros, "last": list(max(files)) if files else None, "files": _digest(files)})
 
     def begun_at(self, beginning: str) -> LogFolder:
@@ -95,24 +97,25 @@ class LogFolder:
         try:
             stored = json.loads(beginning)
             last = None if stored["last"] is None else FolderFile(*stored["last"])
-            files = [] if last is None else self._files_since(stored["since"] * 1_000)
-            digest = _digest([file for file in files if last is not None and file <= last])
+            files = self._files_since(stored["since"] * 1_000)
+            digest = _digest([file for file, *_ in files if file is not None and last is not None and file <= last])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise StreamError("where the folder was begun is stored as something else. Use the same input.") from None
-        if digest != stored["files"]:
+        if digest != stored["files"] or not (self.taken is None or self.taken.agrees_with(files)):
             raise StreamError(
                 f"the folder {on_one_line(self.path)} has lost or changed files since this part was begun. Bring them"
                 " back as they were; if that cannot be, this run ends here."
             )
         return self
 
-    def _files_since(self, since_ns: int) -> list[FolderFile]:
+    def _files_since(self, since_ns: int) -> list[FolderPosition]:
+        """All that came since then, each as it is before it is read."""
         try:
             with os.scandir(self.path) as entries:
-                found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if _is_wanted(entry)]
+                found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if is_wanted(entry)]
         except OSError:
             raise _folder_error(self.path) from None
-        return [FolderFile(status.st_ctime_ns, name) for name, status in found if status.st_ctime_ns >= since_ns]
+        return [position_at(name, status) for name, status in found if status.st_ctime_ns >= since_ns]
 
     def partitions(self) -> Sequence[FolderPartition]:
         """The one partition. Raises StreamError if there is no such folder."""
@@ -215,7 +218,7 @@ class FolderReader:
                 for entry in entries:
                     name, inode = entry.name, entry.inode()
                     seen[name] = inode
-                    if self._seen.get(name) != inode and _is_wanted(entry):
+                    if self._seen.get(name) != inode and is_wanted(entry):
                         self._note(entry, found)
         except OSError:
             raise _folder_error(self._folder.path) from None
@@ -259,7 +262,9 @@ class FolderReader:
             if now != file:  # it was still being written
                 self._wait_for(now, found)
                 continue
-            self._position = FolderPosition(file, status.st_mtime_ns, status.st_size, is_done=False)
+            self._position = position_at(file.name, status)
+            if self._folder.taken is not None:
+                self._folder.taken.note(self._position)
             self._blocks = None
             return True
         return False
@@ -357,12 +362,6 @@ def _check_not_of_the_system(path: str, error: BaseException) -> None:
                 " or move it out of the folder, and start the job again."
             ) from None
         cause = cause.__context__
-
-
-def _is_wanted(entry: os.DirEntry[str]) -> bool:
-    if entry.name.lower().endswith(_TEMPORARY_ENDINGS) or not is_log_name(entry.name):
-        return False
-    return entry.is_file(follow_symlinks=False)
 
 
 def _folder_time(path: str) -> int:

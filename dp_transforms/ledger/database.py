@@ -342,9 +342,10 @@ class Database:
             ) from None
         except (UnicodeError, OverflowError):  # of the driver, for texts and numbers that nobody wrote by shh
             raise LedgerDamagedError(f"the ledger {self.name} is damaged. Bring back the newest copy.") from None
-        except sa.exc.NoResultFound:
+        except (sa.exc.NoResultFound, sa.exc.MultipleResultsFound):
             raise LedgerDamagedError(
-                f"the ledger {self.name} is damaged: a table is empty. See: shh ledger doctor"
+                f"the ledger {self.name} is damaged: a table has not the one row that it must have. See: shh ledger"
+                " doctor"
             ) from None
         except OSError as error:
             raise LedgerError(

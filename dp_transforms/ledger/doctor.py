@@ -54,20 +54,18 @@ def repair(database: Database, actor: Actor) -> list[str]:
         counter = read_counter(database.file) if database.file else None
         if counter and counter.agrees_with(meta.ledger_id, end) and not _changed_amounts(connection, counter, end):
             return ["The ledger agrees with its counter file: nothing was done."]
+        done = []
         if counter is None:
             done = ["There is no counter file to compare with: charges that this copy has forgotten stay forgotten."]
-        elif counter.after != end and _knows(rows.read_journal(connection), counter.after):
-            done = [
-                "The counter file is an older copy, and knows nothing that is not here. Charges that both have"
-                " forgotten stay forgotten."
-            ]
         else:
-            is_older = counter.continues(meta.ledger_id, end)
-            done = [
-                line
-                for name, known in counter.populations.items()
-                for line in _charge_lost(transaction, name, known, is_older)
-            ]
+            is_ahead = counter.after != end and _knows(rows.read_journal(connection), counter.after)
+            if is_ahead:
+                done = ["The counter file is an older copy. Charges that both have forgotten stay forgotten."]
+            # What one of both has from the other is charged once. The journal alone does not show that all of it is
+            # still in the tables, so charges are compared in each case.
+            share = is_ahead or counter.continues(meta.ledger_id, end)
+            for name, known in counter.populations.items():
+                done += _charge_lost(transaction, name, known, share)
         done += _abandon_open(connection)
         transaction.enter("repair", "", "", 0, (0, 0), " ".join(done))
     return done
@@ -84,7 +82,8 @@ def _abandon_open(connection: sa.Connection) -> list[str]:
     return [f"Run {run_id} is abandoned: it was open, and stays charged." for run_id in open_runs]
 
 
-def _charge_lost(transaction: Transaction, name: str, known: dict[str, Any], is_older: bool) -> list[str]:
+def _charge_lost(transaction: Transaction, name: str, known: dict[str, Any], share: bool) -> list[str]:
+    """share: one of the ledger and its counter file is an older copy of the other; else both were written to."""
     connection = transaction.connection
     rule, spent = rows.rule_of(known), Price(*known["spent"])
     if not known["runs"] and spent == NOTHING:
@@ -101,7 +100,7 @@ def _charge_lost(transaction: Transaction, name: str, known: dict[str, Any], is_
         lost = population.rule.price(LifetimeCost(epsilon, delta, rows.LOST))
         rows.lower_caps(connection, population, rule)
     else:
-        lost = spent - balance.total if is_older else spent
+        lost = spent - balance.total if share else spent
         if known["runs"] and not balance.runs:  # the base of the rule is charged with any run
             lost = lost - rule.base
     lost = Price(max(0, lost.epsilon), max(0, lost.delta), max(0, lost.sampling))
@@ -112,7 +111,7 @@ def _charge_lost(transaction: Transaction, name: str, known: dict[str, Any], is_
     for number, digits in enumerate(hashes or [hash_of_run_id(f"{transaction.counter} {name}")]):
         _write_lost(transaction, name, rows.LOST_ID + digits, NOTHING if number else lost)
     after = rows.read_balance(connection, population)
-    more = "" if is_older else " Both copies were written to, so all that the counter file knows was charged on top."
+    more = "" if share else " Both copies were written to, so all that the counter file knows was charged on top."
     now = f"now {amount(after.spent_epsilon)} of its epsilon is spent."
     return [f"Population {name}: charged for what was lost; {now}{more}"]
 

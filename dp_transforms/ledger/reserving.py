@@ -54,17 +54,8 @@ def new_run(
         raise RunRefusedError("the part has no windows. Name a later --until.")
     connection = transaction.connection
     price, takes = _prices(connection, population, request, "Nothing was drawn.")
-    same_input = ""
-    if has_part:
-        others = {run.run_id for run in rows.read_runs(connection, population.name) if run.stream == request.stream}
-        same_input = next(
-            (
-                part.run_id
-                for part in rows.read_parts(connection)
-                if part.run_id in others and part.has_started and part.input_fingerprint == request.input_fingerprint
-            ),
-            "",
-        )
+    inputs = request.input_fingerprint
+    same_input = rows.run_of_input(connection, population.name, request.stream, inputs) if has_part else ""
     run = Run(
         run_id=run_id,
         population=population.name,

@@ -71,6 +71,19 @@ def read_runs(connection: sa.Connection, population: str | None = None) -> list[
     return [_run(row) for row in connection.execute(query).mappings()]
 
 
+def run_of_input(connection: sa.Connection, population: str, stream: str, input_fingerprint: str) -> str:
+    """The first run of this stream, by its name, of which a part was started on this input; "" if there is none."""
+    query = (
+        sa.select(RUNS.c.run_id)
+        .join(PARTS, PARTS.c.run_id == RUNS.c.run_id)
+        .where(RUNS.c.population == population, RUNS.c.stream == stream)
+        .where(PARTS.c.input_fingerprint == input_fingerprint, PARTS.c.started_at != "")
+        .order_by(RUNS.c.run_id)
+        .limit(1)
+    )
+    return str(connection.execute(query).scalar() or "")
+
+
 def write_run(connection: sa.Connection, run: Run) -> None:
     fields = {name: value for name, value in vars(run).items() if name not in _PRICES}
     prices = {f"{kind}_{name}": value for kind in _PRICES for name, value in vars(getattr(run, kind)).items()}

@@ -160,28 +160,37 @@ def sum_modulo_2_128(values: Words, starts: npt.NDArray[np.int64]) -> Words:
     return sums
 
 
-class StreamKeys:
-    """All keyed functions of one run over one stream.
+class IdKeys:
+    """The keyed hashes of ids, which depend on the secret alone.
 
-    secret: at least 32 bytes. run_id: fresh for every run that is charged. plan_fingerprint, stream, threshold: the
-        noise depends on them too, besides the window, the item and its holders.
-    hash_users, hash_items: keyed hashes of ids, each with a key of its own, as `IdHasher`. The first
-        word alone is a user's hash; both are an item's.
-
-    Noise depends on the run id. Identities and choices do not: budgets that carry over need stable ids.
+    secret: at least 32 bytes. hash_users, hash_items: each with a key of its own, as `IdHasher`. The first word alone
+        is a user's hash; both are an item's.
     """
 
-    def __init__(self, secret: bytes, *, run_id: str, plan_fingerprint: str, stream: str, threshold: int) -> None:
+    def __init__(self, secret: bytes) -> None:
         if len(secret) < MIN_KEY_BYTES:
             raise ValueError(
                 f"the noise key must have at least {MIN_KEY_BYTES} bytes, got {len(secret)}."
                 " Make one with: head -c 32 /dev/urandom > noise.key; chmod 600 noise.key"
             )
+        self.hash_users = IdHasher(derive_key(secret, "user ids"))
+        self.hash_items = IdHasher(derive_key(secret, "item ids"))
+
+
+class StreamKeys(IdKeys):
+    """All keyed functions of one run over one stream.
+
+    secret: at least 32 bytes. run_id: fresh for every run that is charged. plan_fingerprint, stream, threshold: the
+        noise depends on them too, besides the window, the item and its holders.
+
+    Noise depends on the run id. Identities and choices do not: budgets that carry over need stable ids.
+    """
+
+    def __init__(self, secret: bytes, *, run_id: str, plan_fingerprint: str, stream: str, threshold: int) -> None:
+        super().__init__(secret)
         self._secret = secret
         self._stream = stream
         self._noise_context = (run_id, plan_fingerprint, stream, threshold)
-        self.hash_users = IdHasher(derive_key(secret, "user ids"))
-        self.hash_items = IdHasher(derive_key(secret, "item ids"))
         self._holders = BlockFunction(derive_key(secret, "holders"))
         self._weighted_holders = BlockFunction(derive_key(secret, "weighted holders"))
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.mechanisms.randomness import IdKeys
 from dp_transforms.monitoring.equal_rows import group_starts, hash_order
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.item_table import ItemTable
@@ -32,7 +32,7 @@ class EventRows:
 def rows_of_events(
     batch: EventBatch,
     schedule: WindowSchedule,
-    keys: StreamKeys,
+    keys: IdKeys,
     first_open: npt.NDArray[np.int64] | None = None,
     end: int | None = None,
 ) -> EventRows:

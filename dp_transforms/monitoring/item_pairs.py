@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.mechanisms.randomness import IdKeys
 from dp_transforms.monitoring.equal_rows import group_slices, group_starts, sort_distinct
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.event_rows import rows_of_events
@@ -130,7 +130,7 @@ class ItemPairs:
 
 
 def item_pairs_of_events(
-    batch: EventBatch, schedule: WindowSchedule, keys: StreamKeys, shards: int
+    batch: EventBatch, schedule: WindowSchedule, keys: IdKeys, shards: int
 ) -> Iterator[tuple[int, ItemPairs]]:
     """The distinct pairs of a batch in all windows, by shard of users: ``(shard, pairs)``."""
     events = rows_of_events(batch, schedule, keys)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.mechanisms.randomness import IdKeys
 from dp_transforms.monitoring.equal_rows import group_slices, group_starts, sort_distinct
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.event_rows import rows_of_events
@@ -115,7 +115,7 @@ class UserPairs:
 def pairs_of_events(
     batch: EventBatch,
     schedule: WindowSchedule,
-    keys: StreamKeys,
+    keys: IdKeys,
     *,
     windows_per_slab: int,
     shards: int,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from dp_transforms.checks import exact
 from dp_transforms.html_tables import html_table
 from dp_transforms.window_schedule import format_utc
 
@@ -68,7 +69,8 @@ class WindowReport(NamedTuple):
         """For notebooks."""
         caption = (
             f"{self.stream}: {format_utc(self.window_start)} to {format_utc(self.window_end)};"
-            f" ({self.epsilon_total:g}, {self.delta:g})-DP for each user, over all windows of the run together"
+            f" ({exact(self.epsilon_total)}, {exact(self.delta)})-DP for each user, over all windows of the run"
+            " together"
         )
         return html_table(caption, HeavyHitter._fields, self.heavy_hitters)
 

@@ -85,8 +85,6 @@ class GoogleStore:
             raise changed(file.url) from None
         except Exception as error:
             raise self._error(file.url, error) from None
-        if len(data) != length:
-            raise broken_answer(file.url)
         return data
 
     def list_below(self, prefix: str) -> Iterator[StoredFile]:

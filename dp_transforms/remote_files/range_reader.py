@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from dp_transforms.remote_files.stored_file import BrokenAnswerError, FileStore, StoredFile
+from dp_transforms.remote_files.stored_file import BrokenAnswerError, FileStore, StoredFile, read_exactly
 
 _PAUSES = (0.1, 0.5, 2.0)  # seconds before a range is fetched again whose answer broke
 
@@ -92,10 +92,10 @@ class RangeReader(io.RawIOBase):
         try:
             for pause in _PAUSES:
                 try:
-                    return self._store.read_range(self.file, begin, length)
+                    return read_exactly(self._store, self.file, begin, length)
                 except BrokenAnswerError:
                     self._sleep(pause)
-            return self._store.read_range(self.file, begin, length)
+            return read_exactly(self._store, self.file, begin, length)
         except OSError as error:
             self.failure = error
             raise

@@ -114,8 +114,6 @@ class S3Store:
             if isinstance(error, (errors.HTTPClientError, errors.ConnectionError, errors.IncompleteReadError, OSError)):
                 raise self._broken(file.url, error) from None
             raise self._error(file.url, error) from None
-        if len(data) != length:
-            raise broken_answer(file.url)
         return data
 
     def list_below(self, prefix: str) -> Iterator[StoredFile]:

@@ -61,9 +61,10 @@ class FileStore(Protocol):
         """The present version; None: there is no such file."""
 
     def read_range(self, file: StoredFile, begin: int, length: int) -> bytes:
-        """``length`` bytes of this version from ``begin`` on, all of them inside of it.
+        """``length`` bytes of this version from ``begin`` on, all of them inside of it; fewer where the answer ended
+        too early without a word (`read_exactly`).
 
-        Raises FileChangedError if it is not the present one, BrokenAnswerError for an answer that ended too early.
+        Raises FileChangedError if it is not the present one, BrokenAnswerError for a connection that broke.
         """
 
     def list_below(self, prefix: str) -> Iterator[StoredFile]:
@@ -76,6 +77,14 @@ class FileStore(Protocol):
         """Removes a file, if it is there."""
 
 
+def read_exactly(store: FileStore, file: StoredFile, begin: int, length: int) -> bytes:
+    """As `FileStore.read_range`. Raises BrokenAnswerError also for an answer of another length."""
+    data = store.read_range(file, begin, length)
+    if len(data) != length:
+        raise broken_answer(file.url)
+    return data
+
+
 def is_stored(store: FileStore, url: str, content: Content) -> bool:
     """Whether the store has exactly this content under the name: for when the answer to a write was lost."""
     found = store.look(url)
@@ -84,7 +93,7 @@ def is_stored(store: FileStore, url: str, content: Content) -> bool:
         return False
     source.seek(0)
     return all(
-        source.read(length) == store.read_range(found, begin, length)
+        source.read(length) == read_exactly(store, found, begin, length)
         for begin in range(0, found.size, _PIECE_BYTES)
         for length in [min(_PIECE_BYTES, found.size - begin)]
     )
@@ -151,6 +160,5 @@ def fault(url: str, problem: str) -> RemoteFileError:
 
 
 def needs_package(url: str, package: str, extra: str) -> RemoteFileError:
-    return fault(
-        url, f"the package {package} is not installed: install shifting-heavy-hitters[{extra}], on all workers as well"
-    )
+    # The name of shh in an index is not ours.
+    return fault(url, f"the package {package} is not installed: pip install '.[{extra}]' in the clone, on all workers")

@@ -6,12 +6,16 @@ nothing. Another answer for the same window would be a second release that is no
 and is not written (docs/guarantee.md, section 6).
 
     `report_writer`       what a sink and its writer are
+    `window_follower`     reads each window of a folder or a table once, as they come
     `report_folder`       files that appear whole, and are never replaced
     `topic_records`       a report as one record, JSON or Avro
+    `topic_run`           what a topic holds of a run
     `report_topic`        transactions, so that a worker that was replaced can write no more
+    `topic_follower`      a topic read as it grows, for who shows a run
     `report_table`        a key for each window, in PostgreSQL, SQLite or DuckDB
     `table_schema`        its tables and their view
-    `table_store`         how they are written and read
+    `table_rows`          the statements on them
+    `table_store`         how a run is written and read
 
 Knows no Beam.
 """

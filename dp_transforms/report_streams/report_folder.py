@@ -46,6 +46,7 @@ from dp_transforms.report_streams.report_writer import (
     second_answer,
     second_end,
 )
+from dp_transforms.report_streams.window_follower import WindowFollower
 from dp_transforms.window_schedule import format_utc
 
 FILE_FORMATS = {"jsonl": "json", "avro": "avro"}
@@ -98,6 +99,10 @@ class ReportFolder:
         """The content of the folder. Raises StreamError if it is another run than ``run_id``, or damaged."""
         header, found, ended = self.read_new((), run_id)
         return header, in_file_order(found.values()), ended
+
+    def follow(self, run_id: str | None = None) -> WindowFollower[str]:
+        """Reads what is new, again and again. run_id: None for whichever run is there."""
+        return WindowFollower(lambda known: self.read_new(known, run_id))
 
     def read_new(
         self, known: Container[str], run_id: str | None = None

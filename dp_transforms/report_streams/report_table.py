@@ -25,6 +25,7 @@ from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams.report_writer import StreamContents
+from dp_transforms.report_streams.window_follower import WindowFollower
 from dp_transforms.sql_urls import POSTGRESQL, database_of, has_password, shown_url
 
 if TYPE_CHECKING:
@@ -99,6 +100,12 @@ class ReportTable:
 
         return table_store.read(self, run_id)
 
+    def follow(self, run_id: str | None = None) -> WindowFollower[int]:
+        """Reads what is new, again and again. run_id: None for the only run."""
+        from dp_transforms.report_streams import table_store
+
+        return WindowFollower(lambda known: table_store.read_new(self, known, run_id))
+
     def ended(self, run_id: str) -> RunEnded | None:
         """The end of the run, once it is written. Raises StreamError."""
         from dp_transforms.report_streams import table_store
@@ -114,9 +121,9 @@ class ReportTable:
     def write_whole(self, header: ReportHeader, reports: Iterable[WindowReport], ended: RunEnded) -> None:
         """A whole run in one transaction: afterwards all of it is there, or none. Raises StreamError also if the table
         has the run already."""
-        from dp_transforms.report_streams.table_store import ReportTableWriter
+        from dp_transforms.report_streams import table_store
 
-        ReportTableWriter.write_whole(self, header, reports, ended)
+        table_store.write_whole(self, header, reports, ended)
 
 
 def read_report_table(

@@ -15,8 +15,7 @@ import dataclasses
 import hashlib
 import importlib
 import operator
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dp_transforms.event_streams.kafka_client import (
@@ -29,9 +28,10 @@ from dp_transforms.event_streams.kafka_client import (
 )
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.report_files import ReportFileError, ReportHeader, encode_report
+from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_files.records import checked_report, in_file_order
 from dp_transforms.report_streams.report_writer import (
+    ReportFollower,
     StreamContents,
     check_end,
     check_not_over,
@@ -44,13 +44,19 @@ from dp_transforms.report_streams.report_writer import (
     second_answer,
     second_end,
 )
-from dp_transforms.report_streams.topic_records import RECORD_FORMATS, TopicRecord, decode_record, encode_record
+from dp_transforms.report_streams.topic_records import RECORD_FORMATS, TopicRecord, encode_record
+from dp_transforms.report_streams.topic_run import (
+    CONSUMER,
+    RUN_ID_FIELD,
+    WAIT_SECONDS,
+    TopicRun,
+    answer_of,
+    kafka_errors,
+    read_from_beginning,
+    run_id_of,
+)
 
-RUN_ID_FIELD = "shh.run_id"  # a header of each record: shows its run without decoding the record
 _TRANSACTION_SECONDS = 60  # Kafka aborts a transaction that nobody ends after this time
-_WAIT_SECONDS = 120.0  # longer than any transaction of a dead worker
-_CONSUME = 1000
-_START_ANEW = "Another program, or another run of this name, wrote to this topic. Use a new topic and start a new run."
 _SHARED = {"allow.auto.create.topics": False}
 _PRODUCER = {
     "acks": "all",
@@ -58,16 +64,6 @@ _PRODUCER = {
     "transaction.timeout.ms": _TRANSACTION_SECONDS * 1000,
     "compression.type": "zstd",
     "message.max.bytes": 1_000_000_000,  # the client's most: the broker decides, after compression
-}
-_CONSUMER = {
-    "group.id": "shh",  # the client requires one; nothing is stored under it
-    "enable.auto.commit": False,
-    "auto.offset.reset": "earliest",
-    "isolation.level": "read_committed",
-    "enable.partition.eof": True,
-    "fetch.wait.max.ms": 20,  # it reads to the end and is closed, so a broker need not wait for more records
-    "check.crcs": True,
-    "receive.message.max.bytes": 2**31 - 1,  # what could be written can be read
 }
 
 
@@ -93,60 +89,70 @@ class ReportTopic:
                 raise ValueError(f"{name} of a report topic must be text that is not empty.")
         if self.record_format not in RECORD_FORMATS:
             raise ValueError(f"record_format must be one of {', '.join(RECORD_FORMATS)}, got {self.record_format!r}.")
-        reserved = {"bootstrap.servers", *_SHARED, *_PRODUCER, *_CONSUMER, "transactional.id"}
+        reserved = {"bootstrap.servers", *_SHARED, *_PRODUCER, *CONSUMER, "transactional.id"}
         object.__setattr__(self, "client_config", check_client_config(self.client_config, reserved))
 
     def open(self, header: ReportHeader) -> ReportTopicWriter:
         """Starts the run, or continues it, and shuts out its earlier writers. Raises StreamError."""
         header.to_json()
-        with _kafka_errors(self.topic):
+        with kafka_errors(self.topic):
             producer = self._client("Producer", {**_PRODUCER, "transactional.id": _transactional_id(header)})
             # First, so that an error distinguishes a broker that does not answer from one that refuses.
-            self._partitions(producer)
-            producer.init_transactions(_WAIT_SECONDS)  # before reading: this settles all open transactions of the run
-            held = _TopicRun(header.run_id, header.stream)
+            self.partitions(producer)
+            producer.init_transactions(WAIT_SECONDS)  # before reading: this settles all open transactions of the run
+            held = TopicRun(header.run_id, header.stream)
             partitions = self._read(held, to_last_record=True)
         if held.header is not None:
             check_same_run(f"the topic {self.topic!r}", held.header, header)
         partition = held.partition if held.partition is not None else _partition(header, partitions)
         return ReportTopicWriter(producer, self, header, held, partition)
 
+    def follow(self, run_id: str) -> ReportFollower:
+        """Reads what is new, again and again, over one connection."""
+        from dp_transforms.report_streams.topic_follower import TopicFollower
+
+        return TopicFollower(self, run_id)
+
     def read(self, run_id: str) -> StreamContents:
         """What is committed of this run, in order. Records of other runs in the topic are skipped."""
-        held = _TopicRun(run_id, keep=True)
-        with _kafka_errors(self.topic):
+        held = TopicRun(run_id, keep=True)
+        with kafka_errors(self.topic):
             self._read(held, to_last_record=False)
         return held.header, in_file_order(held.reports), held.ended
 
     def ended(self, run_id: str) -> RunEnded | None:
         return self.read(run_id)[2]
 
-    def _read(self, held: _TopicRun, *, to_last_record: bool) -> int:
+    def run_ids(self) -> list[str]:
+        """The runs of which the topic has committed records, in alphabetical order. Raises StreamError."""
+        found: set[bytes] = set()
+        with kafka_errors(self.topic):
+            self._read_all(lambda message: found.add(run_id_of(message) or b""), to_last_record=False)
+        return sorted(each.decode(errors="replace") for each in found - {b""})
+
+    def consumer(self, own: Mapping[str, object]) -> tuple[Any, list[Any]]:
+        """A consumer that reads nothing yet, and the partitions of the topic. own: settings besides `CONSUMER`."""
+        consumer = self._client("Consumer", {**CONSUMER, **own})
+        try:
+            partition = import_confluent_kafka().TopicPartition
+            return consumer, [partition(self.topic, index) for index in range(self.partitions(consumer))]
+        except BaseException:
+            consumer.close()
+            raise
+
+    def _read(self, held: TopicRun, *, to_last_record: bool) -> int:
         """Takes the committed records of the topic; returns the number of its partitions.
 
         to_last_record: waits until open transactions of others have ended, because readers do not see past them.
         """
-        kafka = import_confluent_kafka()
-        with contextlib.closing(self._client("Consumer", _CONSUMER)) as consumer:
-            partitions = self._partitions(consumer)
-            places = [kafka.TopicPartition(self.topic, index) for index in range(partitions)]
-            ends = self._last_offsets(places) if to_last_record else dict.fromkeys(range(partitions), 0)
-            consumer.assign([kafka.TopicPartition(self.topic, index, kafka.OFFSET_BEGINNING) for index in ends])
-            deadline = time.monotonic() + _WAIT_SECONDS
-            while ends:
-                if time.monotonic() > deadline:
-                    raise StreamError(
-                        f"the topic {self.topic!r} could not be read to its end in {_WAIT_SECONDS:.0f} s. The broker is"
-                        " slow, or another producer holds a transaction open. Try again later."
-                    )
-                for message in consumer.consume(_CONSUME, timeout=0.1):
-                    if message.error() is None:
-                        held.take(message)
-                    elif message.error().code() != kafka.KafkaError._PARTITION_EOF:
-                        raise kafka.KafkaException(message.error())
-                    elif message.offset() >= ends.get(message.partition(), 0):
-                        ends.pop(message.partition(), None)
-        return partitions
+        return self._read_all(held.take, to_last_record=to_last_record)
+
+    def _read_all(self, take: Callable[[Any], None], *, to_last_record: bool) -> int:
+        consumer, places = self.consumer({})
+        with contextlib.closing(consumer):
+            ends = self._last_offsets(places) if to_last_record else {}
+            read_from_beginning(consumer, places, take, ends)
+        return len(places)
 
     def _last_offsets(self, places: Sequence[Any]) -> dict[int, int]:
         """The offset of the next record, of any writer, by partition."""
@@ -157,10 +163,12 @@ class ReportTopic:
             isolation_level=import_confluent_kafka().IsolationLevel.READ_UNCOMMITTED,
             request_timeout=30.0,
         )
-        return {place.partition: answer.result(timeout=_WAIT_SECONDS).offset for place, answer in found.items()}
+        return {place.partition: answer.result(timeout=WAIT_SECONDS).offset for place, answer in found.items()}
 
-    def _partitions(self, client: Any) -> int:
-        found = client.list_topics(self.topic, timeout=15.0).topics[self.topic]
+    def partitions(self, client: Any, seconds: float = 15.0) -> int:
+        """How many the topic has. Raises StreamError if there is no such topic, and KafkaException if no broker answers
+        in so many seconds."""
+        found = client.list_topics(self.topic, timeout=seconds).topics[self.topic]
         if found.error is not None or not found.partitions:
             raise StreamError(
                 f"the topic {self.topic!r} cannot be used ({error_name(found.error)}). Create it first, with the"
@@ -182,7 +190,7 @@ class ReportTopic:
 class ReportTopicWriter:
     """Collects records in a transaction; nobody reads them before `commit`."""
 
-    def __init__(self, producer: Any, sink: ReportTopic, header: ReportHeader, held: _TopicRun, partition: int) -> None:
+    def __init__(self, producer: Any, sink: ReportTopic, header: ReportHeader, held: TopicRun, partition: int) -> None:
         self._producer = producer
         self._sink = sink
         self._place = f"the topic {sink.topic!r}"
@@ -203,8 +211,8 @@ class ReportTopicWriter:
         if known is None:
             check_not_over(self._place, self._held.ended, len(self._held.answers))
             self._produce(key, report)
-            self._held.answers[key] = _answer(report)
-        elif known != _answer(report):
+            self._held.answers[key] = answer_of(report)
+        elif known != answer_of(report):
             raise second_answer(self._place, key)
         return key
 
@@ -224,7 +232,7 @@ class ReportTopicWriter:
         """Raises StreamError; then nobody knows whether the records were written. Open the sink again to find out."""
         if self._in_transaction:
             with self._errors():
-                self._producer.commit_transaction(_WAIT_SECONDS)
+                self._producer.commit_transaction(WAIT_SECONDS)
             self._in_transaction = False
 
     def close(self) -> None:
@@ -256,60 +264,11 @@ class ReportTopicWriter:
                 except kafka.KafkaException as error:
                     if error.args[0].code() == kafka.KafkaError._STATE:
                         # The transaction has failed. To commit it raises the cause, and commits nothing.
-                        self._producer.commit_transaction(_WAIT_SECONDS)
+                        self._producer.commit_transaction(WAIT_SECONDS)
                     raise
 
     def _errors(self) -> contextlib.AbstractContextManager[None]:
-        return _kafka_errors(self._sink.topic)
-
-
-class _TopicRun:
-    """What a topic holds of one run.
-
-    stream: skip other streams of the run; None: take all. keep: keep the reports too, not only their digests.
-    """
-
-    def __init__(self, run_id: str, stream: str | None = None, *, keep: bool = False) -> None:
-        self._run_id = run_id
-        self._stream = stream
-        self._keep = keep
-        self.header: ReportHeader | None = None
-        self.answers: dict[str, bytes] = {}
-        self.reports: list[WindowReport] = []
-        self.ended: RunEnded | None = None
-        self.partition: int | None = None
-
-    def take(self, message: Any) -> None:
-        """Raises ReportFileError for a record with the name of this run that does not belong to it."""
-        if dict(message.headers() or []).get(RUN_ID_FIELD) != self._run_id.encode():
-            return
-        run_id, record = decode_record(message.value() or b"")
-        if run_id != self._run_id:
-            raise ReportFileError(f"a record has two run ids. {_START_ANEW}")
-        if self._stream not in (None, record.stream):
-            return
-        if isinstance(record, ReportHeader):
-            if self.header is not None:
-                check_same_run("the topic", self.header, record)
-            self.header, self.partition = record, message.partition()
-        elif isinstance(record, RunEnded):
-            if self.ended not in (None, record):
-                raise ReportFileError(f"the run has two ends. {_START_ANEW}")
-            self.ended = record
-        else:
-            self._take_report(record)
-
-    def _take_report(self, report: WindowReport) -> None:
-        key, answer = report_key(report), _answer(report)
-        if self.answers.setdefault(key, answer) != answer:
-            raise ReportFileError(f"a window of the run has two answers. {_START_ANEW}")
-        if self._keep:
-            self.reports.append(report)
-
-
-def _answer(report: WindowReport) -> bytes:
-    """A digest of the whole content of a report, whatever its format."""
-    return hashlib.sha256(encode_report(report).encode()).digest()
+        return kafka_errors(self._sink.topic)
 
 
 def _transactional_id(header: ReportHeader) -> str:
@@ -325,25 +284,3 @@ def _digest(header: ReportHeader) -> str:
     """Of run id and stream. The length separates the one from the other."""
     run_id = header.run_id.encode()
     return hashlib.sha256(b"%d|%s|%s" % (len(run_id), run_id, header.stream.encode())).hexdigest()
-
-
-@contextlib.contextmanager
-def _kafka_errors(topic: str) -> Iterator[None]:
-    """Turns errors of Kafka into a StreamError of one line, which contains nothing of a record."""
-    kafka = import_confluent_kafka()
-    try:
-        yield
-    except ReportFileError as error:
-        raise StreamError(f"the topic {topic!r} cannot be used: {error}") from error
-    except kafka.KafkaException as error:
-        code = error.args[0]
-        if code.code() in (kafka.KafkaError._FENCED, kafka.KafkaError.PRODUCER_FENCED):
-            raise StreamError(
-                f"the topic {topic!r}: another worker has taken over this run. This worker wrote nothing more."
-            ) from error
-        if code.code() == kafka.KafkaError.MSG_SIZE_TOO_LARGE:
-            raise StreamError(
-                f"the topic {topic!r} does not take a record as large as a report of this run, which was not"
-                " written. Raise its max.message.bytes (docs/deploy.md); then the run can go on."
-            ) from error
-        raise StreamError(f"the topic {topic!r} cannot be used ({error_name(error)}). Check the brokers.") from error

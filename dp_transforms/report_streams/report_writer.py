@@ -13,6 +13,9 @@ from dp_transforms.window_schedule import format_utc
 
 # Header, reports and end of a run, as a sink returns them. None: the run has not started, or has not ended.
 StreamContents: TypeAlias = "tuple[ReportHeader | None, list[WindowReport], RunEnded | None]"
+# The same of one reading of a follower, with the reports that no reading before had; and whether this is a first
+# reading, so that they are all.
+ReportNews: TypeAlias = "tuple[ReportHeader | None, list[WindowReport], RunEnded | None, bool]"
 
 
 class ReportWriter(Protocol):
@@ -40,6 +43,19 @@ class ReportWriter(Protocol):
         ...
 
 
+class ReportFollower(Protocol):
+    """Reads a run as it grows, each report once. For one thread at a time."""
+
+    def read_new(self) -> ReportNews:
+        """What is new, windows in order. It is a first reading again once another run is there, or what was read is
+        there no more. Raises StreamError, and loses nothing by it: the next reading goes on."""
+        ...
+
+    def close(self) -> None:
+        """Ends a connection, if there is one."""
+        ...
+
+
 class ReportSink(Protocol):
     """Names a sink; small, and can be pickled into a job graph."""
 
@@ -50,6 +66,10 @@ class ReportSink(Protocol):
 
     def read(self, run_id: str) -> StreamContents:
         """What can be read of the run so far, windows in order. Raises StreamError."""
+        ...
+
+    def follow(self, run_id: str) -> ReportFollower:
+        """For who looks again and again: a look costs what is new, not what is there. Reads nothing yet."""
         ...
 
     def ended(self, run_id: str) -> RunEnded | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.checks import exact
 from dp_transforms.pipelines.page.html_text import asset, defined, document, escaped, listed
 from dp_transforms.pipelines.page.promise import budget_of, chance, in_three_sentences, not_covered, one_in
 from dp_transforms.pipelines.page.report_page import sentence_case, unseen_table
@@ -26,8 +27,8 @@ def plan_facts(plan: ReleasePlan) -> list[tuple[str, str]]:
     budget = budget_of(plan, ())
     assert budget is not None
     facts = [
-        ("epsilon", f"{plan.epsilon:g} for each user, over the whole run"),
-        ("delta", f"{plan.delta:g} ({one_in(plan.delta)}) for each user, over the whole run"),
+        ("epsilon", f"{exact(plan.epsilon)} for each user, over the whole run"),
+        ("delta", f"{exact(plan.delta)} ({one_in(plan.delta)}) for each user, over the whole run"),
         ("a guess", f"whether a person is in the log is right with {chance(budget)} at most, from an even chance"),
         ("unit of privacy", "one user id with all of its events in the run"),
         ("neighbours", "two logs of which one has one user more: adding or removing a user"),
@@ -45,7 +46,9 @@ def plan_facts(plan: ReleasePlan) -> list[tuple[str, str]]:
         ("declared bounds", f"at most {plan.max_users:,} users and {plan.max_items:,} items"),
     ]
     if earlier := getattr(plan, "activity_epsilon", 0.0):
-        facts.insert(1, ("epsilon before", f"{earlier:g} for the histogram of activity that the plan was made from"))
+        facts.insert(
+            1, ("epsilon before", f"{exact(earlier)} for the histogram of activity that the plan is made from")
+        )
     if plan.domain_size:
         facts.append(("known items", f"{plan.domain_size:,}, a public list; SHA-256 {plan.domain_fingerprint[:16]}…"))
     if size_error := getattr(plan, "size_error", 0.0):

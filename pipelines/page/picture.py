@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dp_transforms.checks import how_to_install
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.page.report_columns import ReportColumns
 from dp_transforms.pipelines.time_axis import local_text, ticks
@@ -31,8 +32,7 @@ def check_picture_library() -> None:
     """Raises UserError where pictures cannot be drawn. Call it before the work."""
     if importlib.util.find_spec("vl_convert") is None:
         raise UserError(
-            "--chart needs the package vl-convert-python. Install shh with its extra `charts`, or use --html, which"
-            " needs none."
+            f"--chart needs the package vl-convert-python. {how_to_install('charts')} Or use --html, which needs none."
         )
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.checks import exact
 from dp_transforms.monitoring.window_report import WindowReport
 
 _MOST_EPSILON = 700.0  # e to a larger one is no float
@@ -45,7 +46,7 @@ def in_three_sentences(budget: Budget) -> list[str]:
     return [
         f"Whether one person is in the log, with everything that this person did in {windows} of the run, changes the"
         f" probability of whatever can be seen here by a factor of at most {factor(budget.epsilon)} (e to the power of"
-        f" {budget.epsilon:g}){delta}.",
+        f" {exact(budget.epsilon)}){delta}.",
         "Somebody who would otherwise have to toss a coin to guess whether a certain person is in the log, and who sees"
         f" all results of this run, guesses right with a probability of at most {chance(budget)}.",
         "This holds whatever else that somebody knows, today or later; it is about this run alone, so what other runs"
@@ -56,7 +57,7 @@ def in_three_sentences(budget: Budget) -> list[str]:
 def chance(budget: Budget) -> str:
     """The probability of a right guess, in percent: (e^epsilon + delta) / (1 + e^epsilon)."""
     wrong = (1 - budget.delta) / (1 + math.exp(min(budget.epsilon, _MOST_EPSILON)))
-    percent = math.ceil((1 - wrong) * 1000 - 1e-9) / 10
+    percent = math.ceil((1 - wrong) * 1000) / 10
     return f"{min(percent, 100.0):g} %"
 
 
@@ -149,7 +150,7 @@ def _groups(budget: Budget | None) -> str:
         return "Groups: two persons together, such as a couple, have twice the epsilon."
     return (
         "Groups: the promise is for one person. Two together, such as a couple, have an epsilon of"
-        f" {2 * budget.epsilon:g} instead of {budget.epsilon:g} and a delta of"
+        f" {exact(2 * budget.epsilon)} instead of {exact(budget.epsilon)} and a delta of"
         f" {up(min(1.0, budget.delta * (1 + math.exp(min(budget.epsilon, _MOST_EPSILON)))))}; so does one person whose"
         " data are replaced by other data."
     )

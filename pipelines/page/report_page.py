@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.checks import exact
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.page.html_text import FOLDER, asset, data_block, defined, document, escaped, listed, table
@@ -203,8 +204,8 @@ def _plan(header: ReportHeader, plan: ReleasePlan | None) -> str:
     if plan is not None:
         schedule = plan.schedule
         lines += [
-            ("epsilon", f"{plan.epsilon:g}"),
-            ("delta", f"{plan.delta:g}"),
+            ("epsilon", exact(plan.epsilon)),
+            ("delta", exact(plan.delta)),
             ("range (UTC)", f"{_utc(schedule.start_seconds)} to {_utc(schedule.end_seconds)}"),
             (
                 "windows",

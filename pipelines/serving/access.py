@@ -8,6 +8,9 @@ address needs not: nobody can rebind it.
 page that goes on to the address without the token: so no referrer and no log of ours holds it. The cookie is
 SameSite=Strict, so that no other site can ask in the name of who has it, and HttpOnly. It holds a digest of the token:
 cookies also reach other ports of the same host. All comparisons take the same time whatever is wrong.
+
+**Who can read the token.** It is written nowhere: a new one is printed once, on standard output. One that shall outlive
+a restart is in a file of the operator's, which nobody else may open.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import os
 import secrets
+import stat
 import urllib.parse
 from collections.abc import Collection
 
@@ -24,7 +29,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dp_transforms.local_files import read_regular
+from dp_transforms.local_files import open_regular
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.page.html_text import SERVED_POLICY
 
@@ -47,11 +52,17 @@ def new_token() -> str:
 
 
 def read_token(path: str) -> str:
-    """The token in a file, without the end of its line. Raises UserError, which quotes nothing of it."""
+    """The token in a private file, without the end of its line. Raises UserError, which quotes nothing of it."""
     try:
-        data = read_regular(path, _MOST_BYTES)
+        with open_regular(path) as file:
+            mode, data = stat.S_IMODE(os.fstat(file.fileno()).st_mode), file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise UserError(f"--token-file {path} cannot be read: {error.strerror}. Check the path.") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UserError(
+            f"--token-file {path} can be used by others (mode {mode:04o}). Close it with: chmod 600 {path}, and make a"
+            " new token if somebody may have read it."
+        )
     token = data.decode("ascii", errors="replace").removesuffix("\n").removesuffix("\r")
     is_plain = token.isascii() and token.isprintable() and " " not in token
     if not is_plain or not LEAST_CHARACTERS <= len(token) < _MOST_BYTES:

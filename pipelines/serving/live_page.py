@@ -33,7 +33,7 @@ _OPERATOR = """<aside class="operator" aria-labelledby="operator"><h2 id="operat
 @functools.cache
 def served_files() -> tuple[ServedFile, ...]:
     """The style and the scripts of the page, in the order in which they run. Their names change with their contents."""
-    scripts = [*page_scripts(), ("live.js", asset("live.js"))]
+    scripts = [*page_scripts(), *((name, asset(name)) for name in ("connection.js", "live.js"))]
     return tuple(ServedFile.of(name, content) for name, content in [("page.css", asset("page.css")), *scripts])
 
 

@@ -7,9 +7,7 @@ and whoever opens the page, or comes back, has little to catch up with.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import datetime
-import gzip
 import json
 import secrets
 from collections.abc import Mapping, Sequence
@@ -21,42 +19,13 @@ from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.page.report_columns import Windows, in_words, legend_of, plan_of, strength_of
 from dp_transforms.pipelines.page.report_page import Extent, extent_of, strength_title, summary
 from dp_transforms.pipelines.page.shown_text import shown_text
-from dp_transforms.pipelines.serving.live_page import live_page
+from dp_transforms.pipelines.run_words import ended_words
+from dp_transforms.pipelines.serving.live_page import live_page, served_files
+from dp_transforms.pipelines.serving.live_view import View, event_bytes, packed
 from dp_transforms.pipelines.serving.report_source import Found, ReportSource
 from dp_transforms.report_files import ReportHeader
 
 _FEW_MESSAGES = 32  # a page is not made anew for fewer
-
-
-@dataclasses.dataclass
-class View:
-    """What the server sends. It is replaced as a whole, but for `messages` that grow and the two texts.
-
-    epoch: names this numbering of messages; another one makes pages load anew.
-    page, packed: the page and the same by gzip, with all up to the message `shown`.
-    first: number of the message before `messages`, of which each is one event as it is sent.
-    status: the sentences below the title, and what is wrong with the source just now.
-    """
-
-    epoch: str
-    page: bytes
-    packed: bytes
-    shown: int
-    first: int
-    messages: list[bytes]
-    status: str
-    problem: str = ""
-
-    @property
-    def last(self) -> int:
-        return self.first + len(self.messages)
-
-    def number_of(self, event_id: str) -> int | None:
-        """How far a page is that heard of this event; None if it must load anew."""
-        epoch, _, digits = event_id.partition(".")
-        if epoch != self.epoch or not digits.isascii() or not digits.isdigit() or len(digits) > 18:
-            return None
-        return int(digits) if self.first <= int(digits) <= self.last else None
 
 
 class LiveReport:
@@ -65,9 +34,11 @@ class LiveReport:
     most_windows: a page shows the latest so many, of those with heavy items. titles: label -> what people call it.
     """
 
+    files = staticmethod(served_files)
     _header: ReportHeader
     _plan: ReleasePlan | None
     _ended: RunEnded | None
+    _goes_on: bool
     _reports: collections.deque[WindowReport]
     _windows: Windows  # of the page
     _base_windows: int  # how many reports it holds
@@ -118,12 +89,12 @@ class LiveReport:
         if found.is_other:
             self._header, self._plan = found.header, plan_of(found.header)
             self._reports = collections.deque(found.reports, maxlen=self._most_windows)
-        self._ended = found.ended
+        self._ended, self._goes_on = found.ended, found.goes_on
         self._make_page(epoch=secrets.token_hex(8), first=0, number=0, messages=[])
 
     def _grow(self, found: Found) -> bool:
         """A message for each report; False if an open page cannot add one of them to what it shows."""
-        self._ended = found.ended
+        self._ended, self._goes_on = found.ended, found.goes_on
         self._reports.extend(found.reports)
         view = self.view
         for report in found.reports:
@@ -132,7 +103,7 @@ class LiveReport:
             self._count(report)
             fields = json.dumps(self._message(report), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
             view.messages.append(event_bytes("window", fields, f"{view.epoch}.{view.last + 1}"))
-        view.status = self._summary()
+        view.status, view.state = self._summary(), self._badge()
         since = view.last - view.shown
         if since >= _FEW_MESSAGES and since >= self._base_windows // 10:
             # Messages since the page before this one stay, for browsers that come back.
@@ -221,7 +192,7 @@ class LiveReport:
         self._kinds = {hitter[1:] for report in reports for hitter in report.heavy_hitters}
         self._name_sizes()
         whole = page.encode()
-        self.view = View(epoch, whole, packed(whole), number, first, messages, self._summary())
+        self.view = View(epoch, whole, packed(whole), number, first, messages, self._summary(), self._badge())
 
     def _summary(self) -> str:
         return summary(self._header, self._extent, self._zone, self._state())
@@ -229,16 +200,11 @@ class LiveReport:
     def _state(self) -> str:
         return state_sentence(self._ended)
 
-
-def packed(content: bytes) -> bytes:
-    return gzip.compress(content, compresslevel=5, mtime=0)
+    def _badge(self) -> str:
+        if self._ended is not None:
+            return "The run has ended. No further window will come."
+        return "" if self._goes_on else "A report file. The page loads anew when another one takes its place."
 
 
 def state_sentence(ended: RunEnded | None) -> str:
-    return "" if ended is None else f"The run has ended: all of its {ended.windows:,} windows are closed."
-
-
-def event_bytes(kind: str, fields: str, event_id: str = "") -> bytes:
-    """A server-sent event, of one line: `fields` is JSON."""
-    head = f"id: {event_id}\n" if event_id else ""
-    return f"{head}event: {kind}\ndata: {fields}\n\n".encode()
+    return "" if ended is None else ended_words(ended)

@@ -1,15 +1,22 @@
-"""What a live page follows: a folder of ``shh stream``, or a report file. Each reading returns only what is new."""
+"""What a live page follows: a folder or a topic of ``shh stream``, or a report file. Each reading returns only what is
+new.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from typing import NamedTuple, Protocol
 
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file
-from dp_transforms.report_streams import ReportFolder
+from dp_transforms.report_streams import ReportFolder, ReportTopic
+from dp_transforms.report_streams.topic_follower import TopicFollower
+
+_TOPIC = "kafka://"
+_TOPIC_PARTS = re.compile(r"([^\s/@]+:\d{1,5}(?:,[^\s/@]+:\d{1,5})*)/([A-Za-z0-9._-]{1,249})")
 
 
 class Found(NamedTuple):
@@ -17,12 +24,14 @@ class Found(NamedTuple):
 
     is_other: another run, or another report, is there now. What was read before no longer counts, and
         `reports` are all.
+    goes_on: further windows may come, unless the run has ended.
     """
 
     header: ReportHeader
     reports: list[WindowReport]
     ended: RunEnded | None
     is_other: bool
+    goes_on: bool = True
 
 
 class ReportSource(Protocol):
@@ -85,8 +94,49 @@ class FileSource:
         except OSError as error:
             raise UserError(f"{self._path} cannot be read: {error.strerror}. Check the path.") from error
         self._seen = seen
-        return Found(header, found, None, True)
+        return Found(header, found, None, True, goes_on=False)
 
 
-def source_of(path: str) -> ReportSource:
-    return FolderSource(path) if os.path.isdir(path) else FileSource(path)
+class TopicSource:
+    """A run of a topic of Kafka: what is committed, from the beginning of the topic on."""
+
+    def __init__(self, topic: ReportTopic, run_id: str | None) -> None:
+        self._topic = topic
+        self._follower = TopicFollower(topic, run_id)
+        self._header: ReportHeader | None = None
+        self._ended: RunEnded | None = None
+
+    def poll(self) -> Found | None:
+        try:
+            header, reports, ended, is_new = self._follower.read_new()
+        except StreamError as error:
+            raise UserError(str(error)) from error
+        if header is None:
+            self._header = None
+            raise UserError(
+                f"the topic {self._topic.topic!r} does not have the run yet, or no longer its first record. Name the"
+                " run, once the stream has begun."
+            )
+        is_other = is_new or self._header is None
+        if not is_other and not reports and ended == self._ended:
+            return None
+        self._header, self._ended = header, ended
+        return Found(header, reports, ended, is_other)
+
+
+def is_topic(report: str) -> bool:
+    return report.startswith(_TOPIC)
+
+
+def source_of(report: str, run_id: str | None = None, kafka_config: str | None = None) -> ReportSource:
+    """report: a file, a folder, or ``kafka://HOST:PORT/TOPIC``. run_id, kafka_config: of a topic; by default its only
+    run, and no further settings of the client. Raises UserError for an address that is not one."""
+    if not is_topic(report):
+        return FolderSource(report) if os.path.isdir(report) else FileSource(report)
+    parts = _TOPIC_PARTS.fullmatch(report.removeprefix(_TOPIC))
+    if parts is None:
+        raise UserError(
+            "REPORT as a topic must be kafka://HOST:PORT/TOPIC, with several HOST:PORT by commas. Names and passwords"
+            " go into a file: --kafka-config."
+        )
+    return TopicSource(ReportTopic(parts[1], parts[2], client_config_file=kafka_config), run_id)

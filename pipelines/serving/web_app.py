@@ -7,41 +7,54 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from dp_transforms.pipelines.serving.live_page import served_files
-from dp_transforms.pipelines.serving.live_report import LiveReport, event_bytes, packed
-from dp_transforms.report_files import ReportHeader
+from dp_transforms.pipelines.page.html_text import ServedFile
+from dp_transforms.pipelines.serving.live_view import View, event_bytes, packed
 
-AskOperator = Callable[[ReportHeader, float], dict[str, Any]]
+AskOperator = Callable[[float], dict[str, Any]]
 _SECONDS_BETWEEN_READINGS = 1.0
-_PAUSE_PER_READING = 10  # a reading that takes long is followed by a pause so many times longer
+_PAUSE_PER_WORK = 10  # what costs a core so long is followed by a pause so many times longer
 _SECONDS_BETWEEN_BEATS = 15.0
 _SECONDS_BETWEEN_NUMBERS = 5.0
 _TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 _FOREVER = {"Cache-Control": "private, max-age=31536000, immutable"}  # the name of a file changes with its content
 
 
-class LiveSite:
-    """Reads the report again and again, and answers browsers from memory.
+class Followed(Protocol):
+    """What a site shows: `LiveReport` or `LiveLedger`."""
 
-    ask_operator: numbers of the engine for the operator, as `OperatorNumbers.ask`; None: the page has no such part.
+    view: View
+
+    def files(self) -> tuple[ServedFile, ...]:
+        """The styles and scripts of its page."""
+        ...
+
+    def poll(self) -> bool:
+        """Reads what is new; whether the view has changed. What cannot be read just now is a problem of the view."""
+        ...
+
+
+class LiveSite:
+    """Reads what it shows again and again, and answers browsers from memory.
+
+    ask_operator: numbers of the engine for the operator, by a clock in seconds; None: the page has no such part.
     """
 
-    def __init__(self, report: LiveReport, ask_operator: AskOperator | None = None) -> None:
-        self._report = report
+    def __init__(self, shown: Followed, ask_operator: AskOperator | None = None) -> None:
+        self._shown = shown
         self._ask_operator = ask_operator
         self._changed = asyncio.Event()
         self._numbers = b""
         self._listeners = 0
         self._files = {
             each.path.rpartition("/")[2]: (each.content.encode(), packed(each.content.encode()))
-            for each in served_files()
+            for each in shown.files()
         }
 
     def application(self) -> Starlette:
@@ -70,22 +83,22 @@ class LiveSite:
 
     async def _follow(self) -> None:
         while True:
-            begin = time.monotonic()
+            begin, work = time.monotonic(), time.process_time()
             try:
-                is_news = await asyncio.to_thread(self._report.poll)
+                is_news = await asyncio.to_thread(self._shown.poll)
             except Exception as error:  # a fault of ours: pages say so, and what they show stays
-                self._report.view.problem = f"The report cannot be read any more ({type(error).__name__})."
+                self._shown.view.problem = f"Nothing new can be read any more ({type(error).__name__})."
                 is_news = True
             if is_news:
                 self._tell()
-            took = time.monotonic() - begin
-            await asyncio.sleep(max(_SECONDS_BETWEEN_READINGS, _PAUSE_PER_READING * took))
+            took, work = time.monotonic() - begin, time.process_time() - work
+            await asyncio.sleep(max(_SECONDS_BETWEEN_READINGS, took, _PAUSE_PER_WORK * min(took, work)))
 
     async def _follow_engine(self, ask: AskOperator) -> None:
         """Only while somebody looks."""
         while True:
             if self._listeners:
-                found = await asyncio.to_thread(ask, self._report.header, time.monotonic())
+                found = await asyncio.to_thread(ask, time.monotonic())
                 numbers = event_bytes("operator", json.dumps(found))
                 if numbers != self._numbers:
                     self._numbers = numbers
@@ -98,7 +111,7 @@ class LiveSite:
         self._changed = asyncio.Event()
 
     async def _page(self, request: Request) -> Response:
-        view = self._report.view
+        view = self._shown.view
         return _answer(request, view.page, view.packed, "text/html; charset=utf-8", {})
 
     async def _file(self, request: Request) -> Response:
@@ -121,25 +134,26 @@ class LiveSite:
 
     async def _stream(self, after: str) -> AsyncIterator[bytes]:
         """All since an event, and then what comes, for ever."""
-        view = self._report.view
+        view = self._shown.view
         epoch, number = view.epoch, view.number_of(after)
-        told: tuple[str, str] | None = None
+        told: tuple[str, str, str] | None = None
         numbers = b""
         self._listeners += 1
         try:
             while True:
-                changed, view = self._changed, self._report.view
+                changed, view = self._changed, self._shown.view
                 if number is None or view.epoch != epoch or number < view.first:
                     yield event_bytes("reload", "0")
                     return
-                status = view.status, view.problem
+                status = view.status, view.problem, view.state
                 if new := view.messages[number - view.first :]:
                     yield b"".join(new)
                     number += len(new)
-                    told = told and (status[0], told[1])  # a window brings the sentences below the title along
+                    told = told and (status[0], *told[1:])  # a window brings the sentences below the title along
                 if status != told:
                     told = status
-                    yield event_bytes("status", json.dumps({"summary": status[0], "problem": status[1]}))
+                    fields = dict(zip(("summary", "problem", "state"), status, strict=True))
+                    yield event_bytes("status", json.dumps(fields))
                 if self._numbers != numbers:
                     numbers = self._numbers
                     yield numbers

@@ -15,18 +15,12 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.collect_events import CollectEventsDoFn
-from dp_transforms.beam.count_for_operator import (
-    EVENTS_OUTSIDE_RANGE,
-    EVENTS_READ,
-    EVENTS_REJECTED,
-    EVENTS_WITHOUT_TIME,
-    operator_counts,
-)
+from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.operator_counts import EVENTS_OUTSIDE_RANGE, EVENTS_READ, EVENTS_REJECTED, EVENTS_WITHOUT_TIME
 from dp_transforms.rejected_events import RejectedEvents
-from tests.helpers.beam_pipelines import Collected, local_pipeline
-from tests.helpers.oracle import oracle_reports
-from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, key_file, random_log, settings_of, small_plan
+from tests.helpers.beam_pipelines import assert_all_give, local_pipeline
+from tests.helpers.small_runs import MICROS, RUN_ID, START, key_file, random_log, small_plan
 
 
 class Visit(typing.NamedTuple):
@@ -46,7 +40,7 @@ def iso(micros: int) -> str:
 def test_a_field_or_a_function_gives_the_times_that_timestamps_would(tmp_path) -> None:
     plan = small_plan(release="labels", hits_per_user=2)
     log = random_log(plan, seed=1, events=900)
-    pipeline, key, found = local_pipeline(), key_file(tmp_path), {}
+    pipeline = local_pipeline()
     visits = pipeline | beam.Create([Visit(user, item, at, iso(at)) for user, item, at in log], reshuffle=False)
     typed = visits | "Typed" >> beam.Map(lambda visit: visit).with_output_types(Visit)
     untyped = visits | "Untyped" >> beam.Map(lambda visit: visit._asdict()).with_output_types(typing.Any)
@@ -65,15 +59,7 @@ def test_a_field_or_a_function_gives_the_times_that_timestamps_would(tmp_path) -
             },
         ),
     }
-    for name, (source, arguments) in inputs.items():
-        found[name] = Collected()
-        monitor = ShiftingHeavyHitters(plan, noise_key=key, run_id=RUN_ID, **arguments)
-        _ = (source | f"Monitor {name}" >> monitor).reports | f"Reports {name}" >> found[name].sink()
-    pipeline.run().wait_until_finish()
-    expected = oracle_reports(log, settings_of(plan), SECRET)
-    assert expected
-    for name, reports in found.items():
-        assert reports.values == expected, name
+    assert_all_give(pipeline, inputs, plan, key_file(tmp_path), log)
 
 
 def ran(tmp_path, caplog, elements, **arguments) -> tuple[dict[str, int], list[str]]:

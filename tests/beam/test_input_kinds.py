@@ -14,12 +14,13 @@ from apache_beam.utils.secret import RawSecret
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.collect_events import CollectEvents
-from dp_transforms.beam.count_for_operator import EVENTS_REJECTED, operator_counts
+from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.operator_counts import EVENTS_REJECTED
 from dp_transforms.rejected_events import RejectedEvents
-from tests.helpers.beam_pipelines import Collected, local_pipeline, pairs_of, run_monitor
+from tests.helpers.beam_pipelines import Collected, assert_all_give, local_pipeline, pairs_of, run_monitor
 from tests.helpers.oracle import oracle_reports
 from tests.helpers.small_runs import (
     MICROS,
@@ -60,7 +61,7 @@ def test_every_kind_of_input_is_the_same_log(tmp_path, sliding):
     log = [event for event in random_log(plan, seed=1, events=900) if event[2] > 0]
     offset = plan.schedule.start_seconds % plan.schedule.slide_seconds
     windows = FixedWindows(60, Timestamp(offset)) if sliding == 1 else SlidingWindows(60, 20, Timestamp(offset))
-    pipeline, key, found = local_pipeline(), key_file(tmp_path), {}
+    pipeline = local_pipeline()
     events = pipeline | "Events" >> events_of(log)
     pairs = events | "Pairs" >> stamp(lambda user, item: (user, item)).with_output_types(Pair)
     visits = events | "Visits" >> stamp(Visit).with_output_types(Visit)
@@ -83,16 +84,7 @@ def test_every_kind_of_input_is_the_same_log(tmp_path, sliding):
         "a name and a function": (rows, {"user": "u", "item": lambda row: row.i}),
         "functions of anything": (untyped, {"user": lambda row: row["who"], "item": lambda row: row["what"]}),
     }
-    for name, (source, arguments) in inputs.items():
-        found[name] = Collected()
-        monitor = ShiftingHeavyHitters(plan, noise_key=key, run_id=RUN_ID, **arguments)
-        _ = (source | f"Monitor {name}" >> monitor).reports | f"Reports {name}" >> found[name].sink()
-    pipeline.run().wait_until_finish()
-
-    expected = oracle_reports(log, settings_of(plan), SECRET)
-    assert expected
-    for name, reports in found.items():
-        assert reports.values == expected, name
+    assert_all_give(pipeline, inputs, plan, key_file(tmp_path), log)
 
 
 def test_reports_have_a_schema_and_stand_at_the_end_of_their_window(tmp_path):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam.count_for_operator import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE, operator_counts
+from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE
 from tests.helpers.beam_pipelines import Branches, LocalCounter, Script, values
 from tests.helpers.oracle import oracle_reports, oracle_transcript
 from tests.helpers.small_runs import (

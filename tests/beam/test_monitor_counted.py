@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from dp_transforms.beam.count_for_operator import LATE_BATCHES
 from dp_transforms.beam.gather_counted import GatherCountedDoFn
 from dp_transforms.beam.gather_in_order import WaitingWindows, parts_of_window
 from dp_transforms.beam.monitor_counted import CountedMonitorDoFn
@@ -16,6 +15,7 @@ from dp_transforms.monitoring.counted_messages import holder_messages, messages_
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.user_pairs import pairs_of_events
 from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.operator_counts import LATE_BATCHES
 from tests.helpers.beam_pipelines import LocalCounter
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret
 from tests.helpers.oracle import oracle_transcript

@@ -11,12 +11,14 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming
 
 from dp_transforms.beam import close_windows
-from dp_transforms.beam.assign_windows import PackPairsDoFn, Sharding
+from dp_transforms.beam.assign_windows import PackPairsDoFn
 from dp_transforms.beam.bound_contributions import BoundContributionsDoFn
-from dp_transforms.beam.count_for_operator import LATE_BATCHES
 from dp_transforms.beam.find_candidates import FindCandidatesDoFn
 from dp_transforms.beam.monitor_heavy_hitters import TimedMonitorDoFn
+from dp_transforms.monitoring.sharding import Sharding
 from dp_transforms.monitoring.user_budgets import UserBudgets
+from dp_transforms.operator_counts import LATE_BATCHES
+from dp_transforms.steps.pack_pairs import PackPairs
 from tests.helpers.beam_pipelines import LocalCounter
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
 from tests.helpers.oracle import oracle_reports
@@ -57,7 +59,7 @@ class Monitor:
 def candidates_of(plan, log):
     """What the steps before hand to the monitor: ``(slab, shard, blob)``, in order."""
     steps = [
-        PackPairsDoFn(settings_of(plan), HeldSecret(), Sharding(1, SHARDS), stamp=False),
+        PackPairsDoFn(settings_of(plan), PackPairs(plan.schedule, Sharding(1, SHARDS)), HeldSecret(), stamp=False),
         BoundContributionsDoFn(settings_of(plan), HeldSecret(), Sharding(1, SHARDS)),
         FindCandidatesDoFn(settings_of(plan), HeldSecret()),
     ]
@@ -194,7 +196,7 @@ def test_budgets_are_compacted_and_lose_nothing(plan):
 @pytest.mark.parametrize("do_fn_type", [BoundContributionsDoFn, FindCandidatesDoFn])
 def test_only_the_first_pane_of_a_grouping_counts(plan, counts, do_fn_type):
     """A second pane would be a second contribution of its users, or a second test of its items."""
-    packed = PackPairsDoFn(settings_of(plan), HeldSecret(), Sharding(1, SHARDS), stamp=False)
+    packed = PackPairsDoFn(settings_of(plan), PackPairs(plan.schedule, Sharding(1, SHARDS)), HeldSecret(), stamp=False)
     bound = BoundContributionsDoFn(settings_of(plan), HeldSecret(), Sharding(1, SHARDS))
     packed.setup()
     bound.setup()

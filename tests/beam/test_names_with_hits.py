@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from dp_transforms.beam.count_for_operator import LATE_BATCHES, PAIRS_UNPAID, WINDOWS_CLOSED, operator_counts
+from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.find_looks import FindLooksCountedDoFn
 from dp_transforms.beam.gather_counted import GatherCountedDoFn
 from dp_transforms.beam.gather_in_order import parts_of_shard, parts_of_window
@@ -18,6 +18,7 @@ from dp_transforms.monitoring.counted_messages import pair_messages
 from dp_transforms.monitoring.user_pairs import pairs_of_events
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.naming import purses
+from dp_transforms.operator_counts import LATE_BATCHES, PAIRS_UNPAID, WINDOWS_CLOSED
 from tests.helpers.beam_pipelines import Branches, plain
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret
 from tests.helpers.hits_oracle import Wallet, oracle_hits, replay_holders, stream_holders

@@ -11,11 +11,13 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms import remote_files
-from dp_transforms.beam.count_for_operator import REPORTS_WITHHELD, operator_counts
+from dp_transforms.beam.count_for_operator import operator_counts
+from dp_transforms.operator_counts import REPORTS_WITHHELD
 from dp_transforms.pipelines.cluster_replay import build_detached
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
-from dp_transforms.pipelines.replay_run import ReplayRequest, run_replay
+from dp_transforms.pipelines.replay_request import ReplayRequest
+from dp_transforms.pipelines.replay_run import run_replay
 from dp_transforms.report_files import read_report_file
 from dp_transforms.runners.local import pipeline_options
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log

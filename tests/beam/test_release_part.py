@@ -6,10 +6,11 @@ import random
 
 import pytest
 
-from dp_transforms.beam.count_for_operator import EVENTS_OUTSIDE_RANGE, PAIRS_UNPAID, operator_counts
+from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.release_part import ReleasePart
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.naming.purses import PurseEntries
+from dp_transforms.operator_counts import EVENTS_OUTSIDE_RANGE, PAIRS_UNPAID
 from dp_transforms.run_state.run_part import RunPart
 from dp_transforms.run_state.state_cells import Kind
 from dp_transforms.run_state.state_file import StateFile

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import functools
+import operator
 import typing
 
 import apache_beam as beam
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,13 +17,18 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import typing_to_runner_api
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.collect_rows import CollectRows
-from dp_transforms.beam.count_for_operator import EVENTS_REJECTED, operator_counts
+from dp_transforms.beam import read_topic
+from dp_transforms.beam.collect_events import CollectEvents
+from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.encode_rows import HeavyHitterRow, rows_of_report
+from dp_transforms.beam.monitor_stream import StreamOutput
 from dp_transforms.beam.read_topic import ReadHeavyHittersOfTopic
 from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters
-from dp_transforms.event_files import EventFields
+from dp_transforms.event_streams.kafka_topic import KafkaTopic, TopicSettings
+from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.operator_counts import EVENTS_REJECTED
 from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.window_schedule import format_utc
 from tests.helpers.beam_pipelines import Collected, batches_source, local_pipeline, run_monitor
 from tests.helpers.small_runs import RUN_ID, START, batch_of, batches_of, key_file, random_log, small_plan
 
@@ -52,12 +58,19 @@ def expected(plan, log, key):
     return rows
 
 
+@pytest.fixture
+def same_run(monkeypatch):
+    """All pipelines of the test are one run, so with one noise key each line must be the same."""
+    monkeypatch.setattr("dp_transforms.beam.release_heavy_hitters.fresh_run_id", lambda: RUN_ID)
+
+
+@pytest.mark.usefixtures("same_run")
 def test_rows_are_the_reports_of_the_same_log_however_times_are_written(tmp_path):
     plan = small_plan(release="labels")
     log = [event for event in random_log(plan, seed=3, events=600) if 0 < event[2] < 2**60]
     key = key_file(tmp_path)
     (tmp_path / "plan.json").write_text(plan.to_json())
-    arguments = {"user": "who", "item": "what", "noise_key": key, "run_id": RUN_ID}
+    arguments = {"user": "who", "item": "what", "noise_key": key}
     arguments["plan"] = str(tmp_path / "plan.json")
     kinds = {
         "whole": (lambda micros: micros, int, {"time": "at", "time_unit": "us"}),
@@ -114,15 +127,20 @@ class Unreadable:
 def test_a_row_that_cannot_be_read_is_left_out_alone():
     """In one bundle, so in one batch, with all kinds of times that are not times."""
     good = [("u1", "i1", START), ("u2", "i2", START + 7)]
-    bad_times = [None, True, 10**30, -(10**30), float("nan"), float("inf"), "", "soon", "½", b"1", [1], 10**17]
+    bad_times = [True, 10**30, -(10**30), float("nan"), float("inf"), "", "soon", "½", b"1", [1], 10**17]
+    bad_times += [np.timedelta64(1, "s"), Timestamp(micros=2**70)]
     elements = [beam.Row(who=user, what=item, at=time) for user, item, time in good]
     elements += [beam.Row(who="u3", what="i3", at=time) for time in bad_times]
-    elements += [beam.Row(who=None, what="i3", at=1), beam.Row(who="u3", what="", at=1)]
+    elements += [
+        beam.Row(who="u3", what="i3", at=None),
+        beam.Row(who=None, what="i3", at=1),
+        beam.Row(who="u3", what="", at=1),
+    ]
     elements += [beam.Row(who="u3", other="i3", at=1), Unreadable()]
     pipeline = local_pipeline()
     rows = pipeline | beam.Create([elements], reshuffle=False) | beam.FlatMap(lambda each: each)
     batches, rejected = Collected(), Collected()
-    events, left_out = rows | CollectRows(EventFields("who", "what", "at", "s"))
+    events, left_out = rows | CollectEvents(*(operator.attrgetter(name) for name in ("who", "what", "at")), "s")
     _ = events | "Batches" >> batches.sink()
     _ = left_out | "Rejected" >> rejected.sink()
     result = pipeline.run()
@@ -130,7 +148,9 @@ def test_a_row_that_cannot_be_read_is_left_out_alone():
     reasons = {each.reason: len(each.positions) for each in rejected.values if isinstance(each, RejectedEvents)}
     assert sum(reasons.values()) == operator_counts(result)[EVENTS_REJECTED] == len(elements) - len(good)
     assert reasons == {
-        "time cannot be read": len(bad_times),
+        "bad time": 7,
+        "time has the wrong type": 5,
+        "missing time": 2,  # one of them an empty text
         "missing user": 1,
         "empty item": 1,
         "user, item or time cannot be read": 2,
@@ -176,7 +196,7 @@ def test_fields_that_the_input_has_not_are_refused(time_type, arguments, words):
         ({"time": "at", "time_unit": "h"}, r"^time_unit must be one of"),
         ({"user": ""}, r"^user must be the name of a field"),
         ({"item": 7}, r"^item must be the name of a field, got 7"),
-        ({"run_id": ""}, r"^run_id"),
+        ({"stream": ""}, r"^stream must be printable"),
         ({"domain": "items.txt"}, r"open domain"),
     ],
 )
@@ -194,15 +214,95 @@ def test_elements_without_a_schema_are_refused():
 def test_the_time_of_a_stream_is_that_of_its_elements():
     rows = local_pipeline() | test_stream.TestStream()
     rows.element_type = RowTypeConstraint.from_fields([("user", str), ("item", str), ("at", str)])
-    with pytest.raises(ValueError, match=r"^time cannot be given for a stream"):
+    with pytest.raises(ValueError, match=r"^time cannot be used with unbounded input"):
         _ = rows | HeavyHitterRows(**BUDGET, time="at")
 
 
-@pytest.mark.parametrize(
-    "begin", [ReadHeavyHitters, functools.partial(ReadHeavyHittersOfTopic, "host:9092", run_id="r")]
-)
+def topic(name, **arguments):
+    return ReadHeavyHittersOfTopic("host:9092", name, **arguments)
+
+
+@pytest.mark.parametrize("begin", [ReadHeavyHitters, topic])
 def test_what_begins_a_pipeline_needs_the_field_of_the_time(begin):
     with pytest.raises(ValueError, match=r"^time must be the name of a field, got None"):
         begin("log", **BUDGET, time=None)
     with pytest.raises(ValueError, match=r"^end must be given"):
         begin("log", **{**BUDGET, "end": None})
+
+
+def counts_of(path, key):
+    """Each item's noisy count, by a pipeline of its own."""
+    budget = {**BUDGET, "epsilon": 4, "window": "1d", "release": "counts", "noise_key": key}
+    pipeline, found = local_pipeline(), Collected()
+    _ = pipeline | ReadHeavyHitters(str(path), **budget) | found.sink()
+    pipeline.run().wait_until_finish()
+    return {row.item: row.noisy_count for row in found.values}
+
+
+def test_a_pipeline_that_runs_again_with_its_noise_key_has_new_noise(tmp_path):
+    """Else the counts of two runs would differ only where one user did. 12 items of 1,000 users each, where one needs
+    some 250; each is counted as before with a probability below 0.03: 6 of them with one below 1e-6."""
+    path, key = tmp_path / "log.csv", key_file(tmp_path)
+    lines = [f"u{item}-{user},i{item},2026-01-01T01:00:00Z" for user in range(1000) for item in range(12)]
+    path.write_text("\n".join(["user,item,timestamp", *lines, ""]))
+    first, again = counts_of(path, key), counts_of(path, key)
+    assert first.keys() == again.keys() == {f"i{item}" for item in range(12)}
+    assert sum(first[item] == again[item] for item in first) < 6
+
+
+@pytest.mark.parametrize("begin", [ReadHeavyHitters, topic, lambda _, **given: HeavyHitterRows(**given)])
+@pytest.mark.parametrize("key", ["noise.key", None])
+def test_a_run_id_is_refused_because_fixed_texts_run_again(begin, key):
+    with pytest.raises(ValueError, match=r"^run_id cannot be given.* would draw the same noise.* Leave run_id out"):
+        begin("log", **BUDGET, noise_key=key, run_id="nightly")
+
+
+def test_each_pipeline_that_reads_a_topic_is_a_run_of_its_own(monkeypatch):
+    """What keeps the noise apart, and by which stored state of another run is refused (`PartitionPoller`)."""
+    names = []
+
+    class Stream(beam.PTransform):
+        def __init__(self, *_, run_id, **more):
+            super().__init__()
+            assert more["noise_key"] == "noise.key"
+            names.append(run_id)
+
+        def expand(self, begin):
+            reports = begin | beam.Create([]).with_output_types(WindowReport)
+            return StreamOutput(reports, reports, reports)
+
+    monkeypatch.setattr(read_topic, "MonitorStream", Stream)
+    monkeypatch.setattr(KafkaTopic, "settings", lambda topic: TopicSettings(True, False))
+    read = topic("clicks", **BUDGET, noise_key="noise.key")
+    pipeline = local_pipeline()
+    for name in ("Once", "Again"):
+        assert (pipeline | name >> read).element_type is HeavyHitterRow
+    assert len(set(names)) == 2
+
+
+def order_of_windows(folder, added, key, **arguments):
+    """The hours of the rows, in the order in which a step sees them, for 22 users of an item in each hour."""
+    folder.mkdir()
+    mine = [] if added is None else [f"{added},only mine,2026-01-01T21:00:00Z"]
+    others = [f"u{hour}-{user},i{hour},2026-01-01T{hour:02}:00:00Z" for hour in range(24) for user in range(22)]
+    for name, lines in (("a0.csv", mine), ("a1.csv", others)):
+        (folder / name).write_text("\n".join(["user,item,timestamp", *lines, ""]))
+    pipeline, found = local_pipeline(), Collected()
+    read = ReadHeavyHitters(str(folder), **{**BUDGET, "epsilon": 8, "delta": 1e-6}, noise_key=key, **arguments)
+    _ = pipeline | read | found.sink()
+    pipeline.run().wait_until_finish()
+    for row, timestamp in found.stamped:
+        assert row.window_end == format_utc(timestamp.micros + 1), "the maximal timestamp of its window"
+    return [row.window_start[11:13] for row in found.values]
+
+
+@pytest.mark.usefixtures("same_run")
+@pytest.mark.parametrize("release", ["names", "labels"])
+def test_the_order_of_rows_does_not_tell_of_data_that_are_not_released(tmp_path, release):
+    """With the same noise the rows are the same; before they were sorted, one more user could change their order."""
+    key, more = key_file(tmp_path), {"release": release}
+    alone = order_of_windows(tmp_path / "alone", None, key, **more)
+    assert alone == sorted(alone)
+    assert len(alone) >= (9 if release == "names" else 0)
+    for user in ("X0", "X1", "X2"):
+        assert order_of_windows(tmp_path / user, user, key, **more) == alone

@@ -8,7 +8,7 @@ import pytest
 
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.monitor_stream import MonitorStream
-from dp_transforms.beam.write_state import WriteStateCounted
+from dp_transforms.beam.write_state import WriteState
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.window_report import RunEnded
@@ -63,7 +63,7 @@ def streamed(parts, end, log, *, shards, stop_at=None):
     after = parts.folder / f"state-{len(parts.states)}"
     header = before.header.with_intent(PartRecord(part.first, end, INPUT, "report"))
     forget_after = getattr(parts.plan, "forget_after", 0)
-    _ = output.state | WriteStateCounted(
+    _ = output.state | WriteState(
         after, header, part, forget_after, "state", KeyFile(key_file(parts.folder)), monitor.state_senders
     )
     pipeline.run().wait_until_finish()

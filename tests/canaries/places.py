@@ -12,6 +12,7 @@ VERBOSE = "stderr with `--verbose`"
 PROCESSES = "stderr of `shh replay ... -- --direct_running_mode=multi_processing`, where a library fails"
 FIELD_NAMES = "errors that name the fields of a Parquet or Avro file"
 LOOKS = "`shh doctor`, and `shh replay LOG` alone: names of fields"
+SPILLED = "`shh replay`: what does not fit into `--memory`, in files without a name"
 ENGINE_LOGS = "Flink: its own logs, where a library fails"
 CHECKPOINTS = "Flink: checkpoints"
 BROKER = "Kafka: the disk of the broker"
@@ -22,6 +23,7 @@ MEASURED_BY = {
     PROCESSES: "tests/canaries/test_failures.py::test_processes_of_beam_print_the_words_of_a_library",
     FIELD_NAMES: "tests/canaries/test_failures.py::test_names_of_fields_are_told",
     LOOKS: "tests/canaries/test_failures.py::test_a_look_at_a_log_tells_names_of_fields_alone",
+    SPILLED: "tests/canaries/test_failures.py::test_what_workers_put_on_disk_has_no_name_and_no_user",
     ENGINE_LOGS: "tests/engines/test_canaries.py::test_a_library_that_quotes_cells_on_an_engine",
     CHECKPOINTS: "tests/engines/test_canaries.py::test_a_stream_of_a_folder_on_an_engine",
     BROKER: "tests/engines/test_canaries.py::test_a_topic",

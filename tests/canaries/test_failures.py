@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
+import os
 import pathlib
 import signal
 import tempfile
@@ -19,9 +20,10 @@ from apache_beam.metrics import Metrics
 
 from dp_transforms.beam import read_events
 from dp_transforms.event_files import EventFields, EventFileError, LogChunk, ReadBlock
+from dp_transforms.processes import ProcessPool
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, SHARED
-from tests.canaries.places import FIELD_NAMES, LOOKS, PROCESSES, VERBOSE, assert_as_documented
+from tests.canaries.places import FIELD_NAMES, LOOKS, PROCESSES, SPILLED, VERBOSE, assert_as_documented
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import Canaries
 from tests.canaries.traces import Home, Shell, quoting_library, run_apart
@@ -222,8 +224,9 @@ def test_the_words_of_a_library_show_with_verbose_alone(
         ((), "failed with LookupError at event_files/", False),
         (("--allow-large-log",), "the pipeline failed with LookupError", False),
         (("--allow-large-log", *PROCESSES_OF_BEAM), "the pipeline failed with LookupError", True),
+        (("--processes", "2"), "the pipeline failed with LookupError", False),
     ],
-    ids=["before the pipeline", "in the pipeline", "in its processes"],
+    ids=["before the pipeline", "in the pipeline", "in processes of Beam", "in processes of ours"],
 )
 def test_processes_of_beam_print_the_words_of_a_library(
     home: Home,
@@ -290,3 +293,25 @@ def test_a_look_at_a_hostile_log_shows_no_cell(shell: Shell, canaries: Canaries)
             shown[name] = found
     # A line of a CSV file that could be the names of its fields is taken for them.
     assert set(shown) <= {"csv with one column of a token"}
+
+
+def test_what_workers_put_on_disk_has_no_name_and_no_user(
+    shell: Shell, search: Search, canaries: Canaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody but the processes of the run can open it; who reads the disk itself finds labels."""
+    shell.home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
+    on_disk: dict[str, bytes] = {}
+    close = ProcessPool.close
+
+    def look_and_close(pool: ProcessPool) -> None:
+        for number, files in enumerate(() if pool._closed else pool._files):
+            assert os.fstat(files.disk).st_nlink == 0
+            assert os.fstat(files.memory).st_size == 0
+            on_disk[f"file of worker {number}"] = os.pread(files.disk, 1 << 26, 0)
+        close(pool)
+
+    monkeypatch.setattr(ProcessPool, "release", lambda pool, blob: None)  # which would give the space back
+    monkeypatch.setattr(ProcessPool, "close", look_and_close)
+    ran = shell.run_clean(*REPLAY, "--processes", "2", "--memory", "1MB")
+    assert ran.code == 0, ran.err
+    assert_as_documented(SPILLED, {kind for _, kind in found_in(search, on_disk)})

@@ -8,11 +8,11 @@ from dp_transforms.runners.flink_cluster import FLINK_LIBRARIES
 from dp_transforms.runners.kafka_server import KAFKA_LIBRARIES
 from tests.engines.azurite_server import AZURITE, node
 from tests.engines.hdfs_server import HDFS_LIBRARIES
-from tests.engines.java_example import JAVA_EXAMPLE
+from tests.engines.language_examples import GO_EXAMPLE, JAVA_EXAMPLE
 
 
 def skip_reason(name: str) -> str | None:
-    """Why "azurite", "flink", "hdfs", "java-example", "kafka" or "prism" cannot be tested here; None if it can."""
+    """Why an engine or example ("flink", "go-example", ...) cannot be tested here; None if it can."""
     try:
         if name == "flink":
             java()
@@ -27,13 +27,15 @@ def skip_reason(name: str) -> str | None:
         elif name == "hdfs":
             java()
             engine_file(HDFS_LIBRARIES, "hdfs")
+        elif name == "go-example":
+            engine_file(GO_EXAMPLE, "go-example")
         elif name == "java-example":
             java()
             engine_file(JAVA_EXAMPLE, "java-example")
         elif name == "prism":
             prism.prism_binary()
         else:
-            raise ValueError(f"name must be azurite, flink, hdfs, java-example, kafka or prism, got {name!r}.")
+            raise ValueError(f"no test is on an engine named {name!r}.")
     except EngineError as error:
         return str(error)
     return None

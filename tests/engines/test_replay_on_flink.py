@@ -20,7 +20,8 @@ from dp_transforms.item_domain import ItemDomain
 from dp_transforms.pipelines.cluster_replay import replay_on_cluster
 from dp_transforms.pipelines.engine_choice import EngineChoice
 from dp_transforms.pipelines.replay_engine import ClusterReplay
-from dp_transforms.pipelines.replay_run import ReplaySummary, run_replay
+from dp_transforms.pipelines.replay_request import ReplaySummary
+from dp_transforms.pipelines.replay_run import run_replay
 from dp_transforms.pipelines.stream_options import FLINK
 from dp_transforms.report_files import read_report_file
 from dp_transforms.runners.flink_rest import ENDED
@@ -102,7 +103,12 @@ def _start(words: list[object]) -> subprocess.Popen[str]:
 def _wait_until_read(cluster, job: str, seconds: float = 240) -> None:
     """Until the log is read; the job must not be over by then."""
     deadline = time.monotonic() + seconds
-    while not any("ReadChunks" in stage.name and stage.state == "FINISHED" for stage in cluster.flink.rest.stages(job)):
+    while True:
+        # As Beam names the stage that reads and hashes.
+        reading = [stage for stage in cluster.flink.rest.stages(job) if "{ReadEvents, " in stage.name]
+        assert reading, "no stage reads"
+        if all(stage.state == "FINISHED" for stage in reading):
+            break
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert cluster.flink.rest.job_state(job) == "RUNNING", "the job was over before it was killed"

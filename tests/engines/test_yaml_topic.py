@@ -40,10 +40,7 @@ def test_a_yaml_pipeline_reads_a_topic(kafka: KafkaServer, tmp_path: pathlib.Pat
         text = text.replace(shown, here)
     (tmp_path / "pipeline.yaml").write_text(text)
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "apache_beam.yaml.main", "--yaml_pipeline_file=pipeline.yaml"),
-            *("--runner=FnApiRunner", '--jinja_variables={"run_id": "run-1"}'),
-        ],
+        [sys.executable, "-m", "apache_beam.yaml.main", "--yaml_pipeline_file=pipeline.yaml", "--runner=FnApiRunner"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

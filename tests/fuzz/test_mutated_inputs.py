@@ -21,6 +21,7 @@ _GROUPS = {
     "outputs": ("report", "show", "plan", "domain", "key"),
     "states": ("progress", "batch", "packed", "naming", "run-state"),
     "ledgers": ("ledger", "ledger-counter"),
+    "options": ("config", "titles"),
 }
 
 

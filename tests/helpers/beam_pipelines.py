@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -19,11 +19,13 @@ from dp_transforms.beam import encode_elements  # noqa: F401  (registers the cod
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
-from tests.helpers.oracle import Event
+from tests.helpers.oracle import Event, oracle_reports
 from tests.helpers.small_runs import (
     MICROS,
     RUN_ID,
+    SECRET,
     START,
+    settings_of,
 )
 
 
@@ -107,6 +109,26 @@ def run_monitor(
     return Outcome(reports, rejected, result)
 
 
+def assert_all_give(
+    pipeline: beam.Pipeline,
+    inputs: Mapping[str, tuple[beam.PCollection, Mapping[str, Any]]],
+    plan: ReleasePlan,
+    key: str,
+    log: Sequence[Event],
+) -> None:
+    """Runs the pipeline. Each input, with its arguments of the monitor, gives what the oracle reports of the log."""
+    found = {}
+    for name, (source, arguments) in inputs.items():
+        found[name] = Collected()
+        monitor = ShiftingHeavyHitters(plan, noise_key=key, run_id=RUN_ID, **arguments)
+        _ = (source | f"Monitor {name}" >> monitor).reports | f"Reports {name}" >> found[name].sink()
+    pipeline.run().wait_until_finish()
+    expected = oracle_reports(log, settings_of(plan), SECRET)
+    assert expected
+    for name, reports in found.items():
+        assert reports.values == expected, name
+
+
 class Branches:
     """Several monitors in one pipeline, each over a source of its own: cheaper than several pipelines."""
 
@@ -160,7 +182,7 @@ def pairs_source(log: Iterable[Event]) -> Callable[[beam.Pipeline], beam.PCollec
 
 
 _COUNTING = (
-    *("assign_windows", "bound_contributions", "collect_events", "find_candidates", "close_windows"),
+    *("run_steps", "bound_contributions", "collect_events", "find_candidates", "close_windows"),
     *("close_by_watermark", "gather_counted", "spend_purses", "answer_in_order", "release_counted"),
 )
 

@@ -1,7 +1,4 @@
-"""The Chromium of this machine, for tests that look at pages. Nothing is downloaded.
-
-`python -m tests.helpers.browser demo/report.html docs/page.png` makes the picture of docs/read_a_report.md.
-"""
+"""The Chromium of this machine, for tests that look at pages. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import contextlib
 import os
 import pathlib
 import shutil
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,13 +55,3 @@ class WatchedPage:
         """The page once all of it is drawn."""
         self.page.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
         return self.page
-
-
-def _main(page: str, picture: str) -> None:
-    with running_browser() as browser:
-        watched = WatchedPage(browser, pathlib.Path(page).absolute(), viewport={"width": 1100, "height": 1330})
-        watched.wait().screenshot(path=picture)
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

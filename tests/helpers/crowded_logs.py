@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.event_files import EventFields, find_log_chunks
-from dp_transforms.pipelines.replay_run import ReplayRequest
+from dp_transforms.pipelines.replay_request import ReplayRequest
 from dp_transforms.window_schedule import WindowSchedule
 
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
@@ -43,9 +43,14 @@ def id_texts(letter: str, numbers: np.ndarray) -> pa.Array:
 
 
 def replay_request(
-    log: pathlib.Path, plan: ReleasePlan, output: pathlib.Path, key_path: str, run_id: str = "run-1"
+    log: pathlib.Path,
+    plan: ReleasePlan,
+    output: pathlib.Path,
+    key_path: str,
+    run_id: str = "run-1",
+    fields: EventFields | None = None,
 ) -> ReplayRequest:
-    fields = EventFields()
+    fields = fields or EventFields()
     return ReplayRequest(
         chunks=find_log_chunks([str(log)], fields),
         fields=fields,

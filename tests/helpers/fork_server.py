@@ -137,6 +137,7 @@ if __name__ == "__main__":
     sys.path[0] = str(pathlib.Path(__file__).parents[2])  # else the folder of this file
     import_all()
     from tests.helpers import quick_beam
+    from tests.helpers.named_randomness import NamedRandomness
 
     quick_beam.install()
     gc.collect()
@@ -144,6 +145,8 @@ if __name__ == "__main__":
     request = serve(socket.socket(fileno=int(sys.argv[1])))
     become(request["words"], request["folder"], request["environment"])
     sys.path[:1] = request["path"]
+    if request["randomness"]:
+        NamedRandomness(request["randomness"]).install()
     kind, what = request["kind"], request["what"]
     if kind == "-c":
         code, names = module_of(what)

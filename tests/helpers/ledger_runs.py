@@ -13,6 +13,7 @@ from typing import Any
 
 from dp_transforms.accounting.lifetime_cost import LifetimeCost, delta_units, epsilon_units
 from dp_transforms.ledger import Caps, Ledger, PartRequest, VerdictKind
+from dp_transforms.ledger.actor import Actor
 from dp_transforms.local_files import create_new, publish, sync_folder
 
 PLAN, KEY = "a" * 64, "b" * 64
@@ -136,3 +137,23 @@ def _replace(path: pathlib.Path, state: dict[str, Any]) -> None:
     draft.write_text(json.dumps(state))
     os.replace(draft, path)
     sync_folder(path)
+
+
+HERE = Actor.here()
+GONE = Actor("somebody", HERE.place, "4194303:1:another boot")
+
+
+def of(ledger: Ledger, actor: Actor) -> Ledger:
+    return Ledger(ledger._database, actor)
+
+
+def done(ledger: Ledger, request: PartRequest, state: str = "") -> str:
+    """Reserves, starts and finishes a part. Its run id."""
+    verdict = ledger.reserve(request, CAPS)
+    ledger.start(verdict)
+    ledger.finish(verdict, state)
+    return verdict.run_id
+
+
+def spent(ledger: Ledger) -> int:
+    return ledger.balances("news")[0].total.epsilon

@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ import sqlalchemy as sa
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.report_files import ReportFileError, ReportHeader
-from dp_transforms.report_streams import ReportTable, read_report_table
+from dp_transforms.report_streams import ReportTable, read_report_table, table_rows
+from dp_transforms.report_streams.table_store import ReportTableWriter
 
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
@@ -45,6 +47,7 @@ EDGES = [
     WindowReport("news", _LAST, _LAST + 1, [HeavyHitter("x" * 16_384, None, 1)], 1.7976931348623157e308, 1.0, 2.0),
 ]
 OTHER = report(2, HeavyHitter("", None, -4))
+MORE = range(100, 130)
 MANY = [report(window, HeavyHitter(f"item-{window}", ABOVE, None)) for window in range(40)]
 
 
@@ -64,6 +67,21 @@ def rows_of(table: ReportTable) -> dict[str, list[tuple[Any, ...]]]:
 def change(table: ReportTable, statement: str) -> None:
     with engine_of(table).begin() as connection:
         connection.exec_driver_sql(statement)
+
+
+@contextlib.contextmanager
+def statements() -> Iterator[list[str]]:
+    """What SQLAlchemy sends to any database meanwhile; one for many rows counts once."""
+    sent: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *more: Any) -> None:
+        sent.append(statement)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
 
 
 def write_all(
@@ -95,6 +113,16 @@ def write_one_by_one(table: ReportTable, reports: list[WindowReport], ended: Run
     if ended is not None:
         write_all(table, [], ended)
     return refused
+
+
+def use(writer: ReportTableWriter, what: Callable[[ReportTableWriter], object], refusals: list[str]) -> None:
+    """In a thread of its own."""
+    try:
+        with contextlib.closing(writer):
+            what(writer)
+            writer.commit()
+    except StreamError as error:
+        refusals.append(str(error))
 
 
 _WORKER = """
@@ -164,6 +192,62 @@ class ReportTableContract:
             write_all(table, [], ENDED._replace(windows=47))
         assert table.ended("run-1") == ENDED
 
+    def test_an_end_and_the_reports_must_agree(self, table: ReportTable) -> None:
+        """Reports beyond the end are another attempt's, which has read other records."""
+        write_all(table, REPORTS[:2], ended=None)
+        before = rows_of(table)
+        with pytest.raises(StreamError, match="it holds 2 reports, and the run ends with 1; its end was not written"):
+            write_all(table, [], ENDED._replace(reports=1))
+        assert rows_of(table) == before
+        write_all(table, [], ENDED._replace(reports=3))
+        write_all(table, [REPORTS[2], REPORTS[0]], None)  # the last one may still come
+        before = rows_of(table)
+        over = "the run has ended with 3 reports, and all are there; nothing was written"
+        with pytest.raises(StreamError, match=over):
+            write_all(table, [REPORTS[3]], None)
+        assert rows_of(table) == before
+
+    def test_an_end_counts_from_the_moment_at_which_it_is_written(self, table: ReportTable) -> None:
+        """For the transaction that writes it, and for the next one of another worker that had begun before."""
+        over = "the run has ended with 1 reports, and all are there; nothing was written"
+        one, other = table.open(HEADER), table.open(HEADER)
+        one.write(REPORTS[0])
+        one.commit()
+        other.end(ENDED._replace(reports=1))
+        with pytest.raises(StreamError, match=over):
+            other.write(REPORTS[1])
+        other.close()
+        assert table.ended("run-1") is None
+        write_all(table, [], ENDED._replace(reports=1))
+        with pytest.raises(StreamError, match=over):
+            one.write(REPORTS[1])
+        one.close()
+        assert table.read("run-1") == (HEADER, REPORTS[:1], ENDED._replace(reports=1))
+
+    def test_a_writer_waits_for_the_one_that_has_begun(self, table: ReportTable) -> None:
+        """With another window it then writes it; with another answer it finds the first one, and with an end that does
+        not agree the reports."""
+        for number, (second, said) in enumerate(
+            (
+                (lambda writer: writer.write(REPORTS[1]), ""),
+                (lambda writer: writer.write(REPORTS[0]._replace(epsilon_spent=1.0)), "already has another answer"),
+                (lambda writer: writer.end(ENDED._replace(reports=0)), "it holds 1 reports, and the run ends with 0"),
+            )
+        ):
+            of_two = dataclasses.replace(table, table=f"t{number}")
+            one, other = of_two.open(HEADER), of_two.open(HEADER)
+            one.write(REPORTS[0])
+            refusals: list[str] = []
+            thread = threading.Thread(target=use, args=(other, second, refusals))
+            thread.start()
+            thread.join(0.2)
+            assert thread.is_alive()
+            one.commit()
+            thread.join(60)
+            one.close()
+            assert [said in each for each in refusals] == ([True] if said else [])
+            assert of_two.read("run-1") == (HEADER, REPORTS[:1] if said else REPORTS[:2], None)
+
     def test_nobody_reads_what_is_not_committed(self, table: ReportTable) -> None:
         write_all(table, REPORTS[:1], ended=None)
         with contextlib.closing(table.open(HEADER)) as writer:
@@ -200,6 +284,41 @@ class ReportTableContract:
         with pytest.raises(StreamError, match="no run is ever overwritten"):
             table.write_whole(HEADER, REPORTS, ENDED)
         assert rows_of(table) == before
+
+    def test_a_whole_run_that_does_not_agree_with_itself_is_not_written(self, table: ReportTable) -> None:
+        with pytest.raises(StreamError, match=r"T05:00:00Z' already has another answer; nothing was written"):
+            table.write_whole(HEADER, [*REPORTS, OTHER], ENDED)
+        with pytest.raises(StreamError, match="it holds 4 reports, and the run ends with 3; its end was not written"):
+            table.write_whole(HEADER, REPORTS, ENDED._replace(reports=3))
+        for reports, end in ((REPORTS[:1], ENDED._replace(stream="olds")), ([report(0, stream="olds")], ENDED)):
+            with pytest.raises(StreamError, match="different streams"):
+                table.write_whole(HEADER, reports, end)
+        assert table.read("run-1") == (None, [], None)
+        table.write_whole(HEADER, [*REPORTS, REPORTS[0]], ENDED)
+        assert table.read("run-1") == (HEADER, REPORTS, ENDED)
+
+    def test_a_whole_run_is_written_in_pieces(self, table: ReportTable, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of no more windows, and no more items unless a window has more by itself."""
+        monkeypatch.setattr(table_rows, "_WINDOWS_AT_ONCE", 3)
+        monkeypatch.setattr(table_rows, "_ITEMS_AT_ONCE", 7)
+        more = [report(window, *[HeavyHitter(f"{rank}", None, rank) for rank in range(window % 9)]) for window in MORE]
+        table.write_whole(HEADER, [*more[::-1], *EDGES], ENDED._replace(reports=100))
+        assert table.read("run-1")[1] == sorted([*more, *EDGES], key=lambda each: each.window_start)
+
+    def test_a_window_takes_three_statements_and_a_whole_run_no_more_for_more_windows(self, table: ReportTable) -> None:
+        counts = []
+        for reports in (MANY[:2], MANY):
+            another = dataclasses.replace(table, table=f"t{len(reports)}")
+            with statements() as sent:
+                another.write_whole(HEADER, reports, RunEnded("news", 40, 40))
+            assert another.read("run-1")[1] == reports
+            counts.append(len(sent))
+        assert counts[0] == counts[1]
+        with contextlib.closing(table.open(HEADER)) as writer:
+            writer.write(MANY[0])
+            with statements() as sent:
+                writer.write(MANY[1])
+            assert [statement.split()[0] for statement in sent] == ["SELECT", "INSERT", "INSERT"]
 
     def test_reports_of_other_streams_and_reports_that_break_the_guarantee_are_refused(
         self, table: ReportTable

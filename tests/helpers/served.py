@@ -62,11 +62,19 @@ class Answer:
 
 
 @contextlib.contextmanager
-def served(report: pathlib.Path, *words: object, port: int = 0) -> Iterator[Served]:
-    """`shh serve` of a report, on a free port unless another is given."""
-    command = ("-m", "dp_transforms.pipelines.cli", "serve", report, "--port", port, *words)
+def served(report: pathlib.Path | str | None, *words: object, port: int = 0) -> Iterator[Served]:
+    """`shh serve` of a report, on a free port unless another is given. Words that name files are beside the report.
+
+    report: None if the words say what is served."""
+    what = () if report is None else (report,)
+    command = ("-m", "dp_transforms.pipelines.cli", "serve", *what, "--port", port, *words)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with python(*command, environment={"PYTHONUNBUFFERED": "1"}, cwd=report.parent, **pipes) as process:
+    with python(
+        *command,
+        environment={"PYTHONUNBUFFERED": "1"},
+        cwd=pathlib.Path(report).parent if isinstance(report, pathlib.Path) else None,
+        **pipes,
+    ) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()

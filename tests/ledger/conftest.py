@@ -30,6 +30,11 @@ def folder(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 @pytest.fixture
+def ledger(folder: pathlib.Path) -> Ledger:
+    return Ledger.open(folder / "ledger.db")
+
+
+@pytest.fixture
 def path(folder: pathlib.Path) -> pathlib.Path:
     """Of a ledger with two runs; older.db and older.counter beside it are of when it had one."""
     path = folder / "ledger.db"

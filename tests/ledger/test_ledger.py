@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import pathlib
-import stat
 from typing import Any
 
 import pytest
@@ -15,17 +13,15 @@ from dp_transforms.ledger import (
     Caps,
     Ledger,
     LedgerBusyError,
-    LedgerError,
-    PartRequest,
     RunRefusedError,
     StateMark,
     VerdictKind,
+    rows,
 )
 from dp_transforms.ledger.actor import Actor, is_gone
-from tests.helpers.ledger_runs import CAPS, PLAN, cost, names_cost, part
+from dp_transforms.ledger.schema import check_row
+from tests.helpers.ledger_runs import CAPS, GONE, HERE, PLAN, cost, done, names_cost, of, part, spent
 
-HERE = Actor.here()
-GONE = Actor("somebody", HERE.place, "4194303:1:another boot")
 ELSEWHERE = Actor("somebody", "another machine/pid:[1]", "7:1:boot")
 
 
@@ -36,27 +32,6 @@ def living() -> Actor:
     process = actor._process(os.getppid())
     assert process
     return Actor("somebody", HERE.place, process)
-
-
-@pytest.fixture
-def ledger(folder: pathlib.Path) -> Ledger:
-    return Ledger.open(folder / "ledger.db")
-
-
-def of(ledger: Ledger, actor: Actor) -> Ledger:
-    return Ledger(ledger._database, actor)
-
-
-def done(ledger: Ledger, request: PartRequest, state: str = "") -> str:
-    """Reserves, starts and finishes a part. Its run id."""
-    verdict = ledger.reserve(request, CAPS)
-    ledger.start(verdict)
-    ledger.finish(verdict, state)
-    return verdict.run_id
-
-
-def spent(ledger: Ledger) -> int:
-    return ledger.balances("news")[0].total.epsilon
 
 
 def test_a_run_takes_its_epsilon_and_says_so(ledger: Ledger) -> None:
@@ -117,6 +92,32 @@ def test_a_new_run_over_the_same_input_pays_in_full_and_says_that_it_does(ledger
     assert verdict.kind == VerdictKind.NEW
     assert verdict.line.endswith(f"Run {run_id} drew from the same input before, and was paid for too.")
     assert spent(ledger) == 2 * cost().epsilon
+
+
+def test_the_first_run_that_drew_from_the_input_is_named_and_no_run_of_others(ledger: Ledger) -> None:
+    done(ledger, part(run_id="a", stream="other"))
+    done(ledger, part(run_id="b", population="other"))
+    done(ledger, part(run_id="c", input_fingerprint="input 2"))
+    ledger.reserve(part(run_id="d"))  # has drawn nothing
+    assert ledger.reserve(part(run_id="e")).same_input == ""
+    for run_id in ("g", "f"):
+        done(ledger, part(run_id=run_id))
+    assert ledger.reserve(part(run_id="h")).same_input == "f"
+
+
+def test_a_new_run_reads_no_row_of_another(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would take longer with each night."""
+    for _ in range(3):
+        done(ledger, part())
+    checked: list[str] = []
+
+    def check(table: Any, row: Any) -> None:
+        checked.append(table.name)
+        check_row(table, row)
+
+    monkeypatch.setattr(rows, "check_row", check)
+    assert ledger.reserve(part()).kind == VerdictKind.NEW
+    assert set(checked) == {"shh_populations"}
 
 
 @pytest.mark.parametrize(
@@ -368,84 +369,6 @@ def test_populations_do_not_share_a_budget(ledger: Ledger) -> None:
     done(ledger, part())
     ledger.reserve(part(population="films"), Caps(1, 1e-9))
     assert [balance.total.epsilon for balance in ledger.balances()] == [cost().epsilon] * 2
-
-
-def test_the_files_are_closed_to_others(ledger: Ledger, folder: pathlib.Path) -> None:
-    ledger.reserve(part(), CAPS)
-    assert {path.name for path in folder.iterdir()} == {"ledger.db", "ledger.db.counter", "ledger.db.lock"}
-    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
-
-
-def test_a_ledger_that_others_may_open_is_refused(ledger: Ledger, folder: pathlib.Path) -> None:
-    (folder / "ledger.db").chmod(0o640)
-    with pytest.raises(LedgerError, match="chmod 600"):
-        Ledger.open(folder / "ledger.db")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_ledger_of_another_user_is_refused(ledger: Ledger, folder: pathlib.Path) -> None:
-    os.chown(folder / "ledger.db", 65534, 65534)
-    with pytest.raises(LedgerError, match="belongs to another user"):
-        Ledger.open(folder / "ledger.db")
-
-
-def test_a_link_and_a_pipe_are_refused(ledger: Ledger, folder: pathlib.Path) -> None:
-    (folder / "link").symlink_to(folder / "ledger.db")
-    os.mkfifo(folder / "pipe", 0o600)
-    for name in ("link", "pipe"):
-        with pytest.raises(LedgerError, match="not a regular file"):
-            Ledger.open(folder / name)
-
-
-def test_a_path_may_be_given_as_a_url(ledger: Ledger, folder: pathlib.Path) -> None:
-    ledger.reserve(part(), CAPS)
-    assert spent(Ledger.open(f"sqlite:///{folder}/ledger.db", create=False)) == cost().epsilon
-
-
-def test_a_ledger_is_made_only_where_it_is_asked_for(folder: pathlib.Path) -> None:
-    with pytest.raises(LedgerError, match="shh ledger reserve"):
-        Ledger.open(folder / "ledger.db", create=False)
-    with pytest.raises(LedgerError, match=r"mysql|needs|path"):
-        Ledger.open("mysql://host/database")
-    assert list(folder.iterdir()) == []
-
-
-def test_the_journal_says_who_did_what_in_order(ledger: Ledger) -> None:
-    done(ledger, part(run_id="run"))
-    entries = ledger.journal()
-    assert [(entry["counter"], entry["action"], entry["run_id"]) for entry in entries] == [
-        (1, "reserve", "run"),
-        (2, "start", "run"),
-        (3, "finish", "run"),
-    ]
-    assert {entry["who"] for entry in entries} == {HERE.who}
-
-
-def test_the_doctor_shows_what_needs_a_hand(ledger: Ledger) -> None:
-    gone = of(ledger, GONE)
-    gone.reserve(part(run_id="waiting"), CAPS)
-    gone.start(gone.reserve(part(run_id="begun")))
-    ledger.reserve_run(part(run_id="set aside"))
-    texts = [finding.text for finding in ledger.doctor() if not finding.is_fault]
-    assert len(texts) == 3
-    assert any("shh ledger release waiting" in text for text in texts)
-    assert any("begun" in text and "same command and input" in text for text in texts)
-    assert any("set aside" in text and "no part yet" in text for text in texts)
-
-
-def test_the_doctor_compares_states_with_the_ledger(ledger: Ledger) -> None:
-    run_id = done(ledger, part(0, 2), "state 2")
-    marks = {
-        "is sound": StateMark(run_id, PLAN, 2, "state 2"),
-        "older copy": StateMark(run_id, PLAN, 1, "state 1"),
-        "ahead of the ledger": StateMark(run_id, PLAN, 3, "state 3"),
-        "not in the ledger": StateMark("other", PLAN, 3, "state 3"),
-        "another plan": StateMark(run_id, "c" * 64, 2, "state 2"),
-    }
-    for what, mark in marks.items():
-        findings = ledger.doctor([mark])
-        assert [finding.is_fault for finding in findings] == ([] if what == "is sound" else [True])
-        assert all(what in finding.text for finding in findings)
 
 
 def test_a_process_is_gone_only_if_that_is_certain() -> None:

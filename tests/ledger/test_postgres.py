@@ -21,6 +21,7 @@ from dp_transforms.ledger import (
     StateMark,
     VerdictKind,
 )
+from dp_transforms.sql_engines import postgres_engine
 from tests.helpers import postgres_server
 from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
 from tests.helpers.ledger_runs import CAPS, PLAN, cost, dies, part
@@ -46,6 +47,14 @@ def url(server: str) -> str:
         connection.execute(sa.text(f"CREATE DATABASE {name}"))
     engine.dispose()
     return urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+
+
+def test_what_is_reserved_is_on_the_disk_whatever_the_default_is(url: str) -> None:
+    connect = postgres_engine(sa.make_url(url), 60.0)
+    with connect.begin() as connection:
+        connection.exec_driver_sql(f"ALTER DATABASE {urlsplit(url).path.lstrip('/')} SET synchronous_commit = off")
+    with connect.begin() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
 
 
 def test_a_run_is_reserved_continued_and_resumed_as_in_a_file(url: str) -> None:

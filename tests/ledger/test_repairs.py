@@ -180,6 +180,35 @@ def test_a_counter_file_that_is_older_than_its_ledger_charges_nothing(path: path
     assert ledger.doctor() == []
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM shh_populations",
+        "UPDATE shh_populations SET name = 'others'",
+        "UPDATE shh_runs SET status = 'released' WHERE run_id = 'run 1'",
+        "DELETE FROM shh_runs",
+    ],
+)
+def test_a_journal_that_is_whole_does_not_show_that_all_charges_are(path: pathlib.Path, damage: str) -> None:
+    """The counter file seems to be the older one, since the tables' own end is not known to it."""
+    change(path, damage)
+    change(path, "UPDATE shh_ledger SET digest = 'of somebody'")
+    ledger = Ledger.open(path)
+    ledger.repair()
+    spent = {balance.population.name: balance.total for balance in ledger.balances()}["news"]
+    assert spent.epsilon >= 2 * cost().epsilon
+    assert spent.delta >= 2 * cost().delta
+    with pytest.raises(RunRefusedError):
+        ledger.reserve(part(run_id="run 1"))
+
+
+def test_a_second_row_where_there_must_be_one_is_told(path: pathlib.Path) -> None:
+    change(path, "ALTER TABLE shh_ledger RENAME TO once")
+    change(path, "CREATE TABLE shh_ledger AS SELECT * FROM once UNION ALL SELECT * FROM once")
+    with pytest.raises(LedgerDamagedError, match="one row that it must have"):
+        Ledger.open(path)
+
+
 @pytest.mark.parametrize("damage", [delete, cut_to(0)])
 def test_a_ledger_that_is_gone_is_made_again_from_its_counter_file(
     path: pathlib.Path, damage: Callable[[pathlib.Path], None]

@@ -18,7 +18,7 @@ from dp_transforms.event_streams.kafka_reader import KafkaReader
 from dp_transforms.event_streams.kafka_topic import KafkaPartition, KafkaTopic
 from tests.neighbours.stepped import WallClock
 
-_APPEND_TIME = 2
+CREATE_TIME, APPEND_TIME = 1, 2  # who set the time of a record: its producer, or the broker
 _KafkaError = confluent_kafka.KafkaError
 
 
@@ -28,6 +28,7 @@ class Message:
     millis: int
     body: bytes | None
     trouble: Any = None
+    kind: int = APPEND_TIME
 
     def offset(self) -> int:
         return self.at
@@ -36,7 +37,7 @@ class Message:
         return self.trouble
 
     def timestamp(self) -> tuple[int, int]:
-        return _APPEND_TIME, self.millis
+        return self.kind, self.millis
 
     def value(self) -> bytes | None:
         return self.body

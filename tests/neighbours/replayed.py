@@ -12,12 +12,14 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.beam.assign_windows import AssignWindows, PackPairsDoFn, Sharding
+from dp_transforms.beam.assign_windows import AssignWindows, PackPairsDoFn
 from dp_transforms.beam.bound_contributions import BoundContributions, BoundContributionsDoFn
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks, read_log_chunk
 from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.sharding import Sharding
+from dp_transforms.steps.pack_pairs import PackPairs
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.do_fn_state import HeldSecret
 from tests.helpers.small_runs import SECRET, settings_of
@@ -59,7 +61,7 @@ def pairs_of_cells(blobs: Iterable[bytes], users: tuple[str, ...] = OTHERS) -> f
 
 def replayed(sources: Sequence[str], fields: EventFields, users: tuple[str, ...] = OTHERS) -> Given:
     """By the stages of a replay, called one after the other without a pipeline around them."""
-    pack = PackPairsDoFn(SETTINGS, HeldSecret(), SHARDING, stamp=False)
+    pack = PackPairsDoFn(SETTINGS, PackPairs(SETTINGS.schedule, SHARDING), HeldSecret(), stamp=False)
     bound = BoundContributionsDoFn(SETTINGS, HeldSecret(), SHARDING)
     groups: dict[tuple[int, int], list[bytes]] = {}
     try:

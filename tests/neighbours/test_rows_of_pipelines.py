@@ -1,25 +1,28 @@
-"""Rows of a pipeline (`CollectRows`): which rows of others count does not depend on what one user's rows hold."""
+"""Rows of a pipeline (`CollectEvents`): which rows of others count does not depend on what one user's rows hold."""
 
 from __future__ import annotations
 
 import datetime
+import operator
 import random
 from collections.abc import Sequence
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam import collect_rows
-from dp_transforms.beam.collect_rows import CollectRowsDoFn
-from dp_transforms.event_files import EventFields
+from dp_transforms.beam import collect_events
+from dp_transforms.beam.collect_events import CollectEventsDoFn
+from dp_transforms.event_files import times
 from dp_transforms.monitoring.event_batch import EventBatch
 from tests.helpers.oracle import Event
 from tests.neighbours.logs import ADDED_USER, PLACES, crowd, iso, place, without_added
 from tests.neighbours.rounds import rounds
 
-FIELDS = {unit: EventFields("user", "item", "at", unit) for unit in ("us", "s", None)}
+UNITS = ("us", "s", None)
+USER, ITEM, TIME = (operator.attrgetter(name) for name in ("user", "item", "at"))
 
 
 class Unreadable:
@@ -27,9 +30,16 @@ class Unreadable:
         raise RecursionError
 
 
+class UnreadableTime:
+    @property
+    def micros(self) -> int:
+        raise OverflowError("a cell")
+
+
 HOSTILE_TIMES = [
     *(None, True, 0, -1, 2**63, 2**63 - 1, -(2**63), 2**64, 10**400, 0.5, 1e300, float("nan"), float("inf")),
     *("", "0", "soon", "2026-01-01", "2026-01-01T00:00:00+99:99", "\ud800", "½", "x" * 20_000, b"2026", [1], {}, 1j),
+    *(np.timedelta64(1, "s"), np.datetime64("NaT"), UnreadableTime(), Timestamp(micros=2**70)),
     *(Timestamp(micros=-(2**62)), datetime.datetime.max, datetime.datetime.min, datetime.date(2026, 1, 1)),
     datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=23))),
 ]
@@ -51,10 +61,9 @@ def spelled(event: Event, unit: str | None, source: random.Random) -> Any:
 
 def read(rows: Sequence[Any], unit: str | None) -> list[tuple[str, str, int]]:
     """The events of others among these rows, which are one bundle."""
-    do_fn = CollectRowsDoFn(FIELDS[unit])
-    do_fn.setup()
+    do_fn = CollectEventsDoFn(USER, ITEM, TIME, unit)
     do_fn.start_bundle()
-    found = [batch for row in rows for batch in do_fn.process(row)]
+    found = [stamped.value for row in rows for stamped in do_fn.process(row, Timestamp(0))]
     found += [each.value for each in do_fn.finish_bundle() if not isinstance(each, beam.pvalue.TaggedOutput)]
     events = []
     for batch in found:
@@ -68,7 +77,7 @@ def try_all(monkeypatch: pytest.MonkeyPatch, unit: str | None) -> None:
         others = [spelled(event, unit, source) for event in crowd(source.getrandbits(32))]
         expected = None
         for where in PLACES:
-            monkeypatch.setattr(collect_rows, "_MAX_BATCH", source.choice([1, 7, 1000]))
+            monkeypatch.setattr(collect_events, "_MAX_BATCH", source.choice([1, 7, 1000]))
             log = place(others, HOSTILE, where, source.getrandbits(32))
             alone = read([row.body for row in without_added(log)], unit)
             assert len(alone) == len(others)
@@ -77,20 +86,20 @@ def try_all(monkeypatch: pytest.MonkeyPatch, unit: str | None) -> None:
             assert alone == expected
 
 
-@pytest.mark.parametrize("unit", FIELDS)
+@pytest.mark.parametrize("unit", UNITS)
 def test_rows_of_others_count_whatever_one_user_writes(monkeypatch: pytest.MonkeyPatch, unit: str | None) -> None:
     try_all(monkeypatch, unit)
 
 
 def test_a_reader_that_judges_a_batch_as_a_whole_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if one time that is not one spoiled the column of its batch."""
-    true = collect_rows.parse_times
+    true = times.parse_times
 
     def spoiled(column: Any, unit: str | None) -> Any:
-        times = true(column, unit)
-        times.faults[:] = times.faults.max()
-        return times
+        read = true(column, unit)
+        read.faults[:] = read.faults.max()
+        return read
 
-    monkeypatch.setattr(collect_rows, "parse_times", spoiled)
+    monkeypatch.setattr(times, "parse_times", spoiled)
     with pytest.raises(AssertionError):
         try_all(monkeypatch, "us")

@@ -6,8 +6,6 @@ import os
 import pathlib
 import random
 import time
-import types
-import uuid
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -106,7 +104,7 @@ BUDGET = [
 def replay(folder: pathlib.Path, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[Any]]:
     """Exit code and reports of `shh replay` in this process. The key is kept, and the id of the run is the same: no
     user may choose both, so the test takes the place of what draws ids."""
-    monkeypatch.setattr("dp_transforms.pipelines.replay.uuid", types.SimpleNamespace(uuid4=lambda: uuid.UUID(int=7)))
+    monkeypatch.setattr("dp_transforms.pipelines.replay.fresh_run_id", lambda: "7")
     output = folder.parent / f"{folder.name}.jsonl"
     try:
         main(["replay", str(folder), *BUDGET, *words, "--output", str(output)])

@@ -61,6 +61,8 @@ READ = {
     ("explain", "report"): ["explain", "PATH.avro"],
     ("explain", "plan_file"): ["explain", "--plan", "PATH"],
     ("serve", "report"): ["serve", "PATH.avro", "--port", "0"],
+    ("serve", "kafka_config"): ["serve", "kafka://localhost:9/t", "--port", "0", "--kafka-config", "PATH"],
+    ("serve", "ledger"): ["serve", "--ledger", "PATH", "--port", "0"],
     ("serve", "titles"): ["serve", "report.avro", "--port", "0", "--titles", "PATH.csv"],
     ("serve", "token_file"): ["serve", "report.avro", "--port", "0", "--token-file", "PATH"],
     ("show", "report"): ["show", "PATH.avro"],

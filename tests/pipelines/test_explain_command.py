@@ -6,8 +6,10 @@ import math
 
 import pytest
 
+from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter
 from dp_transforms.pipelines.cli import main
+from dp_transforms.pipelines.page.fact_sheet import plan_facts
 from dp_transforms.pipelines.page.promise import Budget, chance, in_three_sentences, not_covered, one_in, up
 from dp_transforms.report_files import ReportHeader, write_report_file
 from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN, KMS21, LABELS, short_names_plan
@@ -152,3 +154,13 @@ def test_numbers_are_rounded_towards_less_privacy():
     assert one_in(3e-9) == "1 in 333,333,333"
     assert "more than 1e300" in in_three_sentences(Budget(1e4, 1e-9, 3))[0]
     assert "epsilon of 4 instead of 2" in " ".join(not_covered(Budget(2.0, 1e-9, 3), None))
+
+
+def test_no_number_of_the_promise_is_rounded_down():
+    plan = ReleasePlan.calibrate(epsilon=1.2345642, delta=1.0000004e-9, schedule=PLAN.schedule, release="labels")
+    assert "(1.2345642, 1.0000004e-09)-differentially private" in plan.guarantee
+    assert "e to the power of 1.2345642" in in_three_sentences(Budget(plan.epsilon, plan.delta, 24))[0]
+    facts = dict(plan_facts(plan))
+    assert facts["epsilon"].startswith("1.2345642 for each user")
+    assert facts["delta"].startswith("1.0000004e-09 (")
+    assert chance(Budget(1e-12, 0.0, 24)) == "50.1 %"

@@ -11,15 +11,16 @@ import pytest
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.ledger import Ledger, database
 from dp_transforms.pipelines.ledger_account import LedgerAccount
-from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.ledger_options import account_of_options
+from dp_transforms.pipelines.options import LogError, UserError
 from dp_transforms.window_schedule import WindowSchedule
 
 
 @pytest.fixture
 def account(tmp_path: pathlib.Path) -> LedgerAccount:
     options = {"population": "news", "max_epsilon": "100", "max_delta": "1e-3"}
-    account = LedgerAccount.of_options({"ledger": str(tmp_path / "ledger.db"), **options})
-    assert account
+    account = account_of_options({"ledger": str(tmp_path / "ledger.db"), **options})
+    assert account is not None
     schedule = WindowSchedule(0, 3600, 3600, 3600)
     plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=schedule, release="labels")
     account.reserve_whole(plan, "events", "monday", "input")
@@ -50,6 +51,27 @@ def test_a_run_that_could_not_start_is_used_again_for_nothing(
     with account.whole():
         pass
     assert ledger.balances()[0].total == spent
+
+
+@pytest.mark.parametrize("is_private", [True, False])
+def test_a_run_whose_draft_others_may_have_read_is_not_for_another_log(
+    account: LedgerAccount, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], is_private: bool
+) -> None:
+    """Two answers would be published for one price. Where nobody could read it, the price is not lost."""
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), release="labels")
+    account.reserve_whole(plan, "events", "tuesday", "input")
+    with pytest.raises(LogError), account.whole(is_private=is_private):
+        raise LogError("too many rows could not be read")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "The run stays charged" in said
+    if is_private:
+        assert "--run-id tuesday, without --noise-key-file" in said
+        account.reserve_whole(plan, "events", "tuesday", "another input")
+    else:
+        assert "is not for another log" in said
+        assert "--run-id" not in said
+        with pytest.raises(UserError, match="tuesday"):
+            account.reserve_whole(plan, "events", "tuesday", "another input")
 
 
 def test_a_report_whose_run_was_abandoned_meanwhile_is_said_to_be_published(

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.pipelines.page.report_page import report_page
 from dp_transforms.pipelines.serving.live_report import LiveReport
 from dp_transforms.pipelines.serving.report_source import source_of
@@ -29,6 +30,7 @@ EVIL = "<img src=x onerror='hacked = 1'>"
 ITEMS = {"first": range(48), "second": range(3, 9), EVIL: range(4, 48)}
 MANY = reports_of(PLAN, {item: {w: 5 * w + 1 for w in held} for item, held in ITEMS.items()})
 CLIENTS = 100
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +89,13 @@ def test_windows_appear_in_an_open_page_which_survives_restarts(browser: Any, tm
     with served(folder, port=port):
         expect(page.locator("#when")).to_contain_text("window 8 of 8", timeout=60_000)
         expect(page.locator("#live-state")).to_contain_text("Live", timeout=30_000)
-        if folder_of_pictures := os.environ.get("SHH_SCREENSHOTS"):
-            page.screenshot(path=pathlib.Path(folder_of_pictures) / "live.png", full_page=True)
+        writer.write(MANY[8])
+        writer.end(RunEnded("news", 48, 9))
+        expect(page.locator("#live-state")).to_have_text(
+            "The run has ended. No further window will come.", timeout=30_000
+        )
+        expect(page.locator("#when")).to_contain_text("window 9 of 9", timeout=30_000)
+        expect(page.locator("#live-state")).not_to_contain_text("Live")
     watched.context.close()
 
 
@@ -140,6 +147,7 @@ def test_a_page_with_a_token_works_and_its_address_holds_none(browser: Any, tmp_
     writer = ReportFolder(str(tmp_path / "reports")).open(header_of(PLAN))
     writer.write(MANY[0])
     (tmp_path / "token").write_text("correct-horse-battery-staple\n")
+    (tmp_path / "token").chmod(0o600)
     with served(tmp_path / "reports", "--token-file", "token") as server:
         watched = WatchedPage(browser, f"{server.address}?token=correct-horse-battery-staple")
         page = watched.wait()
@@ -149,6 +157,26 @@ def test_a_page_with_a_token_works_and_its_address_holds_none(browser: Any, tmp_
         expect(page.locator("#when")).to_contain_text("window 2 of 2", timeout=30_000)
         assert page.evaluate("document.cookie") == ""
         assert [each for each in watched.asked if "token" in each] == watched.asked[:1]
+        assert watched.said == []
+        watched.context.close()
+
+
+@pytest.mark.long
+def test_the_picture_of_the_docs(browser: Any, tmp_path: pathlib.Path) -> None:
+    """docs/live_page.png, which is written anew into the folder SHH_SCREENSHOTS."""
+    plan, reports = many_windows(72)
+    writer = ReportFolder(str(tmp_path / "reports")).open(header_of(plan))
+    for each in reports:
+        writer.write(each)
+    with served(tmp_path / "reports") as server:
+        watched = WatchedPage(browser, server.address)
+        page = watched.wait()
+        expect(page.locator("#live-state")).to_contain_text("Live", timeout=30_000)
+        expect(page.locator("#picture svg")).to_have_count(1, timeout=30_000)
+        picture = pathlib.Path(os.environ.get("SHH_SCREENSHOTS", tmp_path)) / "live_page.png"
+        page.screenshot(path=picture)
+        begin = (DOCS / "live_page.png").read_bytes()[:24]
+        assert picture.read_bytes()[:24] == begin, "the picture of the docs has the same size"
         assert watched.said == []
         watched.context.close()
 

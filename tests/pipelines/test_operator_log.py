@@ -114,7 +114,7 @@ def test_a_signal_says_so_in_the_same_format(folder: pathlib.Path) -> None:
 
 def test_what_commands_say_on_stderr_is_said_in_one_place() -> None:
     """Else it would be missing in one of the formats. Others have a branch for each format."""
-    with_both = {"operator_log.py", "replay.py", "stream_status.py", "subcommands.py"}
+    with_both = {"operator_log.py", "replay.py", "replay_runs.py", "stream_status.py", "subcommands.py"}
     for path in pathlib.Path(cli.__file__).parent.rglob("*.py"):
         if path.name not in with_both and not path.name.startswith("demo"):
             assert not re.search(r"err=True|stderr=True|sys\.stderr", path.read_text()), path

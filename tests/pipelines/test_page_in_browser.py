@@ -9,6 +9,7 @@ import datetime
 import os
 import pathlib
 import re
+import subprocess
 import time
 import zoneinfo
 
@@ -21,6 +22,7 @@ from dp_transforms.pipelines.time_axis import local_text, ticks
 from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.calibrated_plans import IN_DOMAIN, short_names_plan
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
+from tests.helpers.shh_process import python
 from tests.pipelines.shown_reports import HOSTILE
 
 pytestmark = pytest.mark.xdist_group("browser")  # one for all tests
@@ -195,6 +197,22 @@ def test_a_page_fits_its_window_and_all_controls_have_names(opened, width, schem
         assert "below" in page.locator(picture).get_attribute("aria-label")
     if folder := os.environ.get("SHH_SCREENSHOTS"):
         page.screenshot(path=pathlib.Path(folder) / f"page-{width}-{scheme}.png", full_page=True)
+
+
+@pytest.mark.long
+def test_the_picture_of_the_docs(browser, tmp_path):
+    """docs/page.png, the page of `make demo`, which is written anew into the folder SHH_SCREENSHOTS."""
+    with python("-m", "dp_transforms.pipelines.demo", cwd=tmp_path, stdout=subprocess.PIPE) as demo:
+        printed, _ = demo.communicate()
+    page_file = tmp_path / "demo" / "report.html"
+    assert printed.splitlines()[-1] == f"Open {page_file} in a browser: it needs no network."
+    watched = WatchedPage(browser, page_file, viewport={"width": 1100, "height": 1330})
+    picture = pathlib.Path(os.environ.get("SHH_SCREENSHOTS", tmp_path)) / "page.png"
+    watched.wait().screenshot(path=picture)
+    shown = (pathlib.Path(__file__).parents[2] / "docs" / "page.png").read_bytes()
+    assert picture.read_bytes()[:24] == shown[:24], "the picture of the docs has the same size"
+    assert watched.said == []
+    watched.context.close()
 
 
 @pytest.mark.long

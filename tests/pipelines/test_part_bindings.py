@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.ledger import Ledger, LedgerError
-from dp_transforms.pipelines import replay, state_part, stream_run
+from dp_transforms.pipelines import replay, replay_runs, state_part, stream_run
 from dp_transforms.pipelines.options import LogError
 from dp_transforms.pipelines.replay_state import ReplayPart
 from dp_transforms.pipelines.run_account import RunAccount
@@ -48,7 +48,7 @@ def test_a_part_whose_key_is_exchanged_publishes_nothing(
 
     with monkeypatch.context() as patch:
         if when == "before it is drawn":
-            patch.setattr(replay, "RunAccount", Account)
+            patch.setattr(replay_runs, "RunAccount", Account)
         else:
             patch.setattr(ReplayPart, "check_log", lambda part: exchange_key(nights.folder))
         done = nights.run(1)
@@ -94,7 +94,7 @@ def test_a_state_that_was_made_without_the_noise_key_is_refused(nights: Nights) 
     assert "is not sealed with the noise key of its run" in nights.refused(2)
 
 
-def interrupted(*_: object) -> None:
+def interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -103,7 +103,7 @@ def test_a_part_that_was_begun_by_another_version_is_finished_by_that(
 ) -> None:
     """Another version may draw otherwise, and the report that was moved away would have a second answer beside it."""
     with monkeypatch.context() as patch:
-        patch.setattr(replay, "run_replay", interrupted)
+        patch.setattr(replay_runs, "run_replay", interrupted)
         assert nights.run(1).returncode == 130
     assert nights.state.header.intent is not None
     with monkeypatch.context() as patch:
@@ -128,7 +128,7 @@ def test_a_part_that_was_ended_hard_and_then_finds_its_log_bad_may_have_another_
         raise LedgerError("the ledger is busy. Try again.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(replay, "run_replay", interrupted)
+        patch.setattr(replay_runs, "run_replay", interrupted)
         assert nights.run(1, "0.csv", **ledger).returncode == 130
     assert nights.state.header.intent is not None
     assert "has another input" in nights.run(1, **ledger).stderr
@@ -150,7 +150,7 @@ def test_a_part_that_may_have_been_published_keeps_its_input_even_if_its_log_is_
     assert (nights.folder / "1.jsonl").exists()
     header = nights.state.header
     assert header.next_fingerprint
-    monkeypatch.setattr(replay, "run_replay", bad_log)
+    monkeypatch.setattr(replay_runs, "run_replay", bad_log)
     assert "unreadable" in nights.run(1).stderr
     assert nights.state.header == header
     monkeypatch.undo()
@@ -158,7 +158,7 @@ def test_a_part_that_may_have_been_published_keeps_its_input_even_if_its_log_is_
     assert nights.state.header.next_fingerprint == ""
 
 
-def bad_log(*_: object) -> None:
+def bad_log(*_: object, **__: object) -> None:
     raise LogError("the log is unreadable.")
 
 

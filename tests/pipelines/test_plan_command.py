@@ -13,8 +13,10 @@ from click.testing import CliRunner, Result
 from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.item_domain import ItemDomain
+from dp_transforms.pipelines import plan as plan_module
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.plan import command
+from dp_transforms.pipelines.plan_comparison import Comparison
 from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, plan_from_options, plan_options
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.forked import shh
@@ -54,6 +56,24 @@ def test_a_plan_of_names_says_why_it_has_no_price_for_hits() -> None:
     assert "until each has had 10 hits; a user with 100 items may have some 10." in record["why"]
     few = _run(*BUDGET, *HOURLY, *NAMES, "--usual-looks", "1", "1", "--most-looks", "20")
     assert "most users have 1 item in the run. A price for hits would find no more." in few.stdout
+
+
+def test_the_sentence_does_not_wait_for_the_other_methods(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = []
+
+    class Spy(Comparison):
+        def __init__(self, plan: ReleasePlan) -> None:
+            said.append(capsys.readouterr().out)
+            super().__init__(plan)
+
+    monkeypatch.setattr(plan_module, "Comparison", Spy)
+    command.main([*BUDGET, *HOURLY], standalone_mode=False)
+    assert [line.startswith("An hour's item") for line in said] == [True]
+    rest = capsys.readouterr().out
+    assert "weight-" in rest
+    assert "An hour's item" not in rest
 
 
 def test_a_plan_with_hits_says_what_they_gain_and_cost(tmp_path: pathlib.Path) -> None:

@@ -68,8 +68,9 @@ def test_the_same_users_pay_and_what_they_pay_is_said(log: pathlib.Path, tmp_pat
     assert result.exit_code == 0, repr(result.exception)
     plan = ReleasePlan.from_json(output.read_text())
     assert isinstance(plan, NamesPlan)
-    # Noise of scale 2 for each bucket: 100 or 300 users in one are never missed.
-    assert (plan.epsilon, plan.activity_epsilon, plan.usual_looks) == (1.5, 0.5, (1, 31))
+    # Noise of scale 2 for each bucket: 100 or 300 users in one are never missed; an empty one above may look filled.
+    assert (plan.epsilon, plan.activity_epsilon) == (1.5, 0.5)
+    assert plan.usual_looks in ((1, 31), (1, 63), (1, 100))
     text = " ".join(result.stdout.split())
     assert "Everything published is (1.5, 1e-09)-differentially private" in text
     assert "the plan and everything published are together (2, 1e-09)-differentially private" in text

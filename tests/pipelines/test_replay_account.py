@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.pipelines import replay
+from dp_transforms.pipelines import replay_runs
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.replay_state import ReplayPart
 from dp_transforms.run_state.state_file import StateFile
@@ -70,7 +70,7 @@ class Account:
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> type[Account]:
     Account.calls, Account.refuses = [], ""
-    monkeypatch.setattr(replay, "RunAccount", Account)
+    monkeypatch.setattr(replay_runs, "RunAccount", Account)
     return Account
 
 

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.pipelines.cluster_replay import shards_for
+from dp_transforms.pipelines.replay_shards import events_that_fit, shards_for
 from tests.helpers.crowded_logs import RANGE, replay_request, write_crowded_log
 from tests.helpers.names_plans import small_names_plan
 from tests.helpers.shh_here import shh
@@ -33,6 +33,7 @@ def log(tmp_path: pathlib.Path) -> pathlib.Path:
         ([*POOL, "--engine", "in-process"], "--worker-pool belongs to --engine flink"),
         ([*CLUSTER, "--noise-key-file", "k"], "name it with --worker-pool HOST:PORT"),
         (["--flink-master", "jobs", *POOL, "--noise-key-file", "k"], "--flink-master must be HOST:PORT or [local]"),
+        (["--worker-memory", "4000"], "--worker-memory belongs to --engine flink and dataflow"),
         (["--detach"], "--detach needs an engine that runs on after this command"),
         (["--detach", "--engine", "flink", "--noise-key-file", "k"], "Give --flink-master HOST:PORT"),
         (["--engine", "flink", "--noise-key-file", "k", "--state", "s"], "--state cannot be used with --engine flink"),
@@ -40,6 +41,7 @@ def log(tmp_path: pathlib.Path) -> pathlib.Path:
             [*CLUSTER, *POOL, "--noise-key-file", "k", "--detach", "--ledger", "l.db", "--population", "p"],
             "--detach cannot be used with --ledger",
         ),
+        ([*CLUSTER, *POOL, "--noise-key-file", "k", "--dead-letter", "ftp://a/b"], "URLs ftp://... are not known"),
         ([*CLUSTER, *POOL, "--noise-key-file", "k", "--run-id", "again"], "--run-id and --noise-key-file exclude"),
     ],
 )
@@ -55,12 +57,18 @@ def test_parts_hold_so_many_events_whatever_the_size_of_the_log(log, tmp_path, p
     request = replay_request(log, plan, tmp_path / "report.jsonl", key_file(tmp_path))
     slabs = 1 if plan.release == "names" else plan.schedule.horizon
 
-    def parts(events: int, parallelism: int = 1) -> int:
+    def parts(events: int, parallelism: int = 1, megabytes: int = 2000) -> int:
         chunks = [dataclasses.replace(request.chunks[0], events=events)]
-        return slabs * shards_for(dataclasses.replace(request, chunks=chunks), parallelism)
+        return slabs * shards_for(dataclasses.replace(request, chunks=chunks), parallelism, megabytes)
 
     assert parts(600) >= 8
     assert parts(600, parallelism=20) >= 80, "every worker has something to do"
-    for events in (10**7, 10**8):
-        assert 400_000 <= events / parts(events) <= 500_000
-    assert parts(10**12) == slabs * 1024, "a message for each pair of parts"
+    for events in (10**8, 10**9):
+        assert 800_000 <= events / parts(events) <= 1_000_000
+        assert events / parts(events, megabytes=1500) <= events_that_fit(1500), "small workers get small parts"
+    assert parts(2 * 10**9 * slabs) == slabs * 1024, "a message for each pair of parts"
+    assert 10**12 / parts(10**12) <= events_that_fit(2000), "memory comes first"
+    assert parts(10**12, megabytes=1500) > 2 * parts(10**12, megabytes=2000)
+    assert events_that_fit(1500) >= 500_000
+    with pytest.raises(ValueError, match="at least 1500 MB"):
+        events_that_fit(1499)

@@ -116,6 +116,8 @@ def test_the_job_has_hints_and_no_key(tmp_path: pathlib.Path, release: str) -> N
         for name, value in environment.resource_hints.items()
     }
     assert hints == {("min_ram_bytes", "8000000000")}
+    flags = PipelineOptions(dataflow.options(job_name="j", is_batch=True))
+    assert flags.view_as(WorkerOptions).disk_size_gb == 50  # docs/deploy.md
     assert places_with(forms_of(SECRET), {"job": made.SerializeToString()}) == []
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -48,9 +51,14 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The same with a token."""
     place = tmp_path_factory.mktemp("guarded")
     folder_of(place / "reports", 4)
-    (place / "token").write_text(TOKEN + "\n")
+    write_private(place / "token", TOKEN + "\n")
     with served(place / "reports", "--token-file", "token", "--name", "News.example.org") as found:
         yield found
+
+
+def write_private(path: pathlib.Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o600)
 
 
 def events(page: Page) -> str:
@@ -65,7 +73,8 @@ def test_windows_appear_as_they_close_and_the_end_is_told(tmp_path: pathlib.Path
         page = Page(server.get().text)
         assert {label for _, _, label, _ in told(page.data["columns"])} == {"item-0", "item-1", "item-2"}
         listener = Listener(server.port, events(page))
-        assert listener.next().kind == "status"
+        begun = listener.next()
+        assert (begun.kind, begun.data["state"]) == ("status", "")
         found = []
         for each in MANY[2:5]:
             writer.write(each)
@@ -79,7 +88,11 @@ def test_windows_appear_as_they_close_and_the_end_is_told(tmp_path: pathlib.Path
         late = Listener(server.port, "", Last_Event_ID=found[0].event_id)
         assert [late.next().event_id for _ in range(2)] == [each.event_id for each in found[1:]]
         writer.end(RunEnded("news", 48, 5))
-        assert "The run has ended: all of its 48 windows are closed." in listener.next("status").data["summary"]
+        ended = listener.next("status").data
+        assert "The run has ended: all of its 48 windows are closed." in ended["summary"]
+        assert ended["state"] == "The run has ended. No further window will come."
+        again = Listener(server.port, events(Page(server.get().text)))
+        assert again.next("status").data["state"] == ended["state"]
         code, seconds = server.end(signal.SIGINT)
         assert code == 130
         assert seconds < 10, "it does not wait for browsers"
@@ -129,11 +142,39 @@ def test_nothing_can_be_changed_and_heads_have_an_end(server: Served) -> None:
         assert (head.status, head.body) == (200, b"")
 
 
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """This process, and each that it starts, may have 4,096 files open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, before[1]), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def tried(found: Callable[[], bool]) -> bool:
+    """Whether it is so within some seconds."""
+    deadline = time.monotonic() + 20
+    while not (is_so := found()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return is_so
+
+
+@pytest.mark.usefixtures("many_files")
+def test_a_thousand_connections_are_the_most(tmp_path: pathlib.Path) -> None:
+    """One further is told to come later; each that goes makes room."""
+    folder_of(tmp_path / "reports", 1)
+    with served(tmp_path / "reports") as server, contextlib.ExitStack() as left:
+        waiting = [left.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(999)]
+        assert server.get("/alive").status == 503
+        waiting.pop().close()
+        assert tried(lambda: server.get("/alive").status == 200)
+
+
 def test_files_have_names_of_their_content_and_may_be_kept(server: Served) -> None:
     page = Page(server.get(Accept_Encoding="gzip, br").text)
     scripts = [value for tag, name, value in page.values if (tag, name) == ("script", "src")]
     hashes = [value for tag, name, value in page.values if (tag, name) == ("script", "integrity")]
-    assert len(scripts) == 6
+    assert len(scripts) == 7
     for path, digest in zip(scripts, hashes, strict=True):
         whole, packed = server.get(f"/{path}"), server.get(f"/{path}", Accept_Encoding="gzip")
         assert whole.body == packed.body
@@ -152,7 +193,6 @@ def test_files_have_names_of_their_content_and_may_be_kept(server: Served) -> No
         ("127.0.0.1:1234", 200),
         ("[::1]:80", 200),
         ("203.0.113.7", 200),
-        (socket.gethostname(), 200),
         ("evil.example.org", 421),
         ("localhost.evil.example.org:8765", 421),
         ("127.0.0.1.evil.example.org", 421),
@@ -213,8 +253,43 @@ def test_beyond_loopback_a_token_is_made_and_printed_once(tmp_path: pathlib.Path
         assert server.get().status == 401
         answer = server.get("/", Authorization=f"bearer {token[1]}")
         assert {label for _, _, label, _ in told(Page(answer.text).data["columns"])} == set(STORIES)
+        assert server.get("/", Authorization=f"bearer {token[1]}", Host=socket.gethostname()).status == 200
         server.end(signal.SIGTERM)
-        assert "not encrypted" in server.process.communicate()[1]
+        out, err = server.process.communicate()
+        assert "not encrypted" in err
+        assert token[1] not in out + err, "it was printed once"
+        assert [path.name for path in tmp_path.iterdir()] == ["report.avro"], "it is written nowhere"
+
+
+def test_a_name_is_for_others_so_a_token_is_asked_for_behind_a_proxy_too(tmp_path: pathlib.Path) -> None:
+    write_report_file(tmp_path / "report.avro", HEADER, reports_of(PLAN, STORIES))
+    with served(tmp_path / "report.avro", "--name", "news.example.org") as server:
+        token = re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=([\w-]{43})", server.address)
+        assert token is not None
+        for host in ("news.example.org", "localhost"):
+            assert server.get(Host=host).status == 401
+            assert server.get(Host=host, Authorization=f"Bearer {token[1]}").status == 200
+    operator = ["--flink-master", "localhost:8081", "--name", "news.example.org"]
+    assert "exact numbers of the log, and --name news.example.org" in refused("report.avro", *operator, cwd=tmp_path)
+
+
+def test_the_file_of_the_token_is_for_its_owner_alone_and_is_not_changed(tmp_path: pathlib.Path) -> None:
+    write_report_file(tmp_path / "report.avro", HEADER, reports_of(PLAN, STORIES))
+    write_private(tmp_path / "token", TOKEN + "\n")
+    for mode in (0o644, 0o640, 0o602, 0o610):
+        (tmp_path / "token").chmod(mode)
+        said = refused("report.avro", "--port", 0, "--token-file", "token", cwd=tmp_path)
+        assert f"mode {mode:04o}). Close it with: chmod 600 token" in said
+        assert TOKEN not in said
+    (tmp_path / "token").chmod(0o400)
+    with served(tmp_path / "report.avro", "--token-file", "token") as server:
+        assert server.get("/", Authorization=f"Bearer {TOKEN}").status == 200
+        command_line = pathlib.Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
+        assert TOKEN.encode() not in command_line, "others on this machine see the words of a command"
+        server.end(signal.SIGTERM)
+        assert TOKEN not in "".join(server.process.communicate())
+    assert (tmp_path / "token").read_text() == TOKEN + "\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.avro", "token"]
 
 
 def refused(*words: object, cwd: pathlib.Path) -> str:
@@ -228,14 +303,23 @@ def test_what_cannot_be_served_is_said_in_a_line_with_a_remedy(tmp_path: pathlib
     folder_of(tmp_path / "reports", 1)
     (tmp_path / "empty").mkdir()
     (tmp_path / "other.jsonl").write_text("{}\n")
-    (tmp_path / "short").write_text("too-short\n")
+    write_private(tmp_path / "short", "too-short\n")
     assert "--output folder" in refused("missing", cwd=tmp_path)
     assert "--output folder" in refused("empty", "--port", 0, cwd=tmp_path)
     assert "other.jsonl" in refused("other.jsonl", "--port", 0, cwd=tmp_path)
+    assert "a database is not followed" in refused("sqlite:///reports.db", "--port", 0, cwd=tmp_path)
     for words in (["missing"], ["short"], ["empty"]):
         assert "--token-file" in refused("reports", "--token-file", *words, cwd=tmp_path)
     assert "--host nowhere.invalid" in refused("reports", "--host", "nowhere.invalid", cwd=tmp_path)
     assert "--titles" in refused("reports", "--titles", "missing.csv", cwd=tmp_path)
+    for option in ("--run-id", "--kafka-config"):
+        assert f"{option} is for a topic" in refused("reports", option, "x", cwd=tmp_path)
+    for address in ("localhost/reports", "localhost:9092", "me:secret@localhost:9092/reports", "localhost:9092/a/b"):
+        said = refused(f"kafka://{address}", "--port", 0, cwd=tmp_path)
+        assert "kafka://HOST:PORT/TOPIC" in said
+        assert "secret" not in said
+    said = refused("kafka://localhost:9/reports", "--port", 0, "--kafka-config", "missing", cwd=tmp_path)
+    assert "missing: the file of Kafka client settings cannot be read" in said
     operator = ["reports", "--flink-master", "localhost:8081"]
     assert "exact numbers" in refused(*operator, "--host", "0.0.0.0", cwd=tmp_path)
     assert "HOST:PORT" in refused("reports", "--flink-master", "localhost", cwd=tmp_path)
@@ -252,4 +336,4 @@ def test_without_its_extra_it_says_what_to_install(tmp_path: pathlib.Path) -> No
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "extra `serve`" in done.stderr
+    assert "pip install '.[serve]'" in done.stderr

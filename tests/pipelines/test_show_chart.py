@@ -125,7 +125,7 @@ def test_without_the_extra_the_command_says_what_to_install(show, tmp_path, monk
     monkeypatch.setattr(picture.importlib.util, "find_spec", lambda name: None)
     _, err, code = show(LABELS, "--chart", str(tmp_path / "chart.svg"))
     assert code == 1
-    assert "its extra `charts`, or use --html" in err
+    assert "pip install '.[charts]', with the same after pipx install or uv tool install. Or use --html" in err
 
 
 def test_page_and_picture_draw_with_one_version():

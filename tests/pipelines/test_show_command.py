@@ -284,7 +284,7 @@ def stream_folder(tmp_path, ended=None, reports=LABELS):
     ("ended", "said"),
     [
         (None, "The run goes on: further windows may follow."),
-        (RunEnded("news", 6, 2), "The run has ended: all of its 6 windows are closed."),
+        (RunEnded("news", 8760, 2), "The run has ended: all of its 8,760 windows are closed."),
     ],
 )
 def test_the_folder_of_a_stream_is_shown_in_order_and_says_whether_it_goes_on(tmp_path, capsys, ended, said):

@@ -8,7 +8,7 @@ import pathlib
 import re
 import signal
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +20,8 @@ from dp_transforms.pipelines import stream_watch
 from dp_transforms.pipelines.engine_choice import EngineChoice
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.sink_watch import SinkWatch
+from dp_transforms.report_files import ReportHeader
+from dp_transforms.report_streams import ReportFolder
 
 HOUR = 3_600_000_000
 REPORTS = [WindowReport("events", hour * HOUR, (hour + 1) * HOUR, [], 1.0, 1e-9, 0.5) for hour in range(2)]
@@ -27,18 +29,37 @@ END = RunEnded("events", 4, reports=2)
 
 
 class Sink:
-    """Gives one answer at each read, the last one forever; None is an outage."""
+    """Has one content at each read, the last one forever; None is an outage. Gives what is new.
 
-    def __init__(self, *answers: tuple[list[WindowReport], RunEnded | None] | None) -> None:
+    made_anew: the reads at which it is another one, so that all is new again.
+    """
+
+    def __init__(
+        self, *answers: tuple[list[WindowReport], RunEnded | None] | None, made_anew: Collection[int] = ()
+    ) -> None:
         self.answers = list(answers)
+        self.made_anew = made_anew
         self.reads = 0
+        self.given = 0
+        self.is_closed = False
 
-    def read(self, run_id: str) -> tuple[None, list[WindowReport], RunEnded | None]:
+    def follow(self, run_id: str) -> Sink:
+        assert run_id == "run-1"
+        return self
+
+    def read_new(self) -> tuple[None, list[WindowReport], RunEnded | None, bool]:
         answer = self.answers[min(self.reads, len(self.answers) - 1)]
+        is_new = self.reads == 0 or self.reads in self.made_anew
         self.reads += 1
         if answer is None:
             raise StreamError("the topic 'r' cannot be used (_TRANSPORT). Check the brokers.")
-        return None, *answer
+        reports, ended = answer
+        before = 0 if is_new else self.given
+        self.given = len(reports)
+        return None, reports[before:], ended, is_new
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Status:
@@ -54,7 +75,7 @@ class Status:
         self.lines.append(text)
 
     def show_reports(self, reports: list[WindowReport]) -> None:
-        self.shown = list(reports)
+        self.shown += reports
 
     def close(self) -> None:
         return
@@ -85,6 +106,28 @@ def test_an_outage_is_told_once_and_what_comes_after_it_is_shown() -> None:
 def test_the_end_counts_when_no_report_is_missing_any_more() -> None:
     watched = watch_of(Sink((REPORTS[:1], END), (REPORTS, END)), Status(), 1.0)
     assert [watched.check(), watched.check()] == [None, END]
+
+
+def test_a_window_is_shown_once_also_if_the_sink_is_another_one_and_only_what_it_has_counts() -> None:
+    status = Status()
+    watched = watch_of(Sink((REPORTS, None), (REPORTS[:1], END), (REPORTS, END), made_anew=[1]), status, 1.0)
+    assert [watched.check(), watched.check(), watched.check()] == [None, None, END]
+    assert status.shown == REPORTS
+
+
+def test_a_look_at_a_real_output_does_not_read_all_of_it_again(tmp_path: pathlib.Path) -> None:
+    """An old window that is damaged later does not matter: it was read, and shown."""
+    header = ReportHeader("run-1", "events", "Each user's whole log is protected.", {"epsilon": 1.0})
+    folder, status = ReportFolder(str(tmp_path / "reports")), Status()
+    writer = folder.open(header)
+    watched = SinkWatch(folder, "run-1", status)  # type: ignore[arg-type]
+    writer.write(REPORTS[0])
+    assert watched.check() is None
+    next(iter((tmp_path / "reports").glob("1970*"))).write_text("damaged")
+    writer.write(REPORTS[1])
+    writer.end(END)
+    assert watched.check() == END
+    assert status.shown == REPORTS
 
 
 def test_an_outage_that_lasts_is_an_error_that_says_what_goes_on() -> None:
@@ -162,6 +205,7 @@ def test_a_command_tolerates_an_outage_of_the_output() -> None:
     job = Job(sink, 99)
     watch(sink, job, status, EngineChoice("prism"))
     assert job.is_cancelled
+    assert sink.is_closed
     assert status.shown == REPORTS
     assert status.lines[-1] == "The declared range is over (4 windows); nothing more is answered."
 

@@ -15,9 +15,10 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
+import psutil
 import pytest
 
-from dp_transforms.beam import count_for_operator
+from dp_transforms import operator_counts
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.stream_metrics import OperatorMetrics, served_metrics
 from tests.pipelines.stream_words import PLAN, run
@@ -35,7 +36,7 @@ needs_prometheus = pytest.mark.skipif(
 )
 
 
-def get(url: str) -> str:
+def get(url: str | urllib.request.Request) -> str:
     with urllib.request.urlopen(url, timeout=30) as answer:
         text: str = answer.read().decode()
         return text
@@ -84,12 +85,23 @@ def test_numbers_are_served_as_they_are_now_and_no_longer_than_the_run() -> None
 def test_no_other_machine_can_ask() -> None:
     with served_metrics(0, RUN) as served:
         assert served is not None
-        addresses = {found[4][0] for found in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
-        for address in addresses - {"127.0.0.1"}:
-            with pytest.raises(OSError), socket.create_connection((address, served[1]), timeout=5):  # noqa: PT011
-                pass
-        with socket.create_connection(("127.0.0.1", served[1]), timeout=5) as open_one:
-            assert open_one.getpeername() == ("127.0.0.1", served[1])
+        ours = [one.laddr for one in psutil.Process().net_connections("inet") if one.status == psutil.CONN_LISTEN]
+        assert [(at.ip, at.port) for at in ours if at.port == served[1]] == [("127.0.0.1", served[1])]
+
+
+def test_a_page_under_another_name_cannot_ask() -> None:
+    """Its browser would take our numbers for that page's, once its name has our address."""
+    with served_metrics(0, RUN) as served:
+        assert served is not None
+        served[0].update(COUNTS, GAUGES)
+        url = f"http://127.0.0.1:{served[1]}/metrics"
+        for own in ("127.0.0.1", "localhost"):
+            assert "shh_events_read" in get(urllib.request.Request(url, headers={"Host": f"{own}:{served[1]}"}))
+        for other in ("evil.example", f"evil.example:{served[1]}", "127.0.0.1.evil.example:80", "", "[::1]:80"):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                get(urllib.request.Request(url, headers={"Host": other}))
+            assert refused.value.code == 403
+            assert b"shh_" not in refused.value.read()
 
 
 def test_what_is_wrong_with_the_port_is_told_in_one_line(
@@ -106,15 +118,19 @@ def test_what_is_wrong_with_the_port_is_told_in_one_line(
     code, _, err = run([*words, *cluster, "--noise-key-file", str(tmp_path / "noise.key")], capsys)
     assert (code, "--metrics-port cannot be used with --detach" in err, err.count("\n")) == (1, True, 1)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(UserError, match=r"pip install '.*\[metrics\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[metrics\]'"):
         served_metrics(0, RUN).__enter__()
+
+
+def operator_numbers() -> list[str]:
+    """Names of all counters and gauges that workers count for the operator."""
+    return [value for name, value in vars(operator_counts).items() if name.isupper() and isinstance(value, str)]
 
 
 def all_names() -> set[str]:
     """Of all that a run may serve."""
     metrics = OperatorMetrics(RUN)
-    names = [value for name, value in vars(count_for_operator).items() if name.isupper() and isinstance(value, str)]
-    metrics.update(dict.fromkeys(names, 1), dict.fromkeys(names, 1))
+    metrics.update(dict.fromkeys(operator_numbers(), 1), dict.fromkeys(operator_numbers(), 1))
     metrics.wait_for_checkpoint(1)
     return {sample.name for family in metrics.collect() for sample in family.samples}
 
@@ -122,6 +138,37 @@ def all_names() -> set[str]:
 def expressions() -> list[str]:
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
     return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def unknown(given: object, known: object, place: str = "") -> list[str]:
+    """The places of a JSON value that another one lacks or has otherwise."""
+    if isinstance(given, dict) and isinstance(known, dict):
+        pairs = [(f"{place}/{name}", value, known.get(name)) for name, value in given.items()]
+    elif isinstance(given, list) and isinstance(known, list) and len(given) == len(known):
+        pairs = [(f"{place}/{n}", *each) for n, each in enumerate(zip(given, known, strict=True))]
+    else:
+        return [] if given == known else [place]
+    return [found for where, a, b in pairs for found in unknown(a, b, where)]
+
+
+def as_grafana_reads_it(dashboard: dict[str, Any]) -> Any:
+    """By Grafana's own types: what they do not know is lost."""
+    plugins = pytest.importorskip("grafana_foundation_sdk.cog.plugins")
+    plugins.register_default_plugins()
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
+    return json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard)))
+
+
+def test_grafana_knows_each_field_of_the_dashboard() -> None:
+    dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+    assert unknown(dashboard, as_grafana_reads_it(dashboard)) == []
+    panel = dashboard["panels"][0]
+    for held in (dashboard, panel, panel["options"]["legend"], panel["targets"][0], panel["fieldConfig"]["defaults"]):
+        held["shown"] = 1
+        assert len(unknown(dashboard, as_grafana_reads_it(dashboard))) == 1, "a field that it does not know is found"
+        del held["shown"]
 
 
 def test_rules_and_dashboard_ask_for_what_is_served_and_what_the_page_names_is_served() -> None:
@@ -171,13 +218,21 @@ def asked(port: int, query: str) -> list[dict[str, Any]]:
     return found
 
 
+def as_grafana_asks(expression: str) -> str:
+    """With the values of its variables: all streams, and four times the interval of 1 s at which is scraped."""
+    return expression.replace("$__rate_interval", "4s").replace("$stream", ".*")
+
+
 @needs_prometheus
 def test_a_real_prometheus_scrapes_the_numbers(tmp_path: pathlib.Path) -> None:
     config = (MONITORING / "prometheus.yml").read_text()
     assert "127.0.0.1:9464" in config
     with served_metrics(0, RUN) as served:
         assert served is not None
-        served[0].update(COUNTS, GAUGES)
+        served[0].update(
+            {**dict.fromkeys(operator_numbers(), 1), **COUNTS}, {**dict.fromkeys(operator_numbers(), 1), **GAUGES}
+        )
+        served[0].wait_for_checkpoint(1)
         shutil.copy(MONITORING / "alerts.yml", tmp_path)
         text = config.replace(":9464", f":{served[1]}").replace("15s", "1s")
         (tmp_path / "prometheus.yml").write_text(text)
@@ -193,6 +248,13 @@ def test_a_real_prometheus_scrapes_the_numbers(tmp_path: pathlib.Path) -> None:
                 assert {name: found[0]["metric"][name] for name in RUN} == RUN
                 assert asked(port, "up")[0]["value"][1] == "1"
                 rules = json.loads(get(f"http://127.0.0.1:{port}/api/v1/rules"))["data"]["groups"]
-                assert len(rules[0]["rules"]) == 12
+                assert len(rules[0]["rules"]) == (MONITORING / "alerts.yml").read_text().count("- alert: ")
+                for each in expressions():
+                    while not (found := asked(port, as_grafana_asks(each))):
+                        assert time.monotonic() < deadline, f"a panel stays empty: {each}"
+                        time.sleep(0.2)
+                    assert all(result["metric"]["stream"] == "news" for result in found), each
+                values = json.loads(get(f"http://127.0.0.1:{port}/api/v1/label/stream/values"))["data"]
+                assert values == ["news"], "what the dashboard's variable asks for"
             finally:
                 process.terminate()

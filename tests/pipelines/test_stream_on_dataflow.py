@@ -70,7 +70,7 @@ def test_pubsub_without_its_client_names_the_extra(
     monkeypatch.setattr(pubsub, "pubsub", None)  # what Beam has without the extra
     code, _, err = run([*pubsub_words(), *CLOUD, "--dry_run=true"], capsys)
     assert code == 1
-    assert "pip install 'shifting-heavy-hitters[gcp]'" in err
+    assert "pip install '.[gcp]'" in err
 
 
 def test_messages_without_user_and_item_are_no_error() -> None:

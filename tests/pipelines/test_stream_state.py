@@ -154,6 +154,25 @@ def test_a_log_that_has_lost_files_is_not_taken_again(arriving: LiveParts) -> No
     assert "has lost or changed files" in error_of(arriving.run("stream", "1", *arriving.until(6), **LEDGER))
 
 
+def test_a_file_that_came_after_the_beginning_and_was_lost_ends_the_run(arriving: LiveParts) -> None:
+    """The intent does not know it. What it was read for would be answered again by the same noise over other events."""
+    process = started(arriving, "1", *arriving.until(6), **LEDGER)
+    (log,) = (arriving.folder / "logs").iterdir()
+    later = shutil.copy(log, arriving.folder / "later.jsonl.part")
+    os.replace(later, log.with_name("later.jsonl"))
+    wait_for_reports(arriving.folder / "1", 1, process)
+    process.kill()
+    process.wait()
+    (arriving.folder / "1.stop").unlink(missing_ok=True)
+    (notes,) = arriving.folder.glob(".run.state.taken-*")
+    assert len(notes.read_text().split()) == 2 * 2, "change time and digest of two files"
+    log.with_name("later.jsonl").unlink()
+    refused = error_of(arriving.run("stream", "1", *arriving.until(6), **LEDGER))
+    assert "has lost or changed files since this part was begun" in refused
+    notes.unlink()
+    assert "which files were read" in error_of(arriving.run("stream", "1", *arriving.until(6), **LEDGER))
+
+
 def test_an_end_before_what_is_published_is_refused(arriving: LiveParts) -> None:
     """As by a stop when a clock was set back: the windows that an earlier attempt has published are not given away."""
     killed_after_a_report(arriving, "1")
@@ -168,6 +187,7 @@ def test_an_end_before_what_is_published_is_refused(arriving: LiveParts) -> None
     assert again.returncode == 0, again.stderr
     assert arriving.answers("1")[: len(before)] == before
     assert arriving.answers("1") == arriving.expected(6)
+    assert not list(arriving.folder.glob(".run.state.taken-*"))
 
 
 @pytest.mark.parametrize(

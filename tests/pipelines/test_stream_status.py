@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: each report once, and a line for the operator that says what it is."""
+"""What a run shows while it goes on: reports as they come, and a line for the operator that says what it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from dp_transforms import HeavyHitter, WindowReport
-from dp_transforms.beam.count_for_operator import (
+from dp_transforms.operator_counts import (
     CLOCK_LAG_SECONDS,
     EVENTS_LATE,
     EVENTS_OUTSIDE_DOMAIN,
@@ -41,11 +41,12 @@ def status(
     return stream_status.StreamStatus(), screens
 
 
-def test_a_pipe_gets_a_json_line_for_each_window_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_a_json_line_for_each_window(monkeypatch: pytest.MonkeyPatch) -> None:
     shown, (out, err) = status(monkeypatch, is_terminal=False)
     shown.announce("guarantee")
     shown.show_reports([report(0)])
-    shown.show_reports([report(0), report(1)])
+    shown.show_reports([])
+    shown.show_reports([report(1)])
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [line["heavy_hitters"][0]["item"] for line in lines] == ["item-0", "item-1"]
     assert shown.windows_shown == 2
@@ -56,7 +57,8 @@ def test_a_terminal_gets_rows_under_one_head(monkeypatch: pytest.MonkeyPatch) ->
     shown, (out, _) = status(monkeypatch, is_terminal=True)
     shown.announce("guarantee")
     shown.show_reports([report(0)])
-    shown.show_reports([report(0), report(1)])
+    shown.show_reports([])
+    shown.show_reports([report(1)])
     text = out.getvalue()
     assert text.count("start (UTC)") == text.count("guarantee") == text.count("item-0") == text.count("item-1") == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -10,7 +11,7 @@ import sqlite3
 
 import pytest
 
-from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded
 from dp_transforms.report_files import read_report_file
 from dp_transforms.report_streams import ReportTable
 from tests.helpers.report_samples import COUNTS, HEADER, LABELS, WITHOUT_LEVELS, report, written
@@ -148,7 +149,10 @@ def test_reports_are_copied_part_by_part_and_again_and_no_answer_is_replaced(
         assert (code, "1 window with heavy items copied" in out) == (0, True), err
     assert table.read() == (HEADER, [LABELS, COUNTS], None)
     code, out, _ = run(["sqlite:///reports.db"], capsys, "show")
-    assert (code, "does not have the end of the run" in out) == (0, True)
+    assert (code, "does not have the end of the run: further windows may follow, unless it was copied" in out) == (
+        0,
+        True,
+    )
     third = folder / "3"
     third.mkdir()
     other = LABELS._replace(epsilon_spent=0.5)
@@ -167,13 +171,26 @@ def test_the_queries_of_the_page_run_on_what_a_table_holds(folder: pathlib.Path)
     """Those of docs/databases.md that are not of DuckDB or Grafana alone."""
     page = (pathlib.Path(__file__).parents[2] / "docs" / "databases.md").read_text()
     block = page[page.index("    -- what is on top now") :].partition("\n\n")[0]
-    ReportTable("sqlite:///r.db", "news").write_whole(HEADER, [LABELS, COUNTS], RunEnded("news", 9, 2))
+    story, other = (HeavyHitter(item, None, None, 2, 30) for item in ("story-02808", "other"))
+    news = [report(1, story), report(2, story, other), report(4, story)]
+    table = ReportTable("sqlite:///r.db", "news")
+    table.write_whole(dataclasses.replace(HEADER, run_id="december"), news, RunEnded("news", 9, 3))
+    table.write_whole(HEADER, [LABELS, COUNTS], RunEnded("news", 9, 2))  # another run, whose items do not count
     with contextlib.closing(sqlite3.connect("r.db")) as connection:
         queries = [query for query in block.split(";") if query.strip()]
         assert len(queries) == 3
         found = [connection.execute(query.replace("'events'", "'news'")).fetchall() for query in queries]
     assert found[0] == [("a", None), ("", None)]
-    assert found[1:] == [[], []]
+    assert [(start[11:16], level, users) for start, level, users in found[1]] == [
+        ("04:00", 2, 30),
+        ("05:00", 2, 30),
+        ("07:00", 2, 30),
+    ]
+    assert sorted((start[11:16], item) for start, item in found[2]) == [
+        ("04:00", "story-02808"),
+        ("05:00", "other"),
+        ("07:00", "story-02808"),
+    ]
 
 
 def test_duckdb_reads_report_files_as_the_page_says(folder: pathlib.Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dp_transforms.checks import check_names, on_one_line, shown
+from dp_transforms.checks import check_names, exact, on_one_line, shown
 
 
 @pytest.mark.parametrize("control", ["\n", "\r", "\x1b[2J", "\0", "\u2028", "\u202e", "\ud800"])
@@ -30,3 +30,12 @@ def test_a_name_that_reports_cannot_carry_is_refused(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"^run_id must be printable text and not empty, got .*\.$") as caught:
         check_names(stream="events", run_id=wrong)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.2345642, "1.2345642"), (2.0, "2"), (1e-9, "1e-09"), (1.0000004e-9, "1.0000004e-09")],
+)
+def test_a_budget_is_said_with_all_its_digits(value: float, text: str) -> None:
+    assert exact(value) == text
+    assert float(text) == value

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import http.server
-import json
-import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from dp_transforms.pipelines.flink_progress import FlinkProgress, JobProgress, ReplayWatch
 from dp_transforms.runners.flink_rest import FlinkRest
+from tests.helpers.flink_answers import FlinkAnswers, overview, serving
 
 OF_PIPELINE = (
     "java.lang.RuntimeException: Error received from SDK harness for instruction 4: "
@@ -24,7 +21,7 @@ OF_MACHINE = (
 )
 
 
-class _Flink(http.server.BaseHTTPRequestHandler):
+class _Flink(FlinkAnswers):
     """Two jobs of one name. The newer one has three stages."""
 
     state = "RUNNING"
@@ -32,39 +29,22 @@ class _Flink(http.server.BaseHTTPRequestHandler):
     failures: tuple[str, ...] = ()
     cancelled: tuple[str, ...] = ()
 
-    def do_GET(self) -> None:
-        found: Any
+    def get(self) -> object:
         if self.path == "/jobs/overview":
-            jobs = [
-                ("old", "mine", "CANCELED", 1),
-                ("new", "mine", type(self).state, 2),
-                ("x", "mine-too", "FAILED", 3),
-            ]
-            found = {"jobs": [dict(zip(("jid", "name", "state", "start-time"), job, strict=True)) for job in jobs]}
-        elif self.path == "/jobs/new":
+            return overview(
+                [("old", "mine", "CANCELED"), ("new", "mine", type(self).state), ("x", "mine-too", "FAILED")]
+            )
+        if self.path == "/jobs/new":
             vertices = [{"id": s, "name": s, "status": s} for s in self.stages]
-            found = {"state": type(self).state, "vertices": vertices}
-        elif self.path == "/jobs/new/exceptions":
-            found = {"exceptionHistory": {"entries": [{"stacktrace": text} for text in self.failures]}}
-        else:
-            self.send_error(404)
-            return
-        self._answer(found)
+            return {"state": type(self).state, "vertices": vertices}
+        if self.path == "/jobs/new/exceptions":
+            return {"exceptionHistory": {"entries": [{"stacktrace": text} for text in self.failures]}}
+        return None
 
-    def do_PATCH(self) -> None:
+    def patch(self) -> object:
         type(self).cancelled = (*self.cancelled, self.path)
         type(self).state = "CANCELED"
-        self._answer({})
-
-    def _answer(self, found: object) -> None:
-        body = json.dumps(found).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        return
+        return {}
 
 
 @pytest.fixture
@@ -75,13 +55,8 @@ def says() -> type[_Flink]:
 
 @pytest.fixture
 def flink(says: type[_Flink]) -> Iterator[FlinkRest]:
-    server = http.server.ThreadingHTTPServer(("localhost", 0), says)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield FlinkRest(f"localhost:{server.server_address[1]}")
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(says) as found:
+        yield found
 
 
 def test_progress_is_of_the_newest_job_of_the_name(flink: FlinkRest) -> None:
@@ -97,6 +72,15 @@ def test_a_failure_of_the_pipeline_that_comes_again_ends_the_run(flink: FlinkRes
     says.failures = (OF_PIPELINE, *says.failures)
     with pytest.raises(RuntimeError, match=r"a\.parquet cannot be read"):
         watch.look()
+
+
+@pytest.mark.parametrize(
+    "text", ["java.lang.OutOfMemoryError: Java heap space", "The record exceeds the maximum size of a sort buffer"]
+)
+def test_want_of_memory_comes_again_too(flink: FlinkRest, says: type[_Flink], text: str) -> None:
+    says.failures = (f"java.lang.Exception: caused an error\nCaused by: {text}\n",) * 3
+    with pytest.raises(RuntimeError, match=text):
+        ReplayWatch(flink, "mine").look()
 
 
 def test_machines_may_fail_as_often_as_the_cluster_allows(flink: FlinkRest, says: type[_Flink]) -> None:

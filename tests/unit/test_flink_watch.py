@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import http.server
-import json
-import threading
 import urllib.parse
 from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.beam.count_for_operator import NAMESPACE, STREAM_GAUGES
+from dp_transforms.beam.count_for_operator import NAMESPACE
+from dp_transforms.operator_counts import STREAM_GAUGES
 from dp_transforms.pipelines.flink_watch import FlinkWatch
 from dp_transforms.runners.flink_rest import FlinkRest, beam_metric_name
+from tests.helpers.flink_answers import FlinkAnswers, overview, serving
 
 # Taken from a job on Flink 1.19.3 with two parallel parts.
 POLL, WRITE = "[2]MonitorStream/PollPartitions/{Poll__Confirm}", "[7]{MonitorStream__WriteReportStream}"
@@ -44,53 +43,32 @@ CHECKPOINTS = {"completed": 0}
 GAUGES = {"clock_lag_seconds": 4, "partition_state_bytes": 272, "pending_windows": 0, "budget_state_bytes": 408}
 
 
-class _Answers(http.server.BaseHTTPRequestHandler):
+class _Answers(FlinkAnswers):
     """Says what the cluster said, by path."""
 
-    def do_GET(self) -> None:
+    def get(self) -> object:
         url = urllib.parse.urlsplit(self.path)
         parts = url.path.strip("/").split("/")
         if url.path == "/jobs/overview":
-            names = {"old": ("mine", "CANCELED"), "job-1": ("mine", "RUNNING"), "job-2": ("mine-too", "RUNNING")}
-            found: object = {
-                "jobs": [
-                    {"jid": job, "name": name, "state": state, "start-time": number}
-                    for number, (job, (name, state)) in enumerate(names.items())
-                ]
-            }
-        elif parts[0] == "jobs" and len(parts) == 2:
+            jobs = [("old", "mine", "CANCELED"), ("job-1", "mine", "RUNNING"), ("job-2", "mine-too", "RUNNING")]
+            return overview([*jobs, ("left", "ended", "RUNNING"), ("last", "ended", "FINISHED")])
+        if parts[0] == "jobs" and len(parts) == 2:
             assert parts[1] == "job-1"
-            found = {"vertices": [{"id": vertex, "name": vertex} for vertex in VERTICES]}
-        elif parts[2] == "checkpoints":
+            return {"vertices": [{"id": vertex, "name": vertex} for vertex in VERTICES]}
+        if parts[2] == "checkpoints":
             assert parts[1] == "job-1"
-            found = {"counts": CHECKPOINTS}
-        else:
-            metrics = VERTICES[parts[3]]
-            wanted = urllib.parse.parse_qs(url.query).get("get", [""])[0]
-            found = (
-                [{"id": name, "value": metrics[name]} for name in wanted.split(",")]
-                if wanted
-                else [{"id": name} for name in metrics]
-            )
-        body = json.dumps(found).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        return
+            return {"counts": CHECKPOINTS}
+        metrics = VERTICES[parts[3]]
+        wanted = urllib.parse.parse_qs(url.query).get("get", [""])[0]
+        if wanted:
+            return [{"id": name, "value": metrics[name]} for name in wanted.split(",")]
+        return [{"id": name} for name in metrics]
 
 
 @pytest.fixture
 def flink() -> Iterator[FlinkRest]:
-    server = http.server.ThreadingHTTPServer(("localhost", 0), _Answers)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield FlinkRest(f"localhost:{server.server_address[1]}")
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(_Answers) as found:
+        yield found
 
 
 @pytest.mark.parametrize(
@@ -115,6 +93,7 @@ def test_counters_are_summed_and_of_gauges_the_largest_is_given(flink: FlinkRest
 def test_the_job_that_runs_under_the_name_is_asked(flink: FlinkRest) -> None:
     assert FlinkWatch(flink, "mine", 10).metrics() == (COUNTERS, GAUGES)
     assert FlinkWatch(flink, "nobody's", 10).metrics() is None
+    assert FlinkWatch(flink, "ended", 10).metrics() is None, "the newest of the name is over"
     assert FlinkWatch(FlinkRest("localhost:9"), "mine", 10).metrics() is None
 
 

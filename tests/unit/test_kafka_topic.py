@@ -50,9 +50,9 @@ def test_a_file_of_settings_is_read_line_by_line(tmp_path: pathlib.Path) -> None
     [
         (b"a=1\nhunter2\n", "line 2 is not a setting. Write key=value."),
         (b"#\n\n = hunter2\n", "line 3 is not a setting. Write key=value."),
-        (b"a=\xff\n", "cannot be read. Put it there on every worker."),
+        (b"a=\xff\n", "cannot be read. Put a regular file there, on every worker."),
         (b"a=" + b"x" * kafka_client._MAX_FILE_BYTES, "has more than 1 MB"),
-        (None, "cannot be read. Put it there on every worker."),
+        (None, "cannot be read. Put a regular file there, on every worker."),
     ],
 )
 def test_a_file_of_settings_that_cannot_be_used_is_told_without_its_values(

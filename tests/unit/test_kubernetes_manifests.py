@@ -44,6 +44,13 @@ def test_flink_is_the_release_that_the_tests_run_with_its_settings() -> None:
         "flinkConfiguration"
     ].items()
     assert all(isinstance(value, str) for value in FLINK["flinkConfiguration"].values())  # as its schema wants
+    assert (
+        FLINK["flinkConfiguration"].items()
+        >= {
+            "taskmanager.memory.task.off-heap.size": "64mb",
+            "taskmanager.memory.managed.size": "64mb",
+        }.items()
+    ), "as replays of 100 M events were measured (docs/scale.md)"
 
 
 def test_the_command_takes_its_options(tmp_path: pathlib.Path) -> None:

@@ -257,10 +257,10 @@ def test_a_report_file_is_read_again_once_it_is_another(tmp_path: pathlib.Path) 
     path = tmp_path / "report.avro"
     write_report_file(path, HEADER, MANY[:3])
     source = FileSource(str(path))
-    assert source.poll() == Found(HEADER, MANY[:3], None, True)
+    assert source.poll() == Found(HEADER, MANY[:3], None, True, goes_on=False)
     assert source.poll() is None
     path.unlink()
     with pytest.raises(UserError, match=r"report\.avro"):
         source.poll()
     write_report_file(path, HEADER, MANY[:5])
-    assert source.poll() == Found(HEADER, MANY[:5], None, True)
+    assert source.poll() == Found(HEADER, MANY[:5], None, True, goes_on=False)

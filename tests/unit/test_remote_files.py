@@ -17,6 +17,7 @@ from dp_transforms import remote_files
 from dp_transforms.remote_files import RemoteFileError, StoredFile, UrlError, gs
 from dp_transforms.remote_files.patterns import glob_expression
 from dp_transforms.remote_files.s3 import S3Store
+from dp_transforms.remote_files.stored_file import is_stored
 from tests.helpers.gcs_server import gcs_server
 from tests.helpers.s3_server import S3Server
 from tests.helpers.store_contract import CONTRACT
@@ -99,6 +100,21 @@ def test_an_answer_that_always_breaks_is_an_error(s3: S3Server, bucket: str) -> 
     with pytest.raises(RemoteFileError, match="the connection to the store broke: try again"):
         reader.read()
     assert len(s3.reads("a.bin")) == 4 == len(pauses) + 1
+
+
+def test_an_answer_of_another_length_is_asked_for_again(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the store: such an answer ends in good order, and its library says nothing."""
+    remote_files.put_new(f"{bucket}/a.bin", b"content")
+    store, answers = remote_files.store_of(bucket), [b"", b"conten", b"content and more"]
+    whole = store.read_range
+    monkeypatch.setattr(store, "read_range", lambda *asked: answers.pop(0) if answers else whole(*asked))
+    pauses = list[float]()
+    reader = remote_files.RangeReader(store, remote_files.look_at(f"{bucket}/a.bin"), ahead=1, sleep=pauses.append)
+    assert reader.read() == b"content"
+    assert len(pauses) == 3
+    answers[:] = [b"short"]
+    with pytest.raises(RemoteFileError, match="the connection to the store broke: try again"):
+        is_stored(store, f"{bucket}/a.bin", b"content")
 
 
 def test_ranges_are_kept_as_far_as_is_said(s3: S3Server, bucket: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import pickle
@@ -24,6 +25,7 @@ from tests.helpers.report_table_contract import (
     rows_of,
     write_all,
 )
+from tests.helpers.seen_connections import check_durable_and_in_turns, seen_connections
 
 
 class TestOnSqlite(ReportTableContract):
@@ -79,6 +81,18 @@ def test_a_worker_that_dies_at_any_statement_leaves_all_of_a_bundle_or_nothing(t
     assert os.WEXITSTATUS(waited) == 0
     assert (reports, ended) == (MANY[:2], ENDED)
     assert statements > 10, "it dies at many places"
+
+
+def test_what_is_committed_to_sqlite_is_on_the_disk_and_a_writer_has_the_file_from_its_begin_on(
+    tmp_path: pathlib.Path,
+) -> None:
+    table = ReportTable(f"sqlite:///{tmp_path}/reports.db")
+    with seen_connections() as seen:
+        write_all(table)
+        table.read("run-1")
+        dataclasses.replace(table, table="whole").write_whole(HEADER, REPORTS, ENDED)
+    check_durable_and_in_turns(seen)
+    assert seen[-1].writes
 
 
 def test_the_file_can_be_read_by_all_and_is_no_link(tmp_path: pathlib.Path) -> None:
@@ -182,5 +196,5 @@ def test_a_missing_library_is_named_with_what_installs_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "duckdb_sqlalchemy", None)
-    with pytest.raises(StreamError, match=r"DuckDB needs duckdb-sqlalchemy. Use: pip install '.*\[duckdb\]'"):
+    with pytest.raises(StreamError, match=r"DuckDB needs duckdb-sqlalchemy.*: pip install '\.\[duckdb\]'"):
         ReportTable(f"duckdb:///{tmp_path}/r.duckdb").open(HEADER)

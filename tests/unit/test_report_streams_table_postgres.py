@@ -1,9 +1,9 @@
-"""A table of reports on a real PostgreSQL server: `make test-postgres`, and in `make test-long`."""
+"""A table of reports on a real PostgreSQL server: `make test-postgres`; its turns also in `make test-long`."""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-import threading
 from collections.abc import Iterator
 from urllib.parse import urlsplit, urlunsplit
 
@@ -17,7 +17,6 @@ from tests.helpers.report_table_contract import HEADER, REPORTS, ReportTableCont
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.nightly,
     pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there"),
 ]
 
@@ -41,34 +40,23 @@ def change_server(server: str, statement: str) -> None:
     engine.dispose()
 
 
+@pytest.fixture
+def table(server: str) -> ReportTable:
+    return ReportTable(new_database(server), "order")  # a word of SQL
+
+
+def test_writers_take_turns_and_what_is_committed_is_on_the_disk_whatever_the_default_is(table: ReportTable) -> None:
+    change(table, f"ALTER DATABASE {urlsplit(table.url).path.lstrip('/')} SET synchronous_commit = off")
+    with contextlib.closing(table.open(HEADER)) as writer:
+        writer.write(REPORTS[0])
+        shown = writer._connection.exec_driver_sql("SHOW synchronous_commit").scalar_one()
+    with engine_of(table).connect() as connection:
+        assert (shown, connection.exec_driver_sql("SHOW synchronous_commit").scalar_one()) == ("on", "off")
+    ReportTableContract().test_a_writer_waits_for_the_one_that_has_begun(table)
+
+
+@pytest.mark.nightly
 class TestOnPostgresql(ReportTableContract):
-    @pytest.fixture
-    def table(self, server: str) -> ReportTable:
-        return ReportTable(new_database(server), "order")  # a word of SQL
-
-    def test_a_writer_waits_for_the_one_that_has_begun(self, table: ReportTable) -> None:
-        """The second one finds the answer of the first."""
-        one, other = table.open(HEADER), table.open(HEADER)
-        one.write(REPORTS[0])
-        refusals: list[StreamError] = []
-
-        def contradict() -> None:
-            try:
-                other.write(REPORTS[0]._replace(epsilon_spent=1.0))
-            except StreamError as error:
-                refusals.append(error)
-
-        thread = threading.Thread(target=contradict)
-        thread.start()
-        thread.join(0.5)
-        assert thread.is_alive()
-        one.commit()
-        thread.join(60)
-        assert "already has another answer" in str(refusals[0])
-        other.close()
-        one.close()
-        assert table.read("run-1")[1] == REPORTS[:1]
-
     def test_readers_of_another_time_zone_and_writers_of_another_default_see_the_same(
         self, server: str, table: ReportTable
     ) -> None:
@@ -96,6 +84,7 @@ class TestOnPostgresql(ReportTableContract):
             ReportTable(theirs.url, "other").open(HEADER)
 
 
+@pytest.mark.nightly
 def test_a_database_of_another_encoding_is_refused(server: str) -> None:
     table = ReportTable(new_database(server, "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"))
     with pytest.raises(StreamError, match="has the encoding LATIN1"):

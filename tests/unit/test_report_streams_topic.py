@@ -14,8 +14,8 @@ import pytest
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.report_files import ReportFileError, ReportHeader
-from dp_transforms.report_streams import ReportTopic, report_topic
-from dp_transforms.report_streams.report_topic import RUN_ID_FIELD, _partition, _TopicRun, _transactional_id
+from dp_transforms.report_streams import ReportTopic, topic_run
+from dp_transforms.report_streams.report_topic import RUN_ID_FIELD, TopicRun, _partition, _transactional_id
 from dp_transforms.report_streams.topic_records import RECORD_FORMATS, TopicRecord, encode_record
 
 pytestmark = pytest.mark.waits
@@ -47,7 +47,7 @@ REPORTS = [
 @pytest.fixture
 def sink(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReportTopic]:
     """A topic of its own; with the test's parameter, if it has one, as its format."""
-    monkeypatch.setitem(report_topic._CONSUMER, "check.crcs", False)  # that cluster computes none
+    monkeypatch.setitem(topic_run.CONSUMER, "check.crcs", False)  # that cluster computes none
     cluster = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(cluster.list_topics("reports", timeout=60).brokers.values()))
     yield ReportTopic(f"{broker.host}:{broker.port}", "reports", getattr(request, "param", "json"))
@@ -178,8 +178,8 @@ class Message:
         return self._at
 
 
-def taken(*messages: Any, stream: str | None = "news", keep: bool = True) -> _TopicRun:
-    held = _TopicRun("run-1", stream, keep=keep)
+def taken(*messages: Any, stream: str | None = "news", keep: bool = True) -> TopicRun:
+    held = TopicRun("run-1", stream, keep=keep)
     for message in messages:
         held.take(message)
     return held
@@ -190,6 +190,7 @@ def test_what_a_topic_holds_of_a_run() -> None:
         Message(header(), at=3),
         Message(REPORTS[1]),
         Message(REPORTS[0]),
+        Message(REPORTS[1]),
         Message(header("run-2"), "run-2"),
         Message(report(2, HeavyHitter("", None, -9)), "run-2"),
         Message(report(2, HeavyHitter("", None, -9), stream="olds")),

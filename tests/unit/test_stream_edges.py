@@ -20,10 +20,11 @@ from dp_transforms.event_streams.partition_progress import PartitionProgress, St
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.report_files import ReportFileError, ReportHeader
-from dp_transforms.report_streams import ReportFolder, ReportTopic, report_topic
-from dp_transforms.report_streams.report_topic import _kafka_errors, _partition
+from dp_transforms.report_streams import ReportFolder, ReportTopic, topic_run
+from dp_transforms.report_streams.report_topic import _partition
 from dp_transforms.report_streams.report_writer import check_same_run, ended_fields, parse_ended
 from dp_transforms.report_streams.topic_records import encode_record
+from dp_transforms.report_streams.topic_run import kafka_errors
 from dp_transforms.window_schedule import WindowSchedule
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -259,7 +260,7 @@ def test_an_error_of_a_topic_of_reports_names_the_topic(monkeypatch: pytest.Monk
     def fail(*given: object, **more: object) -> None:
         raise error
 
-    with pytest.raises(StreamError, match=f"^{said}"), _kafka_errors("reports"):
+    with pytest.raises(StreamError, match=f"^{said}"), kafka_errors("reports"):
         fail()
     monkeypatch.setattr(ReportTopic, "_client", fail)
     sink = ReportTopic("b:1", "reports")
@@ -277,7 +278,7 @@ def test_settings_of_a_topic_of_reports_are_those_of_the_moment_it_was_named() -
 
 @pytest.fixture
 def topic(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReportTopic]:
-    monkeypatch.setitem(report_topic._CONSUMER, "check.crcs", False)  # that cluster computes none
+    monkeypatch.setitem(topic_run.CONSUMER, "check.crcs", False)  # that cluster computes none
     cluster = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(cluster.list_topics("reports", timeout=60).brokers.values()))
     yield ReportTopic(f"{broker.host}:{broker.port}", "reports")

@@ -50,12 +50,6 @@ public final class HeavyItems {
     String getNoiseKey();
 
     void setNoiseKey(String path);
-
-    @Description("A new name for each run")
-    @Required
-    String getRunId();
-
-    void setRunId(String name);
   }
 
   private static Row visit(String line) {
@@ -98,7 +92,6 @@ public final class HeavyItems {
                     "dp_transforms.HeavyHitterRows", options.getExpansionService())
                 .withKwarg("plan", options.getPlan())
                 .withKwarg("noise_key", options.getNoiseKey())
-                .withKwarg("run_id", options.getRunId())
                 .withKwarg("user", "reader")
                 .withKwarg("item", "page")
                 .withKwarg("time", "at")

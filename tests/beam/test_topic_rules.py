@@ -9,10 +9,10 @@ import pytest
 from dp_transforms import KafkaTopic, StreamClock
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import TopicSettings
-from dp_transforms.pipelines.options import UserError
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.event_streams.topic_rules import check_clock, check_topic
 from dp_transforms.pipelines.stream import command
 from dp_transforms.pipelines.stream_request import stream_request
-from dp_transforms.pipelines.stream_topic import check_topic
 from tests.helpers.small_runs import key_file
 
 
@@ -27,7 +27,8 @@ def lines_of_check(
     monkeypatch.setattr(KafkaTopic, "settings", lambda topic: TopicSettings(append_times, more.get("is_compacted")))
     lines: list[str] = []
     topic = KafkaTopic("b:1", "clicks", EventFields(), append_times_only=only)
-    check_topic(topic, StreamClock(kind), lines.append)
+    check_clock(StreamClock(kind), lines.append)
+    check_topic(topic, StreamClock(kind), lines.append, allow="--producer-times")
     return lines
 
 
@@ -47,11 +48,13 @@ def test_the_command_believes_producers_only_where_it_was_told_to(
 
 def test_the_brokers_clock_needs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines_of_check(monkeypatch, True, is_compacted=False) == []
-    assert lines_of_check(monkeypatch, False, kind="event", only=False) == []
+    for append_times in (False, True, None):
+        (line,) = lines_of_check(monkeypatch, append_times, kind="event", only=False)
+        assert "one event far ahead closes windows for everybody" in line
 
 
 def test_the_producers_clock_is_refused_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="give --producer-times") as raised:
+    with pytest.raises(StreamError, match="give --producer-times") as raised:
         lines_of_check(monkeypatch, False)
     assert "--entity-name clicks --add-config message.timestamp.type=LogAppendTime" in str(raised.value)
     for append_times in (False, True, None):
@@ -66,5 +69,5 @@ def test_who_is_not_told_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["arrival", "event"])
 def test_a_compacted_topic_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    with pytest.raises(UserError, match=r"compacted \(cleanup.policy\)"):
+    with pytest.raises(StreamError, match=r"compacted \(cleanup.policy\)"):
         lines_of_check(monkeypatch, True, kind=kind, is_compacted=True)

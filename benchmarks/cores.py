@@ -1,0 +1,137 @@
+"""A replay by two worker processes beside one by one process, and beside a read and group-by of pyarrow in one thread.
+
+Each runs in a process of its own; they take turns, and each pause waits until the machine is quiet, for a minute at
+most: wall clock is what more processes are for, and says nothing where others take the cores. So the smallest time of
+each counts. Memory is that of all processes of a replay together: what each has for itself, its share of what several
+have, and what lies in memory between two steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import pathlib
+import threading
+import time
+
+import psutil
+from rich.console import Console
+
+from benchmarks import logs
+from benchmarks.processes import OUTPUT, Measurement, run_measured
+from benchmarks.report import Figure, show_figures, write_results
+
+_SIZES = (3_000_000, 10_000_000)
+_FULL = 30_000_000
+_PEER = "pyarrow"
+_ONE, _TWO = "1 process", "2 processes"
+_VARIANTS = {_ONE: ("--processes", "1"), _TWO: ("--processes", "2")}
+_SECONDS_BETWEEN_LOOKS = 0.05
+_QUIET, _SECONDS_TO_WAIT = 0.08, 60
+
+
+class PeakOfAll:
+    """While the block runs, looks at the memory of all descendants of this process."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> PeakOfAll:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.wait(_SECONDS_BETWEEN_LOOKS):
+            self.bytes = max(self.bytes, sum(self._sizes()))
+
+    @staticmethod
+    def _sizes() -> list[int]:
+        sizes, shared = [], {}
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error, OSError):
+                sizes.append(process.memory_full_info().pss)
+                for descriptor in pathlib.Path(f"/proc/{process.pid}/fd").iterdir():
+                    if os.readlink(descriptor).startswith("/memfd:shh"):
+                        status = os.stat(descriptor)
+                        shared[status.st_ino] = 512 * status.st_blocks
+        return [*sizes, *shared.values()]
+
+
+def run(*, quick: bool = False, full: bool = False, rounds: int = 3) -> list[Figure]:
+    """full: the memory of 30 million events too. quick: one million events, once, without waiting."""
+    console = Console(stderr=True)
+    rounds = 1 if quick else rounds
+    measured: dict[int, dict[str, list[Measurement]]] = {}
+    figures: list[Figure] = []
+    for events in (1_000_000,) if quick else _SIZES:
+        log = logs.simulated_log(events)
+        runs = measured[events] = {name: [] for name in (*_VARIANTS, _PEER)}
+        for _ in range(rounds):
+            for name in runs:
+                console.print(f"  {events:,} events, {name} ...")
+                if not quick:
+                    _wait_until_quiet()
+                runs[name].append(_measured(log, name))
+        figures += _figures(events, {name: min(each, key=lambda m: m.wall_seconds) for name, each in runs.items()})
+    for events in (*measured, *((_FULL,) if full else ())):
+        console.print(f"  {events:,} events, memory ...")
+        with PeakOfAll() as peak:
+            ended = _measured(logs.simulated_log(events), _TWO)
+        limit = ("<=", 1.2) if events == _FULL else None
+        note = f"{ended.wall_seconds:.1f} s, {ended.cpu_seconds:.1f} s of CPU"
+        figures.append(Figure(f"{events:,} events, memory of all processes", peak.bytes / 1e9, "GB", limit, note))
+    show_figures("Two processes and one", figures)
+    raw = {
+        str(events): {name: [[run.wall_seconds, run.cpu_seconds] for run in each] for name, each in runs.items()}
+        for events, runs in measured.items()
+    }
+    write_results("cores", figures, rounds=rounds, columns=["wall_seconds", "cpu_seconds"], runs=raw)
+    return figures
+
+
+def _measured(log: pathlib.Path, name: str) -> Measurement:
+    if name == _PEER:
+        return run_measured("benchmarks.pyarrow_group_by", str(log))
+    start = datetime.datetime.fromisoformat(logs.START.replace("Z", "+00:00"))
+    end = start + datetime.timedelta(days=logs.DAYS)
+    return run_measured(
+        "dp_transforms.pipelines.cli",
+        *("replay", str(log), "--start", logs.START, "--end", end.isoformat(), "--window", "1h"),
+        *("--epsilon", "2", "--delta", "1e-9", *_VARIANTS[name], "--output", f"{OUTPUT}.avro"),
+    )
+
+
+def _figures(events: int, best: dict[str, Measurement]) -> list[Figure]:
+    one, two, peer = best[_ONE], best[_TWO], best[_PEER]
+    large = events == max(_SIZES)
+    of = f"{events:,} events"
+    return [
+        Figure(
+            f"{of}: 1 process / 2 processes",
+            one.wall_seconds / two.wall_seconds,
+            "",
+            (">=", 1.7) if large else None,
+            f"{one.wall_seconds:.1f} s / {two.wall_seconds:.1f} s;"
+            f" CPU {one.cpu_seconds:.1f} s / {two.cpu_seconds:.1f} s",
+        ),
+        Figure(
+            f"{of}: 2 processes / pyarrow in one thread",
+            two.wall_seconds / peer.wall_seconds,
+            "",
+            ("<=", 2.0) if large else None,
+            f"{two.wall_seconds:.1f} s / {peer.wall_seconds:.1f} s",
+        ),
+    ]
+
+
+def _wait_until_quiet() -> None:
+    deadline = time.monotonic() + _SECONDS_TO_WAIT
+    while psutil.cpu_percent(interval=1.0) > 100 * _QUIET and time.monotonic() < deadline:
+        pass

@@ -1,0 +1,66 @@
+"""How far one stream goes where one step is sequential: pairs (user, item) that the monitor charges in a second.
+
+``python -m benchmarks.sequential_stage RELEASE HOLDERS`` prints one line of JSON. The candidates are made by the steps
+before the monitor; its time is from their bytes to the reports, with the state that it keeps of all users.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.candidates import find_candidates
+from dp_transforms.monitoring.contributions import bound_contributions
+from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.user_pairs import pairs_of_events
+from dp_transforms.run_settings import settings_of_plan
+from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule
+
+_SECRET = bytes(range(32))
+_WINDOWS, _ITEMS, _HOUR = 24, 20, 3600
+_ROUNDS = 4
+
+
+def measure(release: str, holders: int) -> dict[str, float]:
+    """24 windows with 20 items each; each item has so many holders, other ones in each window."""
+    schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", _HOUR)
+    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, release=release)
+    settings = settings_of_plan(plan, stream="events", run_id="scale")
+    assert isinstance(settings, MonitorSettings)
+    keys = settings.stream_keys(_SECRET)
+    blobs = [_candidates(window, holders, settings, keys) for window in range(_WINDOWS)]
+    monitor = HeavyHitterMonitor(settings, keys)
+    best, charged = math.inf, 0
+    for _ in range(_ROUNDS):
+        state, charged = MonitorState(), 0
+        started = time.process_time()
+        for window, blob in enumerate(blobs):
+            _, charges = monitor.close_window(window, ItemHolders.from_bytes(blob), state)
+            charged += int(charges.hits.sum())
+        best = min(best, time.process_time() - started)
+    return {"held": _WINDOWS * _ITEMS * holders, "charged": charged, "bytes": sum(map(len, blobs)), "seconds": best}
+
+
+def _candidates(window: int, holders: int, settings: MonitorSettings, keys: StreamKeys) -> bytes:
+    first = window * holders * _ITEMS
+    users = pa.array(np.arange(first, first + holders * _ITEMS))
+    items = np.repeat(np.arange(_ITEMS), holders)
+    at = settings.schedule.start_seconds + window * _HOUR
+    batch = EventBatch.of_columns(users, pa.array(items), np.full(len(users), at * MICROS_PER_SECOND))
+    ((_, _, pairs),) = pairs_of_events(batch, settings.schedule, keys, windows_per_slab=1, shards=1)
+    bounded = bound_contributions(pairs, settings.max_items_per_user, keys)
+    return find_candidates(ItemHolders.of_pairs(bounded), settings, keys).to_bytes()
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))

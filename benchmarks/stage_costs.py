@@ -1,0 +1,184 @@
+"""What each stage of a replay costs: seconds of CPU and bytes that travel, by the size and the shape of a log.
+
+The steps of the pipeline run one after the other in this process, without an engine: ``python -m benchmarks.stage_costs
+LOG WINDOW_SECONDS SHARDS [RELEASE [WORKERS]]`` prints one line of JSON. A process of its own for each, so that memory
+is its own too. What is loaded for the first block of a log is the start, and does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import heapq
+import itertools
+import json
+import resource
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+
+from benchmarks import logs
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.event_files import EventFields, cut_chunks, find_log_chunks, read_log_chunk
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitoring.sharding import Sharding
+from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.run_settings import settings_of_plan
+from dp_transforms.steps.groups import BoundUsersStep, FindCandidatesStep, NameItemsStep, WeighUsersStep
+from dp_transforms.steps.pack_pairs import PackPairs
+from dp_transforms.steps.step import Step
+from dp_transforms.window_schedule import WindowSchedule, parse_utc
+
+CHUNKS, USERS, ITEMS, MONITOR = "chunks of the log", "shards of users", "shards of items", "monitor"
+_SECRET = bytes(range(32))
+
+
+@dataclasses.dataclass(frozen=True)
+class StageCosts:
+    """seconds: of CPU, by stage. tasks: the same of each chunk of the log (reading and hashing), of each shard of users
+    and of each shard of items, and of the monitor, where there is one: what an engine can give to different workers.
+    user_bytes, item_bytes: that travel to the users' and to the items' shards. messages: of both. result_bytes: of what
+    is named, or of the candidates that all go to the monitor. peak_bytes: of this process, which also holds all that
+    travels.
+    """
+
+    events: int
+    seconds: dict[str, float]
+    tasks: dict[str, list[float]]
+    user_bytes: int
+    item_bytes: int
+    messages: int
+    result_bytes: int
+    peak_bytes: int
+
+
+class _Clock:
+    """Adds up CPU: of stages, and of tasks of steps."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.tasks: dict[str, list[float]] = defaultdict(list)
+
+    def take(self, stage: str, produce: Iterable) -> list:
+        started = time.process_time()
+        found = list(produce)
+        self.seconds[stage] += time.process_time() - started
+        return found
+
+    @contextlib.contextmanager
+    def task(self, step: str) -> Iterator[None]:
+        started = time.process_time()
+        yield
+        self.tasks[step].append(time.process_time() - started)
+
+
+def makespan(tasks: dict[str, list[float]], workers: int) -> float:
+    """Seconds that so many workers take, if each takes the longest task that is left, and a step begins when the one
+    before it has ended."""
+    seconds = 0.0
+    for of_step in tasks.values():
+        busy = [0.0] * workers
+        for task in sorted(of_step, reverse=True):
+            heapq.heapreplace(busy, busy[0] + task)
+        seconds += max(busy)
+    return seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class _Release:
+    """Its steps between the log and the reports. stages: what the two of users and of items do."""
+
+    packing: PackPairs
+    stages: tuple[str, str]
+    of_users: Step
+    of_items: Step
+
+
+def _release(settings: NamingSettings | MonitorSettings, shards: int) -> _Release:
+    schedule = settings.schedule
+    by_window = Sharding.of_windows(schedule.horizon, shards or None)
+    if isinstance(settings, NamingSettings):
+        whole = Sharding(schedule.horizon, shards)
+        return _Release(
+            PackPairs(schedule, whole, by_item=True),
+            ("weigh users", "name items"),
+            WeighUsersStep(settings, whole),
+            NameItemsStep(settings, by_window.windows_per_slab),
+        )
+    return _Release(
+        PackPairs(schedule, by_window),
+        ("bound users", "find candidates"),
+        BoundUsersStep(settings, by_window),
+        FindCandidatesStep(settings),
+    )
+
+
+def measure(log: str, window_seconds: int, shards: int, release: str = "names", workers: int = 1) -> StageCosts:
+    """A plan for ε = 2 over the days of `logs`. shards: of users and of items; in labels and counts in each group of
+    windows (`Sharding.of_windows`), 0 for as many as a replay at home has. workers: so many the log is cut for."""
+    start = parse_utc(logs.START)
+    end = start + logs.DAYS * 86_400 // window_seconds * window_seconds
+    schedule = WindowSchedule.fixed(start, end, window_seconds)
+    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, release=release)
+    settings = settings_of_plan(plan, stream="events", run_id="scale")
+    fields, keys, counts = EventFields(), settings.stream_keys(_SECRET), Counter[str]()
+    steps = _release(settings, shards)
+    chunks = list(find_log_chunks([log], fields))
+    for block in itertools.islice(read_log_chunk(chunks[0], fields), 1):
+        list(steps.packing.pack(block.batch, keys, None, Counter()))
+    clock = _Clock()
+    users: dict[tuple[int, int], list[bytes]] = defaultdict(list)
+    events = 0
+    for chunk in cut_chunks(chunks, fields, workers):
+        with clock.task(CHUNKS):
+            for block in clock.take("read", read_log_chunk(chunk, fields)):
+                events += len(block.batch)
+                for shard, blob in clock.take("hash and sort", steps.packing.pack(block.batch, keys, None, counts)):
+                    users[shard].append(blob)
+    items: dict[tuple[int, int], list[bytes]] = defaultdict(list)
+    weigh, find = steps.of_users.start(_SECRET), steps.of_items.start(_SECRET)
+    for group in users.items():
+        with clock.task(USERS):
+            for shard, blob in clock.take(steps.stages[0], weigh(group, counts)):
+                items[shard].append(blob)
+    found = []
+    for group in items.items():
+        with clock.task(ITEMS):
+            found += clock.take(steps.stages[1], find(group, counts))
+    results = [blob for _, blob in found]
+    if isinstance(settings, MonitorSettings):
+        results = [blob for _, (_, _, blob) in found]
+        with clock.task(MONITOR):
+            clock.take("monitor", _reports([candidates for _, candidates in found], settings, keys))
+    return StageCosts(
+        events,
+        dict(clock.seconds),
+        dict(clock.tasks),
+        sum(len(blob) for blobs in users.values() for blob in blobs),
+        sum(len(blob) for blobs in items.values() for blob in blobs),
+        sum(map(len, users.values())) + sum(map(len, items.values())),
+        sum(map(len, results)),
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
+
+
+def _reports(candidates: list[tuple[int, int, bytes]], settings: MonitorSettings, keys: StreamKeys) -> Iterator[object]:
+    """What the monitor says. candidates: slab, shard and packed `ItemHolders`, of all windows."""
+    monitor, state = HeavyHitterMonitor(settings, keys), MonitorState()
+    slabs: dict[int, list[bytes]] = defaultdict(list)
+    for slab, _, blob in sorted(candidates):
+        slabs[slab].append(blob)
+    for blobs in slabs.values():
+        merged = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs])
+        for window, cells in merged.by_window():
+            yield monitor.close_window(window, merged.select_range(cells), state)
+
+
+if __name__ == "__main__":
+    path, seconds, shards, *more = sys.argv[1:]
+    release, workers = [*more, *("names", "1")[len(more) :]]
+    print(json.dumps(dataclasses.asdict(measure(path, int(seconds), int(shards), release, int(workers)))))

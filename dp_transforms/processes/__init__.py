@@ -1,0 +1,17 @@
+"""Worker processes of this machine, which do the heavy steps of a local replay. Nothing here imports Beam.
+
+    blob_store    where packed columns lie between two steps: in memory that the processes share, or on disk
+    errors        PoolError
+    messages      objects between two processes, by a socket
+    worker        what runs in a worker process
+    pool          ProcessPool: starts the workers, hands them tasks, and says what became of each
+
+A worker knows no file, no key and no plan but by messages of the process that started it; it ends with that process.
+"""
+
+from __future__ import annotations
+
+from dp_transforms.processes.errors import PoolError
+from dp_transforms.processes.pool import ProcessPool
+
+__all__ = ["PoolError", "ProcessPool"]

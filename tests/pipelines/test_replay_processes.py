@@ -1,0 +1,360 @@
+"""A replay by worker processes publishes what one process publishes, byte by byte, or nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dp_transforms import ItemDomain, ReleasePlan
+from dp_transforms.event_files import EventFields, cut_chunks, parquet, text_spans
+from dp_transforms.pipelines import home_workers
+from dp_transforms.pipelines.home_workers import read_ahead
+from dp_transforms.pipelines.options import LogError, UserError
+from dp_transforms.pipelines.replay_request import ReplayRequest, ReplaySummary
+from dp_transforms.pipelines.replay_run import run_replay
+from dp_transforms.processes import PoolError, ProcessPool
+from dp_transforms.processes.blob_store import BlobStore, make_files
+from dp_transforms.report_files import read_report_file
+from dp_transforms.run_settings import settings_of_plan
+from dp_transforms.runners.local import pipeline_options
+from tests.helpers.crowded_logs import DAY, RANGE, SCHEDULE, START, replay_request, write_crowded_log
+from tests.helpers.event_files_oracle import write_avro, write_csv, write_json, write_parquet
+from tests.helpers.forked import run_python
+from tests.helpers.names_plans import names_plan_of
+from tests.helpers.naming_oracle import oracle_names, replay_weights
+from tests.helpers.shh_here import shh
+from tests.helpers.small_runs import SECRET, key_file
+
+ALL_IN_MEMORY, ALL_ON_DISK = 1 << 40, 0
+KNOWN = tuple(f"i{number}" for number in range(1, 400))
+BUDGET = (*RANGE, "--epsilon", "2", "--delta", "1e-6")
+
+WITHOUT_DEAD_LETTER = ("replay", "log", *BUDGET, "--output", "report.jsonl")
+
+MakeRequest = Callable[..., ReplayRequest]
+
+
+@pytest.fixture
+def request_of(tmp_path: pathlib.Path) -> MakeRequest:
+    log = write_crowded_log(tmp_path / "log", 60_000, 800)
+    (tmp_path / "log" / "bad.jsonl").write_text(
+        '{"user": "u1", "item": "i1", "timestamp": "2026-01-01T00:00:01Z"}\n' * 3 + "no row\n" * 5
+    )
+    key = key_file(tmp_path)
+
+    def make(name: str, plan: ReleasePlan, **changes: object) -> ReplayRequest:
+        made = replay_request(log, plan, tmp_path / name, key)
+        return dataclasses.replace(made, **{"dead_letter": str(tmp_path / f"{name}.bad"), **changes})  # type: ignore[arg-type]
+
+    return make
+
+
+def replayed(request: ReplayRequest, pool: ProcessPool | None) -> tuple[bytes, bytes, ReplaySummary]:
+    """The report, the dead letter, and what the operator is told of the rows."""
+    if pool is not None:
+        read_ahead(pool, request)
+    summary = run_replay(request, pipeline_options([]), None, pool=pool)
+    assert request.dead_letter is not None
+    bad = pathlib.Path(request.dead_letter).read_bytes()
+    return pathlib.Path(request.output).read_bytes(), bad, dataclasses.replace(summary, seconds=0)
+
+
+def _labels(release: str) -> ReleasePlan:
+    return ReleasePlan.calibrate(epsilon=6, delta=1e-3, schedule=SCHEDULE, release=release)
+
+
+PLANS: dict[str, Callable[[], ReleasePlan]] = {
+    "names": lambda: names_plan_of(SCHEDULE, most_ids=5000),
+    "names, fewer looks than pairs": lambda: names_plan_of(SCHEDULE, most_ids=5000, most_looks=5),
+    "names with counts": lambda: names_plan_of(SCHEDULE, most_ids=5000, counts_for=2),
+    "names with hits": lambda: names_plan_of(SCHEDULE, most_ids=5000, hits=2),
+    "names of a domain": lambda: names_plan_of(SCHEDULE, most_ids=5000, domain=KNOWN),
+    "labels": lambda: _labels("labels"),
+    "counts": lambda: _labels("counts"),
+}
+
+
+@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize(
+    ("processes", "memory", "shards"),
+    [(2, ALL_IN_MEMORY, 8), (2, ALL_ON_DISK, 3), (1, ALL_ON_DISK, None), (3, 20_000, 5), (3, ALL_IN_MEMORY, 1)],
+)
+def test_processes_memory_and_shards_change_no_byte(
+    kind: str,
+    processes: int,
+    memory: int,
+    shards: int | None,
+    request_of: MakeRequest,
+    tmp_path: pathlib.Path,
+) -> None:
+    plan, changes = PLANS[kind](), {}
+    if plan.domain_size:
+        (tmp_path / "items.txt").write_text("\n".join(ItemDomain.of_ids(KNOWN).labels.to_pylist()))
+        changes["domain_file"] = str(tmp_path / "items.txt")
+    expected = replayed(request_of("here.jsonl", plan, **changes), None)
+    with ProcessPool(processes, memory) as pool:
+        found = replayed(request_of("there.jsonl", plan, shards=shards, **changes), pool)
+        assert not any(pool._ahead.values()), "all that was read ahead was used"
+        if memory == ALL_IN_MEMORY:
+            assert not pool.spilled_bytes
+        elif kind.startswith("names"):  # windows of the others are cut into small pieces, which travel themselves
+            assert pool.spilled_bytes
+        if plan.release == "names" and not getattr(plan, "counts_for", 0):
+            assert pool.stored_bytes == 0, "what was used is given back"
+    assert b"i1" in expected[0]
+    assert expected[1].count(b"\n") == 5
+    assert (found[0], found[1].replace(b"there", b"here")) == expected[:2]
+    assert found[2] == expected[2]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv", "avro"])
+def test_a_log_of_one_large_piece_is_cut_and_changes_no_byte(
+    ending: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 1000)
+    monkeypatch.setattr(text_spans, "_LEAST_BYTES", 1 << 16)
+    draws = random.Random(3)
+    rows = [
+        ("" if draws.random() < 0.01 else f"u{draws.randrange(300)}", f"i{draws.randrange(9)}", START + number)
+        for number in range(20_000)
+    ]
+    path = tmp_path / f"log.{ending}"
+    write = {"csv": write_csv, "jsonl": write_json}
+    if ending in write:
+        write[ending](path, rows)
+    elif ending == "avro":
+        write_avro(path, rows, ["string", "string", "long"])
+    else:
+        write_parquet(path, rows, (pa.string(), pa.string(), pa.int64()))
+    fields = EventFields(time_unit="s")
+    made = replay_request(path, PLANS["names"](), tmp_path / "here.jsonl", key_file(tmp_path), fields=fields)
+    expected = replayed(dataclasses.replace(made, dead_letter=str(tmp_path / "here.bad")), None)
+    changes = {"output": str(tmp_path / "there.jsonl"), "dead_letter": str(tmp_path / "there.bad")}
+    with ProcessPool(2, ALL_IN_MEMORY) as pool:
+        found = replayed(dataclasses.replace(made, **changes), pool)
+    assert len(cut_chunks(made.chunks, fields, 2)) == (2 if ending == "parquet" else 8)
+    assert b"i1" in expected[0]
+    assert expected[1].count(b"\n") > 100
+    assert found == expected
+
+
+@pytest.mark.parametrize(("processes", "memory"), [(1, ALL_ON_DISK), (2, ALL_IN_MEMORY), (3, ALL_ON_DISK)])
+def test_processes_name_what_the_oracle_names(processes: int, memory: int, tmp_path: pathlib.Path) -> None:
+    draws = random.Random(processes)
+    events = [
+        (f"u{draws.randrange(40)}", f"i{min(int(draws.expovariate(0.7)), 5)}", (START + draws.randrange(DAY)) * 10**6)
+        for _ in range(2000)
+    ]
+    users, items, times = zip(*events, strict=True)
+    table = pa.table({"user": users, "item": items, "timestamp": pa.array(times, pa.timestamp("us"))})
+    pq.write_table(table, tmp_path / "log.parquet", row_group_size=300)
+    plan = names_plan_of(SCHEDULE)
+    request = replay_request(tmp_path / "log.parquet", plan, tmp_path / "report.jsonl", key_file(tmp_path))
+    with ProcessPool(processes, memory) as pool:
+        read_ahead(pool, request)
+        run_replay(request, pipeline_options([]), None, pool=pool)
+    _, reports = read_report_file(request.output)
+    found = [
+        (report.window_start, hitter.item, hitter.level, hitter.at_least_users)
+        for report in reports
+        for hitter in report.heavy_hitters
+    ]
+    settings = settings_of_plan(plan, stream="events", run_id="run-1")
+    keys = settings.stream_keys(SECRET)
+    named = [entry.published for entry in oracle_names(replay_weights(events, settings, keys), settings, keys)]
+    assert sorted(found) == sorted((SCHEDULE.window_start_micros(window), *rest) for window, *rest in named)
+    assert len(found) > 20
+
+
+@pytest.mark.long
+def test_another_key_gives_another_report(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
+    """So the processes draw by the key of the run."""
+    plan = PLANS["names"]()
+    found = []
+    for name in ("a", "b"):
+        request = request_of(f"{name}.jsonl", plan)
+        if name == "b":
+            key_file(tmp_path, b"another secret of enough bytes, 32")
+        with ProcessPool(2, ALL_IN_MEMORY) as pool:
+            found.append(replayed(request, pool)[0])
+    assert found[0] != found[1]
+
+
+def test_a_killed_worker_fails_the_run_in_one_line(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
+    request = request_of("report.jsonl", PLANS["names"]())
+    with ProcessPool(2, ALL_IN_MEMORY) as pool:
+        read_ahead(pool, request)
+        os.kill(pool._workers[0].process.pid, signal.SIGKILL)
+        with pytest.raises(UserError, match=r"a worker process was ended by signal 9, perhaps for lack of memory;"):
+            run_replay(request, pipeline_options([]), None, pool=pool)
+    assert not pathlib.Path(request.output).exists()
+    assert not [path for path in tmp_path.iterdir() if "draft" in path.name or path.name.startswith(".")]
+
+
+def test_a_full_disk_fails_the_run_in_one_line(request_of: MakeRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = BlobStore([make_files()], own=0)
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(PoolError, match=r"cannot be stored in .*\(TMPDIR\): No space left on device; nothing was"):
+        store.put(bytes(5000), to_disk=True)
+    with pytest.raises(PoolError, match=r"cannot be stored in memory: .*less --memory"):
+        store.put(bytes(5000), to_disk=False)
+    store.close()
+    request = request_of("report.jsonl", PLANS["names"]())
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+    words = [*WITHOUT_DEAD_LETTER, "--processes", "2", "--memory", "1MB"]
+    ended = run_python("-c", limit + STARTED, *words, cwd=pathlib.Path(request.output).parent)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("shh: what lies between two steps cannot be stored in ")
+    assert ended.stderr.count("\n") == 1
+    assert not pathlib.Path(request.output).exists()
+
+
+def test_a_damaged_file_gives_the_same_line(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
+    request = request_of("report.jsonl", PLANS["names"]())
+    path = tmp_path / "log" / "part-1.parquet"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3 : len(data) // 3 + 200] = bytes(200)
+    path.write_bytes(data)
+    with pytest.raises(LogError, match="it is damaged") as here:
+        replayed(request, None)
+    with ProcessPool(2, ALL_IN_MEMORY) as pool, pytest.raises(LogError) as there:
+        replayed(request, pool)
+    assert str(here.value).startswith(str(path))
+    assert str(there.value) == str(here.value)
+    assert not pathlib.Path(request.output).exists()
+
+
+@pytest.mark.long
+def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of: MakeRequest) -> None:
+    request = request_of("report.jsonl", PLANS["names"]())
+    with ProcessPool(1, ALL_IN_MEMORY) as pool:
+        pool.use_key(b"short")
+        with pytest.raises(
+            UserError, match=r"failed with ValueError at dp_transforms/.*nothing was published"
+        ) as error:
+            run_replay(request, pipeline_options([]), None, pool=pool)
+    assert "32 bytes" not in str(error.value)
+
+
+def test_the_key_is_in_no_command_line_and_in_no_environment(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
+    request = request_of("report.jsonl", PLANS["names"]())
+    secret = pathlib.Path(str(request.noise_key_file)).read_bytes()
+    with ProcessPool(2, ALL_ON_DISK) as pool:
+        read_ahead(pool, request)
+        seen = b""
+        for worker in pool._workers:
+            folder = pathlib.Path(f"/proc/{worker.process.pid}")
+            seen += (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+        assert b"dp_transforms.processes.worker" in seen
+        replayed(request, pool)
+        stored = b"".join(os.pread(of_worker.disk, 1 << 24, 0) for of_worker in pool._files)
+    assert len(stored) > 100_000
+    for form in (secret, secret.hex().encode()):
+        assert form not in seen + stored
+
+
+STARTED = "import os, sys; from dp_transforms.pipelines.cli import main; main(sys.argv[1:])"
+
+
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_workers_end_with_a_replay_that_is_stopped(tmp_path: pathlib.Path, stop: signal.Signals, code: int) -> None:
+    write_crowded_log(tmp_path / "log", 400_000, 20_000)
+    words = ["replay", "log", *BUDGET, "--processes", "2", "--memory", "1MB", "--output", "report.avro"]
+    program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {STARTED}"
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *words],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    workers: list[psutil.Process] = []
+    for _ in range(1000):
+        workers = psutil.Process(process.pid).children()
+        if len(workers) == 2 and all(worker.cpu_times().user > 0.3 for worker in workers):
+            break
+        time.sleep(0.01)
+    assert len(workers) == 2
+    process.send_signal(stop)
+    _, stderr_text = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert "Traceback" not in stderr_text
+    _, alive = psutil.wait_procs(workers, timeout=3)
+    assert not alive
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "temporary"]
+    assert not list(folder.iterdir())
+
+
+def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_crowded_log(tmp_path / "log", 3000, 200)
+    (tmp_path / "log" / "bad.jsonl").write_text("no row\n")
+    made: list[tuple[int, int]] = []
+
+    class Watched(ProcessPool):
+        def __init__(self, processes: int, memory_bytes: int, **options: bool) -> None:
+            made.append((processes, memory_bytes))
+            super().__init__(processes, memory_bytes, **options)
+
+    monkeypatch.setattr(home_workers, "ProcessPool", Watched)
+    monkeypatch.setattr(home_workers, "cores", lambda: 2)
+
+    def run(name: str, *words: str) -> str:
+        ended = shh("replay", "log", *BUDGET, "--output", f"{name}.jsonl", *words, cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stderr
+
+    assert "3,001 rows" in run("small")
+    assert not made, "a small log"
+    run("declared", "--memory", "300MB")
+    assert made == [(1, 0)], "it may not fit"
+    monkeypatch.setattr(home_workers, "_SMALL_LOG_BYTES", 1000)
+    said = run("large", "--memory", "2GB", "--dead-letter", "bad.txt")
+    assert "3,001 rows" in said
+    assert " 1 unreadable" in said
+    assert made[1:] == [(2, 950_000_000)]
+    assert (tmp_path / "bad.txt").read_text().count("\n") == 1
+    run("one", "--processes", "1")
+    run("state", "--state", "a.state", "--noise-key-file", key_file(tmp_path))
+    run("beam", "--", "--direct_num_workers=1")
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--processes", "2", "--state", "s"), "--processes cannot be used with --state"),
+        (("--memory", "1GB", "--", "--direct_num_workers=1"), "--memory cannot be used with options for Beam"),
+        (("--processes", "2", "--engine", "flink"), "--processes cannot be used with --engine"),
+        (("--memory", "1TB"), "is not a size"),
+        (("--memory", "0GB"), "is not a size"),
+        (("--processes", "0"), "--processes"),
+    ],
+)
+def test_options_that_do_not_fit(tmp_path: pathlib.Path, words: tuple[str, ...], said: str) -> None:
+    write_crowded_log(tmp_path / "log", 3000, 200)
+    ended = shh(
+        "replay", "log", *BUDGET, "--output", "a.jsonl", "--noise-key-file", key_file(tmp_path), *words, cwd=tmp_path
+    )
+    assert ended.returncode in (1, 2)
+    assert said in ended.stderr

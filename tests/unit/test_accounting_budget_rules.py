@@ -1,0 +1,275 @@
+"""How the costs of runs add up under caps: the rules, and what they allow."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import decimal
+import math
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dp_transforms.accounting.lifetime_cost import (
+    BASIC,
+    NOTHING,
+    RENYI,
+    BudgetRule,
+    LifetimeCost,
+    Price,
+    cap_units,
+    delta_units,
+    epsilon_units,
+    from_delta_units,
+    from_epsilon_units,
+    pure_divergence,
+)
+from dp_transforms.accounting.names_plan import NamesPlan
+from dp_transforms.accounting.renyi import delta_from_divergences
+from tests.helpers.lifetime_costs import DELTA, EPSILON, cost, exact_delta, plan, runs_that_fit
+
+
+@pytest.mark.parametrize("release", ["names", "labels", "counts", "kms21"])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-10), (2.0, 1e-9), (8.0, 1e-6)])
+def test_one_run_fits_into_caps_of_its_own_size_and_takes_all_of_them(
+    release: str, epsilon: float, delta: float
+) -> None:
+    one = cost(epsilon=epsilon, delta=delta, release=release)
+    rule = BudgetRule.declare(epsilon, delta, one)
+    assert runs_that_fit(rule, one) == 1
+    assert rule.total(rule.price(one), 1).epsilon == rule.max_epsilon
+    below = float(np.nextafter(epsilon, 0)) - 2e-15
+    assert runs_that_fit(BudgetRule.declare(below, delta, one), one) == 0
+
+
+def test_a_population_that_begins_with_names_adds_divergences_up_and_fits_twice_as_many_runs() -> None:
+    names, labels = cost(), cost(release="labels")
+    assert (BudgetRule.declare(4, 1e-7, names).kind, BudgetRule.declare(4, 1e-7, labels).kind) == (RENYI, BASIC)
+    assert runs_that_fit(BudgetRule.declare(4, 1e-7, labels), labels) == 8
+    assert runs_that_fit(BudgetRule.declare(4, 1e-7, names, BASIC), names) == 8
+    assert runs_that_fit(BudgetRule.declare(4, 1e-7, names), names) == 18
+
+
+@pytest.mark.parametrize(("max_epsilon", "max_delta"), [(4, 1e-8), (2, 1e-7), (10, 2e-9), (0.5, 1e-9)])
+def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(
+    max_epsilon: float, max_delta: float
+) -> None:
+    """dp_accounting on the sum of the divergences; the rest of delta by hand, in floats."""
+    made, one = plan(), cost()
+    assert isinstance(made, NamesPlan)
+    rule = BudgetRule.declare(max_epsilon, max_delta, one)
+    runs = runs_that_fit(rule, one)
+    looks = delta_from_divergences([made.order], [runs * made.budget], max_epsilon)
+    distance = made.delta_sampling / (1 + math.exp(made.epsilon))
+    rest = runs * (made.delta_open + made.delta_hash + distance * (1 + math.exp(max_epsilon)))
+    assert looks + rest <= max_delta * (1 + 1e-9)
+    assert runs >= 1
+
+
+@pytest.mark.parametrize("max_epsilon", [9, 14, 20])
+def test_distances_of_sampled_noise_leave_room_for_the_runs_that_epsilon_allows(max_epsilon: int) -> None:
+    """With a small delta and a large max_epsilon they are more than one part in 10^12."""
+    first = LifetimeCost(8 * 10**15, 10**18, "names", "6", 3 * 10**15, delta_events=10**16, distance=10**11)
+    rule = BudgetRule.declare(max_epsilon, 1e-4, first)
+    left = rule.max_epsilon - rule.base.epsilon
+    assert runs_that_fit(rule, first) == left // first.divergence
+    assert rule.sampling <= delta_units("max_delta", 1e-4) // 1000
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-7])
+@pytest.mark.parametrize(("max_epsilon", "least"), [(4, 17), (12, 55), (20, 93), (34.9, 135), (60, 98)])
+def test_no_first_plan_has_fewer_runs_than_it_would_have_by_the_basic_rule(
+    delta: float, max_epsilon: float, least: int
+) -> None:
+    one, max_delta = cost() if delta == 1e-9 else cost(delta=delta), 100 * delta
+    basic = runs_that_fit(BudgetRule.declare(max_epsilon, max_delta, one, BASIC), one)
+    assert runs_that_fit(BudgetRule.declare(max_epsilon, max_delta, one), one) >= max(basic, least)
+
+
+@pytest.mark.parametrize(("max_epsilon", "max_delta"), [(4, 1e-8), (34.9, 1e-8), (34.9, 1e-7), (0.7, 2e-9)])
+@pytest.mark.parametrize("release", ["names", "labels"])
+def test_a_run_is_charged_no_more_than_by_the_basic_rule_but_for_constants(
+    max_epsilon: float, max_delta: float, release: str
+) -> None:
+    """Whatever its noise: what fits into the caps less the constants is admitted."""
+    rule = BudgetRule.declare(max_epsilon, max_delta, cost(), RENYI)
+    left = rule.max_epsilon - rule.base.epsilon, rule.max_delta - rule.base.delta - rule.sampling
+    each = dataclasses.replace(cost(release=release), distance=10**30)
+    assert runs_that_fit(rule, each) >= runs_that_fit(BudgetRule(BASIC, *left), each)
+
+
+def test_the_first_plan_chooses_the_rule_by_which_more_runs_of_it_fit() -> None:
+    """Its noise may be so far from its law that each run but the first costs as much as by the basic rule, or more."""
+    far = dataclasses.replace(cost(), distance=9 * 10**29)
+    renyi, basic = (BudgetRule.declare(12, 2e-9, far, kind) for kind in (RENYI, BASIC))
+    assert (runs_that_fit(renyi, far), runs_that_fit(basic, far)) == (1, 2)
+    assert BudgetRule.declare(12, 2e-9, far) == basic
+    assert BudgetRule.declare(12, 1e-8, cost()).kind == RENYI
+    with pytest.raises(ValueError, match="too large for the rule renyi"):
+        BudgetRule.declare(60, 1e-8, cost(), RENYI)
+    assert BudgetRule.declare(60, 1e-8, cost()) == BudgetRule.declare(60, 1e-8, cost(), BASIC)
+
+
+@pytest.mark.parametrize(("max_epsilon", "max_delta"), [("4", "1e-8"), ("12", "2e-8"), ("0.9", "3e-9")])
+def test_runs_of_both_prices_together_keep_to_the_caps_by_an_exact_composition(
+    max_epsilon: str, max_delta: str
+) -> None:
+    """A run that is charged for its looks is played by many small randomized responses, any other by a large one."""
+    each = dataclasses.replace(cost(), distance=10**24)
+    rule = BudgetRule.declare(max_epsilon, max_delta, each, RENYI)
+    rule = dataclasses.replace(rule, sampling=2 * rule.price(each).sampling)
+    small = Decimal("0.02")
+    of_looks = each.divergence // pure_divergence(rule.order, epsilon_units("epsilon", small))
+    total, kinds = NOTHING, collections.Counter[bool]()
+    while rule.allows(rule.total(total + (price := rule.price(each, total)), 1)):
+        total += price
+        kinds[price.sampling > 0] += 1
+    assert kinds[True] == min(2, kinds.total())
+    large = from_epsilon_units(each.epsilon)
+    draws = {small: of_looks * kinds[True], large: kinds[False]}
+    delta = exact_delta(Decimal(max_epsilon), draws)
+    assert delta <= from_delta_units(rule.base.delta)
+    with decimal.localcontext(prec=60):
+        sampling = (1 + Decimal(max_epsilon).exp()) * kinds[True] * Decimal(each.distance).scaleb(-45)
+        assert sampling <= from_delta_units(rule.sampling)
+        rest = kinds[True] * each.delta_events + kinds[False] * each.delta
+        assert delta + from_delta_units(rest) + sampling <= Decimal(max_delta)
+    assert of_looks >= 10
+    # Twice as many are not proved.
+    assert exact_delta(Decimal(max_epsilon), {key: 3 * n + 3 for key, n in draws.items()}) > Decimal(max_delta)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"max_epsilon": 0}, {"max_delta": 0}, {"max_epsilon": 10**18 + 1}, {"max_delta": 10**28 + 1}]
+    + [{"order": order} for order in ("1", "1000001", "nan", "inf")],
+)
+def test_a_rule_that_cannot_be_is_not_read(changes: dict[str, Any]) -> None:
+    fields = BudgetRule.declare(4, 1e-7, cost()).to_fields()
+    assert BudgetRule.from_fields(fields).to_fields() == fields
+    with pytest.raises((ValueError, ArithmeticError)):
+        BudgetRule.from_fields(fields | changes)
+
+
+@pytest.mark.parametrize("order", ["1.5", "6", "40"])
+@pytest.mark.parametrize("max_delta", [1e-15, 1e-11])
+def test_a_cap_below_the_delta_of_the_first_plan_costs_what_the_conversion_takes(order: str, max_delta: float) -> None:
+    """The formula of section 9.2 in floats."""
+    first = LifetimeCost(10**15, 10**22, "names", order, 10**14)
+    rule, alpha = BudgetRule.declare(900, max_delta, first), float(order)
+    delta = rule.base.delta / 10**30
+    loss = (math.log(1 / delta) + alpha * math.log(1 - 1 / alpha) - math.log(alpha - 1)) / (alpha - 1)
+    assert rule.base.epsilon / 10**15 == pytest.approx(max(loss, 0.9), rel=1e-12)
+    assert delta == pytest.approx(max_delta, rel=1e-3)
+
+
+def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own() -> None:
+    """Each counts (1 + e^max_epsilon) times, and not with the factor of its own plan."""
+    each = dataclasses.replace(cost(), distance=10**27)
+    rule = BudgetRule.declare(4, 1e-7, cost())
+    charged = dataclasses.replace(rule, sampling=DELTA).price(each).sampling
+    assert charged / DELTA == pytest.approx(1e-18 * (1 + math.exp(4)), rel=1e-9, abs=0)
+    one, less = (dataclasses.replace(rule, sampling=limit) for limit in (charged, charged - 1))
+    assert one.allows(one.total(one.price(each), 1))
+    alone = Price(pure_divergence(rule.order, each.epsilon), each.delta, 0)
+    assert less.price(each) == one.price(each, one.price(each)) == alone != one.price(each)
+    assert not less.allows(less.total(one.price(each), 1)), "of a repair"
+
+
+def test_a_histogram_costs_its_whole_epsilon_in_every_plan() -> None:
+    """The order was chosen by what the first one said, and that of a later plan may be as old."""
+    first, later = cost(epsilon=1.96, activity_epsilon=0.04), cost(epsilon=1.96)
+    rule = BudgetRule.declare(4, 1e-7, first)
+    assert rule.total(rule.price(first), 1).epsilon == first.epsilon == 2 * EPSILON
+    plain = BudgetRule.declare(4, 1e-7, later)
+    assert rule.price(first).epsilon - rule.price(later).epsilon == first.activity
+    assert plain.price(first).epsilon == plain.price(later).epsilon + first.activity
+    lower = dataclasses.replace(first, order="3.5")
+    alone = pure_divergence(rule.order, lower.epsilon - lower.activity)
+    assert rule.price(lower).epsilon == alone + lower.activity
+
+
+def test_another_run_costs_renyi_of_randomized_response_and_its_whole_delta() -> None:
+    rule = BudgetRule.declare(4, 1e-7, cost())
+    labels = cost(release="labels")
+    assert rule.price(labels) == Price(pure_divergence(rule.order, labels.epsilon), labels.delta, 0)
+    lower = dataclasses.replace(cost(), order="3.5")
+    assert rule.price(lower) == Price(pure_divergence(rule.order, lower.epsilon), lower.delta, 0)
+    higher = dataclasses.replace(cost(), order="900")
+    assert rule.price(higher).epsilon == cost().divergence, "a divergence of a larger order covers this one"
+
+
+@pytest.mark.parametrize("order", [1.01, 2.0, 17.0, 999.0])
+@pytest.mark.parametrize("epsilon", [1e-6, 0.01, 0.5, 3.0])
+def test_the_divergence_of_a_pure_run_is_that_of_randomized_response(order: float, epsilon: float) -> None:
+    p = 1 / (1 + math.exp(-epsilon))
+    terms = [order * math.log(p) + (1 - order) * math.log1p(-p), order * math.log1p(-p) + (1 - order) * math.log(p)]
+    direct = float(np.logaddexp(*terms)) / (order - 1)
+    found = pure_divergence(str(Decimal(order)), epsilon_units("epsilon", epsilon)) / EPSILON
+    assert found == pytest.approx(direct, rel=1e-3 if epsilon < 1e-3 else 1e-9, abs=1e-12)
+    assert found <= min(epsilon, order * epsilon**2 / 2) * (1 + 1e-9) + 1e-15, "Bun and Steinke 2016, Proposition 1.4"
+
+
+def test_amounts_that_only_a_rule_could_have_made_are_checked() -> None:
+    rule = BudgetRule.declare(4, 1e-8, cost())
+    assert BudgetRule.from_fields(rule.to_fields()) == rule
+    with pytest.raises(ValueError, match="conversion"):
+        dataclasses.replace(rule, base=Price(rule.base.epsilon * 9 // 10, rule.base.delta, 0))
+    with pytest.raises(ValueError, match="order"):
+        dataclasses.replace(rule, order="")
+    with pytest.raises(ValueError, match="rule must be"):
+        dataclasses.replace(rule, kind="pld")
+
+
+@pytest.mark.parametrize(
+    ("max_epsilon", "max_delta", "kind", "what"),
+    [
+        (1001, 1e-8, None, "max_epsilon"),
+        (4, 0.011, None, "max_delta"),
+        (4, 1e-12, RENYI, "max_delta must be larger"),
+        (200, 1e-8, RENYI, "Use basic"),
+        (4, 1e-8, "pld", "the rule must be one of"),
+        (float("nan"), 1e-8, None, "max_epsilon"),
+    ],
+)
+def test_caps_that_no_rule_can_keep_are_refused(
+    max_epsilon: float, max_delta: float, kind: str | None, what: str
+) -> None:
+    with pytest.raises(ValueError, match=what):
+        BudgetRule.declare(max_epsilon, max_delta, cost(), kind)
+
+
+def test_caps_are_rounded_down() -> None:
+    assert cap_units("4.0000000000000009", "1.9e-30") == (4 * EPSILON, 1)
+    assert cap_units("0.999999999999999" + 30 * "9", 1e-8) == (EPSILON - 1, DELTA // 10**8)
+    for caps in (("9e-16", "1e-8"), (4, "9e-31")):
+        with pytest.raises(ValueError, match="must be at least"):
+            cap_units(*caps)
+
+
+def test_renyi_needs_an_order() -> None:
+    with pytest.raises(ValueError, match="names"):
+        BudgetRule.declare(4, 1e-8, cost(release="labels"), RENYI)
+
+
+def test_the_smallest_of_two_rules_chosen_by_what_was_published_is_not_a_filter() -> None:
+    """Why a rule is fixed beforehand: each of two rules proves delta, and the smaller of their totals does not.
+
+    A randomized response with epsilon 1 is published. If it points to the user, the Renyi total allows what follows,
+    else the sum of epsilons and deltas. What the two proofs let fail in their branches adds up to more than delta.
+    """
+    order, epsilon, delta = 17.0, 2.0, 1e-6
+    first = 1.0
+    p = 1 / (1 + math.exp(-first))
+    lam = order - 1
+    factor = math.exp(order * math.log1p(-1 / order) - math.log(lam))
+    price = pure_divergence("17", EPSILON) / EPSILON
+    # Where it points to the user M = exp(lam (loss - price)) has grown, and with it what the bound lets fail there.
+    grown = math.exp(lam * (first - price))
+    assert p * grown <= 1 < grown
+    affordable = epsilon + math.log(delta / factor) / lam - price
+    renyi_branch = p * grown * factor * math.exp(lam * (price + affordable - epsilon))
+    basic_branch = (1 - p) * delta  # the other branch spends all of delta at once
+    assert renyi_branch + basic_branch > delta * 1.2

@@ -1,0 +1,68 @@
+"""What the benchmark of scale adds up."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks import report, scale, sequential_stage, skewed_logs, stage_costs
+from dp_transforms.pipelines.cli import main
+
+
+def test_a_step_begins_when_the_one_before_it_has_ended() -> None:
+    tasks = {"first": [3.0, 1.0, 1.0, 1.0], "second": [2.0, 2.0]}
+    assert [stage_costs.makespan(tasks, workers) for workers in (1, 2, 4)] == [10.0, 5.0, 5.0]
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("scale") / "log.parquet"
+    main(["simulate", "--events", "4000", "--users", "200", "--items", "50", "--days", "16", "--output", str(path)])
+    return path
+
+
+def test_costs_are_of_all_events_and_shards(log: pathlib.Path) -> None:
+    costs = stage_costs.measure(str(log), 86_400, 3)
+    assert costs.events == 4000
+    assert [len(of_step) for of_step in costs.tasks.values()] == [1, 3, 3]
+    assert costs.messages == 3 + 9
+    assert min(costs.seconds.values()) > 0
+    assert 4000 < costs.user_bytes < 200_000
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+def test_the_monitor_is_one_task_in_labels_and_counts(log: pathlib.Path, release: str) -> None:
+    costs = stage_costs.measure(str(log), 86_400, 2, release)
+    assert costs.events == 4000
+    groups = 16 * 2  # each day by itself
+    assert [len(of_step) for of_step in costs.tasks.values()] == [1, groups, groups, 1]
+    assert list(costs.seconds) == ["read", "hash and sort", "bound users", "find candidates", "monitor"]
+
+
+def test_a_part_keeps_the_rows_of_others(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    before = {"figures": [{"name": "a row"}], "costs": {}}
+    report.write_results("scale", [], parts={"large": before, "monitor": before})
+    figures = scale.run(quick=True, parts=["monitor"])
+    parts = report.read_results("scale")["parts"]
+    assert parts["large"] == before
+    assert [row["name"] for row in parts["monitor"]["figures"]] == [figure.name for figure in figures]
+    assert len(figures) == 3
+
+
+@pytest.mark.parametrize("kind", skewed_logs.KINDS)
+def test_a_skewed_log_has_all_rows(log: pathlib.Path, tmp_path: pathlib.Path, kind: str) -> None:
+    target = tmp_path / "skewed.parquet"
+    skewed_logs._write(kind, str(log), str(target))
+    table = pq.read_table(target)
+    assert len(table) == 4000
+    assert table["item"].to_pylist().count("everybody's") == (2000 if kind == "one item" else 0)
+    assert table["user"].to_pylist().count("the busy one") == (4000 if kind == "one user" else 0)
+    largest = max(pq.ParquetFile(target).metadata.row_group(0).num_rows, 0)
+    assert largest == (3600 if kind == "one partition" else 4000)
+
+
+def test_all_pairs_of_heavy_items_are_charged_in_counts() -> None:
+    assert sequential_stage.measure("counts", 900)["charged"] == 24 * 20 * 900

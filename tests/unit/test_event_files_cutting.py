@@ -1,0 +1,219 @@
+"""Chunks that were cut have the rows, the positions and the errors of the whole ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import itertools
+import os
+import pathlib
+import random
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dp_transforms.event_files import (
+    EventFields,
+    EventFileError,
+    LogChunk,
+    avro,
+    csv_lines,
+    cut_chunks,
+    find_log_chunks,
+    json_lines,
+    line_blocks,
+    parquet,
+    text_spans,
+)
+from tests.helpers.event_files_oracle import expected, read_chunks, write_avro, write_csv, write_json, write_parquet
+
+FIELDS = EventFields(time_unit="s")
+ROWS: list[tuple[Any, Any, Any]] = [
+    (f"u{number % 7}", None if number % 11 == 0 else f"i{number % 5}", -1 if number % 13 == 0 else 1000 + number)
+    for number in range(400)
+]
+BAD_LINES = (
+    b"no row",
+    b"{",
+    b"",
+    b" \t\r",
+    b"{}\r",
+    b"\xef\xbb\xbf{}",
+    b'"',
+    b"\xff",
+    b"x" * 300,
+)  # the last is too long
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 100)
+    monkeypatch.setattr(text_spans, "_LEAST_BYTES", 256)
+    monkeypatch.setattr(text_spans, "_MOST_BYTES", 1 << 12)
+    monkeypatch.setattr(text_spans, "_counted", {})
+
+
+def write_log(folder: pathlib.Path, ending: str) -> str:
+    path = folder / f"log.{ending}"
+    if ending == "parquet":
+        return write_parquet(path, ROWS, (pa.string(), pa.string(), pa.int64()))
+    if ending == "csv":
+        return write_csv(path, ROWS)
+    if ending == "jsonl":
+        return write_json(path, ROWS)
+    return write_avro(path, ROWS, ["string", ["null", "string"], "long"], ending.partition(".")[0], 200)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl", "null.avro", "deflate.avro"])
+@pytest.mark.parametrize("workers", [2, 3, 8])
+def test_cut_chunks_have_the_rows_of_the_whole(tmp_path: pathlib.Path, ending: str, workers: int) -> None:
+    chunks = find_log_chunks([write_log(tmp_path, ending)], FIELDS)
+    cut = cut_chunks(chunks, FIELDS, workers)
+    assert len(cut) == min(workers, 4) if ending == "parquet" else len(cut) > workers
+    found = read_chunks(chunks, FIELDS)
+    assert read_chunks(cut, FIELDS) == found
+    assert len(found[0]) > 300
+    assert sum(chunk.bytes for chunk in cut) == os.path.getsize(chunks[0].path)
+    assert cut_chunks(chunks, FIELDS, workers) == cut, "what was begun ahead is found again"
+    assert cut_chunks(cut, FIELDS, workers) == cut
+    assert cut_chunks(chunks, FIELDS, 1) == chunks
+    middle = read_chunks([cut[len(cut) // 2]], FIELDS)[1]
+    assert middle, "a part alone has its positions in the file too"
+    assert all(set(positions) < set(found[1][reason]) for reason, positions in middle.items())
+
+
+@pytest.mark.parametrize("block_rows", [1, 7, 1000])
+def test_parts_of_a_row_group_count_on_in_its_file(
+    tmp_path: pathlib.Path, block_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "MAX_BLOCK_ROWS", block_rows)
+    path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), pa.int64()), 250)
+    cut = cut_chunks(find_log_chunks([path], FIELDS), FIELDS, 4)
+    assert [chunk.part for chunk in cut] == [0] * 4 + [1] * 4
+    row = 0
+    for chunk in cut:
+        assert chunk.first_row == row
+        assert chunk.span == (row - 250 * (chunk.part or 0), row - 250 * (chunk.part or 0) + (chunk.events or 0))
+        row += chunk.events or 0
+        rows = ROWS[chunk.first_row : chunk.first_row + (chunk.events or 0)]
+        assert read_chunks([chunk], FIELDS) == expected(rows, "s", chunk.first_row + 1)
+
+
+def test_later_parts_of_a_row_group_are_smaller(tmp_path: pathlib.Path) -> None:
+    """They skip what comes before them."""
+    chunks = find_log_chunks([write_log(tmp_path, "parquet")], FIELDS)
+    rows = [chunk.events or 0 for chunk in cut_chunks(chunks, FIELDS, 4)]
+    assert sum(rows) == len(ROWS)
+    assert all(7 * later == pytest.approx(6 * row, abs=14) for row, later in itertools.pairwise(rows))
+
+
+def text_of(ending: str, seed: int) -> bytes:
+    draws = random.Random(seed)
+    line = b"u1,i1,5" if ending == "csv" else b'{"user": "u1", "item": "i1", "timestamp": 5}'
+    lines = [*BAD_LINES, *(draws.choice((line, line + b"\r", *BAD_LINES)) for _ in range(16))]
+    draws.shuffle(lines)
+    header = b"\xef\xbb\xbf\n \nuser,item,timestamp\n" if ending == "csv" else b"\xef\xbb\xbf"
+    return header + b"\n".join(lines) + draws.choice((b"", b"\n", b"\n\n"))
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+@pytest.mark.parametrize("seed", range(8))
+def test_text_may_be_cut_at_any_byte(
+    tmp_path: pathlib.Path, ending: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_blocks, "MAX_LINE_BYTES", 250)
+    for module in (csv_lines, json_lines):
+        monkeypatch.setattr(module, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(text_spans, "_PIECE_BYTES", 17)
+    path = tmp_path / f"log.{ending}"
+    path.write_bytes(text_of(ending, seed))
+    (whole,) = find_log_chunks([str(path)], FIELDS)
+    found = read_chunks([whole], FIELDS)
+    assert found[0]
+    assert "line too long" in found[1]
+    size, header = path.stat().st_size, 64
+    for cut in range(header + seed, size, 8):  # all seeds together: each byte
+        ends = sorted({0, cut, min(size, cut + 1 + seed), size})
+        parts = [
+            dataclasses.replace(whole, span=(begin, end), bytes=end - begin) for begin, end in itertools.pairwise(ends)
+        ]
+        assert read_chunks(parts, FIELDS) == found, cut
+        assert read_chunks(parts[::-1], FIELDS)[1] == found[1], "lines are counted again where a part before is read"
+
+
+def test_a_line_over_many_parts_is_read_once(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "log.jsonl"
+    event = b'{"user": "u1", "item": "i1", "timestamp": 5}\n'
+    path.write_bytes(event + b" " * 5000 + event + b"no row")
+    chunks = find_log_chunks([str(path)], FIELDS)
+    cut = cut_chunks(chunks, FIELDS, 3)
+    assert len(cut) > 10
+    assert read_chunks(cut, FIELDS) == ([("u1", "i1", 5_000_000)] * 2, {"broken line": [3]})
+
+
+def test_lines_of_an_exchanged_file_are_counted_again(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"\n" * 100)
+    assert [text_spans.line_ends_before(str(path), None, at) for at in (50, 80, 20)] == [50, 80, 20]
+    path.write_bytes(b"-" * 99)
+    assert text_spans.line_ends_before(str(path), None, 80) == 0
+
+
+@pytest.mark.parametrize("name", ["log.jsonl.gz", "log.csv.gz", "log.csv"])
+def test_what_is_packed_or_has_line_ends_in_cells_stays_whole(tmp_path: pathlib.Path, name: str) -> None:
+    content = b'user,item,timestamp\n"u\n1",i1,5\n' * 300
+    (tmp_path / name).write_bytes(gzip.compress(content, 0) if name.endswith(".gz") else content)
+    fields = dataclasses.replace(FIELDS, csv_line_ends_in_cells=True)
+    chunks = find_log_chunks([str(tmp_path)], fields)
+    assert cut_chunks(chunks, fields, 4) == chunks
+    if name == "log.csv":
+        assert len(cut_chunks(chunks, FIELDS, 4)) > 4
+
+
+def test_even_chunks_are_not_cut(tmp_path: pathlib.Path) -> None:
+    path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), pa.int64()), 40)
+    chunks = find_log_chunks([path], FIELDS)
+    assert len(chunks) == 10
+    assert cut_chunks(chunks, FIELDS, 2) == chunks
+    assert cut_chunks(chunks, FIELDS, 8) == chunks, "they are too small"
+
+
+def test_a_damaged_part_is_an_error_that_names_the_row_of_the_file(tmp_path: pathlib.Path) -> None:
+    path = pathlib.Path(write_log(tmp_path, "null.avro"))
+    cut = cut_chunks(find_log_chunks([str(path)], FIELDS), FIELDS, 2)
+    part = cut[3]
+    assert part.span is not None
+    content = bytearray(path.read_bytes())
+    content[part.span[1] - 1] ^= 1  # of the sync marker at its end
+    path.write_bytes(content)
+    read_chunks([*cut[:3], *cut[4:]], FIELDS)
+    with pytest.raises(EventFileError, match="damaged after row") as error:
+        read_chunks([part], FIELDS)
+    row = int(re.findall(r"row (\d+)", str(error.value))[0])
+    assert part.first_row < row < part.first_row + (part.events or 0)
+
+
+def test_an_avro_file_that_is_damaged_or_changed_stays_whole(tmp_path: pathlib.Path) -> None:
+    path = pathlib.Path(write_log(tmp_path, "null.avro"))
+    chunks = find_log_chunks([str(path)], FIELDS)
+    assert len(avro.cut_chunk(chunks[0], FIELDS, 4)) > 3
+    content = path.read_bytes()
+    for changed in (content + b"\x02", content[:-1], content[: len(content) // 2], b"", content + content[-20:]):
+        path.write_bytes(changed)
+        assert avro.cut_chunk(chunks[0], FIELDS, 4) == chunks
+    path.unlink()
+    assert avro.cut_chunk(chunks[0], FIELDS, 4) == chunks
+
+
+def test_a_row_group_that_ends_early_is_an_error(tmp_path: pathlib.Path) -> None:
+    (chunk,) = find_log_chunks([write_log(tmp_path, "parquet")], FIELDS)
+    late: list[LogChunk] = [
+        dataclasses.replace(chunk, span=span, first_row=span[0], events=span[1] - span[0])
+        for span in ((390, 410), (390, 399), (200, 402))
+    ]
+    for part in (late[0], late[2]):
+        with pytest.raises(EventFileError, match="damaged after row 400"):
+            read_chunks([part], FIELDS)
+    assert read_chunks([late[1]], FIELDS) == expected(ROWS[390:399], "s", 391)
