@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.helpers.chosen_cases import marks_of_case
 from tests.helpers.named_randomness import IS_FRESH, RANDOMNESS
+from tests.helpers.process_state import logs_as_before
 from tests.helpers.s3_server import S3Server, environment, make_bucket, s3_server
 
 NIGHTLY = ("ledger",)  # folders whose long tests are all nightly
@@ -73,7 +74,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     file, _, name = item.location  # xdist adds groups to the node id
-    with RANDOMNESS.of(f"{file} {name}"):
+    with logs_as_before(), RANDOMNESS.of(f"{file} {name}"):
         return (yield)
 
 

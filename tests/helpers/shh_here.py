@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections.abc import Iterator
 from unittest import mock
 
 from dp_transforms.pipelines.cli import main
+from tests.helpers.process_state import logs_as_before
 
 
 def shh(*words: object, cwd: pathlib.Path | str = ".", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -27,7 +26,7 @@ def shh(*words: object, cwd: pathlib.Path | str = ".", **environment: str) -> su
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.chdir(cwd))
         stack.enter_context(mock.patch.dict(os.environ, environment))
-        stack.enter_context(_logs_as_before())
+        stack.enter_context(logs_as_before())
         out = stack.enter_context(_captured("stdout", 1))
         err = stack.enter_context(_captured("stderr", 2))
         code = _exit_code(arguments)
@@ -64,16 +63,3 @@ def _captured(name: str, descriptor: int) -> Iterator[int]:
 
 def _content(descriptor: int) -> str:
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
-
-
-@contextlib.contextmanager
-def _logs_as_before() -> Iterator[None]:
-    """A command sets up the root logger and the warnings of its process."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    with warnings.catch_warnings():
-        try:
-            yield
-        finally:
-            root.handlers[:] = handlers
-            root.setLevel(level)
