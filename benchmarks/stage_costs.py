@@ -119,7 +119,8 @@ def _release(settings: NamingSettings | MonitorSettings, shards: int) -> _Releas
 
 def measure(log: str, window_seconds: int, shards: int, release: str = "names", workers: int = 1) -> StageCosts:
     """A plan for ε = 2 over the days of `logs`. shards: of users and of items; in labels and counts in each group of
-    windows (`Sharding.of_windows`), 0 for as many as a replay at home has. workers: for so many the log is spread (`spread_chunks`)."""
+    windows (`Sharding.of_windows`), 0 for as many as a replay at home has. workers: for so many the log is cut and
+    joined (`spread_chunks`)."""
     start = parse_utc(logs.START)
     end = start + logs.DAYS * 86_400 // window_seconds * window_seconds
     schedule = WindowSchedule.fixed(start, end, window_seconds)

@@ -20,7 +20,7 @@ from dp_transforms.monitoring.event_batch import EventBatch, concatenate
 
 JOINED_ROWS = 500_000
 _JOINED_BYTES = 32 << 20  # of columns: rows may be wide
-_BYTES_PER_ROW = 64  # of chunks that do not say how many rows they have; rather too few
+_BYTES_PER_ROW = 64  # of chunks that do not say how many rows they have: so 32 MB of them at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,8 @@ class JoinedChunks:
 def spread_chunks(chunks: Sequence[LogChunk], fields: EventFields, workers: int) -> list[JoinedChunks]:
     """The same rows, with the same positions, for so many workers at once; the same ones each time.
 
-    Large chunks are cut (`cut_chunks`). Neighbours are joined as long as they have half a million rows at most,
-    and less than a quarter of a worker's share.
+    Large chunks are cut (`cut_chunks`). Neighbours are joined as long as they have half a million rows at most, and a
+    quarter of a worker's share.
     """
     share = sum(chunk.bytes for chunk in chunks) // (PARTS_PER_WORKER * workers) if workers > 1 else None
     joined: list[JoinedChunks] = []

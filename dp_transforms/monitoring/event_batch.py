@@ -21,6 +21,7 @@ class EventBatch:
     """n events as columns.
 
     user, item: pyarrow ``dictionary<int32, string>`` of length n, without nulls: ids as `event_ids` defines them.
+        An id may be in the dictionary several times.
     time_micros: int64[n], event time in microseconds since 1970 UTC.
     """
 
