@@ -13,11 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.read_events import ReadProgress
-from dp_transforms.event_files import EventFields, parquet, spread_chunks, text_spans
+from dp_transforms.event_files import EventFields, find_log_chunks, parquet, spread_chunks, text_spans
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.pipelines.cluster_replay import replay_on_cluster
 from dp_transforms.pipelines.engine_choice import EngineChoice
@@ -249,8 +250,14 @@ def test_a_job_that_was_left_running_publishes_its_report(cluster, job_of, small
 def test_a_log_that_cannot_be_read_ends_the_job_in_one_line(cluster, job_of, small_log, key_path, tmp_path):
     """The cluster would restart it a thousand times."""
     log = tmp_path / "broken.parquet"
-    content = bytearray((small_log / "part-0.parquet").read_bytes())
-    content[1000:3000] = bytes(2000)
+    shutil.copy(small_log / "part-0.parquet", log)
+    chunks = find_log_chunks([str(log)], EventFields())
+    looked_at = max(chunks, key=lambda chunk: chunk.bytes)  # by the command itself, which says how large the log is
+    damaged = [chunk.part for chunk in chunks if chunk is not looked_at][-1]
+    column = pq.ParquetFile(log).metadata.row_group(damaged).column(0)
+    begin = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
+    content = bytearray(log.read_bytes())
+    content[begin : begin + column.total_compressed_size] = bytes(column.total_compressed_size)
     log.write_bytes(content)
     output = tmp_path / "report.jsonl"
     process, job = job_of(_words(cluster, log, output, key_path))
