@@ -225,13 +225,19 @@ class ProcessPool:
         return self._exit_codes.get(worker.number)
 
     def _end_workers(self) -> None:
-        os.close(self._life)
-        if self._fork_server is not None:
-            with contextlib.suppress(OSError):  # nobody has waited for it, so the number is still its own
-                os.killpg(self._fork_server.pid, signal.SIGKILL)
-            self._fork_server.wait()
-            self._control.close()
+        """At once; or, if none has work, when their fork server has seen each of them end by itself."""
+        none_works = self._idle.qsize() == len(self._workers)
         for worker in self._workers:
             with contextlib.suppress(OSError):
                 worker.connection.shutdown(socket.SHUT_RDWR)
+        if self._fork_server is not None:
+            if none_works:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._fork_server.wait(_SECONDS_TO_END)
+            if self._fork_server.returncode is None:  # so the number is still its own
+                with contextlib.suppress(OSError):
+                    os.killpg(self._fork_server.pid, signal.SIGKILL)
+                self._fork_server.wait()
+            self._control.close()
+        os.close(self._life)
         os.close(self._life_end)

@@ -145,7 +145,7 @@ def test_a_log_of_one_large_piece_is_cut_and_changes_no_byte(
     changes = {"output": str(tmp_path / "there.jsonl"), "dead_letter": str(tmp_path / "there.bad")}
     with ProcessPool(2, ALL_IN_MEMORY) as pool:
         found = replayed(dataclasses.replace(made, **changes), pool)
-    assert len(cut_chunks(made.chunks, fields, 2)) == (2 if ending == "parquet" else 8)
+    assert len(cut_chunks(made.chunks, fields, 2)) in ((2,) if ending == "parquet" else (8, 9))
     assert b"i1" in expected[0]
     assert expected[1].count(b"\n") > 100
     assert found == expected
