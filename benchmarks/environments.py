@@ -1,4 +1,4 @@
-"""Python environments: shh as its users install it, and peers whose libraries are not among those of this repository."""
+"""Python environments: shh as its users install it, and peers whose libraries this repository does not have."""
 
 from __future__ import annotations
 
