@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import traceback
+import warnings
 from collections import Counter
 from typing import Any, NoReturn
 
@@ -30,9 +31,11 @@ def main(arguments: list[str]) -> None:
     _load_libraries()
     gc.collect()
     gc.freeze()  # no worker looks through them again, which would copy their pages
+    # The only other thread is that of jemalloc, in Arrow, which is made for forks. Python 3.12 warns of any.
+    warnings.simplefilter("ignore", DeprecationWarning)
     numbers = {}
     for number, connection in enumerate(connections):
-        worker = os.fork()  # no thread runs yet
+        worker = os.fork()
         if not worker:
             _work(number, connection, life, files, {control, *connections} - {connection})
         numbers[worker] = number
