@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import requires, version
 from pathlib import Path
 
@@ -31,7 +33,11 @@ def installed_shh() -> Path:
     """
     needed = [re.split(r"[^\w-]", line)[0] for line in requires(_DISTRIBUTION) or () if "extra ==" not in line]
     python = _python_with("shh", [f"{each}=={version(each)}" for each in needed])
-    _install(python, "--no-deps", "--force-reinstall", str(_ROOT))
+    with tempfile.TemporaryDirectory(prefix="shh_bench_") as folder:  # a build leaves files beside the sources
+        sources = shutil.copytree(
+            _ROOT, Path(folder) / "sources", ignore=shutil.ignore_patterns(".*", "build", "mutants")
+        )
+        _install(python, "--no-deps", "--force-reinstall", str(sources))
     return python
 
 
