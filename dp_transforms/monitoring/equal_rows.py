@@ -45,7 +45,24 @@ def sort_with_codes(
 
 
 def hash_order(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Positions that sort hashes; equal ones keep their order. hashes: uint64[n], spread evenly. Returns int64[n].
+    """Positions that sort hashes; equal ones keep their order. hashes: uint64[n], spread evenly. Returns int64[n]."""
+    return _ordered_hashes(hashes)[0]
+
+
+def distinct_hashes(hashes: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """The distinct hashes, ascending, and where each one is among them. hashes: uint64[n], spread evenly.
+    Returns uint64[k], int64[n]."""
+    order, ordered = _ordered_hashes(hashes)
+    starts = group_starts(ordered)
+    is_start = np.zeros(len(ordered), dtype=np.int64)
+    is_start[starts[1:]] = 1
+    codes = np.empty(len(ordered), dtype=np.int64)
+    codes[order] = np.cumsum(is_start)
+    return ordered[starts], codes
+
+
+def _ordered_hashes(hashes: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    """`hash_order`, and the hashes in this order.
 
     The position takes the place of the last bits of a hash, and both are sorted as one integer, several times as fast
     as `argsort`. Two hashes that differ in these bits alone are rare: then `argsort` does it.
@@ -55,7 +72,10 @@ def hash_order(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     packed.sort()
     order = (packed & last_bits).astype(np.int64)
     ordered = hashes.take(order)
-    return order if (ordered[1:] >= ordered[:-1]).all() else np.argsort(hashes, kind="stable")
+    if not (ordered[1:] >= ordered[:-1]).all():
+        order = np.argsort(hashes, kind="stable")
+        ordered = hashes.take(order)
+    return order, ordered
 
 
 def sort_distinct(

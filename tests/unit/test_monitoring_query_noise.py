@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dp_transforms.monitoring.holder_counters import HolderCounters
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.query_noise import SingleNoise, digests_of_groups
@@ -88,13 +89,14 @@ def test_the_second_stage_counts_and_digests_active_holders_alone(domain: tuple[
     budgets.charge(users, np.array(list(paid.values()), dtype=np.uint32))
     oracle = _SingleNoise(chosen, keys)
     noise = SingleNoise(chosen.epsilon_per_query, chosen.threshold, keys)
-    queries = WindowQueries(2, held, budgets, chosen, keys, noise)
+    counters = HolderCounters.of([held], budgets)
+    queries = WindowQueries(2, held, counters, chosen, keys, noise)
     for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
         active = [user for user in holders if paid[user] < chosen.hits_per_user]
         drawn = oracle.draw(2, tuple(held.table.hashes[item].tolist()), widened(keys, active), len(holders))
         wanted = len(active) + drawn if active or domain else chosen.threshold - 1
         assert queries.noisy_count(cell) == wanted
-    assert len(queries.charges().users) == 0, "nothing is charged before an item is published"
+    assert len(counters.charge(budgets).users) == 0, "nothing is charged before an item is published"
 
 
 def test_a_charge_goes_to_each_active_holder_once_and_no_further() -> None:
@@ -109,7 +111,8 @@ def test_a_charge_goes_to_each_active_holder_once_and_no_further() -> None:
     budgets.charge(users, np.array(list(paid.values()), dtype=np.uint32))
     oracle = _SingleNoise(chosen, keys)
     noise = SingleNoise(chosen.epsilon_per_query, chosen.threshold, keys)
-    queries = WindowQueries(2, held, budgets, chosen, keys, noise)
+    counters = HolderCounters.of([held], budgets)
+    queries = WindowQueries(2, held, counters, chosen, keys, noise)
     published, kept_out = [], 0
     for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
         active = [user for user in holders if paid[user] < chosen.hits_per_user]
@@ -129,12 +132,13 @@ def test_a_charge_goes_to_each_active_holder_once_and_no_further() -> None:
     assert found == published
     assert len(published) >= 5
     assert kept_out >= 5, "some were excluded by what this window itself charged"
-    charges = queries.charges()
+    charges = counters.charge(budgets)
     assert dict(zip(charges.users.tolist(), charges.hits.tolist(), strict=True)) == {
         user: paid[user] - before[user] for user in sorted(paid) if paid[user] != before[user]
     }
     assert charges.users.tolist() == sorted(charges.users.tolist())
     assert charges.hits.dtype == np.uint32
+    assert budgets.hits(users).tolist() == [paid[int(user)] for user in users]
 
 
 def test_digests_are_sums_and_an_empty_group_has_none() -> None:
