@@ -27,8 +27,8 @@ from dp_transforms.monitoring.user_budgets import UserBudgets
 from dp_transforms.monitoring.window_queries import WindowQueries
 from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport, release_order
 
-_ROWS_AT_ONCE = 1 << 20  # some 50 MB
-_COUNTERS_PER_ROW = 8
+_ROWS_AT_ONCE = 1 << 20  # some 40 MB
+_COUNTERS_PER_ROW = 8  # so many counters are copied for a row, at most
 
 
 @dataclasses.dataclass
@@ -151,7 +151,7 @@ class HeavyHitterMonitor:
 
 
 def _in_groups(parts: Iterable[ItemHolders], state: MonitorState) -> Iterator[list[ItemHolders]]:
-    """Parts with so many rows together that it costs little to go through all counters once for each group."""
+    """So many parts at a time that it costs little to go through all counters once for each group."""
     group: list[ItemHolders] = []
     rows = 0
     for part in parts:
