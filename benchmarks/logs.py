@@ -1,7 +1,7 @@
 """The simulated logs of the benchmarks, made once and kept in a folder outside the repository.
 
-Run as a program it derives a log, ``python -m benchmarks.logs prefix|shuffled SOURCE TARGET ROWS``: in a process of its
-own, so that the one that measures stays small.
+Run as a program it derives a log, ``python -m benchmarks.logs prefix|shuffled|grouped SOURCE TARGET ROWS``: in a
+process of its own, so that the one that measures stays small.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def rows_of(log: Path) -> int:
 
 
 def derived_log(kind: str, source: Path, rows: int = 0) -> Path:
-    """``prefix``: the first rows of a Parquet log. ``shuffled``: all its rows in random order."""
+    """``prefix``: the first rows of a Parquet log. ``shuffled``: all its rows in random order. ``grouped``: in row
+    groups of so many."""
     path = source.with_name(f"{source.stem}_{kind}{rows or ''}.parquet")
     if not path.exists():
         run_measured("benchmarks.logs", kind, str(source), str(path), str(rows))
@@ -62,13 +63,15 @@ def _derive(kind: str, source: str, target: str, rows: int) -> None:
     import numpy as np
     import pyarrow.parquet as pq
 
-    table = pq.read_table(source)
+    table, row_group = pq.read_table(source), _ROW_GROUP
     if kind == "prefix":
         table = table.slice(0, rows)
+    elif kind == "grouped":
+        row_group = rows
     else:
         table = table.take(np.random.default_rng(SEED).permutation(len(table)))
     partial = f"{target}.partial"
-    pq.write_table(table, partial, compression="zstd", row_group_size=_ROW_GROUP)
+    pq.write_table(table, partial, compression="zstd", row_group_size=row_group)
     os.replace(partial, target)
 
 

@@ -26,6 +26,7 @@ _LEAST_SHARDS = 8
 _AS_AT_HOME = 0
 _SIZES, _LARGE = (1_000_000, 3_000_000, 10_000_000), (30_000_000, 100_000_000)
 _MIDDLE, _SMALL = 3_000_000, 100_000
+_SMALL_GROUP = 10_000
 _WORKERS = (2, 4)
 _LIMIT = (">=", 0.5)
 _ROUNDS = 2
@@ -85,6 +86,18 @@ def _shards(part: _Part) -> Iterator[Figure]:
         yield _microseconds(name, part.stages(name, logs.simulated_log(part.middle), shards=shards))
 
 
+def _formats(part: _Part) -> Iterator[Figure]:
+    """Logs that come in small pieces."""
+    for ending in ("jsonl", "csv", "avro"):
+        for shards in (8, 64):
+            name = f"{part.middle:,} events as {ending} in {shards} shards"
+            yield _microseconds(name, part.stages(name, logs.simulated_log(part.middle, ending), shards=shards))
+    small = logs.derived_log("grouped", logs.simulated_log(part.middle), _SMALL_GROUP)
+    for shards in (8, 64):
+        name = f"{part.middle:,} events in row groups of {_SMALL_GROUP:,}, {shards} shards"
+        yield _microseconds(name, part.stages(name, small, shards=shards))
+
+
 def _windows(part: _Part) -> Iterator[Figure]:
     for window, words in ((86_400, "16 windows"), (_HOUR, "384 windows"), (138, "10,017 windows")):
         name = f"{part.middle:,} events, {words}"
@@ -141,6 +154,7 @@ _PARTS: dict[str, Callable[[_Part], Iterator[Figure]]] = {
     "sizes": _sizes,
     "large": _large,
     "shards": _shards,
+    "formats": _formats,
     "windows": _windows,
     "shapes": _shapes,
     "skew": _skew,

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 
 from benchmarks import logs
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.event_files import EventFields, cut_chunks, find_log_chunks, read_log_chunk
+from dp_transforms.event_files import EventFields, find_log_chunks, read_joined, read_log_chunk, spread_chunks
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.item_holders import ItemHolders
@@ -119,7 +119,8 @@ def _release(settings: NamingSettings | MonitorSettings, shards: int) -> _Releas
 
 def measure(log: str, window_seconds: int, shards: int, release: str = "names", workers: int = 1) -> StageCosts:
     """A plan for ε = 2 over the days of `logs`. shards: of users and of items; in labels and counts in each group of
-    windows (`Sharding.of_windows`), 0 for as many as a replay at home has. workers: so many the log is cut for."""
+    windows (`Sharding.of_windows`), 0 for as many as a replay at home has. workers: for so many the log is cut and
+    joined (`spread_chunks`)."""
     start = parse_utc(logs.START)
     end = start + logs.DAYS * 86_400 // window_seconds * window_seconds
     schedule = WindowSchedule.fixed(start, end, window_seconds)
@@ -133,9 +134,9 @@ def measure(log: str, window_seconds: int, shards: int, release: str = "names", 
     clock = _Clock()
     users: dict[tuple[int, int], list[bytes]] = defaultdict(list)
     events = 0
-    for chunk in cut_chunks(chunks, fields, workers):
+    for joined in spread_chunks(chunks, fields, workers):
         with clock.task(CHUNKS):
-            for block in clock.take("read", read_log_chunk(chunk, fields)):
+            for block in clock.take("read", read_joined(joined, fields)):
                 events += len(block.batch)
                 for shard, blob in clock.take("hash and sort", steps.packing.pack(block.batch, keys, None, counts)):
                     users[shard].append(blob)

@@ -13,10 +13,8 @@ import secrets
 import apache_beam as beam
 
 from dp_transforms.beam.publish_report import PublishReport
-from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.write_rejected import WriteRejected
 from dp_transforms.beam.write_reports import WriteReports
-from dp_transforms.event_files import cut_chunks
 from dp_transforms.pipelines.dataflow_replay import is_dry_run, leave_on_dataflow, make_job, run_on_dataflow
 from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.flink_progress import ReplayWatch
@@ -26,7 +24,7 @@ from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
 from dp_transforms.pipelines.replay_engine import ClusterReplay
 from dp_transforms.pipelines.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.pipelines.replay_run import release_whole, run_replay
+from dp_transforms.pipelines.replay_run import read_log, release_whole, run_replay
 from dp_transforms.pipelines.replay_shards import shards_for
 from dp_transforms.pipelines.stream_engine import StartedEngine, started_engine
 from dp_transforms.pipelines.stream_job import job_name
@@ -47,8 +45,8 @@ def replay_on_cluster(request: ReplayRequest, engine: ClusterReplay) -> ReplaySu
     parallelism = _WORKERS_OF_DATAFLOW if is_dataflow else engine.choice.parallelism
     request = dataclasses.replace(
         request,
-        chunks=cut_chunks(request.chunks, request.fields, parallelism),
         shards=shards_for(request, parallelism, engine.worker_megabytes),
+        workers=parallelism,
     )
     name = job_name(request)
     with Unwinding(), started_engine(engine.choice, engine.beam_words, name) as started:
@@ -77,7 +75,7 @@ def _leave(request: ReplayRequest, started: StartedEngine, name: str) -> None:
 def build_detached(pipeline: beam.Pipeline, request: ReplayRequest) -> None:
     """The pipeline of a replay that publishes by itself (`PublishReport`)."""
     draft = draft_url(request.output) if is_remote(request.output) else _draft_in_a_folder(request.output)
-    batches, bad_rows = pipeline | "ReadEvents" >> ReadEvents(request.chunks, request.fields)
+    batches, bad_rows = read_log(pipeline, request)
     reports = release_whole(batches, request)
     paths = reports | "WriteReports" >> WriteReports(draft, request.header, shown_name=request.output)
     publish = PublishReport(draft, request.output, request.header, request.max_bad_fraction)

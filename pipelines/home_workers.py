@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from dp_transforms.accounting.release_plan import DEFAULT_RELEASE
-from dp_transforms.event_files import LogChunk, cut_chunks, find_log_chunks
+from dp_transforms.event_files import LogChunk, find_log_chunks, spread_chunks
 from dp_transforms.item_domain import DomainFile
 from dp_transforms.noise_key_file import read_key_file
 from dp_transforms.pipelines.event_options import event_fields
@@ -143,8 +143,8 @@ def read_ahead(pool: ProcessPool, request: ReplayRequest) -> None:
 def _begin(pool: ProcessPool, step: ReadPairsStep, chunks: Sequence[LogChunk], key_file: str | None) -> None:
     if pool.secret is None:
         pool.use_key(secrets.token_bytes(32) if key_file is None else read_key_file(key_file))
-    for chunk in cut_chunks(chunks, step.fields, pool.processes):
-        pool.submit_ahead(step, chunk)
+    for joined in spread_chunks(chunks, step.fields, pool.processes):
+        pool.submit_ahead(step, joined)
 
 
 def shards_of_log(chunks: Sequence[LogChunk], schedule: WindowSchedule, release: str) -> int | None:

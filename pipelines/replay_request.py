@@ -23,7 +23,7 @@ class ReplayRequest:
     hint: for the operator, why most rows may be unreadable (`hint_of_log`). shards: into how many parts users and items
         are cut; None for the number that suits this machine. Results do not depend on it. noise_key_secret: of
         ``--noise-key-secret``, in the place of a file. table: where the report goes instead of a file; `output` is then
-        its name for people.
+        its name for people. workers: so many of a cluster read the log at once.
     """
 
     chunks: Sequence[LogChunk]
@@ -40,6 +40,7 @@ class ReplayRequest:
     shards: int | None = None
     noise_key_secret: str | None = None
     table: ReportTable | None = None
+    workers: int = 1
 
     @property
     def noise_key(self) -> str | Secret | None:

@@ -21,7 +21,7 @@ from dp_transforms.beam.release_part import ReleasePart
 from dp_transforms.beam.write_rejected import WriteRejected
 from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.beam.write_state import WriteState
-from dp_transforms.event_files import cut_chunks
+from dp_transforms.event_files import spread_chunks
 from dp_transforms.operator_counts import (
     EVENTS_OUTSIDE_DOMAIN,
     EVENTS_OUTSIDE_RANGE,
@@ -77,7 +77,7 @@ def run_replay(
             if pool is not None:
                 reports, bad_rows = _release_by(pool, pipeline, request, progress)
             else:
-                batches, bad_rows = pipeline | "ReadEvents" >> ReadEvents(request.chunks, request.fields, progress)
+                batches, bad_rows = read_log(pipeline, request, progress)
                 if part and state:
                     reports = _release_part(batches, request, part, state)
                 else:
@@ -114,6 +114,21 @@ def _path_of_draft() -> str:
     return os.path.join(tempfile.gettempdir(), f"shh-{os.getuid()}.avro")
 
 
+def read_log(
+    pipeline: beam.Pipeline, request: ReplayRequest, progress: ReadProgress | None = None
+) -> tuple[beam.PCollection, beam.PCollection]:
+    """The events, and the rows that cannot be read."""
+    read = ReadEvents(
+        request.chunks,
+        request.fields,
+        progress,
+        workers=request.workers,
+        windows_per_event=request.plan.schedule.windows_per_event,
+    )
+    batches, bad_rows = pipeline | "ReadEvents" >> read
+    return batches, bad_rows
+
+
 def release_whole(batches: beam.PCollection, request: ReplayRequest) -> beam.PCollection:
     """All windows of the plan -> their reports."""
     transform = ShiftingHeavyHitters(
@@ -131,8 +146,8 @@ def _release_by(
     pool: ProcessPool, pipeline: beam.Pipeline, request: ReplayRequest, progress: ReadProgress | None
 ) -> ReleaseOutput:
     """The same by worker processes, and the rows that cannot be read."""
-    cut = cut_chunks(request.chunks, request.fields, pool.processes)
-    chunks = pipeline | "Chunks" >> beam.Create(cut, reshuffle=False)  # the pool has begun with the first
+    spread = spread_chunks(request.chunks, request.fields, pool.processes)
+    chunks = pipeline | "Chunks" >> beam.Create(spread, reshuffle=False)  # the pool has begun with the first
     release = ReleaseLog(
         request.plan,
         request.fields,

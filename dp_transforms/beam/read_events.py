@@ -11,7 +11,7 @@ import apache_beam as beam
 
 from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.beam.split_rejected import REJECTED, batches_and_rejected, typed
-from dp_transforms.event_files import EventFields, LogChunk, read_log_chunk
+from dp_transforms.event_files import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
 from dp_transforms.operator_counts import EVENTS_REJECTED
 
 
@@ -44,33 +44,47 @@ class ReadEvents(beam.PTransform):
 
     chunks: from `event_files.find_log_chunks`, which has checked that the files exist and have the fields.
     progress: counts rows and bytes, as far as the pipeline runs in this process.
+    workers: so many read at once: large chunks are cut and small ones joined for them. None: each chunk by itself.
+    windows_per_event: in so many windows an event counts; the more, the smaller the batches.
     """
 
-    def __init__(self, chunks: Sequence[LogChunk], fields: EventFields, progress: ReadProgress | None = None) -> None:
+    def __init__(
+        self,
+        chunks: Sequence[LogChunk],
+        fields: EventFields,
+        progress: ReadProgress | None = None,
+        *,
+        workers: int | None = None,
+        windows_per_event: int = 1,
+    ) -> None:
         super().__init__()
-        self._chunks = list(chunks)
-        self._fields = fields
-        self._progress_token = progress.token if progress is not None else None
+        if workers is None:
+            self._joined = [JoinedChunks((chunk,)) for chunk in chunks]
+        else:
+            self._joined = spread_chunks(chunks, fields, workers)
+        token = progress.token if progress is not None else None
+        self._do_fn = ReadChunksDoFn(fields, windows_per_event, token)
 
     def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
         return typed(
             begin
-            | "Chunks" >> beam.Create(self._chunks)
+            | "Chunks" >> beam.Create(self._joined)
             | "SpreadChunks" >> beam.Reshuffle()
-            | "ReadChunks" >> batches_and_rejected(ReadChunkDoFn(self._fields, self._progress_token))
+            | "ReadChunks" >> batches_and_rejected(self._do_fn)
         )
 
 
-class ReadChunkDoFn(beam.DoFn):
-    """Adapts `read_log_chunk`."""
+class ReadChunksDoFn(beam.DoFn):
+    """Adapts `read_joined`."""
 
-    def __init__(self, fields: EventFields, progress_token: str | None) -> None:
+    def __init__(self, fields: EventFields, windows_per_event: int, progress_token: str | None) -> None:
         self._fields = fields
+        self._windows_per_event = windows_per_event
         self._progress_token = progress_token
         self._rejected = operator_counter(EVENTS_REJECTED)
 
-    def process(self, chunk: LogChunk) -> Iterator[object]:
-        for block in read_log_chunk(chunk, self._fields):
+    def process(self, joined: JoinedChunks) -> Iterator[object]:
+        for block in read_joined(joined, self._fields, self._windows_per_event):
             for rejected in block.rejected:
                 self._rejected.inc(len(rejected.positions))
                 yield beam.pvalue.TaggedOutput(REJECTED, rejected)

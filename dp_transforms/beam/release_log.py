@@ -18,7 +18,7 @@ from dp_transforms.steps.reading_step import reading_step
 
 
 class ReleaseLog(ShiftingHeavyHitters):
-    """PCollection of `LogChunk` -> the same as `ShiftingHeavyHitters` makes of the events of the log.
+    """PCollection of `JoinedChunks` -> the same as `ShiftingHeavyHitters` makes of the events of the log.
 
     The steps that need most time are done by the processes of ``pool``, in this process remains what is left. What they
     hand to each other does not pass through Beam, whose shuffle would copy it four times.

@@ -5,6 +5,7 @@
                    hint_of_log
     log_input      a log as bytes: a local file, or ranges of one version of a stored one
     cutting        cut_chunks: large chunks in parts, for many workers
+    joining        spread_chunks: that, and small chunks together; read_joined: blocks of many events, of every format
     samples        sample_log: some rows of a log, whatever its fields are called, for a look at it by the operator
     estimate       estimate_log: about how many events, and how much text, for the memory check
     parquet, avro, csv_lines, json_lines     one module per format: find_chunks and read_chunk
@@ -31,11 +32,13 @@ from __future__ import annotations
 from dp_transforms.event_files.cutting import cut_chunks
 from dp_transforms.event_files.discovery import ending_of_log, find_log_chunks, hint_of_log, read_log_chunk
 from dp_transforms.event_files.estimate import LogEstimate, estimate_log
+from dp_transforms.event_files.joining import JoinedChunks, read_joined, spread_chunks
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 
 __all__ = [
     "EventFields",
     "EventFileError",
+    "JoinedChunks",
     "LogChunk",
     "LogEstimate",
     "ReadBlock",
@@ -44,5 +47,7 @@ __all__ = [
     "estimate_log",
     "find_log_chunks",
     "hint_of_log",
+    "read_joined",
     "read_log_chunk",
+    "spread_chunks",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dp_transforms.event_files.discovery import module_of_format
 from dp_transforms.event_files.log_chunk import EventFields, LogChunk
 
-_PARTS_PER_WORKER = 4  # the last part to end keeps the others waiting
+PARTS_PER_WORKER = 4  # the last part to end keeps the others waiting
 
 
 def cut_chunks(chunks: Sequence[LogChunk], fields: EventFields, workers: int) -> list[LogChunk]:
@@ -19,7 +19,7 @@ def cut_chunks(chunks: Sequence[LogChunk], fields: EventFields, workers: int) ->
     """
     if workers < 2:
         return list(chunks)
-    share = max(1, sum(chunk.bytes for chunk in chunks) // (_PARTS_PER_WORKER * workers))
+    share = max(1, sum(chunk.bytes for chunk in chunks) // (PARTS_PER_WORKER * workers))
     return [part for chunk in chunks for part in _cut(chunk, fields, -(-chunk.bytes // share), workers)]
 
 

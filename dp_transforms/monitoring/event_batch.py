@@ -21,6 +21,7 @@ class EventBatch:
     """n events as columns.
 
     user, item: pyarrow ``dictionary<int32, string>`` of length n, without nulls: ids as `event_ids` defines them.
+        An id may be in the dictionary several times.
     time_micros: int64[n], event time in microseconds since 1970 UTC.
     """
 
@@ -83,11 +84,16 @@ class EventBatch:
 
 
 def concatenate(batches: Sequence[EventBatch]) -> EventBatch:
-    """At least one batch, joined in order."""
+    """At least one batch, joined in order. An id that several of them have is in the dictionary several times: to find
+    the distinct ones would take longer than to hash all of them."""
     if len(batches) == 1:
         return batches[0]
-    user, item = (
-        one_chunk(pa.chunked_array([getattr(batch, name) for batch in batches]).unify_dictionaries())
-        for name in ("user", "item")
-    )
+    user, item = (_join([getattr(batch, name) for batch in batches]) for name in ("user", "item"))
     return EventBatch(user, item, np.concatenate([batch.time_micros for batch in batches]))
+
+
+def _join(columns: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
+    begins = np.cumsum([0, *(len(column.dictionary) for column in columns)], dtype=np.int32)
+    indices = [column.indices.to_numpy() + begin for column, begin in zip(columns, begins, strict=False)]
+    values = pa.concat_arrays([column.dictionary for column in columns])
+    return pa.DictionaryArray.from_arrays(pa.array(np.concatenate(indices), pa.int32()), values, safe=False)

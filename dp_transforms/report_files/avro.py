@@ -44,12 +44,12 @@ _MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 16)
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
     """reports: of `check_report`, in order."""
-    schema = fastavro.parse_schema(WINDOW_REPORT_AVRO_SCHEMA)
     records = [plain_fields(report) for report in reports]
     metadata = {HEADER_KEY: header.to_json()}
     # The format requires 16 random bytes. Derived from the content, they let the same reports make the same file.
     sync = hashlib.sha256(json.dumps([metadata, records]).encode()).digest()[:_SYNC_BYTES]
-    fastavro.writer(handle, schema, records, codec="deflate", metadata=metadata, sync_marker=sync)
+    # The schema is written as it is given. Parsed by fastavro, its keys would be in an order that differs by process.
+    fastavro.writer(handle, WINDOW_REPORT_AVRO_SCHEMA, records, codec="deflate", metadata=metadata, sync_marker=sync)
 
 
 def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:

@@ -2,7 +2,7 @@
 
     step          what a step is
     pack_pairs    events -> packed pairs (user, item) by window and shard
-    read_pairs    a chunk of a log -> its packed pairs, and the rows that cannot be read
+    read_pairs    chunks of a log -> their packed pairs, and the rows that cannot be read
     reading_step  from a plan to that step: what the process that starts the others does
     groups        packed groups -> packed groups: the heavy steps between the reading and the reports
     all_steps     imports all of them

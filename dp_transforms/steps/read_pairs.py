@@ -1,4 +1,4 @@
-"""A chunk of a log -> its packed pairs, and the rows that cannot be read."""
+"""Chunks of a log -> their packed pairs, and the rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
-from dp_transforms.event_files import EventFields, LogChunk, read_log_chunk
+from dp_transforms.event_files import EventFields, JoinedChunks, read_joined
 from dp_transforms.item_domain import DomainFile
 from dp_transforms.mechanisms.randomness import IdKeys
 from dp_transforms.monitoring.domain_table import DomainTable
@@ -21,7 +21,7 @@ ROWS, BYTES = "rows", "bytes"  # counted for a progress bar
 
 @dataclasses.dataclass(frozen=True)
 class ReadPairsStep:
-    """`LogChunk` -> packed pairs and `RejectedEvents`. domain: of a plan with a known domain."""
+    """`JoinedChunks` -> packed pairs and `RejectedEvents`. domain: of a plan with a known domain."""
 
     packing: PackPairs
     fields: EventFields
@@ -31,9 +31,10 @@ class ReadPairsStep:
     def start(self, secret: bytes) -> Work:
         keys = IdKeys(secret)
         domain = None if self.domain is None else DomainTable.of_labels(self.domain.read().labels, keys.hash_items)
+        windows = self.packing.schedule.windows_per_event
 
-        def read(chunk: LogChunk, counts: Counter[str]) -> Iterator[Packed | RejectedEvents]:
-            for block in read_log_chunk(chunk, self.fields):
+        def read(joined: JoinedChunks, counts: Counter[str]) -> Iterator[Packed | RejectedEvents]:
+            for block in read_joined(joined, self.fields, windows):
                 for rejected in block.rejected:
                     counts[EVENTS_REJECTED] += len(rejected.positions)
                     yield rejected
@@ -44,5 +45,5 @@ class ReadPairsStep:
 
         return read
 
-    def fetched(self, element: LogChunk, get: Callable[[bytes], bytes]) -> LogChunk:
+    def fetched(self, element: JoinedChunks, get: Callable[[bytes], bytes]) -> JoinedChunks:
         return element

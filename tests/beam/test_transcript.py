@@ -112,16 +112,16 @@ def test_transcript_does_not_depend_on_files_and_row_groups(tmp_path):
         for number, rows_per_group in enumerate(rows):
             write_parquet(folder / f"{number}.parquet", log[number :: len(rows)], rows_per_group)
         chunks = find_log_chunks([str(folder)], fields)
-        for order in (1, -1):
-            label = f"{name} {order}"
-            read = branches.pipeline | f"Read {label}" >> ReadEvents(chunks[::order], fields)
+        for order, workers in ((1, None), (-1, None), (1, 1), (-1, 3)):
+            label = f"{name} {order} {workers}"
+            read = branches.pipeline | f"Read {label}" >> ReadEvents(chunks[::order], fields, workers=workers)
             branches.apply(label, read[0], plan, noise_key=key)
     found, result = branches.run()
     expected = oracle_reports(log, settings_of(plan), SECRET)
     assert expected
     for name, reports in found.items():
         assert values(reports) == expected, name
-    assert operator_counts(result)[EVENTS_READ] == 6 * len(log)
+    assert operator_counts(result)[EVENTS_READ] == 12 * len(log)
 
 
 def test_a_bundle_that_runs_twice_publishes_one_answer(tmp_path):

@@ -10,12 +10,14 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.read_events import ReadProgress
+from dp_transforms.event_files import EventFields, parquet, spread_chunks, text_spans
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.pipelines.cluster_replay import replay_on_cluster
 from dp_transforms.pipelines.engine_choice import EngineChoice
@@ -27,7 +29,7 @@ from dp_transforms.report_files import read_report_file
 from dp_transforms.runners.flink_rest import ENDED
 from dp_transforms.runners.local import pipeline_options
 from tests.engines import skip_reason
-from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log
+from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log, write_large_piece
 from tests.helpers.shh_process import python
 
 # The threads of a worker end with an error when their engine goes away.
@@ -81,6 +83,38 @@ def test_a_replay_on_flink_gives_the_report_of_one_in_process(small_log, key_pat
     assert pathlib.Path(there.output).read_bytes() == pathlib.Path(here.output).read_bytes()
     assert len(list(read_report_file(there.output)[1])) > 12, "else nothing was compared"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here.jsonl", "there.jsonl"], "a draft stayed"
+
+
+def test_large_pieces_that_are_cut_change_nothing_on_flink(key_path, tmp_path, monkeypatch):
+    """A large file of JSON lines, one of CSV, and a large row group: the report, the dead letter and the counts of a
+    replay in process, which reads each of them as a whole. This process cuts, so its limits can be small; they are
+    joined by the workers, with the limits of the product."""
+    monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 1000)
+    monkeypatch.setattr(text_spans, "_LEAST_BYTES", 1 << 15)
+    log, fields = tmp_path / "log", EventFields(time_unit="s")
+    log.mkdir()
+    for name, rows in (("a.csv", 60_000), ("b.jsonl", 20_000), ("c.parquet", 20_000)):
+        write_large_piece(log / name, rows, padding=60)
+    here, there = (
+        dataclasses.replace(
+            replay_request(log, _plan("names"), tmp_path / f"{where}.jsonl", key_path, fields=fields),
+            dead_letter=str(tmp_path / f"{where}-bad.jsonl"),
+        )
+        for where in ("here", "there")
+    )
+    parts = [chunk for joined in spread_chunks(there.chunks, fields, 2) for chunk in joined.chunks]
+    assert min(Counter(part.path for part in parts if part.span).values()) >= 2
+    assert len({part.path for part in parts if part.span}) == 3
+    expected = run_replay(here, pipeline_options([]), ReadProgress())
+    choice = EngineChoice(FLINK, parallelism=2, is_batch=True)
+    summary = replay_on_cluster(there, ClusterReplay(choice, (), detach=False))
+    assert summary is not None
+    assert _counts(summary) == _counts(expected)
+    assert expected.events + expected.rejected == 100_000
+    assert expected.rejected > 900
+    assert len(list(read_report_file(there.output)[1])) > 3, "else nothing was compared"
+    assert pathlib.Path(there.output).read_bytes() == pathlib.Path(here.output).read_bytes()
+    assert (tmp_path / "there-bad.jsonl").read_bytes() == (tmp_path / "here-bad.jsonl").read_bytes()
 
 
 def _words(cluster, log: pathlib.Path, output: pathlib.Path, key_path: str) -> list[object]:

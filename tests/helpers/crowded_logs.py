@@ -1,8 +1,10 @@
-"""A log of many users with a few items that most of them have, in several Parquet files; and its replay."""
+"""Logs of many users with a few items that most of them have: several Parquet files, or one large piece; and their
+replay."""
 
 from __future__ import annotations
 
 import pathlib
+import random
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +14,7 @@ from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.event_files import EventFields, find_log_chunks
 from dp_transforms.pipelines.replay_request import ReplayRequest
 from dp_transforms.window_schedule import WindowSchedule
+from tests.helpers.event_files_oracle import write_avro, write_csv, write_json
 
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
 DAY = 86_400
@@ -35,6 +38,30 @@ def write_crowded_log(folder: pathlib.Path, events: int, users: int, files: int 
     return folder
 
 
+def write_large_piece(path: pathlib.Path, rows: int = 20_000, padding: int = 0) -> pathlib.Path:
+    """One file with one chunk, in the format of its ending; times are in seconds. A row in a hundred has no user, and
+    in text some lines are broken. padding: bytes that a row of Parquet has besides, so that the file is large."""
+    draws = random.Random(3)
+    events = [
+        ("" if draws.random() < 0.01 else f"u{draws.randrange(300)}", f"i{draws.randrange(9)}", START + number)
+        for number in range(rows)
+    ]
+    if path.suffix == ".avro":
+        write_avro(path, events, ["string", "string", "long"])
+    elif path.suffix == ".parquet":
+        users, items, times = zip(*events, strict=True)
+        columns = {"user": users, "item": items, "timestamp": times}
+        columns["padding"] = tuple(draws.randbytes(padding) for _ in range(rows))
+        pq.write_table(pa.table(columns), path, row_group_size=rows)
+    else:
+        {".csv": write_csv, ".jsonl": write_json}[path.suffix](path, events)
+        lines = path.read_bytes().splitlines(keepends=True)
+        for number in range(500, len(lines), 1000):
+            lines[number] = b"no row\n"
+        path.write_bytes(b"".join(lines))
+    return path
+
+
 def id_texts(letter: str, numbers: np.ndarray) -> pa.Array:
     """Ids such as u17."""
     values, where = np.unique(numbers, return_inverse=True)
@@ -43,7 +70,7 @@ def id_texts(letter: str, numbers: np.ndarray) -> pa.Array:
 
 
 def replay_request(
-    log: pathlib.Path,
+    log: pathlib.Path | str,
     plan: ReleasePlan,
     output: pathlib.Path,
     key_path: str,

@@ -16,7 +16,7 @@ from dp_transforms.beam.assign_windows import AssignWindows, PackPairsDoFn
 from dp_transforms.beam.bound_contributions import BoundContributions, BoundContributionsDoFn
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.read_events import ReadEvents
-from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks, read_log_chunk
+from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks, read_joined, spread_chunks
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.sharding import Sharding
 from dp_transforms.steps.pack_pairs import PackPairs
@@ -67,8 +67,8 @@ def replayed(sources: Sequence[str], fields: EventFields, users: tuple[str, ...]
     try:
         for do_fn in (pack, bound):
             do_fn.setup()
-        for chunk in find_log_chunks(sources, fields):
-            for block in read_log_chunk(chunk, fields):
+        for joined in spread_chunks(find_log_chunks(sources, fields), fields, 2):
+            for block in read_joined(joined, fields):
                 for key, packed in pack.process(block.batch):  # type: ignore[misc]
                     groups.setdefault(key, []).append(packed)
     except EventFileError as error:
@@ -86,7 +86,7 @@ def replayed_by_pipeline(logs: dict[str, Sequence[str]], fields: EventFields, ke
     pipeline, seen = local_pipeline(), {}
     for name, sources in logs.items():
         seen[name] = Collected()
-        batches, _ = pipeline | f"Read {name}" >> ReadEvents(find_log_chunks(sources, fields), fields)
+        batches, _ = pipeline | f"Read {name}" >> ReadEvents(find_log_chunks(sources, fields), fields, workers=2)
         cells = (
             batches
             | f"Assign {name}" >> AssignWindows(SETTINGS, KeyFile(key), SHARDING, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,13 +13,20 @@ import pytest
 from dp_transforms import remote_files
 from dp_transforms.beam.write_rejected import WriteRejected
 from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.event_files import EventFields, parquet, spread_chunks, text_spans
 from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, WindowReport
+from dp_transforms.pipelines.home_workers import read_ahead
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.output_file import output_draft_file, publish_output
+from dp_transforms.pipelines.replay_run import run_replay
+from dp_transforms.processes import ProcessPool
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.report_files import ReportHeader, read_report_file
 from dp_transforms.run_state.fingerprints import InputFingerprint
 from dp_transforms.run_state.state_header import StateError
+from dp_transforms.runners.local import pipeline_options
+from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_large_piece
+from tests.helpers.names_plans import names_plan_of
 from tests.helpers.replay_logs import BUDGET, log_rows, write_log
 from tests.helpers.s3_server import S3Server
 from tests.helpers.shh_here import shh
@@ -79,6 +87,42 @@ def test_worker_processes_read_from_a_store(bucket: str, log: str, tmp_path: pat
     result = shh("replay", log, *BUDGET, "--processes", "2", "--output", f"{bucket}/a.avro", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert items(f"{bucket}/a.avro") == EXPECTED
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_worker_processes_read_parts_of_one_stored_file(
+    bucket: str, tmp_path: pathlib.Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report, the dead letter and the counts of the same file on a disk, which one process reads as a whole. This
+    process cuts, so its limits can be small."""
+    monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 1000)
+    monkeypatch.setattr(text_spans, "_LEAST_BYTES", 1 << 15)
+    path = write_large_piece(tmp_path / f"log.{ending}")
+    url = f"{bucket}/log.{ending}"
+    remote_files.put_new(url, path.read_bytes())
+    plan, key, fields = names_plan_of(SCHEDULE, most_ids=5000), key_file(tmp_path), EventFields(time_unit="s")
+    here, there = (
+        dataclasses.replace(
+            replay_request(source, plan, tmp_path / f"{name}.jsonl", key, fields=fields),
+            dead_letter=str(tmp_path / f"{name}.bad"),
+        )
+        for name, source in (("here", str(path)), ("there", url))
+    )
+    parts = [chunk for joined in spread_chunks(there.chunks, fields, 2) for chunk in joined.chunks]
+    assert all(part.span and part.stored for part in parts)
+    assert len(parts) == 2 if ending == "parquet" else len(parts) >= 8
+    expected = run_replay(here, pipeline_options([]), None)
+    with ProcessPool(2, 1 << 30) as pool:
+        read_ahead(pool, there)
+        found = run_replay(there, pipeline_options([]), None, pool=pool)
+    assert dataclasses.replace(found, seconds=0) == dataclasses.replace(expected, seconds=0)
+    assert expected.rejected > 100
+    report = (tmp_path / "here.jsonl").read_bytes()
+    assert b"i1" in report
+    assert (tmp_path / "there.jsonl").read_bytes() == report
+    bad = (tmp_path / "here.bad").read_text().replace(str(path), url)
+    assert bad.count("\n") == expected.rejected
+    assert (tmp_path / "there.bad").read_text() == bad
 
 
 def test_a_replay_that_fails_publishes_nothing_at_all(bucket: str, log: str, tmp_path: pathlib.Path) -> None:

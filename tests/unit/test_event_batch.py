@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.mechanisms.randomness import IdHasher
-from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.monitoring.event_batch import EventBatch, concatenate
 
 TIMES = np.array([1, 2, 3], dtype=np.int64)
 IDS = pa.array(["a", "b", "a"]).dictionary_encode()
@@ -76,3 +76,12 @@ def test_bytes_come_back_and_other_bytes_are_refused() -> None:
     for wrong in (b"", b"x" * 100, data[: len(data) // 2]):
         with pytest.raises(ValueError, match="EventBatch"):
             EventBatch.from_bytes(wrong)
+
+
+def test_batches_are_joined_in_order() -> None:
+    others = EventBatch.of_columns(["b", "c"], ["a", "d"], [5, 4])
+    joined = concatenate([EventBatch(IDS, IDS, TIMES), others, EventBatch(IDS, IDS, TIMES)])
+    assert joined.user.to_pylist() == ["a", "b", "a", "b", "c", "a", "b", "a"]
+    assert joined.item.to_pylist() == ["a", "b", "a", "a", "d", "a", "b", "a"]
+    assert joined.time_micros.tolist() == [1, 2, 3, 5, 4, 1, 2, 3]
+    assert concatenate([others]) is others

@@ -26,6 +26,7 @@ from dp_transforms.event_files import (
     EventFields,
     EventFileError,
     LogChunk,
+    cut_chunks,
     estimate_log,
     find_log_chunks,
     hint_of_log,
@@ -33,6 +34,7 @@ from dp_transforms.event_files import (
 )
 from dp_transforms.event_files.discovery import list_stored_logs
 from dp_transforms.event_files.samples import sample_log
+from tests.helpers.event_files_oracle import read_chunks
 from tests.helpers.s3_server import S3Server, environment
 
 pytestmark = pytest.mark.xdist_group("s3")
@@ -141,6 +143,36 @@ def test_json_lines_are_read_in_pieces(s3: S3Server, bucket: str) -> None:
     assert not s3.reads(), "a listing has all that is to be known"
     assert [item for _, item, _ in _events([chunk])] == [str(n) for n in range(20)]
     assert [read.sent for read in s3.reads()] == [8 << 20, 8 << 20, len(content) - (16 << 20)]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_parts_of_a_text_fetch_their_own_bytes_and_count_lines_where_they_reject(
+    s3: S3Server, bucket: str, ending: str
+) -> None:
+    """19 MB for two workers: four parts. The third row and the one before the last are broken."""
+    rows = [{"user": f"u{n}", "item": "i", "timestamp": ROWS[0][2], "p": PADDING} for n in range(20)]
+    lines = [json.dumps(row) if ending == "jsonl" else ",".join(row.values()) for row in rows]
+    lines[2] = lines[18] = "no row"
+    content = "\n".join(lines if ending == "jsonl" else [",".join(rows[0]), *lines]).encode()
+    url = f"{bucket}/log.{ending}"
+    remote_files.put_new(url, content)
+    whole = find_log_chunks([url], FIELDS)
+    cut = cut_chunks(whole, FIELDS, 2)
+    assert len(cut) == 4
+    found, fetched = [], []
+    for part in cut:
+        s3.forget()
+        found.append(read_chunks([part], FIELDS))
+        fetched.append(sum(read.sent for read in s3.reads()))
+    events, rejected = read_chunks(whole, FIELDS)
+    assert [event for part, _ in found for event in part] == events
+    assert len(events) == 18
+    reason, positions = next(iter(rejected.items()))
+    assert positions == ([3, 19] if ending == "jsonl" else [4, 20])
+    assert [part for _, part in found] == [{reason: positions[:1]}, {}, {}, {reason: positions[1:]}]
+    more = 4 << 20  # the head of a CSV file; a line, which has 1 MB, at each end; and what is fetched ahead
+    assert all(size < part.bytes + more for size, part in zip(fetched[:3], cut[:3], strict=True))
+    assert fetched[3] < len(content) + cut[3].bytes + more
 
 
 def test_an_avro_log_is_not_read_to_count_its_records(s3: S3Server, bucket: str) -> None:

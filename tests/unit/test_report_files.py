@@ -112,6 +112,11 @@ def test_writing_leaves_the_shared_avro_schema_alone(tmp_path):
     assert json.dumps(WINDOW_REPORT_AVRO_SCHEMA) == before
 
 
+def test_every_process_writes_the_same_avro_schema(tmp_path):
+    """As it is declared: of a schema that fastavro parsed, the order of keys depends on PYTHONHASHSEED."""
+    assert json.dumps(WINDOW_REPORT_AVRO_SCHEMA).encode() in written(tmp_path, "avro").read_bytes()
+
+
 def test_json_lines_as_json_reads_them(tmp_path):
     lines = written(tmp_path, "jsonl").read_bytes().split(b"\n")
     assert lines.pop() == b""
