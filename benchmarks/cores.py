@@ -1,9 +1,10 @@
 """A replay by two worker processes beside one by one process, and beside a read and group-by of pyarrow in one thread.
 
-Each runs in a process of its own; they take turns, and each pause waits until the machine is quiet, for a minute at
-most: wall clock is what more processes are for, and says nothing where others take the cores. So the smallest time of
-each counts. Memory is that of all processes of a replay together: what each has for itself, its share of what several
-have, and what lies in memory between two steps.
+shh is installed as its users install it, in an environment of its own (`environments.installed_shh`). Each runs in a
+process of its own; they take turns, and each pause waits until the machine is quiet, for a minute at most: wall clock
+is what more processes are for, and says nothing where others take the cores. So the smallest time of each counts.
+Memory is that of all processes of a replay together: what each has for itself, its share of what several have, and
+what lies in memory between two steps.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 import psutil
 from rich.console import Console
 
-from benchmarks import logs
+from benchmarks import environments, logs
 from benchmarks.processes import OUTPUT, Measurement, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 
@@ -68,6 +69,7 @@ def run(*, quick: bool = False, full: bool = False, rounds: int = 3) -> list[Fig
     """full: the memory of 30 million events too. quick: one million events, once, without waiting."""
     console = Console(stderr=True)
     rounds = 1 if quick else rounds
+    environments.installed_shh()  # it is made before anything is measured
     measured: dict[int, dict[str, list[Measurement]]] = {}
     figures: list[Figure] = []
     for events in (1_000_000,) if quick else _SIZES:
@@ -98,13 +100,14 @@ def run(*, quick: bool = False, full: bool = False, rounds: int = 3) -> list[Fig
 
 def _measured(log: pathlib.Path, name: str) -> Measurement:
     if name == _PEER:
-        return run_measured("benchmarks.pyarrow_group_by", str(log))
+        return run_measured("benchmarks.pyarrow_group_by", str(log), python=str(environments.installed_shh()))
     start = datetime.datetime.fromisoformat(logs.START.replace("Z", "+00:00"))
     end = start + datetime.timedelta(days=logs.DAYS)
     return run_measured(
         "dp_transforms.pipelines.cli",
         *("replay", str(log), "--start", logs.START, "--end", end.isoformat(), "--window", "1h"),
         *("--epsilon", "2", "--delta", "1e-9", *_VARIANTS[name], "--output", f"{OUTPUT}.avro"),
+        python=str(environments.installed_shh()),
     )
 
 

@@ -11,7 +11,6 @@ import dataclasses
 import datetime
 import json
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,7 +36,7 @@ class _Peer:
 
     module: str
     words: Callable[[Path, Path], list[str]]
-    python: Callable[[], str] = lambda: sys.executable
+    python: Callable[[], str] = lambda: str(environments.installed_shh())
 
 
 def _replay(processes: int) -> _Peer:

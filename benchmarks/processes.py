@@ -30,13 +30,16 @@ class Measurement:
 def run_measured(module: str, *arguments: str, python: str = sys.executable) -> Measurement:
     """``python -m module arguments``. Raises RuntimeError, with the end of what it printed, if it fails.
 
+    A module of shh is the one that is installed for ``python``, also where the current folder has one of its name.
+
     OUTPUT in an argument becomes the path of a new file, in a folder that is removed afterwards.
     Keep this process small: Linux counts what a parent holds when it starts a child toward the child's peak.
     """
     with tempfile.TemporaryDirectory(prefix="shh_bench_") as folder, tempfile.TemporaryFile() as output:
         arguments = tuple(word.replace(OUTPUT, os.path.join(folder, "output")) for word in arguments)
         started = time.perf_counter()
-        child = subprocess.Popen([python, "-m", module, *arguments], stdout=output, stderr=output)
+        safe_path = ["-P"] if module.startswith("dp_transforms.") else []
+        child = subprocess.Popen([python, *safe_path, "-m", module, *arguments], stdout=output, stderr=output)
         _, status, usage = os.wait4(child.pid, 0)
         wall = time.perf_counter() - started
         child.returncode = os.waitstatus_to_exitcode(status)

@@ -173,10 +173,8 @@ def _reports(candidates: list[tuple[int, int, bytes]], settings: MonitorSettings
     slabs: dict[int, list[bytes]] = defaultdict(list)
     for slab, _, blob in sorted(candidates):
         slabs[slab].append(blob)
-    for blobs in slabs.values():
-        merged = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs])
-        for window, cells in merged.by_window():
-            yield monitor.close_window(window, merged.select_range(cells), state)
+    merged = (ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs]) for blobs in slabs.values())
+    yield from monitor.close_windows(merged, state)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ The base of both monitors: `monitor_heavy_hitters` closes windows by timers, `mo
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -24,6 +24,7 @@ from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
+from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.operator_counts import BUDGET_STATE_BYTES, KNOWN_ITEMS, LATE_BATCHES, WINDOWS_CLOSED
 
@@ -92,17 +93,13 @@ class ClosingDoFn(KeyedDoFn):
         blobs = list(budgets.read())
         known_before = KnownItems.from_cells(known.read()) if are_followed(self._settings) else KnownItems.none()
         state = MonitorState(kept_next_window, hit_bound, UserBudgets(blobs), known_before)
-        for _, parts in slabs:
-            candidates = ItemHolders.merge([ItemHolders.from_bytes(part) for part in parts])
-            for window, part in candidates.by_window():
-                report, charges = self._monitor.close_window(window, candidates.select_range(part), state)
-                if report is not None:
-                    reports += 1
-                    yield TimestampedValue(report, max_timestamp(self._settings.schedule, window))
-                if not rewrite:
-                    for blob in budget_blobs(charges.users, charges.hits):
-                        budgets.add(blob)
-                        blobs.append(blob)
+        parts = (ItemHolders.merge([ItemHolders.from_bytes(part) for part in packed]) for _, packed in slabs)
+        closed = (
+            self._monitor.close_windows(parts, state) if rewrite else self._close_each(parts, state, budgets, blobs)
+        )
+        for window, report in closed:
+            reports += 1
+            yield TimestampedValue(report, max_timestamp(self._settings.schedule, window))
         if rewrite or len(blobs) > _BLOBS_BEFORE_COMPACTION + 2 * state.budgets.blob_count:
             blobs = list(state.budgets.to_blobs())
             budgets.clear()
@@ -115,3 +112,16 @@ class ClosingDoFn(KeyedDoFn):
                 known.add(cell)
             self._known_items.set(len(state.known))
         progress.write(_PROGRESS.pack(max(state.next_window, next_window), state.hit_bound, reports))
+
+    def _close_each(
+        self, parts: Iterable[ItemHolders], state: MonitorState, budgets: Any, blobs: list[bytes]
+    ) -> Iterator[tuple[int, WindowReport]]:
+        """Window by window, and the charges of each are added to the stored budgets, and to blobs."""
+        for candidates in parts:
+            for window, cells in candidates.by_window():
+                report, charges = self._monitor.close_window(window, candidates.select_range(cells), state)
+                for blob in budget_blobs(charges.users, charges.hits):
+                    budgets.add(blob)
+                    blobs.append(blob)
+                if report is not None:
+                    yield window, report

@@ -71,12 +71,9 @@ class MonitorPartDoFn(KeyedDoFn):
         for slab, _, blob in sent:
             by_slab.setdefault(slab, []).append(ItemHolders.from_bytes(blob))
         state = self._state([part for parts in by_slab.values() for part in parts])
-        for slab in sorted(by_slab):
-            candidates = ItemHolders.merge(by_slab[slab])
-            for window, rows in candidates.by_window():
-                report, _ = self._monitor.close_window(window, candidates.select_range(rows), state)
-                if report is not None:
-                    yield TimestampedValue(report, max_timestamp(self._settings.schedule, window))
+        parts = (ItemHolders.merge(by_slab[slab]) for slab in sorted(by_slab))
+        for window, report in self._monitor.close_windows(parts, state):
+            yield TimestampedValue(report, max_timestamp(self._settings.schedule, window))
         for kind, bucket, cell in self._handed_over(state):
             yield beam.pvalue.TaggedOutput(STATE, pack_cell(kind, bucket, cell))
 

@@ -16,6 +16,7 @@ domain_table           the items of a known domain, by keyed hash
 zero_items             the items of a known domain that are published although nobody holds them
 candidates             the parallel front: which items pass the first stage of their draw
 user_budgets           hits paid by each user that was ever charged
+holder_counters        the counters of the holders of some candidates, found once for many windows
 known_items            what was named lately, where named items are followed
 hit_settings           what the sequential stage needs of each release mode whose users pay for hits
 window_queries         the queries of one window, all together, with the answers that they have one by one

@@ -45,17 +45,41 @@ def sort_with_codes(
 
 
 def hash_order(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Positions that sort hashes; equal ones keep their order. hashes: uint64[n], spread evenly. Returns int64[n].
+    """Positions that sort hashes; equal ones keep their order. hashes: uint64[n], spread evenly. Returns int64[n]."""
+    return _ordered_hashes(hashes)[0]
+
+
+def distinct_hashes(hashes: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """The distinct hashes, ascending, and where each one is among them. hashes: uint64[n], spread evenly.
+    Returns uint64[k], int64[n]."""
+    order, ordered = _ordered_hashes(hashes)
+    is_other = ordered[1:] != ordered[:-1]  # than the one before
+    distinct = np.concatenate([ordered[:1], ordered[1:][is_other]])
+    del ordered  # so that its memory is used again: fresh memory costs a third of the time here
+    numbers = np.zeros(len(hashes), dtype=np.int64)
+    np.cumsum(is_other, out=numbers[1:])
+    codes = np.empty(len(hashes), dtype=np.int64)
+    codes[order] = numbers
+    return distinct, codes
+
+
+def _ordered_hashes(hashes: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    """`hash_order`, and the hashes in this order.
 
     The position takes the place of the last bits of a hash, and both are sorted as one integer, several times as fast
     as `argsort`. Two hashes that differ in these bits alone are rare: then `argsort` does it.
     """
     last_bits = np.uint64((1 << max(0, len(hashes) - 1).bit_length()) - 1)
-    packed = (hashes & ~last_bits) | np.arange(len(hashes), dtype=np.uint64)
+    packed = np.arange(len(hashes), dtype=np.uint64)
+    packed |= hashes & ~last_bits
     packed.sort()
-    order = (packed & last_bits).astype(np.int64)
+    packed &= last_bits
+    order = packed.view(np.int64)
     ordered = hashes.take(order)
-    return order if (ordered[1:] >= ordered[:-1]).all() else np.argsort(hashes, kind="stable")
+    if not (ordered[1:] >= ordered[:-1]).all():
+        order = np.argsort(hashes, kind="stable")
+        ordered = hashes.take(order)
+    return order, ordered
 
 
 def sort_distinct(

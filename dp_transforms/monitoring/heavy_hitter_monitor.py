@@ -13,17 +13,22 @@ docs/purse.md, section 9.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.hit_settings import HitSettings, are_followed
+from dp_transforms.monitoring.holder_counters import Charges, HolderCounters
 from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.user_budgets import UserBudgets
-from dp_transforms.monitoring.window_queries import WindowCharges, WindowQueries
+from dp_transforms.monitoring.window_queries import WindowQueries
 from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport, release_order
+
+_ROWS_AT_ONCE = 1 << 20  # some 40 MB
+_COUNTERS_PER_ROW = 8  # so many counters are copied for a row, at most
 
 
 @dataclasses.dataclass
@@ -51,19 +56,58 @@ class HeavyHitterMonitor:
 
     def close_window(
         self, window: int, candidates: ItemHolders, state: MonitorState
-    ) -> tuple[WindowReport | None, WindowCharges]:
+    ) -> tuple[WindowReport | None, Charges]:
         """Tests the candidates of a window in keyed-hash order and updates the state; no report if none is heavy.
 
         Raises ValueError for a window out of order or outside the horizon: the theorem needs both.
         """
-        horizon = self._settings.schedule.horizon
-        if not state.next_window <= window < horizon:
-            raise ValueError(
-                f"window {window} cannot be closed: the open windows are {state.next_window} .. {horizon - 1}."
-            )
+        self._check_order([window], state)
+        counters = HolderCounters.of([candidates], state.budgets)
+        report = self._close(window, candidates, counters, state)
+        return report, counters.charge(state.budgets)
+
+    def close_windows(self, parts: Iterable[ItemHolders], state: MonitorState) -> Iterator[tuple[int, WindowReport]]:
+        """The same for all windows that these candidates have. parts: in the order of their windows, each with all
+        candidates of its windows. Yields the windows with a report; all that is yielded is in the state.
+
+        The counters of many windows are found at once: what does not depend on charges is not done window by window.
+        """
+        for group in _in_groups(parts, state):
+            yield from self._close_group(group, state)
+
+    def _close_group(self, parts: Sequence[ItemHolders], state: MonitorState) -> list[tuple[int, WindowReport]]:
+        self._check_order((window for part in parts for window, _ in part.by_window()), state)
+        counters = HolderCounters.of(parts, state.budgets)
+        found = []
+        first_row = 0
+        for part in parts:
+            for window, cells in part.by_window():
+                candidates = part.select_range(cells)
+                next_row = first_row + len(candidates.holders)
+                report = self._close(window, candidates, counters.of_rows(first_row, next_row), state)
+                first_row = next_row
+                if report is not None:
+                    found.append((window, report))
+        counters.charge(state.budgets)
+        return found
+
+    def _check_order(self, windows: Iterable[int], state: MonitorState) -> None:
+        """Before anything is charged."""
+        next_window, horizon = state.next_window, self._settings.schedule.horizon
+        for window in windows:
+            if not next_window <= window < horizon:
+                raise ValueError(
+                    f"window {window} cannot be closed: the open windows are {next_window} .. {horizon - 1}."
+                )
+            next_window = window + 1
+
+    def _close(
+        self, window: int, candidates: ItemHolders, counters: HolderCounters, state: MonitorState
+    ) -> WindowReport | None:
+        """counters: of the holders of these candidates. The caller adds what they are charged to the budgets."""
         state.next_window = window + 1
         is_known = self._is_known(window, candidates, state.known)
-        queries = WindowQueries(window, candidates, state.budgets, self._settings, self._keys, self._noise, is_known)
+        queries = WindowQueries(window, candidates, counters, self._settings, self._keys, self._noise, is_known)
         heavy_hitters: list[HeavyHitter] = []
         heavy_cells: list[int] = []
         charged_results = 0
@@ -78,15 +122,13 @@ class HeavyHitterMonitor:
                     charged_results += 1
                     queries.charge(cell)
             cell = queries.next_heavy(cell + 1)
-        charges = queries.charges()
-        state.budgets.charge(charges.users, charges.hits)
         state.hit_bound += self._settings.most_hits(charged_results)
         if are_followed(self._settings):
             named = candidates.select(np.array(heavy_cells, dtype=np.int64))
             state.known = state.known.after(named, window + 1, self._settings.forget_after)
         if not heavy_hitters:
-            return None, charges
-        return self._report(window, heavy_hitters, state.hit_bound), charges
+            return None
+        return self._report(window, heavy_hitters, state.hit_bound)
 
     def _is_known(self, window: int, candidates: ItemHolders, known: KnownItems) -> npt.NDArray[np.bool_]:
         """Whether each candidate is a known item: by what was named in earlier windows, or by the domain. bool[c]."""
@@ -106,3 +148,17 @@ class HeavyHitterMonitor:
             delta=settings.delta,
             epsilon_spent=settings.epsilon_spent(hit_bound),
         )
+
+
+def _in_groups(parts: Iterable[ItemHolders], state: MonitorState) -> Iterator[list[ItemHolders]]:
+    """So many parts at a time that it costs little to go through all counters once for each group."""
+    group: list[ItemHolders] = []
+    rows = 0
+    for part in parts:
+        if group and rows + len(part.holders) > max(_ROWS_AT_ONCE, len(state.budgets) // _COUNTERS_PER_ROW):
+            yield group
+            group, rows = [], 0
+        group.append(part)
+        rows += len(part.holders)
+    if group:
+        yield group

@@ -159,6 +159,12 @@ class ItemHolders:
             None if self.terms is None else self.terms[low:high],
         )
 
+    def select_rows(self, rows: npt.NDArray[np.bool_]) -> ItemHolders:
+        """All cells with these of their holders alone, perhaps with none. rows: bool[n]."""
+        splits = np.concatenate([[0], np.cumsum(rows)])[self.splits]
+        terms = None if self.terms is None else self.terms[rows]
+        return ItemHolders(self.windows, self.items, splits, self.holders[rows], self.table, terms)
+
     def by_window(self) -> Iterator[tuple[int, slice]]:
         """Each window and the slice of its cells, in order."""
         for cells in group_slices(self.windows):

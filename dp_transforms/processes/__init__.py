@@ -3,7 +3,7 @@
     blob_store    where packed columns lie between two steps: in memory that the processes share, or on disk
     errors        PoolError
     messages      objects between two processes, by a socket
-    worker        what runs in a worker process
+    worker        what runs in the fork server and its workers
     pool          ProcessPool: starts the workers, hands them tasks, and says what became of each
 
 A worker knows no file, no key and no plan but by messages of the process that started it; it ends with that process.

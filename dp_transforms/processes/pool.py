@@ -51,13 +51,13 @@ class Result(NamedTuple):
 class _Worker:
     """steps: numbers of those that it has started."""
 
-    process: subprocess.Popen[bytes]
+    number: int
     connection: socket.socket
     steps: set[int]
 
 
 class ProcessPool:
-    """Starts ``processes`` workers at once. They load their libraries while this process goes on.
+    """Starts ``processes`` workers at once. Their fork server loads their libraries while this process goes on.
 
     memory_bytes: so much of what lies between two steps may be in memory; the rest is on disk. shows_faults: what a
         worker says on stderr is shown; it may contain cells of the log.
@@ -83,14 +83,15 @@ class ProcessPool:
         self._closed = False
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
+        self._exit_codes: dict[int, int] = {}
         self._files: list[OwnFiles] = []
+        self._fork_server: subprocess.Popen[bytes] | None = None
         self._life_end, self._life = os.pipe()
         try:
             for _ in range(processes):
                 self._files.append(make_files())
             self.store = BlobStore(self._files)
-            for number in range(processes):
-                self._workers.append(self._start(number, shows_faults))
+            self._start(shows_faults)
         except OSError as error:
             self._end_workers()
             raise PoolError(f"no worker process could be started: {error.strerror}. Use --processes 1.") from None
@@ -147,21 +148,24 @@ class ProcessPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self, number: int, shows_faults: bool) -> _Worker:
-        ours, theirs = socket.socketpair()
-        inherited = [theirs.fileno(), self._life_end, *(each for files in self._files for each in files)]
-        words = [theirs.fileno(), self._life_end, number, *inherited[2:]]
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dp_transforms.processes.worker", *map(str, words)],
+    def _start(self, shows_faults: bool) -> None:
+        with contextlib.ExitStack() as theirs:
+            self._control, control = socket.socketpair()
+            inherited = [self._life_end, theirs.enter_context(control).fileno()]
+            for number in range(self.processes):
+                ours, connection = socket.socketpair()
+                self._workers.append(_Worker(number, ours, set()))
+                inherited.append(theirs.enter_context(connection).fileno())
+            inherited += [each for files in self._files for each in files]
+            self._fork_server = subprocess.Popen(
+                [sys.executable, "-P", "-m", "dp_transforms.processes.worker", *map(str, inherited)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=None if shows_faults else subprocess.DEVNULL,
                 pass_fds=inherited,
-                process_group=0,  # Ctrl-C goes to the parent, with which they end
+                process_group=0,  # of it and its workers; Ctrl-C goes to the parent, with which they end
                 env={**_ENVIRONMENT, **os.environ},
             )
-        return _Worker(process, ours, set())
 
     def _number(self, step: Any) -> int:
         with self._lock:
@@ -203,22 +207,37 @@ class ProcessPool:
     def _death(self, worker: _Worker) -> PoolError:
         if self._closed:
             return PoolError("the run has ended.")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            worker.process.wait(_SECONDS_TO_END)
-        code = worker.process.returncode
-        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+        code = self._exit_code(worker)
+        how = "ended" if code is None else f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
         reason = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
         return PoolError(
             f"a worker process {how}{reason}; nothing was published. Give the command again, with less --memory or with"
             " --processes 1."
         )
 
+    def _exit_code(self, worker: _Worker) -> int | None:
+        """Of a worker that has ended; None if its fork server ended before it."""
+        with self._lock, contextlib.suppress(OSError, EOFError):
+            self._control.settimeout(_SECONDS_TO_END)
+            while worker.number not in self._exit_codes:
+                number, code = receive(self._control)
+                self._exit_codes[number] = code
+        return self._exit_codes.get(worker.number)
+
     def _end_workers(self) -> None:
-        os.close(self._life)
+        """At once; or, if none has work, when their fork server has seen each of them end by itself."""
+        none_works = self._idle.qsize() == len(self._workers)
         for worker in self._workers:
-            worker.process.kill()
-        for worker in self._workers:
-            worker.process.wait()
             with contextlib.suppress(OSError):
                 worker.connection.shutdown(socket.SHUT_RDWR)
+        if self._fork_server is not None:
+            if none_works:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._fork_server.wait(_SECONDS_TO_END)
+            if self._fork_server.returncode is None:  # so the number is still its own
+                with contextlib.suppress(OSError):
+                    os.killpg(self._fork_server.pid, signal.SIGKILL)
+                self._fork_server.wait()
+            self._control.close()
+        os.close(self._life)
         os.close(self._life_end)

@@ -1,18 +1,23 @@
-"""What runs in a worker process: ``python -m dp_transforms.processes.worker CONNECTION LIFE NUMBER FILE...``.
+"""What runs beside the command: ``python -m dp_transforms.processes.worker LIFE CONTROL CONNECTION... FILE...``.
 
-All arguments are numbers: of this worker, and of what it inherits. It takes one task after the other from its
-connection, and answers each with what came out or with the error.
+A fork server: it loads the libraries once and forks a worker for each connection, so that the workers share them. Then
+it waits for them, and says by CONTROL how each ended. A worker takes one task after the other from its connection, and
+answers each with what came out or with the error.
+
+All arguments are numbers of what the process inherits; of FILE there are two for each connection.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
 import threading
 import traceback
+import warnings
 from collections import Counter
-from typing import Any
+from typing import Any, NoReturn
 
 from dp_transforms.processes.blob_store import BlobStore, OwnFiles
 from dp_transforms.processes.messages import receive, send
@@ -21,22 +26,57 @@ DONE, FAILED = "done", "failed"
 
 
 def main(arguments: list[str]) -> None:
-    connection, life, number, *files = map(int, arguments)
-    threading.Thread(target=_end_with_parent, args=(life,), daemon=True).start()
+    life, control, *rest = map(int, arguments)
+    connections, files = rest[: len(rest) // 3], rest[len(rest) // 3 :]
     _load_libraries()
-    pairs = [OwnFiles(*files[at : at + 2]) for at in range(0, len(files), 2)]
-    with socket.socket(fileno=connection) as channel:
-        _serve(channel, BlobStore(pairs, number))
+    gc.collect()
+    gc.freeze()  # no worker looks through them again, which would copy their pages
+    # The only other thread is that of jemalloc, in Arrow, which is made for forks. Python 3.12 warns of any.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    numbers = {}
+    for number, connection in enumerate(connections):
+        worker = os.fork()
+        if not worker:
+            _work(number, connection, life, files, {control, *connections} - {connection})
+        numbers[worker] = number
+    for connection in connections:
+        os.close(connection)
+    _end_with_parent(life)
+    with socket.socket(fileno=control) as channel:
+        while numbers:
+            worker, status = os.wait()
+            send(channel, (numbers.pop(worker), os.waitstatus_to_exitcode(status)))
+
+
+def _work(number: int, connection: int, life: int, files: list[int], of_others: set[int]) -> NoReturn:
+    """A worker, to its end."""
+    code = 1
+    try:
+        for descriptor in of_others:
+            os.close(descriptor)
+        _end_with_parent(life)
+        pairs = [OwnFiles(*files[at : at + 2]) for at in range(0, len(files), 2)]
+        with socket.socket(fileno=connection) as channel:
+            _serve(channel, BlobStore(pairs, number))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def _end_with_parent(life: int) -> None:
-    """The parent alone holds the other end of this pipe, and writes nothing to it."""
-    os.read(life, 1)
-    os._exit(0)
+    """The command alone holds the other end of this pipe, and writes nothing to it."""
+
+    def wait() -> None:
+        os.read(life, 1)
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _load_libraries() -> None:
-    """While the parent still makes its plan."""
+    """While the command still makes its plan."""
     import dp_transforms.steps.all_steps  # noqa: F401
 
 

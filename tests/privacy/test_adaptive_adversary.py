@@ -146,7 +146,7 @@ def _plant_no_charge(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _plant_lost_charges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(UserBudgets, "charge", lambda self, users, hits: None)
+    monkeypatch.setattr(UserBudgets, "charge", lambda self, *charged: None)
 
 
 def _plant_count_above_the_zone(monkeypatch: pytest.MonkeyPatch) -> None:

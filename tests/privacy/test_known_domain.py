@@ -99,9 +99,9 @@ def test_enumeration_finds_items_of_excluded_users_that_are_not_tested(
     """As in an open domain: with x' such an item is tested, without x' it is not."""
     original = window_queries.WindowQueries._ask
 
-    def as_in_an_open_domain(self: window_queries.WindowQueries, cells: np.ndarray) -> np.ndarray:
+    def as_in_an_open_domain(self: window_queries.WindowQueries, cells: slice) -> np.ndarray:
         noisy_counts = original(self, cells)
-        for position, cell in enumerate(cells.tolist()):
+        for position, cell in enumerate(range(cells.start, cells.stop)):
             low, high = self._candidates.splits[cell : cell + 2]
             users = self._user_of_row[low:high]
             if len(users) and (self._hits[users] >= self._settings.hits_per_user).all():

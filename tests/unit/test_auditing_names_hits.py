@@ -92,7 +92,7 @@ def test_users_without_hits_left_do_not_count() -> None:
 
 
 def test_hits_that_are_not_charged_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(UserBudgets, "charge", lambda self, users, hits: None)
+    monkeypatch.setattr(UserBudgets, "charge", lambda self, *charged: None)
     assert _exclusion()["users without hits left"] < FALSE_ALARM
 
 

@@ -213,7 +213,7 @@ def test_an_exclusion_too_early_or_too_late_is_found(release: str, hits: int) ->
 
 
 def test_charges_that_are_lost_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(UserBudgets, "charge", lambda self, users, hits: None)
+    monkeypatch.setattr(UserBudgets, "charge", lambda self, *charged: None)
     _assert_found(_audit(_settings("counts")))
 
 

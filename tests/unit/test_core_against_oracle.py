@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.monitoring import heavy_hitter_monitor
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.contributions import bound_contributions
 from dp_transforms.monitoring.domain_table import DomainTable
@@ -24,8 +26,23 @@ from tests.helpers.small_runs import SECRET, batches_of
 DOMAIN = ("i0", "i2", "i3", "i4", *(f"other-{number}" for number in range(50)))
 
 
-def run_core(log, chosen, *, windows_per_slab=1, shards=1, batch_size=1000, order=None, secret=SECRET, domain=()):
-    """The path of an event through the functions of `monitoring`; ``order`` shuffles what each grouping hands over."""
+def run_core(
+    log,
+    chosen,
+    *,
+    windows_per_slab=1,
+    shards=1,
+    batch_size=1000,
+    order=None,
+    secret=SECRET,
+    domain=(),
+    rows_at_once=None,
+):
+    """The path of an event through the functions of `monitoring`; ``order`` shuffles what each grouping hands over.
+
+    rows_at_once: None to close windows one by one, with a state that is stored in between, as a stream does. Else all,
+    as a replay does, so many holders at a time.
+    """
     keys = chosen.stream_keys(secret)
     order = order or random.Random(0)
     by_users: dict = {}
@@ -57,8 +74,14 @@ def run_core(log, chosen, *, windows_per_slab=1, shards=1, batch_size=1000, orde
 
     monitor = HeavyHitterMonitor(chosen, keys)
     state, reports = MonitorState(), []
-    for slab in sorted(pending):
-        candidates = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in shuffled(pending[slab], order)])
+    parts = [
+        ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in shuffled(pending[slab], order)])
+        for slab in sorted(pending)
+    ]
+    if rows_at_once is not None:
+        with mock.patch.object(heavy_hitter_monitor, "_ROWS_AT_ONCE", rows_at_once):
+            return [report for _, report in monitor.close_windows(parts, state)]
+    for candidates in parts:
         for window, part in candidates.by_window():
             report, _ = monitor.close_window(window, candidates.select_range(part), state)
             state.budgets = UserBudgets(state.budgets.to_blobs())
@@ -100,12 +123,19 @@ EVENT = st.tuples(
     shards=st.integers(1, 7),
     batch_size=st.integers(1, 130),
     order=st.randoms(use_true_random=False),
+    rows_at_once=st.sampled_from([None, 1, 30, 10**6]),
 )
 def test_core_equals_oracle(
-    log, release, domain, limit, sliding, epsilon, threshold, hits, windows_per_slab, shards, batch_size, order
-):
+    log, release, domain, limit, sliding, epsilon, threshold, hits, windows_per_slab, shards, batch_size, order,
+    rows_at_once,
+):  # fmt: skip
     chosen = monitor_settings(release, limit, sliding, epsilon=epsilon, threshold=threshold, hits=hits, domain=domain)
-    cut = {"windows_per_slab": windows_per_slab, "shards": shards, "batch_size": batch_size}
+    cut = {
+        "windows_per_slab": windows_per_slab,
+        "shards": shards,
+        "batch_size": batch_size,
+        "rows_at_once": rows_at_once,
+    }
     found = run_core(log, chosen, **cut, order=order, domain=domain)
     assert found == oracle_reports(log, chosen, SECRET, domain)
 
@@ -117,8 +147,10 @@ def test_core_equals_oracle(
 def test_core_equals_oracle_on_busy_logs(release, domain, seed, sliding, limit):
     log = busy_log(seed)
     chosen = monitor_settings(release, limit, sliding, threshold=5, domain=domain, run_id=f"run {seed}")
-    found = run_core(log, chosen, shards=3, windows_per_slab=2, batch_size=70, domain=domain)
-    assert found == oracle_reports(log, chosen, SECRET, domain)
+    expected = oracle_reports(log, chosen, SECRET, domain)
+    for rows_at_once in (None, 100, 10**6):
+        cut = {"shards": 3, "windows_per_slab": 2, "batch_size": 70, "rows_at_once": rows_at_once}
+        assert run_core(log, chosen, **cut, domain=domain) == expected
 
 
 @pytest.mark.parametrize("release", ["counts", "labels", "kms21"])

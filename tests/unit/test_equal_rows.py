@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.monitoring import equal_rows
-from dp_transforms.monitoring.equal_rows import hash_order, sort_rows
+from dp_transforms.monitoring.equal_rows import distinct_hashes, hash_order, sort_rows
 
 
 @pytest.mark.parametrize("limit", [2**62, 2], ids=["packed", "by argsort"])
@@ -33,3 +33,11 @@ def test_hashes_are_ordered_also_where_they_differ_in_their_last_bits_alone(hash
     order = hash_order(np.array(hashes, dtype=np.uint64))
     assert order.tolist() == sorted(range(len(hashes)), key=lambda place: (hashes[place], place))
     assert order.dtype == np.int64
+
+
+@given(hashes=st.lists(SPREAD | ALIKE, max_size=40).flatmap(lambda few: st.lists(st.sampled_from(few or [7]))))
+def test_distinct_hashes_and_where_each_one_is(hashes: list[int]) -> None:
+    found, places = distinct_hashes(np.array(hashes, dtype=np.uint64))
+    assert found.tolist() == sorted(set(hashes))
+    assert [found[place] for place in places] == hashes
+    assert (found.dtype, places.dtype) == (np.uint64, np.int64)

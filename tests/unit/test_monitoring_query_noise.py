@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.holder_counters import HolderCounters
+from dp_transforms.monitoring.item_holders import ItemHolders, terms_of
 from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.query_noise import SingleNoise, digests_of_groups
 from dp_transforms.monitoring.user_budgets import UserBudgets
@@ -88,13 +90,14 @@ def test_the_second_stage_counts_and_digests_active_holders_alone(domain: tuple[
     budgets.charge(users, np.array(list(paid.values()), dtype=np.uint32))
     oracle = _SingleNoise(chosen, keys)
     noise = SingleNoise(chosen.epsilon_per_query, chosen.threshold, keys)
-    queries = WindowQueries(2, held, budgets, chosen, keys, noise)
+    counters = HolderCounters.of([held], budgets)
+    queries = WindowQueries(2, held, counters, chosen, keys, noise)
     for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
         active = [user for user in holders if paid[user] < chosen.hits_per_user]
         drawn = oracle.draw(2, tuple(held.table.hashes[item].tolist()), widened(keys, active), len(holders))
         wanted = len(active) + drawn if active or domain else chosen.threshold - 1
         assert queries.noisy_count(cell) == wanted
-    assert len(queries.charges().users) == 0, "nothing is charged before an item is published"
+    assert len(counters.charge(budgets).users) == 0, "nothing is charged before an item is published"
 
 
 def test_a_charge_goes_to_each_active_holder_once_and_no_further() -> None:
@@ -109,7 +112,8 @@ def test_a_charge_goes_to_each_active_holder_once_and_no_further() -> None:
     budgets.charge(users, np.array(list(paid.values()), dtype=np.uint32))
     oracle = _SingleNoise(chosen, keys)
     noise = SingleNoise(chosen.epsilon_per_query, chosen.threshold, keys)
-    queries = WindowQueries(2, held, budgets, chosen, keys, noise)
+    counters = HolderCounters.of([held], budgets)
+    queries = WindowQueries(2, held, counters, chosen, keys, noise)
     published, kept_out = [], 0
     for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
         active = [user for user in holders if paid[user] < chosen.hits_per_user]
@@ -129,12 +133,64 @@ def test_a_charge_goes_to_each_active_holder_once_and_no_further() -> None:
     assert found == published
     assert len(published) >= 5
     assert kept_out >= 5, "some were excluded by what this window itself charged"
-    charges = queries.charges()
+    charges = counters.charge(budgets)
     assert dict(zip(charges.users.tolist(), charges.hits.tolist(), strict=True)) == {
         user: paid[user] - before[user] for user in sorted(paid) if paid[user] != before[user]
     }
     assert charges.users.tolist() == sorted(charges.users.tolist())
     assert charges.hits.dtype == np.uint32
+    assert budgets.hits(users).tolist() == [paid[int(user)] for user in users]
+
+
+class _NoNoise:
+    """Adds nothing, and notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.digests: list[int] = []
+        self.sums: list[int] = []
+
+    def draws_of(self, window: int) -> Any:
+        def draw(hashes: np.ndarray, digests: np.ndarray, sums: np.ndarray) -> np.ndarray:
+            self.digests += map(integer_of, digests)
+            self.sums += sums.tolist()
+            return np.zeros(len(sums), dtype=np.int64)
+
+        return draw
+
+
+def test_users_who_do_not_pay_for_hits_count_whatever_was_paid_and_pay_nothing() -> None:
+    """Each third row pays for hits; half of the users have paid all of theirs."""
+    chosen = monitor_settings(threshold=6, hits=2)
+    keys = chosen.stream_keys(SECRET)
+    held = cells().select_range(slice(0, 50))
+    weights = 1 + np.arange(len(held.holders)) % 4
+    pays = np.arange(len(held.holders)) % 3 == 0
+    held = dataclasses.replace(held, terms=terms_of(weights, pays))
+    users = np.unique(held.holders)
+    before = {int(user): number % 4 for number, user in enumerate(users)}
+    budgets, noise = UserBudgets(), _NoNoise()
+    budgets.charge(users, np.array(list(before.values()), dtype=np.uint32))
+    counters = HolderCounters.of([held], budgets)
+    queries = WindowQueries(2, held, counters, chosen, keys, noise)
+    members = [integer_of(row) for row in held.members(keys)]
+    paid, heavy = dict(before), queries.next_heavy(0)
+    for cell in range(50):
+        rows = range(held.splits[cell], held.splits[cell + 1])
+        active = [row for row in rows if not pays[row] or before[int(held.holders[row])] < 2]
+        assert noise.digests[cell] == sum(members[row] for row in active) % ONE
+        assert noise.sums[cell] == sum(weights[rows])
+        now = [row for row in rows if not pays[row] or paid[int(held.holders[row])] < 2]
+        if sum(weights[now]) >= chosen.threshold:
+            assert heavy == cell
+            assert queries.noisy_count(cell) == sum(weights[now])
+            queries.charge(cell)
+            for user in {int(held.holders[row]) for row in now if pays[row]}:
+                paid[user] += 1
+            heavy = queries.next_heavy(cell + 1)
+    assert heavy is None
+    assert counters.hits.tolist() == [paid[int(user)] for user in counters.users]
+    assert sum(paid[user] > before[user] for user in paid) > 10
+    assert len(noise.sums) > 50, "cells were asked again, since others were charged"
 
 
 def test_digests_are_sums_and_an_empty_group_has_none() -> None:

@@ -56,6 +56,21 @@ def test_charges_add_up(charges: list[dict[int, int]]) -> None:
 
 @given(charges_strategy)
 @settings(deadline=None)
+def test_places_that_were_found_before_the_charge_change_nothing(charges: list[dict[int, int]]) -> None:
+    """Also where only some of those that were looked for are charged."""
+    everybody = np.array([0, 1, 2, 3, 4, 5, 8, 2**63, 2**64 - 2, 2**64 - 1], dtype=np.uint64)
+    searching, knowing = UserBudgets(), UserBudgets()
+    for charge in charges:
+        places = knowing.places(everybody)
+        assert knowing.hits(everybody, places).tolist() == searching.hits(everybody).tolist()
+        users, hits = arrays(charge)
+        searching.charge(users, hits)
+        knowing.charge(users, hits, places[np.isin(everybody, users)])
+        assert knowing.to_blobs() == searching.to_blobs()
+
+
+@given(charges_strategy)
+@settings(deadline=None)
 def test_blobs_of_single_windows_add_up(charges: list[dict[int, int]]) -> None:
     """The charges of a window can be appended without rewriting what is there, in any order."""
     blobs = [blob for charge in charges for blob in budget_blobs(*arrays(charge))]

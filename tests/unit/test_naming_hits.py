@@ -80,10 +80,16 @@ def run_hits(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, dom
             candidates += holder_messages(found, most_bytes)
     merged = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in candidates] or [ItemHolders.none()])
     monitor, state, reports = HeavyHitterMonitor(chosen, keys), MonitorState(), []
-    for window, rows in merged.by_window() if len(merged) else ():
-        report, _ = monitor.close_window(window, merged.select_range(rows), state)
-        reports += [] if report is None else [report]
-        if window in cuts:
+    for first, end in itertools.pairwise(range(horizon + 1) if stream else bounds):
+        low, high = np.searchsorted(merged.windows, [first, end])
+        here = merged.select_range(slice(low, high))
+        if stream and low < high:
+            report, _ = monitor.close_window(first, here, state)
+            reports += [] if report is None else [report]
+        elif low < high:
+            closed = monitor.close_windows([part for _, part in here.by_slab(3)], state)
+            reports += [report for _, report in closed]
+        if end in bounds:
             known = KnownItems.from_cells(shuffled(state.known.to_cells(), order))
             state = MonitorState(state.next_window, state.hit_bound, UserBudgets(state.budgets.to_blobs()), known)
     return reports, state.budgets
