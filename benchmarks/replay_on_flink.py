@@ -61,6 +61,8 @@ class _Watch:
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 words = " ".join(process.cmdline())
+                if not words:  # it ends
+                    continue
                 times = process.cpu_times()
                 used = times.user + times.system
                 kind = _WORKER if "SdkHarness" in words else _TASK_MANAGER if "TaskManagerRunner" in words else _ELSE
