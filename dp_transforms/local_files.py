@@ -57,6 +57,12 @@ def open_regular(path: Path) -> BinaryIO:
         raise
 
 
+def mode_for_others(file: BinaryIO) -> str | None:
+    """The mode of an open file that others than its owner can use, as chmod writes it; None for a private file."""
+    mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    return f"{mode:04o}" if mode & (stat.S_IRWXG | stat.S_IRWXO) else None
+
+
 def read_regular(path: Path, most_bytes: int) -> bytes:
     """The content of a regular file; the first ``most_bytes + 1`` bytes if it is larger. Raises OSError."""
     with open_regular(path) as file:

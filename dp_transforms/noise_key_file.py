@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import stat
-
-from dp_transforms.local_files import open_regular
+from dp_transforms.local_files import mode_for_others, open_regular
 from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES
 
 _MAX_KEY_BYTES = 1 << 16
@@ -20,11 +17,9 @@ def read_key_file(path: str) -> bytes:
     """
     try:
         with open_regular(path) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            if mode := mode_for_others(file):
                 raise ValueError(
-                    f"the noise key file {path} can be used by others (mode {stat.S_IMODE(mode):04o})."
-                    f" Close it with: chmod 600 {path}"
+                    f"the noise key file {path} can be used by others (mode {mode}). Close it with: chmod 600 {path}"
                 )
             secret = file.read(_MAX_KEY_BYTES + 1)
     except OSError as error:

@@ -17,14 +17,13 @@ import hmac
 import mmap
 import os
 import pathlib
-import stat
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.local_files import create_new, open_regular, sync_folder
+from dp_transforms.local_files import create_new, mode_for_others, open_regular, sync_folder
 from dp_transforms.run_state.state_cells import BUCKETS, MOST_CELL_BYTES, Cell, Kind
 from dp_transforms.run_state.state_header import StateError, StateHeader, at_path
 
@@ -208,11 +207,10 @@ def _row_batch(schema: pa.Schema, kind: str, bucket: int, digest: bytes, cell: C
 def _open(path: str) -> pa.RecordBatchFileReader:
     try:
         with open_regular(path) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            if mode := mode_for_others(file):
                 raise StateError(
-                    f"it can be used by others (mode {stat.S_IMODE(mode):04o}), and it is as private as the log. Close"
-                    f" it with: chmod 600 {on_one_line(path)}"
+                    f"it can be used by others (mode {mode}), and it is as private as the log. Close it with: chmod 600"
+                    f" {on_one_line(path)}"
                 )
             if not os.fstat(file.fileno()).st_size:
                 raise StateError(_DAMAGED)

@@ -65,7 +65,7 @@ def fact_sheet(plan: ReleasePlan) -> str:
         asset("sheet.css"),
         [],
         {
-            "fingerprint": escaped(plan.fingerprint[:16]),
+            "title": f"Fact sheet of plan {escaped(plan.fingerprint[:16])}",
             "guarantee": escaped(plan.guarantee),
             "promise": listed(in_three_sentences(budget), "ol"),
             "facts": defined(plan_facts(plan)),

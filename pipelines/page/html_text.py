@@ -55,7 +55,8 @@ def data_block(value: Any) -> str:
 def document(template: str, style: str, scripts: Sequence[str], parts: Mapping[str, str]) -> str:
     """A whole document that loads nothing and runs these scripts alone.
 
-    template: name of a file in assets, with `$policy`, `$style`, `$scripts` and the names of `parts`, which are HTML.
+    template: name of a file in assets, with what comes after head.html: `$scripts` and the names of `parts`, which are
+        HTML; `title` is one of them.
     style, scripts: texts of ours; the policy names their hashes, so nothing else runs, whatever a report contains.
     """
     policy = ["default-src 'none'", f"style-src {_hash(style)}", "base-uri 'none'", "form-action 'none'"]
@@ -96,7 +97,8 @@ def served_document(template: str, style: ServedFile, scripts: Sequence[ServedFi
 
 
 def _filled(template: str, policy: str, style: str, scripts: Sequence[str], parts: Mapping[str, str]) -> str:
-    return string.Template(asset(template)).substitute(policy=policy, style=style, scripts="\n".join(scripts), **parts)
+    whole = string.Template(asset("head.html") + asset(template))
+    return whole.substitute(policy=policy, style=style, scripts="\n".join(scripts), **parts)
 
 
 def asset(name: str) -> str:

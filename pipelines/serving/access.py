@@ -18,9 +18,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import os
 import secrets
-import stat
 import urllib.parse
 from collections.abc import Collection
 
@@ -29,7 +27,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dp_transforms.local_files import open_regular
+from dp_transforms.local_files import mode_for_others, open_regular
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.page.html_text import SERVED_POLICY
 
@@ -55,12 +53,12 @@ def read_token(path: str) -> str:
     """The token in a private file, without the end of its line. Raises UserError, which quotes nothing of it."""
     try:
         with open_regular(path) as file:
-            mode, data = stat.S_IMODE(os.fstat(file.fileno()).st_mode), file.read(_MOST_BYTES + 1)
+            mode, data = mode_for_others(file), file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise UserError(f"--token-file {path} cannot be read: {error.strerror}. Check the path.") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if mode is not None:
         raise UserError(
-            f"--token-file {path} can be used by others (mode {mode:04o}). Close it with: chmod 600 {path}, and make a"
+            f"--token-file {path} can be used by others (mode {mode}). Close it with: chmod 600 {path}, and make a"
             " new token if somebody may have read it."
         )
     token = data.decode("ascii", errors="replace").removesuffix("\n").removesuffix("\r")

@@ -20,12 +20,13 @@ from dp_transforms.event_streams.partition_progress import PartitionProgress, St
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.report_files import ReportFileError, ReportHeader
-from dp_transforms.report_streams import ReportFolder, ReportTopic, topic_run
+from dp_transforms.report_streams import ReportFolder, ReportTopic
 from dp_transforms.report_streams.report_topic import _partition
 from dp_transforms.report_streams.report_writer import check_same_run, ended_fields, parse_ended
 from dp_transforms.report_streams.topic_records import encode_record
 from dp_transforms.report_streams.topic_run import kafka_errors
 from dp_transforms.window_schedule import WindowSchedule
+from tests.helpers.mock_topic import mock_topic
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 START = 1_506_826_800_000_000
@@ -278,11 +279,8 @@ def test_settings_of_a_topic_of_reports_are_those_of_the_moment_it_was_named() -
 
 @pytest.fixture
 def topic(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReportTopic]:
-    monkeypatch.setitem(topic_run.CONSUMER, "check.crcs", False)  # that cluster computes none
-    cluster = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
-    broker = next(iter(cluster.list_topics("reports", timeout=60).brokers.values()))
-    yield ReportTopic(f"{broker.host}:{broker.port}", "reports")
-    del cluster
+    with mock_topic(monkeypatch) as made:
+        yield made
 
 
 def test_a_run_stays_in_the_partition_where_it_began(topic: ReportTopic) -> None:

@@ -15,10 +15,11 @@ from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded, Window
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.serving.report_source import Found, TopicSource, source_of
 from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportTopic, topic_run
+from dp_transforms.report_streams import ReportTopic
 from dp_transforms.report_streams.topic_follower import TopicFollower, TopicNews
 from dp_transforms.report_streams.topic_records import encode_record
 from dp_transforms.report_streams.topic_run import RUN_ID_FIELD
+from tests.helpers.mock_topic import mock_topic
 
 pytestmark = pytest.mark.waits
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -37,11 +38,8 @@ REPORTS = [report(window) for window in range(6)]
 
 @pytest.fixture
 def topic(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReportTopic]:
-    monkeypatch.setitem(topic_run.CONSUMER, "check.crcs", False)  # that cluster computes none
-    cluster = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
-    broker = next(iter(cluster.list_topics("reports", timeout=60).brokers.values()))
-    yield ReportTopic(f"{broker.host}:{broker.port}", "reports")
-    del cluster
+    with mock_topic(monkeypatch) as made:
+        yield made
 
 
 def write(topic: ReportTopic, reports: list[WindowReport], ended: RunEnded | None = None, run: Any = HEADER) -> None:
