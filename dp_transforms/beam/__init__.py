@@ -1,11 +1,16 @@
-"""All modules that import Beam, each named by a verb. In the order in which an event meets them:
+"""All modules that import Beam, each named by a verb.
+
+Begin with `monitor_heavy_hitters`: its ``ThresholdMonitorEvolvingDoFn`` is the stateful DoFn that tests the items of
+each window against a threshold, charges the counters of the users who hold a hit, and leaves out users that have paid
+all their hits. It runs wherever users pay for hits. All other steps bring it its candidates, or take its reports, or do
+the same where users pay for looks. In the order in which an event meets them:
 
 read_events or collect_events    a log, or elements of any kind -> batches of events
 assign_windows                   batches -> pairs (user, item) by window and shard of users
 bound_contributions              at most L items per user and window
 draw_zero_items                  the items of a known domain that are published although nobody holds them
 find_candidates                  items that pass the first stage of their noise draw
-monitor_heavy_hitters            the stateful DoFn: test, charge, exclude, report, window after window
+monitor_heavy_hitters            ThresholdMonitorEvolvingDoFn: test, charge, exclude, report, window after window
 name_heavy_hitters               release mode names: weigh_users, draw_empty_items and name_items; or, with a price for
                                  hits, weigh_users, draw_zero_items, find_looks and monitor_heavy_hitters
 write_reports, write_rejected    reports -> one file; rejected rows -> another file, for the operator
@@ -28,7 +33,7 @@ For streams, joined by monitor_stream (`MonitorStream`), other modules replace s
 poll_partitions                  for reading and assigning; with keep_alive and confirm_intents
 gather_counted                   for grouping by key
 gather_in_order                  for steps that take windows in order, without timers
-monitor_counted                  for the monitor
+monitor_counted                  for the monitor: its twin, which counts what it waits for and needs no timer
 name_stream                      in release mode names: joins the three steps below
 spend_purses                     in release mode names: what a user adds to its items, and what it has left
 answer_in_order                  in release mode names: the base of the next two, each shard of items in order

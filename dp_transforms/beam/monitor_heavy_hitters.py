@@ -1,4 +1,4 @@
-"""Monitor by timers: candidates -> window reports, strictly in the order of the windows. The one sequential step."""
+"""ThresholdMonitorEvolving: candidates -> window reports, strictly in the order of the windows, by timers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MonitorHeavyHitters(beam.PTransform):
         self, settings: MonitorSettings | NamingSettings, noise_key: beam.Secret, sharding: Sharding, is_bounded: bool
     ) -> None:
         super().__init__()
-        self._do_fn = TimedMonitorDoFn(settings, noise_key, sharding, is_bounded=is_bounded)
+        self._do_fn = ThresholdMonitorEvolvingDoFn(settings, noise_key, sharding, is_bounded=is_bounded)
         self._is_bounded = is_bounded
 
     def expand(self, candidates: beam.PCollection) -> beam.PCollection:
@@ -53,11 +53,13 @@ class ShardsTogether(beam.PTransform):
         )
 
 
-class TimedMonitorDoFn(ClosingDoFn):
-    """Stateful, keyed by stream, in the GlobalWindow: adapts state and timers to `HeavyHitterMonitor`.
+class ThresholdMonitorEvolvingDoFn(ClosingDoFn):
+    """ThresholdMonitorEvolving ([KMS21] Algorithm 5), stateful, keyed by stream, in the GlobalWindow.
 
-    The loop is that of [KMS21] Algorithm 5 (ThresholdMonitorEvolving); noise and charges depend on the release mode. It
-    is not `mechanisms.papers.threshold_monitor`.
+    Its state has a counter of hits for each user that ever paid one (`UserBudgets`). `HeavyHitterMonitor` tests each
+    item of a window against the threshold, charges the counters of its holders for a hit, and leaves out users that
+    have paid all theirs. What is a hit, and the noise, depend on the release mode; with ``kms21`` both are the paper's,
+    and tests/beam/test_threshold_monitor_evolving.py runs `mechanisms.papers.threshold_monitor` beside it.
 
     Candidates wait until the watermark has passed their window. One event-time timer closes the window and is set again
     to the next due one. For bounded input one timer at the end closes all windows in order, so cost is linear in the

@@ -118,7 +118,7 @@ def test_the_key_is_written_nowhere(tmp_path, traces, kind):  # noqa: F811
     if kind == "key file":
         assert collected.values == oracle_reports(log, settings_of(plan), SECRET)  # it is the key that was used
     graph = job_graph(pipeline)
-    assert any(b"TimedMonitorDoFn" in text for text in texts_within(graph))  # the search reads pickles
+    assert any(b"ThresholdMonitorEvolvingDoFn" in text for text in texts_within(graph))  # the search reads pickles
     places = {"job graph": graph, "options": options_of(pipeline), **traces.places()}
     assert len(places["log"]) > 1000
     assert places_with(forms_of(key), places) == []

@@ -1,7 +1,7 @@
 """ThresholdMonitor and ThresholdMonitorEvolving, to be used alone: tests of queries that never halt ([KMS21]).
 
-The pipeline does not run this module. Its release mode ``kms21`` is the same algorithm on columns and with keyed noise:
-``TimedMonitorDoFn`` runs `monitoring.heavy_hitter_monitor`.
+The pipeline does not run this module. In release mode ``kms21`` its ``ThresholdMonitorEvolvingDoFn`` names the same
+items, on columns and with keyed noise: tests/beam/test_threshold_monitor_evolving.py gives both the same draws.
 
 A user pays only for answers "top", and only as much as it contributed to them. A user that has paid `hits` is removed,
 and the rest of the stream goes on.
