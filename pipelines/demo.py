@@ -1,4 +1,4 @@
-"""``make demo``: simulates a log, replays it, shows the result and writes its page, as a user would type it."""
+"""``make demo``: simulates a log and replays it twice, for hits and for looks, as a user would type it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ import sys
 from rich.console import Console
 
 from dp_transforms.pipelines.cli import main
+from dp_transforms.report_files import read_report
 
 _FOLDER = pathlib.Path("demo")
-_LOG, _REPORT, _PAGE = (str(_FOLDER / name) for name in ("clicks.parquet", "report.avro", "report.html"))
+_LOG, _HITS, _LOOKS, _PAGE = (
+    str(_FOLDER / name) for name in ("clicks.parquet", "hits.avro", "looks.avro", "looks.html")
+)
+_REPLAY = (
+    *("replay", _LOG, "--start", "2026-01-01T00:00:00Z", "--end", "2026-01-03T00:00:00Z", "--window", "1h"),
+    *("--epsilon", "2", "--delta", "1e-9"),
+)
 _STEPS = (
-    ["simulate", "--events", "500000", "--users", "50000", "--days", "2", "--seed", "1", "--output", _LOG],
-    [
-        *("replay", _LOG, "--start", "2026-01-01T00:00:00Z", "--end", "2026-01-03T00:00:00Z", "--window", "1h"),
-        *("--epsilon", "2", "--delta", "1e-9", "--output", _REPORT),
-    ],
-    ["show", _REPORT, "--html", _PAGE],
+    ("", ["simulate", "--events", "500000", "--users", "50000", "--days", "2", "--seed", "1", "--output", _LOG]),
+    (
+        "Users pay for hits: ThresholdMonitorEvolving, charged by TCT.",
+        [*_REPLAY, "--release", "labels", "--hits-per-user", "10", "--output", _HITS],
+    ),
+    ("Users pay for looks, the default.", [*_REPLAY, "--output", _LOOKS]),
+    ("", ["show", _LOOKS, "--html", _PAGE]),
 )
 
 
@@ -35,11 +43,18 @@ def demo() -> None:
     """Starts from nothing: what an earlier demo made is removed."""
     fresh_folder(_FOLDER)
     console = Console(highlight=False, soft_wrap=True)
-    for words in _STEPS:
-        console.print(f"\n[bold cyan]$ shh {' '.join(words)}[/]")
+    for title, words in _STEPS:
+        console.print(f"\n[bold]{title}[/]" if title else "")
+        console.print(f"[bold cyan]$ shh {' '.join(words)}[/]")
         sys.stdout.flush()
         main(words)
-    console.print(f"\nOpen {pathlib.Path(_PAGE).absolute()} in a browser: it needs no network.")
+    hits, looks = (sum(len(window.heavy_hitters) for window in read_report(path).windows) for path in (_HITS, _LOOKS))
+    console.print(
+        f"\nThe same log, users and budget: for hits, a user paid only where an item of its own came out near the "
+        f"threshold, and {hits:,} pairs (window, item) were named; for looks, it paid for every item that it had, so "
+        f"that users with few of them weigh more, and {looks:,} were named."
+    )
+    console.print(f"Open {pathlib.Path(_PAGE).absolute()} in a browser: it needs no network.")
 
 
 if __name__ == "__main__":

@@ -284,7 +284,7 @@ def _print_report(request: ReplayRequest) -> None:
         )
     else:
         ascii_only = is_ascii_only(console)
-        console.print(windows_table(shown, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only))
+        console.print(windows_table(shown, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only, plan=header.plan))
         console.print(legend(shown, plan=header.plan, ascii_only=ascii_only), markup=False)
     show = f"shh show {request.output}" if request.table is None else show_command(request.table, request.run_id)
     windows = "1 window" if len(latest) == 1 else f"{len(latest):,} windows"

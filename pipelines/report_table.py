@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import datetime
 import decimal
+import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import rich.box
@@ -29,6 +31,7 @@ _UNITS = (("w", 604_800), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 # They differ in shape, so nobody needs the colour.
 _SYMBOLS = {ABOVE: ("●", "*"), BETWEEN: ("○", "="), None: ("", "")}
 _MOST_HITS = 10**6  # of a plan that is worth a word
+_MOST_HITS_PAID = 100  # of a plan of which it takes less than a second to say what each hit costs
 _AT_LEAST = ("≥", ">=")
 _STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
 
@@ -41,16 +44,19 @@ def windows_table(
     title: str | None = None,
     zone: datetime.tzinfo = datetime.UTC,
     with_epsilon: bool | None = None,
+    plan: Mapping[str, Any] | None = None,
 ) -> Table:
     """One row per window, in the order given: start, length, heavy items.
 
-    Where it tells something also the running estimate of the epsilon spent (`tells_epsilon`).
+    Where it tells something also what was charged so far (`tells_epsilon`): the running estimate of the epsilon spent,
+    and with a plan that charges hits, how many of them any one user can have paid.
 
     max_items: how many items of a window to show; the rest is counted.
     ascii_only: for a terminal without UTF-8 (`is_ascii_only`).
     zone: of the starts of windows.
     with_epsilon: whether to show the epsilon spent; None: where these windows differ in it, or are in a run that has
         not spent all.
+    plan: of the header of the report, which may be hostile.
     """
     rows = list(reports)
     with_epsilon = tells_epsilon(rows) if with_epsilon is None else with_epsilon
@@ -63,6 +69,9 @@ def windows_table(
     table.add_column(f"start ({zone})", overflow="fold")
     table.add_column("length", overflow="fold")
     table.add_column("heavy items", overflow="fold")
+    after_hits = _epsilon_after_hits(plan or {}) if with_epsilon else ()
+    if after_hits:
+        table.add_column("hits paid", justify="right", overflow="fold")
     if with_epsilon:
         table.add_column("epsilon spent" if ascii_only else "ε spent", justify="right", overflow="fold")
     for report in rows:
@@ -71,6 +80,9 @@ def windows_table(
             length_text(report.window_end - report.window_start),
             _items_text(report.heavy_hitters, max_items, ascii_only),
         ]
+        if after_hits:
+            paid = _most_hits_paid(report.epsilon_spent, after_hits)
+            cells.append(f"{'<=' if ascii_only else '≤'}{paid} of {len(after_hits)}")
         if with_epsilon:
             cells.append(f"{report.epsilon_spent:.4g}")
         if several_streams:
@@ -113,7 +125,31 @@ def legend(reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = 
     else:
         all_spent = "" if tells_epsilon(rows) else f"all of {totals} in each of these windows; a "
         parts.append(f"{epsilon} spent: {all_spent}running estimate, of {totals} for the whole run.")
+        if not all_spent and _epsilon_after_hits(plan or {}):
+            parts.append(
+                f"Hits paid: by any one user, at most. {epsilon} counts one more: results that are no hits leak a little too."
+            )
     return " ".join(part for part in parts if part)
+
+
+def _epsilon_after_hits(plan: Mapping[str, Any]) -> Sequence[float]:
+    """What the running estimate can be, ascending, one value for each hit; nothing where users pay for looks."""
+    hits = plan.get("hits_per_user")
+    is_known = isinstance(hits, int) and not isinstance(hits, bool) and 0 < hits <= _MOST_HITS_PAID
+    if not is_known or plan.get("release") not in ("labels", "counts", "kms21"):
+        return ()
+    from dp_transforms.accounting.charging_plan import ChargingPlan
+
+    try:
+        return ChargingPlan.from_json(json.dumps(plan)).epsilon_after_hits
+    except (ValueError, RecursionError, OverflowError, TypeError):
+        return ()
+
+
+def _most_hits_paid(epsilon_spent: float, after_hits: Sequence[float]) -> int:
+    """So many hits at most, of any one user: the estimate is that of one more, where there is one."""
+    counted = bisect.bisect_right(after_hits, epsilon_spent * (1 + 1e-9))  # computed on another machine, perhaps
+    return counted if counted == len(after_hits) else max(0, counted - 1)
 
 
 def _what_was_paid(plan: Mapping[str, Any]) -> str:

@@ -201,7 +201,7 @@ def _print_table(
         what = "any item" if item is None else label_text(item, ascii_only)
         console.print(Text(f"No window reports {what}. Some users may have held it, but too few."))
         return
-    console.print(windows_table(reports, max_items=max_items, ascii_only=ascii_only, zone=zone))
+    console.print(windows_table(reports, max_items=max_items, ascii_only=ascii_only, zone=zone, plan=header.plan))
     console.print(Text(legend(reports, plan=header.plan, ascii_only=ascii_only), style="dim"))
     if total > len(reports):
         console.print(

@@ -64,15 +64,26 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path: pathlib.Pat
     assert "RunEnded(stream='events', windows=1, reports=1)" in result.stdout
 
 
-def test_the_demo_simulates_replays_and_shows(tmp_path: pathlib.Path) -> None:
+def test_the_demo_replays_one_log_for_hits_and_for_looks(tmp_path: pathlib.Path) -> None:
     result = run_python("-m", "dp_transforms.pipelines.demo", cwd=tmp_path, environment={"COLUMNS": "120"})
     assert result.returncode == 0, result.stderr
-    assert re.findall(r"^\$ shh (\w+)", result.stdout, re.MULTILINE) == ["simulate", "replay", "show"]
-    assert "(2, 1e-09)-differentially private" in result.stdout
-    assert "story-" in result.stdout.split("$ shh show")[1]
-    written = ["clicks.parquet", "report.avro", "report.html"]
+    shown = result.stdout
+    assert re.findall(r"^\$ shh (\w+)", shown, re.MULTILINE) == ["simulate", "replay", "replay", "show"]
+    _, hits, looks, _ = re.split(r"^\$ shh .*$", shown, flags=re.MULTILINE)[1:]
+    for report in (hits, looks):
+        assert "(2, 1e-09)-differentially private" in report
+        assert "story-" in report
+    # What was charged goes up from window to window, and says of how much it is.
+    paid = [(int(number), float(spent)) for number, spent in re.findall(r"≤(\d+) of 10 +([\d.]+)", hits)]
+    assert len(paid) == 12
+    assert paid == sorted(paid)
+    assert paid[-1][0] > 0
+    named = re.findall(r"([\d,]+) (?:pairs \(window, item\) )?were named", shown)
+    fewer, more = (int(number.replace(",", "")) for number in named)
+    assert 50 < fewer < more
+    written = ["clicks.parquet", "hits.avro", "looks.avro", "looks.html"]
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == written
-    assert f"Open {tmp_path / 'demo' / 'report.html'} in a browser" in result.stdout
+    assert f"Open {tmp_path / 'demo' / 'looks.html'} in a browser" in shown
 
 
 @pytest.mark.parametrize(

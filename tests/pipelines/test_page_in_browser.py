@@ -204,7 +204,7 @@ def test_the_picture_of_the_docs(browser, tmp_path):
     """docs/page.png, the page of `make demo`, which is written anew into the folder SHH_SCREENSHOTS."""
     with python("-m", "dp_transforms.pipelines.demo", cwd=tmp_path, stdout=subprocess.PIPE) as demo:
         printed, _ = demo.communicate()
-    page_file = tmp_path / "demo" / "report.html"
+    page_file = tmp_path / "demo" / "looks.html"
     assert printed.splitlines()[-1] == f"Open {page_file} in a browser: it needs no network."
     watched = WatchedPage(browser, page_file, viewport={"width": 1100, "height": 1330})
     picture = pathlib.Path(os.environ.get("SHH_SCREENSHOTS", tmp_path)) / "page.png"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import re
@@ -16,7 +17,9 @@ from dp_transforms.pipelines.report_table import escape_text, label_text, legend
 from dp_transforms.report_files import ReportHeader, decode_report, write_report_file
 from dp_transforms.report_streams import ReportFolder
 from tests.helpers.forked import python
+from tests.helpers.oracle import oracle_reports
 from tests.helpers.shh_process import shh
+from tests.helpers.small_runs import SECRET, random_log, settings_of, small_plan
 from tests.pipelines.shown_reports import HEADER, HOSTILE, LABELS, hostile_characters, rendered, report
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
@@ -97,6 +100,23 @@ def test_the_epsilon_spent_is_shown_where_it_tells_something(show):
         assert ("heavy items ε spent" in said) == is_told
         assert ("ε spent: running estimate, of 2 for the whole run." in said) == is_told
         assert ("ε spent: all of 2 in each of these windows; a running estimate" in said) != is_told
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+def test_the_hits_that_a_user_can_have_paid_are_those_of_the_windows_so_far(release):
+    """Of a run with 6 hits and at most 3 in a window; counted here from what each window published."""
+    plan = small_plan(release=release, hits_per_user=6)
+    reports = oracle_reports(random_log(plan, seed=3), settings_of(plan), SECRET)
+    charged = [sum(found.zone != ABOVE for found in each.heavy_hitters) for each in reports]
+    paid = itertools.accumulate(min(3, number) for number in charged)
+    expected = [6 if number > 4 else number for number in paid]  # the last figure does not tell 5 from 6
+    assert expected[0] < expected[-1]
+    stored = json.loads(plan.to_json())
+    shown = rendered(reports, plan=stored)
+    assert [int(number) for number in re.findall(r"≤(\d+) of 6", shown)] == expected
+    assert f"<={expected[0]} of 6" in rendered(reports[:1], plan=stored, ascii_only=True)
+    for hostile in ({**stored, "hits_per_user": 7}, {**stored, "hits_per_user": 10**9}, {**stored, "delta": []}, {}):
+        assert "hits paid" not in rendered(reports, plan=hostile)
 
 
 def test_the_latest_windows_of_several_streams_are_the_latest_in_time(show):
