@@ -62,12 +62,12 @@ test: $(INSTALLED)
 test-long: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not nightly" --ignore=tests/engines --ignore=tests/fuzz
 
-# The ledger: a hundred kills in each step, a hundred thousand steps beside a model, crowds. The README's recipe over thirty
-# nights, with one missed, one run twice and some killed, a night that is killed at each of its steps, and all cases of all tests
+# The ledger: a hundred kills in each step, a hundred thousand steps beside a model, crowds. The script for cron over
+# thirty nights, with one missed, one run twice and some killed, a night that is killed at each of its steps, and all cases of all tests
 # that `make test` and `make test-long` leave out. Noise is new in each run (tests/helpers/named_randomness.py). An hour.
 test-nightly: export SHH_FRESH_RANDOMNESS := 1
 test-nightly: $(INSTALLED)
-	SHH_NIGHTS=30 $(BIN)/python -m pytest -n 2 -m "long or not long" tests/pipelines/test_readme_nights.py
+	SHH_NIGHTS=30 $(BIN)/python -m pytest -n 2 -m "long or not long" tests/pipelines/test_script_for_cron.py
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "long and nightly" --ignore=tests/ledger/test_postgres.py \
 	  --ignore=tests/engines --ignore=tests/fuzz
 

@@ -1,5 +1,10 @@
 """Private shifting heavy hitters: which items many users hold right now, window by window, under user-level privacy.
 
+The one idea is a purse for every user, which pays for looks, for hits, or for both. A look is an item that the user has
+in a window; a hit is a published result about it that is charged. Hits are charged by ThresholdMonitorEvolving, a
+stateful DoFn (`beam.monitor_heavy_hitters`), and accounted by target charging (TCT); looks, the default, by a price
+list (`naming`, docs/purse.md).
+
 Guarantee of everything that `ShiftingHeavyHitters` reports, over the whole run: for neighbouring streams S and S',
 which differ in one user with all of its events, and every set R of reports,
 ``Pr[reports(S) in R] <= e^epsilon Pr[reports(S') in R] + delta``. Proof: docs/guarantee.md.

@@ -127,7 +127,7 @@ def legend(reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = 
         parts.append(f"{epsilon} spent: {all_spent}running estimate, of {totals} for the whole run.")
         if not all_spent and _epsilon_after_hits(plan or {}):
             parts.append(
-                f"Hits paid: by any one user, at most. {epsilon} counts one more: results that are no hits leak a little too."
+                f"Hits paid: by any one user, at most. {epsilon} counts one more: other results leak a little too."
             )
     return " ".join(part for part in parts if part)
 

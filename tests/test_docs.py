@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import pathlib
 import re
+from typing import Any
 
 import click
 import pytest
 
-from dp_transforms import ReleasePlan, WindowSchedule
+from dp_transforms import ReleasePlan, WindowSchedule, read_report
+from dp_transforms.accounting.other_methods import partition_selection_found_from
 from tests.canaries.places import MEASURED_BY, documented
 from tests.helpers.forked import run_python
 from tests.helpers.option_tables import commands, with_tables
@@ -18,17 +21,79 @@ from tests.helpers.small_runs import key_file
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
+README = (ROOT / "README.md").read_text()
+NO_NETWORK = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}  # where `DirectRunner` looks
+
+
 def test_the_example_of_the_readme_finds_the_heavy_item(tmp_path: pathlib.Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    """As it is printed, users pay for hits; without `release=...`, for looks."""
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert example.count("\n") <= 10
-    (tmp_path / "example.py").write_text(example)
-    result = run_python("example.py", cwd=tmp_path, environment={"COLUMNS": "120"})
-    assert result.returncode == 0, result.stderr
-    (report,) = re.findall(r"WindowReport\(.*\)", result.stdout)
-    (size,) = re.findall(
-        r"HeavyHitter\(item='front page', zone=None, noisy_count=None, level=\d+, at_least_users=(\d+)\)", report
-    )
+    for_looks = example.replace(', release="labels", hits_per_user=10', "")
+    assert for_looks != example
+    assert 'runner="DirectRunner"' in example
+    found = []
+    for text in (example, for_looks):
+        (tmp_path / "example.py").write_text(text)
+        result = run_python("example.py", cwd=tmp_path, environment={"COLUMNS": "120", **NO_NETWORK})
+        assert result.returncode == 0, result.stderr
+        (report,) = re.findall(r"WindowReport\(.*\)", result.stdout)
+        found += re.findall(r"HeavyHitter\(item='front page', (.*?)\)", report)
+    hits, looks = found
+    assert hits == "zone='above', noisy_count=None, level=None, at_least_users=None"
+    (size,) = re.findall(r"zone=None, noisy_count=None, level=\d+, at_least_users=(\d+)", looks)
     assert 900 < int(size) <= 1000
+
+
+def test_the_words_of_the_mission_are_where_the_readme_says() -> None:
+    """Each row names a class and a file; the class is in that file."""
+    section = README.split("## ThresholdMonitorEvolving as a stateful DoFn\n")[1].split("\n## ")[0]
+    paths = dict(re.findall(r"^\[(\S+)\]: (\S+)$", section, re.MULTILINE))
+    rows = re.findall(r"^\| (.+) \| `(\w+)` \| \[(\S+)\] \|$", section, re.MULTILINE)
+    assert sorted(name for _, _, name in rows) == sorted(paths)
+    for _, found, name in rows:
+        assert re.search(rf"^class {found}\b", (ROOT / paths[name]).read_text(), re.MULTILINE), found
+    words = " ".join(row[0] for row in rows)
+    for word in (
+        *("ThresholdMonitorEvolving", "stateful DoFn per key", "per-user contribution counters", "DirectRunner, Flink"),
+        *("windowed event streams", "per-window heavy-hitter reports", "TCT-accounted ε", "replay historical logs"),
+    ):
+        assert word in words
+
+
+def test_the_readme_says_from_how_many_users_looks_hits_and_both_find_an_item() -> None:
+    """The figures are those of plans of a year of hourly windows."""
+    said = " ".join(README.split())
+    (sentence,) = re.findall(r"who have ([^:]+) looks each: (.*?) if they pay for looks, (\d+) each time", said)
+    (both,) = re.findall(r"and ([\d, or]+) if they pay for both \(`--hits-per-user 3 --most-looks 10000`\)", said)
+    (single,) = re.findall(r"PipelineDP is ahead \((\d+) users, and (\d+) with looks\)", said)
+    year = WindowSchedule.fixed("2026-01-01", "2027-01-01", 3600)
+
+    def plan(**choices: Any) -> Any:
+        return ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=year, **choices)
+
+    looks, pay_both = plan(), plan(hits_per_user=3, most_looks=10_000)
+    each = numbers(sentence[0])
+    assert each == [10, 100, 1000, 10_000]
+    assert numbers(sentence[1]) == [looks.found_from(number) for number in each]
+    assert int(sentence[2]) == plan(release="labels").smallest_detectable()
+    assert numbers(both) == [pay_both.found_from(number) for number in each]
+    assert int(single[1]) == looks.found_from(1)
+    assert int(single[0]) == partition_selection_found_from(looks.epsilon, looks.delta, 1).users
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*\d|\d", text)]
+
+
+def test_the_readme_says_no_more_than_the_proof_has() -> None:
+    for path in ("README.md", "pyproject.toml", "pipelines/subcommands.py"):
+        text = (ROOT / path).read_text()
+        assert "life of the stream" not in text
+        assert "declared range" in text
+    assert README.count("all cores") == 1
+    assert "no cap" not in README
+    assert "--most-looks" in README
 
 
 def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path: pathlib.Path) -> None:
@@ -84,6 +149,24 @@ def test_the_demo_replays_one_log_for_hits_and_for_looks(tmp_path: pathlib.Path)
     written = ["clicks.parquet", "hits.avro", "looks.avro", "looks.html"]
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == written
     assert f"Open {tmp_path / 'demo' / 'looks.html'} in a browser" in shown
+    the_readme_shows(tmp_path / "demo" / "looks.avro")
+
+
+def the_readme_shows(report: pathlib.Path) -> None:
+    """The rows of its first table are of this log, up to two steps of the noise, and so is its picture."""
+    windows = read_report(report).windows
+    rows = re.findall(r"^ {5}(2026-01-02) (\d\d:00)   1h       (.*)$", README, re.MULTILINE)
+    assert len(rows) == 2
+    for day, hour, items in rows:
+        start = int(datetime.datetime.fromisoformat(f"{day}T{hour}+00:00").timestamp()) * 1_000_000
+        (window,) = [each for each in windows if each.window_start == start]
+        sizes = {found.item: found.at_least_users or 0 for found in window.heavy_hitters}
+        for item, size in re.findall(r"(\S+)≥(\d+)", items):
+            assert abs(sizes[item] - int(size)) <= 60
+    drawn = set(re.findall(r">((?:story|page)-\d+)</text>", (ROOT / "docs" / "report.svg").read_text()))
+    named = {found.item for window in windows for found in window.heavy_hitters}
+    assert len(drawn) == 40
+    assert len(drawn & named) > 38
 
 
 @pytest.mark.parametrize(

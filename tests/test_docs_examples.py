@@ -159,7 +159,7 @@ def test_the_table_of_budgets_is_what_plans_say() -> None:
 @pytest.mark.long
 def test_the_script_for_the_night_publishes_once(tmp_path: pathlib.Path) -> None:
     """As it is shown; a second start of the same night fails and leaves the report as it is."""
-    (script,) = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "nightly_replays.md").read_text(), re.DOTALL)
+    _, script = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "nightly_replays.md").read_text(), re.DOTALL)
     (tmp_path / "nightly.sh").write_text(script)
     for folder in ("logs", "reports", "operator"):
         (tmp_path / folder).mkdir()

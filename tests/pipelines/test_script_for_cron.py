@@ -1,5 +1,5 @@
-"""The recipe "every night" of README.md, as it stands there: with a night missed, one run twice and one killed, the log
-of the day that has begun, and an old log that is rewritten."""
+"""The script for cron of docs/nightly_replays.md, as it stands there: with a night missed, one run twice and one
+killed, the log of the day that has begun, and an old log that is rewritten."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ main()
 
 def recipe() -> tuple[list[str], str, str]:
     """The commands of the first evening, what cron runs, and night.sh."""
-    text = (ROOT / "README.md").read_text().split("## Every night")[1].split("\n## ")[0]
+    text = (ROOT / "docs" / "nightly_replays.md").read_text().split("## A script for cron")[1].split("\n## ")[0]
     outside = re.sub(r"```sh\n.*?```", "", text, flags=re.DOTALL)
     indented = [line[4:] for line in outside.splitlines() if line.startswith("    ")]
     commands = re.sub(r"\\\n\s*", "", "\n".join(indented)).splitlines()
