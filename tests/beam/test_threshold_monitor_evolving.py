@@ -11,11 +11,17 @@ import dataclasses
 import random
 from collections import defaultdict
 
+import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
+from apache_beam.pipeline import PipelineVisitor
+from apache_beam.testing.test_stream import TestStream
 
 from dp_transforms.accounting.charging_plan import ChargingPlan
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.beam.monitor_heavy_hitters import ThresholdMonitorEvolvingDoFn
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, wide_discrete_laplace
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitorEvolving
@@ -24,7 +30,7 @@ from dp_transforms.monitoring.item_holders import ItemHolders
 from dp_transforms.monitoring.query_noise import digests_of_groups
 from dp_transforms.monitoring.window_queries import WindowQueries
 from dp_transforms.window_schedule import WindowSchedule
-from tests.helpers.beam_pipelines import batches_source, run_monitor
+from tests.helpers.beam_pipelines import batches_source, local_pipeline, run_monitor
 from tests.helpers.do_fn_state import Monitor, candidates_of
 from tests.helpers.small_runs import MICROS, SECRET, START, batches_of, key_file, settings_of
 
@@ -242,3 +248,34 @@ def backwards(merge):
         return merged.select(np.arange(len(merged))[::-1])
 
     return merge_backwards
+
+
+class DoFnTypes(PipelineVisitor):
+    """The types of all DoFns of a pipeline."""
+
+    def __init__(self):
+        self.found = set()
+
+    def visit_transform(self, applied):
+        if isinstance(applied.transform, beam.ParDo):
+            self.found.add(type(applied.transform.fn))
+
+
+@pytest.mark.parametrize("is_bounded", [True, False])
+def test_the_do_fn_runs_wherever_users_pay_for_hits_and_nowhere_else(is_bounded):
+    schedule = WindowSchedule(START, START + 3600, 60, 60)
+    for choices, pays_hits in (
+        ({"release": "labels"}, True),
+        ({"release": "counts"}, True),
+        ({"release": "kms21"}, True),
+        ({"release": "names", "hits_per_user": 2}, is_bounded),  # on unbounded input its twin, which counts
+        ({"release": "names"}, False),
+    ):
+        plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, **choices)
+        pipeline = local_pipeline()
+        source = beam.Create([("u", "i")]) if is_bounded else TestStream().add_elements([("u", "i")])
+        pairs = pipeline | source | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])
+        _ = pairs | ShiftingHeavyHitters(plan)
+        seen = DoFnTypes()
+        pipeline.visit(seen)
+        assert (ThresholdMonitorEvolvingDoFn in seen.found) == pays_hits, choices
