@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from apache_beam.pipeline import PipelineVisitor
-from apache_beam.testing.test_stream import TestStream
+from apache_beam.testing import test_stream
 
 from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
@@ -273,7 +273,7 @@ def test_the_do_fn_runs_wherever_users_pay_for_hits_and_nowhere_else(is_bounded)
     ):
         plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, **choices)
         pipeline = local_pipeline()
-        source = beam.Create([("u", "i")]) if is_bounded else TestStream().add_elements([("u", "i")])
+        source = beam.Create([("u", "i")]) if is_bounded else test_stream.TestStream().add_elements([("u", "i")])
         pairs = pipeline | source | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])
         _ = pairs | ShiftingHeavyHitters(plan)
         seen = DoFnTypes()
