@@ -54,7 +54,7 @@ You have a report:
   shh show report.avro --html report.html   makes a page of it for the browser
   shh explain report.avro                   says what it promises, and what not
 
-All commands: shh --help. All options of one: shh replay --help."""
+All commands: shh --help. Options of one: shh replay --help, and all of them: shh replay --help-all."""
 _OF_ALL = ("--config", "--log-format")
 _WITH_BEAM_OPTIONS = ("replay", "stream")
 
