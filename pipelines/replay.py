@@ -195,7 +195,7 @@ def _propose(context: click.Context, logs: tuple[str, ...], options: dict[str, A
 
     given = {name for name in options if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
     fields = {name: options[name] if name in given else None for name in ("user_field", "item_field", "time_field")}
-    show_look(logs, {**options, **fields}, tell, ascii_only=is_ascii_only(Console(stderr=True)))
+    show_look(logs, {**options, **fields}, tell, Console(stderr=True))
     tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
     raise SystemExit(UNREADABLE)
 

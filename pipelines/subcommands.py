@@ -74,6 +74,16 @@ class _LazyGroup(click.Group):
             return completion.complete_files(command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _COMMANDS and not ctx.resilient_parsing:
+            import difflib
+
+            if close := difflib.get_close_matches(args[0], _COMMANDS, n=1):
+                ctx.fail(f"No such command {args[0]!r}. Do you mean {close[0]}?")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
