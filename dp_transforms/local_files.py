@@ -104,15 +104,30 @@ def draft_of(output: Path) -> Iterator[pathlib.Path]:
             os.close(lock)
 
 
-def write_whole(output: Path, write: Callable[[BinaryIO], None], *, mode: int = 0o666) -> None:
-    """Calls ``write`` with a new file, which then appears as ``output``; an existing file is never replaced."""
+def write_whole(
+    output: Path, write: Callable[[BinaryIO], None], *, mode: int = 0o666, may_replace: bool = False
+) -> None:
+    """Calls ``write`` with a new file, which then appears as ``output``, in the place of a regular file if it
+    may_replace one, and of nothing else. Raises FileExistsError."""
     with draft_of(output) as folder:
         path = folder / "content"
         with create_new(path, mode) as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        publish(path, output)
+        if may_replace and is_replaceable(output):
+            os.replace(path, output)
+            sync_folder(output)
+        else:
+            publish(path, output)
+
+
+def is_replaceable(path: Path) -> bool:
+    """Whether a regular file has this name; not a link to one."""
+    try:
+        return stat.S_ISREG(os.stat(path, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
 
 
 def publish(finished: Path, output: Path) -> None:

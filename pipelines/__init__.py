@@ -32,6 +32,7 @@ A stream that runs:
 What several share:
 
 - engine_options: the options of an engine.
+- grouped_options: options in groups, for the short help and for ``--help-all``.
 - options, plan_options, event_options, ledger_options: types of parameters; the options that define a plan; the fields
   of events; where a run is accounted for.
 - output_file, standard_output: files that appear whole or not at all; errors of standard output.

@@ -15,7 +15,7 @@ from dp_transforms.local_files import read_regular
 from dp_transforms.pipelines.options import UserError
 
 _MOST_BYTES = 1 << 20
-_COMMAND_LINE_ONLY = ("help", "verbose")
+_COMMAND_LINE_ONLY = ("help", "help-all", "verbose")
 
 
 def read_config(path: str, commands: Iterable[str]) -> dict[str, Any]:

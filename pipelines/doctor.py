@@ -21,7 +21,9 @@ from dp_transforms.pipelines.look_words import (
     proposal_of,
     range_lines,
     replay_command,
+    wrapped,
 )
+from dp_transforms.pipelines.operator_log import is_json
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.report_table import is_ascii_only
 
@@ -48,16 +50,15 @@ def command(logs: tuple[str, ...], **options: Any) -> None:
     \b
     shh doctor clicks.csv
     """
-    look = show_look(logs, options, click.echo, ascii_only=is_ascii_only(Console()))
+    look = show_look(logs, options, click.echo, Console())
     if not look.is_complete or look.sample.faults:
         raise UserError("the log cannot be replayed as it is; what is in the way is said above.")
 
 
-def show_look(
-    logs: Sequence[str], options: Mapping[str, Any], say: Callable[[str], None], *, ascii_only: bool
-) -> LogLook:
+def show_look(logs: Sequence[str], options: Mapping[str, Any], say: Callable[[str], None], console: Console) -> LogLook:
     """Says what a log is like, and the command that replays it. options: of the fields, None for those that were not
-    given. Raises UserError if there is no log."""
+    given. console: where it is said. Raises UserError if there is no log."""
+    ascii_only = is_ascii_only(console)
     try:
         sample = sample_log(logs, csv_line_ends_in_cells=options["csv_line_ends_in_cells"])
     except EventFileError as error:
@@ -84,5 +85,6 @@ def show_look(
                 " --epsilon and --delta.",
             ]
         )
-    say("\n\n".join("\n".join(block) for block in blocks))
+    width = console.width if console.is_terminal and not is_json() else None
+    say("\n\n".join("\n".join(wrapped(line, width) for line in block) for block in blocks))
     return look

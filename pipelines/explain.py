@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +11,7 @@ import click
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.options import FORCE_OPTION, UserError
 from dp_transforms.pipelines.output_file import check_output, write_output
 from dp_transforms.pipelines.page.fact_sheet import fact_sheet, plan_facts
 from dp_transforms.pipelines.page.promise import (
@@ -22,6 +23,7 @@ from dp_transforms.pipelines.page.promise import (
 )
 from dp_transforms.pipelines.page.report_check import Finding, check_against_plan
 from dp_transforms.pipelines.page.report_columns import plan_of
+from dp_transforms.pipelines.page.report_page import named_in_words
 from dp_transforms.pipelines.page.shown_text import shown_text
 from dp_transforms.pipelines.plan_options import read_plan
 from dp_transforms.pipelines.plan_words import in_a_sentence
@@ -34,7 +36,7 @@ _WIDTH = 100
 
 
 @click.command(name="explain")
-@click.argument("report", required=False, type=click.Path(path_type=str))
+@click.argument("reports", metavar="[REPORT]...", nargs=-1, type=click.Path(path_type=str))
 @click.option(
     "--plan", "plan_file", metavar="FILE", help="Explain a plan of `shh plan --output` instead, before it is run."
 )
@@ -43,32 +45,33 @@ _WIDTH = 100
     metavar="FILE.html",
     help="Also write a fact sheet of the plan, one page to attach to an approval.",
 )
-def command(report: str | None, plan_file: str | None, html: str | None) -> None:
+@FORCE_OPTION
+def command(reports: tuple[str, ...], plan_file: str | None, html: str | None, force: bool) -> None:
     """Say in plain words what a report promises, what it may be used for, and what it does not cover.
 
-    REPORT is a file of `shh replay` or a folder of `shh stream`. Exit code 1 if the report contradicts its own plan.
+    REPORT is a file of `shh replay`, several of one run or their folder, or a folder of `shh stream`. Exit code 1 if
+    the report contradicts its own plan.
     """
-    if (report is None) == (plan_file is None):
+    if bool(reports) == (plan_file is not None):
         raise click.UsageError("Name a report, or a plan with --plan.")
     if html is not None and not html.lower().endswith((".html", ".htm")):
         raise click.UsageError(f"--html must end in .html, got {html!r}.")
     if html is not None:
-        check_output(html, "--html")
+        check_output(html, "--html", force=force)
     findings: list[Finding] = []
-    if report is None:
-        assert plan_file is not None
+    if plan_file is not None:
         plan: ReleasePlan | None = read_plan(plan_file)
-        reports: list[WindowReport] = []
+        windows: list[WindowReport] = []
     else:
         try:
-            header, read, state = read_report(report)
-            reports = list(read)
+            header, read, state = read_report(reports)
+            windows = list(read)
         except ReportFileError as error:
             raise UserError(str(error)) from error
         plan = plan_of(header)
-        findings = check_against_plan(header, reports, plan)
-        _say_report(header, reports, state)
-    _say_promise(plan, reports, is_plan=report is None)
+        findings = check_against_plan(header, windows, plan)
+        _say_report(header, windows, state)
+    _say_promise(plan, windows, is_plan=plan_file is not None)
     if findings:
         _say("Does the report agree with its plan?", [f"{_mark(each)} {each.sentence}" for each in findings])
     if html is not None:
@@ -76,7 +79,7 @@ def command(report: str | None, plan_file: str | None, html: str | None) -> None
             raise UserError(
                 "the plan in the report cannot be read, so there is no fact sheet. Use --plan with its file."
             )
-        write_output(html, fact_sheet(plan))
+        write_output(html, fact_sheet(plan), force=force)
         click.echo(f"\nFact sheet written to {html}.")
     if not all(each.holds for each in findings):
         raise UserError("the report and its plan do not agree: see the points marked NO. Do not rely on its guarantee.")
@@ -93,7 +96,7 @@ def _say_report(header: ReportHeader, reports: Sequence[WindowReport], state: st
         " window.",
         "No window has a heavy item."
         if not reports
-        else f"{len(items):,} items were named in {len(reports):,} windows, between"
+        else f"{named_in_words(len(items), len(reports))}, between"
         f" {_utc(min(report.window_start for report in reports))} and"
         f" {_utc(max(report.window_end for report in reports))} (UTC).",
     ]
@@ -117,8 +120,9 @@ def _say_promise(plan: ReleasePlan | None, reports: Sequence[WindowReport], *, i
 def _say(title: str, sentences: Iterable[str]) -> None:
     click.echo(f"\n{title}")
     for sentence in sentences:
+        width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
         click.echo(
-            textwrap.fill(sentence, _WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
+            textwrap.fill(sentence, width, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
         )
 
 

@@ -6,8 +6,8 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -16,6 +16,7 @@ from dp_transforms.event_files import LogChunk, find_log_chunks, spread_chunks
 from dp_transforms.item_domain import DomainFile
 from dp_transforms.noise_key_file import read_key_file
 from dp_transforms.pipelines.event_options import event_fields
+from dp_transforms.pipelines.grouped_options import ENGINE, AnyFunction, add_options, option
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.plan_options import schedule_from_options
 from dp_transforms.pipelines.replay_memory import bytes_of_domain, fits
@@ -27,7 +28,6 @@ from dp_transforms.steps.read_pairs import ReadPairsStep
 from dp_transforms.steps.reading_step import reading_step
 from dp_transforms.window_schedule import WindowSchedule
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _SMALL_LOG_BYTES = 4_000_000  # a smaller log is read before other processes have started
 _BYTES_OF_THIS_PROCESS = 350_000_000
 _BYTES_OF_A_WORKER = 350_000_000  # its libraries, and the columns of one task
@@ -51,18 +51,22 @@ class _MemorySize(click.ParamType):
         return int(float(match[1]) * _UNITS[match[2]])
 
 
-def home_worker_options(function: _F) -> _F:
+def home_worker_options(function: AnyFunction) -> AnyFunction:
     """Adds the options of worker processes on this machine."""
-    for option in (
-        click.option(
+    return add_options(
+        function,
+        option(
+            ENGINE,
             "--memory",
+            brief="The most that all processes take, e.g. 4GB.",
             type=_MemorySize(),
             metavar="SIZE",
             help="Memory that all processes of a replay on this machine may take together, such as 4GB. What does not "
             "fit goes to disk, to files without a name in the folder for temporary files (TMPDIR). Default: what is "
             "free.",
         ),
-        click.option(
+        option(
+            ENGINE,
             "--processes",
             type=click.IntRange(min=1),
             metavar="N",
@@ -70,9 +74,7 @@ def home_worker_options(function: _F) -> _F:
             "all the work, unless the log does not fit into its memory. Default: one for each core; 1 for a small log, "
             "with --state, and with options for Beam.",
         ),
-    ):
-        function = option(function)
-    return function
+    )
 
 
 def pool_for(logs: Sequence[str], options: dict[str, Any], beam_words: Sequence[str]) -> ProcessPool | None:

@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import click
-
+from dp_transforms.pipelines.grouped_options import BUDGET, AnyFunction, add_options, option
 from dp_transforms.pipelines.options import UserError
 
 if TYPE_CHECKING:
     from dp_transforms.pipelines.ledger_account import LedgerAccount
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 
-
-def ledger_options(function: _F) -> _F:
+def ledger_options(function: AnyFunction) -> AnyFunction:
     """Adds the options that say where a run is accounted for."""
     options = (
-        click.option(
+        option(
+            BUDGET,
             "--ledger",
+            brief="Keep account over all runs; with --population.",
             metavar="FILE|URL",
             help="Keep account over all runs: the budget of this run is reserved here before its events are read, and"
             " a run that does not fit is refused before its log is opened. A file, made by the first run, or"
             " postgresql://host/database.",
         ),
-        click.option(
-            "--population", metavar="NAME", help="With --ledger: a name for all streams that share users with this one."
+        option(
+            BUDGET,
+            "--population",
+            metavar="NAME",
+            help="With --ledger: a name for all streams that share users with this one.",
         ),
-        click.option(
+        option(
+            BUDGET,
             "--max-epsilon",
             metavar="FLOAT",
             help="With --ledger: what users of this population may ever lose in all runs together. Set once.",
         ),
-        click.option("--max-delta", metavar="FLOAT", help="With --ledger: failure probability of that. Set once."),
+        option(BUDGET, "--max-delta", metavar="FLOAT", help="With --ledger: failure probability of that. Set once."),
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return add_options(function, *options)
 
 
 def check_ledger_options(options: dict[str, Any]) -> None:

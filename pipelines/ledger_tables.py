@@ -22,6 +22,7 @@ from dp_transforms.pipelines.report_table import is_ascii_only, label_text
 
 _MOST_LINES = 8  # of a chart
 _DAY_SECONDS = 86_400.0
+_ANY_WIDTH = 1_000_000  # what a table would take if the terminal were so wide
 
 RunWithParts = tuple[Run, list[Part]]
 
@@ -33,39 +34,43 @@ def print_balances(balances: Sequence[Balance]) -> None:
     if not balances:
         console.print("The ledger has no populations yet. Declare one with: shh ledger reserve", soft_wrap=True)
         return
-    table = _table("population", "rule", "runs", "epsilon spent", "left", "delta spent", "left")
+    heads = ("population", "rule", "runs", "epsilon spent", "epsilon left", "delta spent", "delta left")
+    rows: list[list[str]] = []
     for balance in balances:
         rule = balance.population.rule
         order = f", order {float(rule.order):.4g}" if rule.order else ""
-        table.add_row(
-            Text(label_text(balance.population.name, ascii_only)),
-            f"{rule.kind}{order}",
-            f"{balance.runs:,}",
-            f"{amount(balance.spent_epsilon)} of {amount(balance.max_epsilon)}",
-            amount(balance.left_epsilon, down=True),
-            f"{amount(balance.spent_delta)} of {amount(balance.max_delta)}",
-            amount(balance.left_delta, down=True),
+        rows.append(
+            [
+                label_text(balance.population.name, ascii_only),
+                f"{rule.kind}{order}",
+                f"{balance.runs:,}",
+                f"{amount(balance.spent_epsilon)} of {amount(balance.max_epsilon)}",
+                amount(balance.left_epsilon, down=True),
+                f"{amount(balance.spent_delta)} of {amount(balance.max_delta)}",
+                amount(balance.left_delta, down=True),
+            ]
         )
-    console.print(table)
+    _print_rows(console, heads, rows)
 
 
 def print_runs(runs: Sequence[RunWithParts]) -> None:
     """One row for each run."""
     console = Console(highlight=False)
     ascii_only = is_ascii_only(console)
-    table = _table("run", "population", "stream", "range", "windows", "status", "planned", "reserved by", "at")
-    for run, parts in runs:
-        names = (run.run_id, run.population, run.stream or "-")
-        table.add_row(
-            *(Text(label_text(name, ascii_only)) for name in names),
+    heads = ("run", "population", "stream", "range", "windows", "status", "planned", "reserved by", "at")
+    rows = [
+        [
+            *(label_text(name, ascii_only) for name in (run.run_id, run.population, run.stream or "-")),
             f"{run.range_start} .. {run.range_end}",
             f"{windows_done(parts):,} of {run.horizon:,}",
             status_of(run, parts),
-            f"{amount(from_epsilon_units(run.plan_epsilon))}",
-            Text(label_text(run.who, ascii_only)),
+            amount(from_epsilon_units(run.plan_epsilon)),
+            label_text(run.who, ascii_only),
             run.reserved_at[:19],
-        )
-    console.print(table)
+        ]
+        for run, parts in runs
+    ]
+    _print_rows(console, heads, rows)
 
 
 def status_of(run: Run, parts: Sequence[Part]) -> str:
@@ -176,8 +181,19 @@ def _exact(value: Decimal) -> str:
     return f"{value.normalize():f}" if value else "0"
 
 
-def _table(*heads: str) -> Table:
+def _print_rows(console: Console, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table; where it is wider than the terminal, row by row with a line for each cell."""
     table = Table(box=rich.box.SIMPLE, pad_edge=False)
     for head in heads:
         table.add_column(head, overflow="fold")
-    return table
+    for row in rows:
+        table.add_row(*map(Text, row))
+    if console.measure(table, options=console.options.update(max_width=_ANY_WIDTH)).maximum <= console.width:
+        console.print(table)
+        return
+    for row in rows:
+        stacked = Table.grid(padding=(0, 2))
+        for head, cell in zip(heads, row, strict=True):
+            stacked.add_row(head, Text(cell, overflow="fold"))
+        console.print(stacked)
+        console.print()

@@ -40,7 +40,7 @@ def command(report: str, **options: Any) -> None:
         )
     check_table(table)
     try:
-        header, reports, ended = read_report_and_end(report)
+        header, reports, ended = read_report_and_end([report])
         copied = list(reports)
         with contextlib.closing(table.open(header)) as writer:
             for window in copied:

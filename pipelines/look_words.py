@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from dp_transforms.event_files.samples import OTHER, FileSample, partitions_of
@@ -37,13 +38,15 @@ class Proposal:
     window: int
 
     @property
-    def words(self) -> list[str]:
+    def range_words(self) -> list[str]:
         return [
             *("--start", format_utc(self.start * MICROS_PER_SECOND)),
             *("--end", format_utc(self.end * MICROS_PER_SECOND)),
-            *("--window", length_text(self.window * MICROS_PER_SECOND)),
-            *_BUDGET,
         ]
+
+    @property
+    def budget_words(self) -> list[str]:
+        return ["--window", length_text(self.window * MICROS_PER_SECOND), *_BUDGET]
 
 
 def proposal_of(look: LogLook) -> Proposal | None:
@@ -69,8 +72,17 @@ def field_words(look: LogLook, csv_line_ends_in_cells: bool) -> list[str]:
 def replay_command(logs: Sequence[str], fields: Sequence[str], proposal: Proposal) -> str:
     """For a shell, on several lines."""
     named = [f"./{log}" if log.startswith("-") else log for log in logs]
-    lines = [["shh", "replay", *named], list(fields), proposal.words, ["--output", free_report_name()]]
+    output = ["--output", free_report_name()]
+    lines = [["shh", "replay", *named], list(fields), proposal.range_words, proposal.budget_words, output]
     return " \\\n      ".join(shlex.join(line) for line in lines if line)
+
+
+def wrapped(line: str, width: int | None) -> str:
+    """Cut between words for a terminal of this width; None: for a program, which gets it whole. Commands stay whole."""
+    if width is None or "\n" in line:
+        return line
+    indent = " " * (len(line) - len(line.lstrip(" -")))
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def log_lines(look: LogLook, ascii_only: bool) -> list[str]:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 
+from dp_transforms.pipelines.grouped_options import BUDGET, INPUT, AnyFunction, add_options, option
 from dp_transforms.window_schedule import parse_duration, parse_utc
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
 
 MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 UNREADABLE = 2  # exit code of a command line that cannot be read, or is not complete
@@ -82,18 +78,34 @@ class TimeZoneName(click.ParamType):
         try:
             return zoneinfo.ZoneInfo(value)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            self.fail(
-                f"{value!r} is not a time zone that this machine knows. Use a name such as Europe/Berlin, or UTC; a"
-                " machine without time zones needs its package tzdata.",
-                param,
-                ctx,
+            close = _zones_like(value)
+            remedy = (
+                f"Do you mean {' or '.join(close)}?"
+                if close
+                else "Use a name such as Europe/Berlin, or UTC; a machine without time zones needs its package tzdata."
             )
+            self.fail(f"{value!r} is not a time zone that this machine knows. {remedy}", param, ctx)
+
+
+def _zones_like(value: str) -> list[str]:
+    """Names of places of which the value is a part, such as a city, or nearly so. None of an offset, such as EST."""
+    import difflib
+    import zoneinfo
+
+    wanted = value.strip().replace(" ", "_").casefold()
+    places = [name for name in sorted(zoneinfo.available_timezones()) if "/" in name and not name.startswith("Etc/")]
+    whole = {name.casefold(): name for name in places}
+    cities = {key.rpartition("/")[2]: name for key, name in whole.items()}
+    found = [name for key, name in whole.items() if wanted in key.split("/")[1:]]
+    known = {**cities, **whole}
+    return (found or [known[key] for key in difflib.get_close_matches(wanted, known, n=1, cutoff=0.8)])[:3]
 
 
 DURATION = Duration()
 DURATION_OR_ZERO = Duration(may_be_zero=True)
 UTC_TIME = UtcTime()
 TIME_ZONE = TimeZoneName()
+FORCE_OPTION = click.option("--force", is_flag=True, help="Replace a page or chart that is there.")
 TITLES_OPTION = click.option(
     "--titles",
     metavar="FILE.csv",
@@ -110,25 +122,39 @@ TIME_ZONE_OPTION = click.option(
 )
 
 _FIELD_OPTIONS = (
-    click.option(
+    option(
+        INPUT,
         "--user-field",
+        brief="Field with the user.",
         default="user",
         show_default=True,
         help="Name of the field with the user: text or a whole number.",
     ),
-    click.option(
+    option(
+        INPUT,
         "--item-field",
+        brief="Field with the item.",
         default="item",
         show_default=True,
         help="Name of the field with the item: text or a whole number.",
     ),
-    click.option("--time-field", default="timestamp", show_default=True, help="Name of the field with the time."),
-    click.option(
+    option(
+        INPUT,
+        "--time-field",
+        brief="Field with the time.",
+        default="timestamp",
+        show_default=True,
+        help="Name of the field with the time.",
+    ),
+    option(
+        INPUT,
         "--time-unit",
+        brief="Of times that are numbers: s, ms or us.",
         type=click.Choice(["s", "ms", "us", "iso"]),
         help="Unit of times that are numbers, since 1970 UTC. Not needed for typed times and ISO 8601 text.",
     ),
-    click.option(
+    option(
+        INPUT,
         "--csv-line-ends-in-cells",
         is_flag=True,
         help="Quoted cells of CSV files may contain line ends. Only for files whose writer quotes every such cell: "
@@ -136,18 +162,22 @@ _FIELD_OPTIONS = (
         "is one row, and a line with an open quote is rejected alone.",
     ),
 )
-_PLAN_OPTION = click.option(
-    "--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, in place of the budget options."
+_PLAN_OPTION = option(
+    BUDGET,
+    "--plan",
+    "plan_file",
+    brief="A file of `shh plan`.",
+    needed="or the next five",
+    metavar="FILE",
+    help="A plan of `shh plan --output`, in place of the budget options.",
 )
 
 
-def field_options(function: _F) -> _F:
+def field_options(function: AnyFunction) -> AnyFunction:
     """Adds the names of the fields of an event, how they are read, and --plan."""
     return log_field_options(_PLAN_OPTION(function))
 
 
-def log_field_options(function: _F) -> _F:
+def log_field_options(function: AnyFunction) -> AnyFunction:
     """Adds the names of the fields of an event, and how they are read."""
-    for option in reversed(_FIELD_OPTIONS):
-        function = option(function)
-    return function
+    return add_options(function, *_FIELD_OPTIONS)

@@ -1,4 +1,5 @@
-"""How all commands write files: each appears whole or not at all, and never over one that exists.
+"""How all commands write files: each appears whole or not at all, and not over one that exists: only a page or chart,
+and only with ``--force``.
 
 An output is a path or a URL (`dp_transforms.remote_files`). A pipeline on this machine writes both into a local draft,
 which `publish_output` copies to a URL in one request that fails if the name is taken. Workers on other machines write
@@ -15,7 +16,15 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from dp_transforms.local_files import Path, draft_of, open_regular, publish, remove_dead_drafts, write_whole
+from dp_transforms.local_files import (
+    Path,
+    draft_of,
+    is_replaceable,
+    open_regular,
+    publish,
+    remove_dead_drafts,
+    write_whole,
+)
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.remote_files import (
     RemoteFileError,
@@ -25,18 +34,22 @@ from dp_transforms.remote_files import (
     exists,
     is_remote,
     put_new,
+    put_over,
     remove,
 )
 
 
-def check_output(output: Path, option: str = "--output") -> None:
-    """Raises UserError for an output that could not be written. Call it before the work, which may spend a budget."""
+def check_output(output: Path, option: str = "--output", *, force: bool | None = None) -> None:
+    """Raises UserError for an output that could not be written. Call it before the work, which may spend a budget.
+
+    force: of a view, which can be made again, whether ``--force`` is given; None for all else, which is never replaced.
+    """
     if _is_url(output, option):
-        _check_url(os.fspath(output), option)
+        _check_url(os.fspath(output), option, force)
         return
-    if os.path.lexists(output):
+    if os.path.lexists(output) and not (force and is_replaceable(output)):
         remove_dead_drafts(pathlib.Path(output))  # of a run that was killed after it had published
-        raise _exists(f"{option} {os.fspath(output)}")
+        raise _exists(f"{option} {os.fspath(output)}", has_force=force is False)
     if not pathlib.Path(output).absolute().parent.is_dir():
         raise UserError(
             f"{option} {os.fspath(output)} cannot be written: No such file or directory. The folder does not exist."
@@ -94,16 +107,16 @@ def publish_output(finished: Path, output: Path) -> None:
         raise _cannot_write(output, error) from None
 
 
-def write_output(output: Path, content: str | Callable[[BinaryIO], None]) -> None:
-    """content: a text, or a function that writes the file."""
+def write_output(output: Path, content: str | Callable[[BinaryIO], None], *, force: bool = False) -> None:
+    """content: a text, or a function that writes the file. force: in the place of a file that is there."""
     write = _writes(content) if isinstance(content, str) else content
     try:
         if is_remote(output):
             with tempfile.TemporaryFile() as file:  # without a name, for its owner alone
                 write(file)
-                put_new(os.fspath(output), file)
+                (put_over if force else put_new)(os.fspath(output), file)
         else:
-            write_whole(output, write)
+            write_whole(output, write, may_replace=force)
     except OSError as error:
         raise _cannot_write(output, error) from None
 
@@ -129,7 +142,7 @@ def is_taken(output: Path) -> bool:
         raise UserError(f"{os.fspath(output)} cannot be looked for: {error.strerror}.") from None
 
 
-def _check_url(output: str, option: str) -> None:
+def _check_url(output: str, option: str, force: bool | None) -> None:
     """Also by writing and removing a hidden file beside it."""
     try:
         has_name = exists(output)
@@ -140,8 +153,8 @@ def _check_url(output: str, option: str) -> None:
                 remove(draft)
     except OSError as error:
         raise UserError(f"{option} {output} cannot be written: {error.strerror}.") from None
-    if has_name:
-        raise _exists(f"{option} {output}")
+    if has_name and not force:
+        raise _exists(f"{option} {output}", has_force=force is False)
 
 
 def _writes(text: str) -> Callable[[BinaryIO], None]:
@@ -160,5 +173,7 @@ def _cannot_write(output: Path, error: OSError) -> UserError:
     return UserError(f"cannot write {os.fspath(output)}: {reason}. Check the folder and its free space.")
 
 
-def _exists(output: str) -> UserError:
+def _exists(output: str, *, has_force: bool = False) -> UserError:
+    if has_force:
+        return UserError(f"{output} exists. Replace it with --force, or name another file.")
     return UserError(f"{output} exists and is never overwritten. Name another output, or move it away.")

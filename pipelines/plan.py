@@ -9,6 +9,7 @@ import click
 
 from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.pipelines.grouped_options import OUTPUT, GroupedCommand, option
 from dp_transforms.pipelines.operator_log import operator_console
 from dp_transforms.pipelines.output_file import check_output, write_output
 from dp_transforms.pipelines.plan_accountants import show_accountants
@@ -22,34 +23,47 @@ from dp_transforms.pipelines.plan_tables import print_comparison, print_sentence
 from dp_transforms.pipelines.plan_words import in_a_sentence, why
 
 
-@click.command("plan")
+@click.command("plan", cls=GroupedCommand)
 @plan_options
 @from_log_options
-@click.option(
+@option(
+    OUTPUT,
     "--epsilon-per-query",
     type=float,
     help="Instead of a plan, print which epsilon each accountant proves for noise of scale 1 / this. --delta then goes "
     "to the accountant alone and is not split.",
 )
-@click.option(
+@option(
+    OUTPUT,
     "--compare",
     type=click.Path(),
     nargs=2,
     metavar="FILE FILE",
     help="Instead of a new plan, show two files of --output side by side. Needs no other options.",
 )
-@click.option(
+@option(
+    OUTPUT,
     "--output",
+    brief="Write the plan to this file.",
     type=click.Path(path_type=str),
     help="Write the chosen plan to this file, as JSON; it must not exist.",
 )
-@click.option(
+@option(
+    OUTPUT,
     "--chart",
+    brief="Draw what is found, as SVG.",
     type=click.Path(path_type=str),
     metavar="FILE",
     help="Draw from how many users on an item is found, against their activity, as SVG; the file must not exist.",
 )
-@click.option("--json", "as_json_text", is_flag=True, help="Print JSON instead of tables.")
+@option(
+    OUTPUT,
+    "--json",
+    "as_json_text",
+    brief="Print JSON instead of tables.",
+    is_flag=True,
+    help="Print JSON instead of tables.",
+)
 def command(
     epsilon_per_query: float | None,
     compare: tuple[str, str] | None,
@@ -63,10 +77,13 @@ def command(
     Reads no data but the log of --from-log.
 
     \b
-    shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2017-10-01 --end 2017-10-17
-    shh plan ... --from-log 2017-09.parquet --from-log-users other --from-log-start 2017-09-01
+    shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2017-10-01 \\
+        --end 2017-10-17
+    shh plan ... --from-log 2017-09.parquet --from-log-users other \\
+        --from-log-start 2017-09-01
     shh plan --compare a.json b.json
-    shh plan --epsilon-per-query 0.1 --hits-per-user 5 --delta 1e-8 --release counts
+    shh plan --epsilon-per-query 0.1 --hits-per-user 5 --delta 1e-8 \\
+        --release counts
     """
     if compare is not None:
         _check_alone(epsilon_per_query, output, options)
@@ -79,9 +96,9 @@ def command(
         return
     if output is not None and output == chart:
         raise click.UsageError("--output and --chart name the same file. Name another one.")
-    for path, option in ((output, "--output"), (chart, "--chart")):
+    for path, name in ((output, "--output"), (chart, "--chart")):
         if path is not None:
-            check_output(path, option)
+            check_output(path, name)
     with operator_console().status("calibrating"):
         plan, activity = plan_with_activity(options)
     if not as_json_text:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -24,38 +23,43 @@ from dp_transforms.accounting.names_calibration import MOST_LOOKS_OF_PLAN
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS
 from dp_transforms.accounting.release_plan import DEFAULT_RELEASE, ReleasePlan
 from dp_transforms.checks import check_whole
+from dp_transforms.pipelines.grouped_options import INPUT, AnyFunction, add_options, option
 from dp_transforms.pipelines.operator_log import tell
 from dp_transforms.pipelines.options import UTC_TIME, UserError, log_field_options
 from dp_transforms.pipelines.plan_options import flag, option_error, plan_from_options, schedule_from_options
 from dp_transforms.window_schedule import WindowSchedule
 
 SAME, OTHER = "same", "other"
-_F = TypeVar("_F", bound=Callable[..., Any])
 _KEY_BYTES = 32
 _BASE_BYTES = 300_000_000
 _BYTES_PER_EVENT = 150  # of an event with a pair of its own, at the peak, when all are sorted
 _MOST_BAD = 0.5  # of the rows, as in a replay by default
 _FIELD_DEFAULTS = {"user_field": "user", "item_field": "item", "time_field": "timestamp"}
 _OPTIONS = (
-    click.option(
+    option(
+        INPUT,
         "--from-log",
+        brief="Learn from an earlier log how active users are.",
         metavar="LOG",
         help="With names: read from this log, a file, folder or glob, how many pairs (window, item) users have, in the "
         "place of --usual-looks.",
     ),
-    click.option(
+    option(
+        INPUT,
         "--from-log-users",
         type=click.Choice([OTHER, SAME]),
         help="With --from-log, required. other: no user of this log will be in the run; they are not protected. same: "
         "some will; one noisy histogram of them is made, and takes --from-log-share of epsilon.",
     ),
-    click.option(
+    option(
+        INPUT,
         "--from-log-share",
         type=click.FloatRange(0, LARGEST_ACTIVITY_SHARE, min_open=True),
         help="With --from-log-users same: the part of epsilon that the histogram takes. Default: "
         f"{DEFAULT_ACTIVITY_SHARE:g}.",
     ),
-    click.option(
+    option(
+        INPUT,
         "--from-log-start",
         type=UTC_TIME,
         help="With --from-log: where the past run begins in the log; it is as long as the run to come. "
@@ -95,12 +99,10 @@ class Activity:
         return f"In the log most pairs are of users with {low:,} to {high:,} pairs in such a run.{price}"
 
 
-def from_log_options(function: _F) -> _F:
+def from_log_options(function: AnyFunction) -> AnyFunction:
     """Adds --from-log and what belongs to it."""
     function = log_field_options(function)
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+    return add_options(function, *_OPTIONS)
 
 
 def plan_with_activity(options: dict[str, Any]) -> tuple[ReleasePlan, Activity | None]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +21,7 @@ from dp_transforms.accounting.release_plan import (
     plan_class,
 )
 from dp_transforms.local_files import read_regular
+from dp_transforms.pipelines.grouped_options import ADVANCED, BUDGET, INPUT, AnyFunction, add_options, option
 from dp_transforms.pipelines.operator_log import tell
 from dp_transforms.pipelines.options import DURATION, UTC_TIME, UserError
 from dp_transforms.remote_files import UrlError, is_remote, read_stored
@@ -33,38 +33,66 @@ if TYPE_CHECKING:
 _MOST_PLAN_BYTES = 1 << 20
 _LARGEST_USUAL_EPSILON = 10.0
 _LARGEST_USUAL_DELTA = 1e-6
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 _OPTIONS = {
-    "epsilon": click.option(
-        "--epsilon", type=float, help="Bound on the privacy loss of a user over the whole run, e.g. 2."
+    "epsilon": option(
+        BUDGET,
+        "--epsilon",
+        brief="Privacy loss of a user, e.g. 2.",
+        needed="required",
+        type=float,
+        help="Bound on the privacy loss of a user over the whole run, e.g. 2.",
     ),
-    "delta": click.option(
-        "--delta", type=float, help="Failure probability of that bound: far below 1 / users, e.g. 1e-9."
+    "delta": option(
+        BUDGET,
+        "--delta",
+        brief="Its failure probability, e.g. 1e-9.",
+        needed="required",
+        type=float,
+        help="Failure probability of that bound: far below 1 / users, e.g. 1e-9.",
     ),
-    "window": click.option(
-        "--window", type=DURATION, help="Length of a window, e.g. 1h. Windows are aligned to --start."
+    "window": option(
+        BUDGET,
+        "--window",
+        brief="Length of a window, e.g. 1h.",
+        needed="required",
+        type=DURATION,
+        help="Length of a window, e.g. 1h. Windows are aligned to --start.",
     ),
-    "slide": click.option(
+    "slide": option(
+        BUDGET,
         "--slide",
         type=DURATION,
         help="Time between the starts of two windows; must divide --window. Default: --window.",
     ),
-    "start": click.option(
-        "--start", type=UTC_TIME, help="Declared start of the run, ISO 8601; UTC unless it has an offset."
+    "start": option(
+        BUDGET,
+        "--start",
+        brief="Declared start, e.g. 2026-01-01.",
+        needed="required",
+        type=UTC_TIME,
+        help="Declared start of the run, ISO 8601; UTC unless it has an offset.",
     ),
-    "end": click.option(
-        "--end", type=UTC_TIME, help="Declared end of the run (exclusive). Never take it from the data."
+    "end": option(
+        BUDGET,
+        "--end",
+        brief="Declared end, exclusive.",
+        needed="required",
+        type=UTC_TIME,
+        help="Declared end of the run (exclusive). Never take it from the data.",
     ),
-    "release": click.option(
+    "release": option(
+        BUDGET,
         "--release",
+        brief="names (default), labels, counts or kms21.",
         type=click.Choice(RELEASES),
         help="names: names and sizes of heavy items, paid for by each user's number of pairs (window, item); finds "
         "most where users are not active for ever. labels: names of heavy items, free far above the threshold. "
         "counts: noisy counts, each one charged. kms21: names, each one charged, by the algorithm of the original "
         f"paper; its proof needs thousands of times more noise. Default: {DEFAULT_RELEASE}.",
     ),
-    "hits_per_user": click.option(
+    "hits_per_user": option(
+        ADVANCED,
         "--hits-per-user",
         type=int,
         help="Number of charged results after which a user no longer counts. With names, a user with many pairs pays "
@@ -72,18 +100,21 @@ _OPTIONS = {
         f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}; in names "
         "what finds most, which is 0 where many of a user's items are near the threshold.",
     ),
-    "max_items_per_user": click.option(
+    "max_items_per_user": option(
+        ADVANCED,
         "--max-items-per-user",
         type=int,
         help=f"Distinct items of one user that count in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}.",
     ),
-    "threshold": click.option(
+    "threshold": option(
+        ADVANCED,
         "--threshold",
         type=int,
         help="Noisy counts of at least this number are reported. Default: the smallest safe one; with --domain-file "
         "the smallest one at which items that nobody holds are rarely reported.",
     ),
-    "usual_looks": click.option(
+    "usual_looks": option(
+        ADVANCED,
         "--usual-looks",
         type=int,
         nargs=2,
@@ -91,51 +122,59 @@ _OPTIONS = {
         help="With names: most users have between so many pairs (window, item) in the whole run. Expect it, never "
         f"count it in the log. Default: {DEFAULT_USUAL_LOOKS[0]} {DEFAULT_USUAL_LOOKS[1]}, at most --most-looks.",
     ),
-    "most_looks": click.option(
+    "most_looks": option(
+        ADVANCED,
         "--most-looks",
         type=int,
         help="With names: a user's further pairs (window, item) in the run do not count. "
         f"Default: {DEFAULT_MOST_LOOKS:,}.",
     ),
-    "forget_after": click.option(
+    "forget_after": option(
+        ADVANCED,
         "--forget-after",
         type=int,
         metavar="WINDOWS",
         help="With names: an item that was named is followed down to fewer users until it was not named for so many "
         f"windows. Default: {DEFAULT_FORGET_AFTER}.",
     ),
-    "no_known_items": click.option(
+    "no_known_items": option(
+        ADVANCED,
         "--no-known-items",
         is_flag=True,
         default=None,
         help="With names: do not follow items that were named; each window is judged alike.",
     ),
-    "counts_for": click.option(
+    "counts_for": option(
+        BUDGET,
         "--counts-for",
         type=int,
         metavar="N",
         help="With names, for a replay: publish a noisy count of users for the N largest named items of each window. "
         "It is paid for out of the same purse, so fewer items are named. Default: 0.",
     ),
-    "domain_file": click.option(
+    "domain_file": option(
+        INPUT,
         "--domain-file",
         metavar="FILE",
         help="Public list of all items, one per line, UTF-8. Never make it from the log. Other items are left out. "
         "Default: any item.",
     ),
-    "max_users": click.option(
+    "max_users": option(
+        ADVANCED,
         "--max-users",
         type=int,
         help="At least the number of different users that may ever appear (for hash collisions). The default fits most "
         f"logs. Default: {DEFAULT_MAX_USERS:,}.",
     ),
-    "max_items": click.option(
+    "max_items": option(
+        ADVANCED,
         "--max-items",
         type=int,
         help="At least the number of different items that may ever appear (for hash collisions). The default fits most "
         f"logs. Default: {DEFAULT_MAX_ITEMS:,}.",
     ),
-    "accountant": click.option(
+    "accountant": option(
+        ADVANCED,
         "--accountant",
         type=click.Choice(ACCOUNTANTS),
         help="The proof that sets the noise. game proves the smallest epsilon, so it needs the least noise; exact_tail "
@@ -152,11 +191,9 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def plan_options(function: _F) -> _F:
+def plan_options(function: AnyFunction) -> AnyFunction:
     """Adds the options of `PLAN_OPTIONS`, all of them optional, so that ``--plan FILE`` can replace them."""
-    for option in reversed(_OPTIONS.values()):
-        function = option(function)
-    return function
+    return add_options(function, *_OPTIONS.values())
 
 
 def schedule_from_options(options: dict[str, Any]) -> WindowSchedule:

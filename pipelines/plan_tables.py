@@ -30,9 +30,9 @@ _COLUMNS = {
     "labels": "labels",
     "counts": "counts",
     "kms21": "kms21",
-    "pipelinedp": "Pipe-\nlineDP,\nbest cap",
-    "weighted_gaussian": "weight-\ned Gaus-\nsian",
-    "gaussian_histograms": "Gaussian\nhisto-\ngrams",
+    "pipelinedp": "PipelineDP,\nbest cap",
+    "weighted_gaussian": "weighted\nGaussian",
+    "gaussian_histograms": "Gaussian\nhistograms",
 }
 _MOST_PADDED = 7  # with more columns, blanks beside them would cut heads off in 80 columns
 _OTHERS = (
@@ -44,7 +44,8 @@ _OTHERS = (
 
 def print_sentence(plan: ReleasePlan) -> None:
     """What a plan finds, for who reads no table."""
-    Console(highlight=False).print(in_a_sentence(plan), style="bold", soft_wrap=True)
+    console = Console(highlight=False)
+    console.print(in_a_sentence(plan), style="bold", soft_wrap=not console.is_terminal)
 
 
 def print_comparison(plan: ReleasePlan, found: FoundFrom, choices: list[ChargingPlan]) -> None:
@@ -53,12 +54,13 @@ def print_comparison(plan: ReleasePlan, found: FoundFrom, choices: list[Charging
     choices: a charging plan among its alternatives; empty for another one.
     """
     console = Console(highlight=False)
+    whole = not console.is_terminal  # lines for programs are not cut
     if reason := why(plan, found):
-        console.print(f"\n{reason}", soft_wrap=True)
+        console.print(f"\n{reason}", soft_wrap=whole)
     console.print()
     console.print(found_table(plan, found))
     for note in _notes(found):
-        console.print(note, soft_wrap=True)
+        console.print(note, soft_wrap=whole)
     console.print()
     if isinstance(plan, ChargingPlan):
         console.print(choices_table(plan, choices))
@@ -67,9 +69,9 @@ def print_comparison(plan: ReleasePlan, found: FoundFrom, choices: list[Charging
     for name, value in plan_lines(plan):
         grid.add_row(name, value)
     console.print(grid)
-    console.print(f"\n{plan.guarantee}", soft_wrap=True)
+    console.print(f"\n{plan.guarantee}", soft_wrap=whole)
     if plan.release == "kms21" and isinstance(plan, ChargingPlan):
-        console.print(f"\n{_price_of_kms21(plan)}", soft_wrap=True)
+        console.print(f"\n{_price_of_kms21(plan)}", soft_wrap=whole)
 
 
 def found_table(plan: ReleasePlan, found: FoundFrom) -> Table:

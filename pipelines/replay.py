@@ -18,6 +18,7 @@ from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.garbage_collection import paused_collection
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.pipelines.event_options import event_fields
+from dp_transforms.pipelines.grouped_options import ADVANCED, BUDGET, ENGINE, INPUT, OUTPUT, GroupedCommand, option
 from dp_transforms.pipelines.home_workers import (
     home_worker_options,
     pool_for,
@@ -54,37 +55,47 @@ _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 12
 
 
-@click.command(name="replay")
+@click.command(name="replay", cls=GroupedCommand)
 @click.argument("logs", metavar="LOG...", nargs=-1, required=True)
 @field_options
 @plan_options
-@click.option(
+@option(
+    OUTPUT,
     "--output",
+    needed="required",
+    brief="The report: .avro, .jsonl or .parquet.",
     metavar="FILE|URL",
     help="Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet and must not exist; or a "
     "database, as postgresql://USER@HOST/DATABASE, sqlite:///FILE or duckdb:///FILE.",
 )
 @OUTPUT_TABLE
-@click.option(
+@option(
+    BUDGET,
     "--noise-key-file",
     metavar="FILE",
     help="The noise key: a secret of at least 32 random bytes, mode 0600; not with --run-id, unless --state is given, "
     "which always needs it. Default: a key that is drawn for this run and forgotten.",
 )
-@click.option(
+@option(
+    ADVANCED,
     "--run-id",
     help="Name of the run; not with --noise-key-file, unless --state is given. Default: a fresh one. Every new run "
     "must have a new name.",
 )
 @state_options
 @ledger_options
-@click.option("--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in the report.")
-@click.option(
+@option(
+    OUTPUT, "--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in the report."
+)
+@option(
+    OUTPUT,
     "--dead-letter",
+    brief="For a list of rows that cannot be read.",
     metavar="FILE|URL",
     help="File for a list of the rows that cannot be read (JSON lines; a local one has mode 0600).",
 )
-@click.option(
+@option(
+    INPUT,
     "--max-bad-fraction",
     type=click.FloatRange(0, 1),
     default=0.5,
@@ -94,20 +105,20 @@ _ITEMS_PER_WINDOW = 12
 )
 @replay_engine_options
 @home_worker_options
-@click.option(
+@option(
+    ENGINE,
     "--allow-large-log",
     is_flag=True,
     help="Where one process does all the work: replay even if the log may not fit into its memory.",
 )
-@click.option("--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data.")
+@option(ADVANCED, "--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data.")
 @click.pass_context
 def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) -> None:
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
-    LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob: a path, or a URL
-    s3://..., gs://..., azfs://... or hdfs://..., as --plan, --domain-file, --output and --dead-letter
-    may be (docs/object_stores.md). Options for Beam follow after `--`. `shh replay LOG` alone, without a budget, runs
-    nothing: it looks at the log and prints the whole command.
+    LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob: a path or a URL
+    (docs/object_stores.md). `shh replay LOG` alone looks at the log and prints the whole command. Options for Beam
+    follow after `--`.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
@@ -184,7 +195,7 @@ def _propose(context: click.Context, logs: tuple[str, ...], options: dict[str, A
 
     given = {name for name in options if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
     fields = {name: options[name] if name in given else None for name in ("user_field", "item_field", "time_field")}
-    show_look(logs, {**options, **fields}, tell, ascii_only=is_ascii_only(Console(stderr=True)))
+    show_look(logs, {**options, **fields}, tell, Console(stderr=True))
     tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
     raise SystemExit(UNREADABLE)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -16,6 +16,7 @@ from dp_transforms.pipelines.engine_options import (
     PARALLELISM,
     WORKER_POOL,
 )
+from dp_transforms.pipelines.grouped_options import ENGINE, AnyFunction, add_options, option
 from dp_transforms.pipelines.noise_key_secret import noise_key_secret
 from dp_transforms.pipelines.options import MAKE_A_KEY, UserError
 from dp_transforms.pipelines.plan_options import flag
@@ -24,26 +25,29 @@ from dp_transforms.remote_files import full_name, is_remote
 from dp_transforms.sql_urls import is_database
 
 USUAL_WORKER_MEGABYTES, LEAST_WORKER_MEGABYTES = 2000, 1500
-_F = TypeVar("_F", bound=Callable[..., Any])
 _FOR_STREAMS = ("checkpoint_dir", "checkpoint_interval", "resume_from", "pubsub_subscription")
 _PATHS = ("output", "dead_letter", "noise_key_file", "domain_file")
 
-_ENGINE = click.option(
+_ENGINE = option(
+    ENGINE,
     "--engine",
+    brief="in-process (default), flink or dataflow.",
     type=click.Choice((IN_PROCESS, FLINK, DATAFLOW)),
     help="What runs the replay. in-process: this machine alone. flink: a Flink cluster, or one that is started here; "
     "its workers read the log, --domain-file and --noise-key-file, which it needs, at the same paths, and one of them "
     "writes the report. dataflow: the same by URLs, with --noise-key-secret. Default: flink with --flink-master, else "
     "in-process.",
 )
-_DETACH = click.option(
+_DETACH = option(
+    ENGINE,
     "--detach",
     is_flag=True,
     help="Print the job's id and leave the job running on the Flink cluster or on Dataflow; the report appears when it "
     "is done.",
 )
 
-_WORKER_MEMORY = click.option(
+_WORKER_MEMORY = option(
+    ENGINE,
     "--worker-memory",
     type=click.IntRange(LEAST_WORKER_MEGABYTES),
     metavar="MB",
@@ -52,13 +56,19 @@ _WORKER_MEMORY = click.option(
 )
 
 
-def replay_engine_options(function: _F) -> _F:
+def replay_engine_options(function: AnyFunction) -> AnyFunction:
     """Adds the options that choose an engine."""
-    for option in reversed(
-        (_ENGINE, FLINK_MASTER, PARALLELISM, WORKER_POOL, ALLOW_OPEN_PORTS, _WORKER_MEMORY, NOISE_KEY_SECRET, _DETACH)
-    ):
-        function = option(function)
-    return function
+    return add_options(
+        function,
+        _ENGINE,
+        FLINK_MASTER,
+        PARALLELISM,
+        WORKER_POOL,
+        ALLOW_OPEN_PORTS,
+        _WORKER_MEMORY,
+        NOISE_KEY_SECRET,
+        _DETACH,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

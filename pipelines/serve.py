@@ -7,7 +7,8 @@ import importlib.util
 import os
 import re
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
     Shown = Callable[[], tuple[Followed, AskOperator | None]]  # reads it for the first time; raises UserError
 
 _LATEST_WINDOWS = 10_000
+_SECONDS_BETWEEN_LOOKS = 1.0  # for a stream that has not begun
 _HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
 
 
 @click.command(name="serve")
-@click.argument("report", required=False, type=click.Path(path_type=str))
+@click.argument("reports", metavar="[REPORT]...", nargs=-1, type=click.Path(path_type=str))
 @click.option(
     "--ledger",
     metavar="FILE|URL",
@@ -83,7 +85,7 @@ _HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
 def command(
     context: click.Context,
     /,
-    report: str | None,
+    reports: tuple[str, ...],
     ledger: str | None,
     host: str,
     port: int,
@@ -94,8 +96,8 @@ def command(
 ) -> None:
     """Show a live page of a report: windows appear as they close. Or of a ledger.
 
-    REPORT is the folder of a `shh stream`, its topic as kafka://HOST:PORT/TOPIC, or a file of `shh replay` (Avro, JSON
-    lines or Parquet). Ctrl-C ends it.
+    REPORT is the folder of a `shh stream`, which may still have to begin, its topic as kafka://HOST:PORT/TOPIC, or a
+    file of `shh replay` (Avro, JSON lines or Parquet), several files of one run, or a folder of them. Ctrl-C ends it.
     """
     _check_library()
     from dp_transforms.pipelines.serving.access import Access, new_token, read_token
@@ -104,10 +106,10 @@ def command(
 
     is_local = is_loopback_host(host)
     open_by = f"--host {host}" if not is_local else f"--name {names[0]}" if names else None
-    if (report is None) == (ledger is None):
+    if bool(reports) == (ledger is not None):
         raise UserError("give one of both: REPORT, such as the --output folder of `shh stream`, or --ledger.")
-    if report is not None:
-        shown = _report_shown(report, of_report, zone, open_by)
+    if reports:
+        shown = _report_shown(reports, of_report, zone, open_by)
     else:
         given = [name for name in of_report if context.get_parameter_source(name) == ParameterSource.COMMANDLINE]
         shown = _ledger_shown(str(ledger), given, zone)
@@ -123,22 +125,34 @@ def command(
         run_server(access, listening)
 
 
-def _report_shown(report: str, options: dict[str, Any], zone: datetime.tzinfo, open_by: str | None) -> Shown:
+def _report_shown(reports: Sequence[str], options: dict[str, Any], zone: datetime.tzinfo, open_by: str | None) -> Shown:
     """open_by: the option by which others than this machine may reach it. Raises UserError for options that do not
     fit."""
     from dp_transforms.pipelines.page.item_titles import read_titles
     from dp_transforms.pipelines.serving.live_report import LiveReport
-    from dp_transforms.pipelines.serving.report_source import source_of
+    from dp_transforms.pipelines.serving.report_source import NotBegunError, may_begin, source_of
 
     flink_master, run_id, config = options["flink_master"], options["run_id"], options["kafka_config"]
     if flink_master is not None:
         _check_operator(flink_master, open_by)
-    _check_report(report, {"--run-id": run_id, "--kafka-config": config})
+    for report in reports:
+        _check_report(report, {"--run-id": run_id, "--kafka-config": config})
     titles = read_titles(options["titles"]) if options["titles"] is not None else {}
 
     def read() -> tuple[Followed, AskOperator | None]:
-        source = source_of(report, run_id, config)
-        live = LiveReport(source, zone, titles, options["last"], for_operator=flink_master is not None)
+        has_told = False
+        while True:
+            source = source_of(reports, run_id, config)
+            try:
+                live = LiveReport(source, zone, titles, options["last"], for_operator=flink_master is not None)
+                break
+            except NotBegunError as error:
+                if not may_begin(reports[0]):
+                    raise
+                if not has_told:
+                    tell(f"{error} The page is there once they come. Ctrl-C ends the wait.")
+                has_told = True
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
         if flink_master is None:
             return live, None
         from dp_transforms.pipelines.serving.operator_numbers import OperatorNumbers
@@ -164,7 +178,7 @@ def _check_library() -> None:
 
 
 def _check_report(report: str, of_topic: dict[str, str | None]) -> None:
-    from dp_transforms.pipelines.serving.report_source import is_topic
+    from dp_transforms.pipelines.serving.report_source import is_topic, may_begin
 
     if is_topic(report):
         return
@@ -175,7 +189,7 @@ def _check_report(report: str, of_topic: dict[str, str | None]) -> None:
         raise UserError(
             "a database is not followed. Serve the folder or topic of the stream, or ask the database itself."
         )
-    if not os.path.lexists(report):
+    if not os.path.lexists(report) and not may_begin(report):
         raise UserError(f"REPORT {report} does not exist. Name a report file, or the --output folder of `shh stream`.")
 
 

@@ -5,18 +5,25 @@ from __future__ import annotations
 import datetime
 import heapq
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 from rich.console import Console
 from rich.text import Text
 
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.pipelines.options import TIME_ZONE_OPTION, TITLES_OPTION, UserError
+from dp_transforms.pipelines.options import FORCE_OPTION, TIME_ZONE_OPTION, TITLES_OPTION, UserError
 from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
 from dp_transforms.pipelines.run_words import ended_words
-from dp_transforms.report_files import ReportFileError, ReportHeader, encode_report, read_report_file
+from dp_transforms.report_files import (
+    ReportFileError,
+    ReportHeader,
+    encode_report,
+    read_report_file,
+    read_report_files,
+    report_files_in,
+)
 from dp_transforms.sql_urls import is_database
 
 _LATEST_WINDOWS = 24
@@ -25,10 +32,11 @@ _NO_END_IN_TABLE = (
     "The table does not have the end of the run: further windows may follow, unless it was copied from a file, which"
     " does not say its end."
 )
+_NO_END_IN_PARTS = "These files are parts of a run, and do not say whether it has ended."
 
 
 @click.command(name="show")
-@click.argument("report", type=click.Path(path_type=str))
+@click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=click.Path(path_type=str))
 @click.option(
     "--last",
     type=click.IntRange(min=1),
@@ -45,24 +53,26 @@ _NO_END_IN_TABLE = (
 @click.option(
     "--html",
     metavar="FILE.html",
-    help="Also write a page for the browser, one file that loads nothing: all windows unless --last is given.",
+    help="Write a page for the browser instead, one file that loads nothing: all windows unless --last is given.",
 )
 @click.option(
     "--chart",
     metavar="FILE.svg",
-    help="Also draw the items over time, as .svg, .png or .pdf: all windows unless --last is given, and the 40 items "
-    "with most windows unless --all is given. Needs the extra charts.",
+    help="Draw the items over time instead, as .svg, .png or .pdf: all windows unless --last is given, and the 40 "
+    "items with most windows unless --all is given. Needs the extra charts.",
 )
+@FORCE_OPTION
 @TITLES_OPTION
 @TIME_ZONE_OPTION
 def command(
-    report: str,
+    reports: tuple[str, ...],
     last: int | None,
     show_all: bool,
     item: str | None,
     as_json: bool,
     html: str | None,
     chart: str | None,
+    force: bool,
     titles: str | None,
     zone: datetime.tzinfo,
     table: str | None,
@@ -70,59 +80,63 @@ def command(
 ) -> None:
     """Print a report: its guarantee, and which items were heavy in which window.
 
-    REPORT is a file of `shh replay` (Avro, JSON lines or Parquet), a folder of `shh stream`, or a database that either
-    wrote to (docs/databases.md).
+    REPORT is a file of `shh replay` (Avro, JSON lines or Parquet), several files of one run or a folder of them, a
+    folder of `shh stream`, or a database that either wrote to (docs/databases.md).
     """
     if last is not None and show_all:
         raise click.UsageError("--last and --all exclude each other. Give one of them.")
     pictures = {"--html": html, "--chart": chart}
-    is_drawn = _check_pictures(pictures, titles)
+    is_drawn = _check_pictures(pictures, titles, force=force)
     keep = None if show_all or (as_json and last is None) else last or _LATEST_WINDOWS
     try:
-        header, reports, state = read_report(report, table, run_id)
-        selected, total = _latest(_only_item(reports, item), None if is_drawn and last is None else keep)
+        header, windows, state = read_report(reports, table, run_id)
+        selected, total = _latest(_only_item(windows, item), None if is_drawn and last is None else keep)
     except ReportFileError as error:
         raise UserError(str(error)) from error
     if is_drawn:
         from dp_transforms.pipelines.page.show_pictures import write_pictures
 
-        write_pictures(pictures, header, selected, zone, titles=titles, state=state, all_items=show_all)
-        selected = selected if keep is None else selected[-keep:]
+        write_pictures(pictures, header, selected, zone, titles=titles, state=state, all_items=show_all, force=force)
         for option, path in pictures.items():
             if path is not None:
                 click.echo(f"{'Page' if option == '--html' else 'Chart'} written to {path}.", err=as_json)
     if as_json:
         for window in selected:
             click.echo(encode_report(window, ascii_only=True))
-    else:
+    elif not is_drawn:
         _print_table(header, selected, total, item, _ITEMS_PER_WINDOW if not show_all else None, zone)
         if state:
             click.echo(state)
 
 
 def read_report(
-    path: str, table: str | None = None, run_id: str | None = None
+    paths: Sequence[str], table: str | None = None, run_id: str | None = None
 ) -> tuple[ReportHeader, Iterator[WindowReport], str]:
-    """The header, the reports, and for a folder and a database whether the run has ended.
+    """The header, the reports, and for all but one file whether the run has ended.
 
     table, run_id: of a database; None: as commands name it, and the only run.
     """
-    header, reports, ended = read_report_and_end(path, table, run_id)
+    header, reports, ended = read_report_and_end(paths, table, run_id)
     if ended is not None:
         return header, reports, ended_words(ended)
-    if is_database(path):
+    if is_database(paths[0]):
         return header, reports, _NO_END_IN_TABLE
-    return header, reports, "The run goes on: further windows may follow." if os.path.isdir(path) else ""
+    if _parts(paths):
+        return header, reports, _NO_END_IN_PARTS
+    return header, reports, "The run goes on: further windows may follow." if os.path.isdir(paths[0]) else ""
 
 
 def read_report_and_end(
-    path: str, table: str | None = None, run_id: str | None = None
+    paths: Sequence[str], table: str | None = None, run_id: str | None = None
 ) -> tuple[ReportHeader, Iterator[WindowReport], RunEnded | None]:
-    """The same with the end of the run; None where a run goes on, and for a file, which does not say it."""
-    in_database = is_database(path)
+    """The same with the end of the run; None where a run goes on, and for files, which do not say it."""
+    path, in_database = paths[0], is_database(paths[0])
     for option, value in {"--table": table, "--run-id": run_id}.items():
         if value is not None and not in_database:
             raise UserError(f"{option} is for a database, such as sqlite:///reports.db. Leave it out.")
+    if parts := _parts(paths):
+        header, found = read_report_files(parts)
+        return header, iter(found), None
     if not in_database and not os.path.isdir(path):
         return *read_report_file(path), None
     from dp_transforms.event_streams.stream_source import StreamError
@@ -139,17 +153,33 @@ def read_report_and_end(
     return header, iter(reports), ended
 
 
-def _check_pictures(pictures: dict[str, str | None], titles: str | None) -> bool:
+def _parts(paths: Sequence[str]) -> Sequence[str]:
+    """The files that make one report: those that are named, or all in a folder that is not of a stream. None of them
+    where the report is one file, a database or the folder of a stream."""
+    if len(paths) > 1:
+        if any(is_database(path) or os.path.isdir(path) for path in paths):
+            raise UserError("several reports must be files of one run. Name one folder or database, by itself.")
+        return paths
+    if not os.path.isdir(paths[0]):
+        return ()
+    from dp_transforms.report_streams import ReportFolder
+
+    return () if ReportFolder(paths[0]).is_begun else report_files_in(paths[0])
+
+
+def _check_pictures(pictures: dict[str, str | None], titles: str | None, *, force: bool) -> bool:
     """Whether any is asked for. Raises before the report is read."""
     asked = {option: path for option, path in pictures.items() if path is not None}
     if titles is not None and not asked:
         raise click.UsageError("--titles is for pages and charts. Give --html or --chart as well.")
+    if force and not asked:
+        raise click.UsageError("--force replaces a page or a chart. Give --html or --chart as well.")
     if asked:
         from dp_transforms.pipelines.page.show_pictures import check_pictures
 
         check_pictures(asked)
     for option, path in asked.items():
-        check_output(path, option)
+        check_output(path, option, force=force)
     return bool(asked)
 
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-import click
+from typing import Any
 
 from dp_transforms.local_files import open_regular
+from dp_transforms.pipelines.grouped_options import ADVANCED, AnyFunction, add_options, option
 from dp_transforms.pipelines.options import MAKE_A_KEY, UTC_TIME, UserError
 from dp_transforms.pipelines.plan_options import flag
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +33,11 @@ class StateOptions:
     population: str | None = None
 
 
-def state_options(function: _F) -> _F:
+def state_options(function: AnyFunction) -> AnyFunction:
     """Adds the options."""
     options = (
-        click.option(
+        option(
+            ADVANCED,
             "--state",
             metavar="FILE",
             help="Take the range in parts, one command after the other, for one budget: a private file with what one "
@@ -48,16 +45,15 @@ def state_options(function: _F) -> _F:
             "budget options and the key are the same in all parts. With --release names users spend at their own pace, "
             "as in a stream.",
         ),
-        click.option(
+        option(
+            ADVANCED,
             "--until",
             type=UTC_TIME,
             help="With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
             "Default: --end.",
         ),
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return add_options(function, *options)
 
 
 def check_state_options(options: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from dp_transforms.pipelines.exit_signals import Unwinding
+from dp_transforms.pipelines.grouped_options import GroupedCommand
 from dp_transforms.pipelines.ledger_options import account_of_options
 from dp_transforms.pipelines.stream_options import stream_options
 from dp_transforms.pipelines.stream_request import stream_request
@@ -15,18 +16,15 @@ from dp_transforms.pipelines.stream_run import run_stream, run_stream_part
 from dp_transforms.pipelines.stream_status import StreamStatus
 
 
-@click.command(name="stream")
+@click.command(name="stream", cls=GroupedCommand)
 @stream_options
 @click.pass_context
 def command(context: click.Context, /, **options: Any) -> None:
     """Watch a stream: which items are held by many users right now, window by window, under differential privacy for
     each user.
 
-    The input is a Kafka topic, a folder of log files that grows, or a Pub/Sub subscription. Reports appear as each
-    window closes, here and in --output. Ctrl-C drains the run: all windows close, and it ends; twice ends it at once.
-    With --state it hands over instead: a later stream or replay goes on with the windows that are open, for the same
-    budget.
-    Options for Beam follow after `--`, for example `-- --project=p --region=r`.
+    The input is a Kafka topic, a folder of log files that grows, or a Pub/Sub subscription. Ctrl-C drains the run: all
+    windows close, and it ends; twice ends it at once. Options for Beam follow after `--`.
 
     \b
     shh stream --kafka localhost:9092 --topic clicks --plan plan.json \\

@@ -17,12 +17,14 @@ import click
 
 from dp_transforms import operator_counts as names
 from dp_transforms.checks import how_to_install
+from dp_transforms.pipelines.grouped_options import ENGINE, option
 from dp_transforms.pipelines.options import UserError
 
 _Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]  # of WSGI
 
 LOOPBACK = "127.0.0.1"
-METRICS_PORT = click.option(
+METRICS_PORT = option(
+    ENGINE,
     "--metrics-port",
     type=click.IntRange(0, 65535),
     metavar="PORT",

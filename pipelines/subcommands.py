@@ -54,7 +54,7 @@ You have a report:
   shh show report.avro --html report.html   makes a page of it for the browser
   shh explain report.avro                   says what it promises, and what not
 
-All commands: shh --help. All options of one: shh replay --help."""
+All commands: shh --help. Options of one: shh replay --help, and all of them: shh replay --help-all."""
 _OF_ALL = ("--config", "--log-format")
 _WITH_BEAM_OPTIONS = ("replay", "stream")
 
@@ -73,6 +73,16 @@ class _LazyGroup(click.Group):
         if completion.VARIABLE in os.environ:
             return completion.complete_files(command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _COMMANDS and not ctx.resilient_parsing:
+            import difflib
+
+            if close := difflib.get_close_matches(args[0], _COMMANDS, n=1):
+                ctx.fail(f"No such command {args[0]!r}. Do you mean {close[0]}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

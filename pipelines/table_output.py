@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import click
-
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.pipelines.grouped_options import OUTPUT, option
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.report_files import read_report_file
 from dp_transforms.report_streams import ReportTable
 from dp_transforms.report_streams.report_table import DEFAULT_TABLE
 from dp_transforms.sql_urls import is_database
 
-OUTPUT_TABLE = click.option(
+OUTPUT_TABLE = option(
+    OUTPUT,
     "--output-table",
     metavar="NAME",
     help=f"The table of a database in --output, which is made if it is missing. Default: {DEFAULT_TABLE}.",

@@ -206,7 +206,7 @@ def test_help_loads_no_library_but_that_of_the_command_line() -> None:
 
 
 def test_help_of_plan_loads_no_scipy() -> None:
-    assert not _loaded_by(["plan", "--help"], "--usual-looks") & (NEVER_BEFORE_A_LOG | {"scipy", "fastavro"})
+    assert not _loaded_by(["plan", "--help-all"], "--usual-looks") & (NEVER_BEFORE_A_LOG | {"scipy", "fastavro"})
 
 
 @pytest.mark.parametrize("release", ["names", "labels"])
@@ -229,7 +229,7 @@ def test_show_loads_the_libraries_of_one_format(tmp_path: pathlib.Path, file_for
 
 
 def test_a_replay_loads_no_engine_no_database_library_and_no_solver_before_it_begins_to_read() -> None:
-    loaded = _loaded_by(["replay", "--help"], "--noise-key-file")
+    loaded = _loaded_by(["replay", "--help-all"], "--noise-key-file")
     assert not loaded & {"apache_beam", "sqlalchemy", "scipy", "dp_accounting"}
 
 

@@ -4,7 +4,7 @@
     `json_lines`          one JSON object per line, the header first
     `avro`                object container file, header in the file metadata
     `parquet`             typed columns, header in the schema metadata
-    `files`               writing and reading by path
+    `files`               writing and reading by path; the files of one run as one report
     `whole_report`        `Report`: a file as one value
     `replaced_file`       outputs of a step that may run twice: each file appears whole, in place of the first
 
@@ -14,7 +14,9 @@ a `ReportFileError` of one line.
 
 from dp_transforms.report_files.files import (
     read_report_file,
+    read_report_files,
     report_file_bytes,
+    report_files_in,
     report_format,
     write_report_file,
 )
@@ -31,7 +33,9 @@ __all__ = [
     "encode_report",
     "read_report",
     "read_report_file",
+    "read_report_files",
     "report_file_bytes",
+    "report_files_in",
     "report_format",
     "report_of_json",
     "write_report_file",

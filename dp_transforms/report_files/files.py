@@ -7,7 +7,7 @@ import importlib
 import io
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import BinaryIO
 
@@ -15,6 +15,7 @@ from dp_transforms.local_files import Path, create_new, open_regular
 from dp_transforms.monitoring.window_report import WindowReport
 from dp_transforms.remote_files import RemoteFileError, UrlError, is_remote, look_at, open_stored
 from dp_transforms.report_files.records import ReportFileError, ReportHeader, checked_report, in_file_order
+from dp_transforms.window_schedule import format_utc
 
 _ENDINGS = {
     ".avro": "avro",
@@ -101,6 +102,43 @@ def read_report_file(path: Path) -> tuple[ReportHeader, Iterator[WindowReport]]:
             yield from reports
 
     return header, checked()
+
+
+def report_files_in(folder: Path) -> list[str]:
+    """The paths of the report files of a folder, by their endings. Hidden ones are drafts. Raises ReportFileError."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise ReportFileError(f"cannot read {_quoted(folder)}: {error.strerror}. Check the path.") from error
+    found = [name for name in names if pathlib.Path(name).suffix.lower() in _ENDINGS and not name.startswith(".")]
+    return [os.path.join(folder, name) for name in found]
+
+
+def read_report_files(paths: Sequence[Path]) -> tuple[ReportHeader, list[WindowReport]]:
+    """The report of a run whose parts are in files of their own.
+
+    Raises ReportFileError as `read_report_file` does, and for a file of another run or a window that two files have.
+    """
+    headers: list[ReportHeader] = []
+    owners: dict[tuple[str, int, int], int] = {}
+    found: list[WindowReport] = []
+    for number, path in enumerate(paths):
+        header, reports = read_report_file(path)
+        headers.append(header)
+        both = f"{_quoted(paths[0])} and {_quoted(path)}"
+        if (header.run_id, header.stream) != (headers[0].run_id, headers[0].stream):
+            raise ReportFileError(f"{both} are of different runs. Only the parts of one run make one report.")
+        if header.plan != headers[0].plan:
+            raise ReportFileError(f"{both} have one run id and different plans. One of them is not of this run.")
+        for report in reports:
+            first = owners.setdefault((report.stream, report.window_start, report.window_end), number)
+            if first != number:
+                raise ReportFileError(
+                    f"{_quoted(paths[first])} and {_quoted(path)} both have the window that begins at"
+                    f" {format_utc(report.window_start)}. Name each part of a run once."
+                )
+            found.append(report)
+    return headers[0], in_file_order(found)
 
 
 def _open(path: Path) -> BinaryIO:

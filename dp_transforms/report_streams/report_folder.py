@@ -82,7 +82,7 @@ class ReportFolder:
         with _folder_errors(folder):
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             _remove_stale(folder)
-            if not (folder / _HEADER).exists():
+            if not self.is_begun:
                 _check_empty(folder)
                 fields = {"header": json.loads(header.to_json()), "file_format": self.file_format}
                 _put_first(folder / _HEADER, _line(fields))
@@ -94,6 +94,11 @@ class ReportFolder:
             )
         # The header of the folder goes into all files: a later release may word the guarantee in another way.
         return ReportFolderWriter(folder, found, file_format)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a run has begun to write into it."""
+        return (pathlib.Path(self.path) / _HEADER).exists()
 
     def read(self, run_id: str | None = None) -> StreamContents:
         """The content of the folder. Raises StreamError if it is another run than ``run_id``, or damaged."""
@@ -111,7 +116,7 @@ class ReportFolder:
         file, in the order of time. No file is ever replaced, so what was read once need not be read again."""
         folder = pathlib.Path(self.path)
         with _folder_errors(folder):
-            if not (folder / _HEADER).exists():
+            if not self.is_begun:
                 return None, {}, None
             header, _ = _read_header(folder)
             _check_run_id(folder, header, run_id)

@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.checks import exact
@@ -58,7 +60,7 @@ def report_page(
         [content for _, content in page_scripts()],
         {
             **page_parts(header, reports, plan, columns),
-            "summary": escaped(summary(header, extent_of(columns), zone, state)),
+            "summary": escaped(summary(header, plan, extent_of(columns), zone, state)),
             "live": "",
             "made": _MADE,
             "data": data_block(page_data(columns, zone)),
@@ -118,7 +120,8 @@ def strength_title(said: Iterable[str]) -> str:
 
 
 class Extent(NamedTuple):
-    """How much a page shows. start, end: microseconds since 1970 UTC; of no meaning without windows."""
+    """How much a page shows. windows: those with a heavy item. start, end: microseconds since 1970 UTC; of no meaning
+    without windows."""
 
     items: int
     windows: int
@@ -131,18 +134,27 @@ def extent_of(columns: ReportColumns) -> Extent:
     if not windows.count:
         return Extent(0, 0, 0, 0)
     end = int(windows.ends[0] + (windows.count - 1) * windows.step if windows.step else windows.ends.max())
-    return Extent(len(columns.labels), windows.count, int(windows.starts[0]), end)
+    return Extent(len(columns.labels), len(np.unique(columns.window)), int(windows.starts[0]), end)
 
 
-def summary(header: ReportHeader, extent: Extent, zone: datetime.tzinfo, state: str) -> str:
+def summary(header: ReportHeader, plan: ReleasePlan | None, extent: Extent, zone: datetime.tzinfo, state: str) -> str:
     """The sentences below the title."""
-    run = f"Run {shown_text(header.run_id)}."
+    declared = "" if plan is None else f" has {_windows_in_words(plan.schedule.horizon)}"
+    run = f"Run {shown_text(header.run_id)}{declared}."
     if not extent.windows:
         return f"{run} No window has a heavy item. {state}".strip()
-    items = "1 item was named" if extent.items == 1 else f"{extent.items:,} items were named"
-    number = "1 window" if extent.windows == 1 else f"{extent.windows:,} windows"
     start, end = local_text(extent.start, zone), local_text(extent.end, zone)
-    return f"{items} in {number} from {start} to {end} ({zone}). {run} {state}".strip()
+    return f"{named_in_words(extent.items, extent.windows)} from {start} to {end} ({zone}). {run} {state}".strip()
+
+
+def named_in_words(items: int, windows: int) -> str:
+    """windows: those with a heavy item."""
+    named = "1 item was named" if items == 1 else f"{items:,} items were named"
+    return f"{named} in {_windows_in_words(windows)}"
+
+
+def _windows_in_words(count: int) -> str:
+    return "1 window" if count == 1 else f"{count:,} windows"
 
 
 def _sections(header: ReportHeader, reports: Sequence[WindowReport], plan: ReleasePlan | None) -> str:

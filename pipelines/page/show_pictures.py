@@ -40,14 +40,16 @@ def write_pictures(
     titles: str | None,
     state: str,
     all_items: bool,
+    force: bool,
 ) -> None:
     """Writes those of the two that have a path.
 
-    titles: path of the list of titles. state: a sentence on whether the run has ended.
+    force: in the place of files that are there. titles: path of the list of titles. state: a sentence on whether the
+    run has ended.
     """
     named = read_titles(titles) if titles is not None else {}
     if page := pictures["--html"]:
-        write_output(page, report_page(header, reports, zone, named, state))
+        write_output(page, report_page(header, reports, zone, named, state), force=force)
     if chart := pictures["--chart"]:
         drawn = picture.picture(
             report_columns(reports, plan_of(header), named),
@@ -57,7 +59,7 @@ def write_pictures(
             kind=pathlib.Path(chart).suffix.lower(),
             most_items=picture.MOST_ITEMS if all_items else picture.FEW_ITEMS,
         )
-        write_output(chart, lambda file: _write(file, drawn))
+        write_output(chart, lambda file: _write(file, drawn), force=force)
 
 
 def _write(file: BinaryIO, data: bytes) -> None:

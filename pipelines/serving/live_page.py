@@ -60,7 +60,7 @@ def live_page(
         scripts,
         {
             **page_parts(header, reports, plan, columns),
-            "summary": escaped(summary(header, extent_of(columns), zone, state)),
+            "summary": escaped(summary(header, plan, extent_of(columns), zone, state)),
             "live": f"{_LIVE}\n{_OPERATOR}\n" if for_operator else f"{_LIVE}\n",
             "made": _MADE,
             "data": data_block({**page_data(columns, zone), "live": {"after": after}}),

@@ -134,12 +134,9 @@ class LiveReport:
         if kinds:
             self._kinds |= kinds
             self._name_sizes()
-        windows, count = self._windows, self._extent.windows + 1
-        if windows.step:
-            number = (report.window_start - int(windows.starts[0])) // windows.step + 1
-            count = max(self._extent.windows, number)
         self._last_start = max(self._last_start, report.window_start)
         end = max(self._extent.end, report.window_end)
+        count = self._extent.windows + bool(report.heavy_hitters)
         self._extent = Extent(len(self._shown), count, self._extent.start, end)
 
     def _message(self, report: WindowReport) -> dict[str, Any]:
@@ -195,7 +192,7 @@ class LiveReport:
         self.view = View(epoch, whole, packed(whole), number, first, messages, self._summary(), self._badge())
 
     def _summary(self) -> str:
-        return summary(self._header, self._extent, self._zone, self._state())
+        return summary(self._header, self._plan, self._extent, self._zone, self._state())
 
     def _state(self) -> str:
         return state_sentence(self._ended)

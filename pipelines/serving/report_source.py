@@ -1,17 +1,18 @@
-"""What a live page follows: a folder or a topic of ``shh stream``, or a report file. Each reading returns only what is
-new.
+"""What a live page follows: a folder or a topic of ``shh stream``, or report files of one run. Each reading returns
+only what is new.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
 from dp_transforms.pipelines.options import UserError
-from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file
+from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_files, report_files_in, report_format
 from dp_transforms.report_streams import ReportFolder, ReportTopic
 from dp_transforms.report_streams.topic_follower import TopicFollower
 
@@ -32,6 +33,10 @@ class Found(NamedTuple):
     ended: RunEnded | None
     is_other: bool
     goes_on: bool = True
+
+
+class NotBegunError(UserError):
+    """The folder of a stream that has not begun, as far as can be seen."""
 
 
 class ReportSource(Protocol):
@@ -61,9 +66,8 @@ class FolderSource:
         except StreamError as error:
             raise UserError(str(error)) from error
         if header is None:
-            raise UserError(
-                f"{self._folder.path!r} holds no reports of a stream: it has no header.json. Name the --output folder"
-                " of `shh stream`, once the stream has begun."
+            raise NotBegunError(
+                f"{self._folder.path!r} holds no reports yet: neither header.json of a stream nor report files."
             )
         if not is_other and not found and ended == self._ended:
             return None
@@ -75,24 +79,30 @@ class FolderSource:
 
 
 class FileSource:
-    """A report file. It is read again once another one is there under its name."""
+    """Report files of one run. They are read again once one is new, or another one is there under a name.
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._seen: tuple[int, ...] | None = None
+    paths: gives them, and is asked each time: a folder of them grows night by night.
+    """
+
+    def __init__(self, paths: Callable[[], Sequence[str]]) -> None:
+        self._paths = paths
+        self._seen: list[tuple[int, ...]] = []
 
     def poll(self) -> Found | None:
         try:
-            status = os.stat(self._path)
-            seen = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+            paths = self._paths()
+            found_files = [os.stat(path) for path in paths]
+            seen: list[tuple[int, ...]] = [
+                (file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns) for file in found_files
+            ]
             if seen == self._seen:
                 return None
-            header, reports = read_report_file(self._path)
+            header, reports = read_report_files(paths)
             found = sorted(reports, key=lambda report: (report.window_start, report.stream))
         except ReportFileError as error:
             raise UserError(str(error)) from error
         except OSError as error:
-            raise UserError(f"{self._path} cannot be read: {error.strerror}. Check the path.") from error
+            raise UserError(f"{error.filename} cannot be read: {error.strerror}. Check the path.") from error
         self._seen = seen
         return Found(header, found, None, True, goes_on=False)
 
@@ -128,11 +138,30 @@ def is_topic(report: str) -> bool:
     return report.startswith(_TOPIC)
 
 
-def source_of(report: str, run_id: str | None = None, kafka_config: str | None = None) -> ReportSource:
-    """report: a file, a folder, or ``kafka://HOST:PORT/TOPIC``. run_id, kafka_config: of a topic; by default its only
-    run, and no further settings of the client. Raises UserError for an address that is not one."""
+def may_begin(report: str) -> bool:
+    """Whether a path without reports may be the folder of a stream that has not begun: it has no ending of a report
+    file, and the folder around it is there."""
+    try:
+        report_format(report)
+    except ReportFileError:
+        return os.path.isdir(os.path.dirname(os.path.abspath(report)))
+    return False
+
+
+def source_of(reports: Sequence[str], run_id: str | None = None, kafka_config: str | None = None) -> ReportSource:
+    """reports: files of one run or their folder, the folder of a stream, or ``kafka://HOST:PORT/TOPIC``. run_id,
+    kafka_config: of a topic; by default its only run, and no further settings of the client. Raises UserError for an
+    address that is not one."""
+    report = reports[0]
+    if len(reports) > 1:
+        if any(is_topic(path) or os.path.isdir(path) for path in reports):
+            raise UserError("several reports must be files of one run. Name one folder or topic, by itself.")
+        return FileSource(lambda: reports)
     if not is_topic(report):
-        return FolderSource(report) if os.path.isdir(report) else FileSource(report)
+        if os.path.isdir(report):
+            is_of_stream = ReportFolder(report).is_begun or not report_files_in(report)
+            return FolderSource(report) if is_of_stream else FileSource(lambda: report_files_in(report))
+        return FileSource(lambda: reports) if os.path.lexists(report) or not may_begin(report) else FolderSource(report)
     parts = _TOPIC_PARTS.fullmatch(report.removeprefix(_TOPIC))
     if parts is None:
         raise UserError(

@@ -58,14 +58,14 @@ READ = {
     ],
     ("replay", "logs"): ["replay", "PATH.jsonl", *BUDGET, "--output", "out.avro"],
     ("doctor", "logs"): ["doctor", "PATH.jsonl"],
-    ("explain", "report"): ["explain", "PATH.avro"],
+    ("explain", "reports"): ["explain", "PATH.avro"],
     ("explain", "plan_file"): ["explain", "--plan", "PATH"],
-    ("serve", "report"): ["serve", "PATH.avro", "--port", "0"],
+    ("serve", "reports"): ["serve", "PATH.avro", "--port", "0"],
     ("serve", "kafka_config"): ["serve", "kafka://localhost:9/t", "--port", "0", "--kafka-config", "PATH"],
     ("serve", "ledger"): ["serve", "--ledger", "PATH", "--port", "0"],
     ("serve", "titles"): ["serve", "report.avro", "--port", "0", "--titles", "PATH.csv"],
     ("serve", "token_file"): ["serve", "report.avro", "--port", "0", "--token-file", "PATH"],
-    ("show", "report"): ["show", "PATH.avro"],
+    ("show", "reports"): ["show", "PATH.avro"],
     ("show", "titles"): ["show", "report.avro", "--html", "out.html", "--titles", "PATH.csv"],
     ("stream", "state"): [
         *(*STREAM, *IN_PROCESS, *BUDGET, "--noise-key-file", "noise.key", "--state", "PATH", "--output", "out"),
@@ -124,7 +124,7 @@ def path_parameters() -> set[tuple[str, str]]:
             for parameter in each.params:
                 words = str(parameter.metavar or parameter.type.name).upper()
                 if any(word in words for word in ("FILE", "FOLDER", "PATH", "SAVEPOINT", "LOG")) or parameter.name in (
-                    *("logs", "report"),
+                    *("logs", "report", "reports"),
                 ):
                     found.add((whole, str(parameter.name)))
     return found

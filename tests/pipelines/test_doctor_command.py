@@ -151,6 +151,17 @@ def test_files_that_differ_are_damaged_or_in_partitions_are_named(tmp_path: path
     assert "broken.parquet: it is damaged, or not in Parquet format" in broken.stdout
 
 
+def test_a_terminal_gets_no_word_cut_in_two_and_the_command_whole(tmp_path: pathlib.Path) -> None:
+    odd_csv(tmp_path)
+    whole, wrapped = (
+        shh("doctor", "besuche.csv", cwd=tmp_path, COLUMNS="80", FORCE_COLOR=each).stdout for each in ("", "1")
+    )
+    assert max(map(len, whole.splitlines())) > 80
+    assert max(len(line) for line in wrapped.splitlines() if not line.startswith("      --")) <= 80
+    assert wrapped.split() == whole.split()
+    assert command_of(wrapped) == command_of(whole)
+
+
 def test_names_of_fields_reach_a_terminal_escaped(tmp_path: pathlib.Path) -> None:
     (tmp_path / "log.csv").write_text("user,item,timestamp,\x1b]0;owned\x07\nu,i,2026-01-01,1\n")
     looked = shh("doctor", "log.csv", cwd=tmp_path)

@@ -44,6 +44,21 @@ def test_a_run_is_reserved_shown_and_released(folder: pathlib.Path) -> None:
     assert "0 of 4" in shh("ledger", "--ledger", "l.db", cwd=folder).stdout
 
 
+def test_a_table_that_is_too_wide_for_the_terminal_is_shown_row_by_row(folder: pathlib.Path) -> None:
+    reserve(folder, *CAPS_GIVEN, run_id="a-run-with-a-long-name")
+    words = ("ledger", "--ledger", "l.db", "--runs")
+    wide, narrow = (shh(*words, cwd=folder, COLUMNS=str(columns)).stdout.splitlines() for columns in (160, 80))
+    (row,) = [line for line in wide if "a-run-with-a-long-name" in line]
+    assert row.split()[:3] == ["a-run-with-a-long-name", "news", "events"]
+    heads = ("run ", "range", "windows", "status")
+    assert [line.rstrip().split(maxsplit=1) for line in narrow if line.startswith(heads)] == [
+        ["run", "a-run-with-a-long-name"],
+        ["range", "2026-01-01T00:00:00Z .. 2026-01-03T00:00:00Z"],
+        ["windows", "0 of 48"],
+        ["status", "reserved"],
+    ]
+
+
 def test_what_stays_spent_of_a_released_run_is_said(folder: pathlib.Path) -> None:
     Ledger.open(folder / "l.db").reserve_run(part(run_id="run", cost=names_cost(activity=0.5)), CAPS)
     said = shh("ledger", "release", "run", "--ledger", "l.db", cwd=folder).stdout

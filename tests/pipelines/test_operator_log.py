@@ -62,6 +62,7 @@ def test_a_replay_says_the_same_in_both_formats(folder: pathlib.Path) -> None:
         (["plan", "--epsilon", "two"], 2, "'two' is not a valid float"),
         (["plan"], 2, "Missing --epsilon"),
         (["nothing"], 2, "No such command 'nothing'"),
+        (["repaly"], 2, "No such command 'repaly'. Do you mean replay?"),
         (["replay", "log.csv"], 2, "the options of a budget are missing"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import re
 
 import click
 import pytest
@@ -72,8 +73,24 @@ def test_the_sentence_does_not_wait_for_the_other_methods(
     command.main([*BUDGET, *HOURLY], standalone_mode=False)
     assert [line.startswith("An hour's item") for line in said] == [True]
     rest = capsys.readouterr().out
-    assert "weight-" in rest
+    assert "weighted" in rest
     assert "An hour's item" not in rest
+
+
+def test_a_terminal_gets_no_word_cut_in_two_and_a_program_gets_whole_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = {}
+    for terminal in ("", "1"):
+        monkeypatch.setenv("FORCE_COLOR", terminal)
+        command.main([*BUDGET, *HOURLY], standalone_mode=False)
+        said[terminal] = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert max(map(len, said["1"].splitlines())) <= 80
+    assert max(map(len, said[""].splitlines())) > 80
+    assert "".join(said["1"].split()) == "".join(said[""].split())
+    words = set(said[""].split())
+    assert not [word for word in said["1"].split() if word not in words]
 
 
 def test_a_plan_with_hits_says_what_they_gain_and_cost(tmp_path: pathlib.Path) -> None:

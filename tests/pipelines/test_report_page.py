@@ -213,6 +213,20 @@ def test_a_page_without_a_readable_plan_or_without_windows_says_so(show, tmp_pat
     assert show([], "--html", str(tmp_path / "empty.html"))[2] == 0
 
 
+def test_windows_are_counted_and_named_as_the_other_commands_do(show, tmp_path, capsys):
+    """Those with an item, and those of the run; not those between the first and the last, which the slider has."""
+    path = tmp_path / "page.html"
+    assert show(reports_of(PLAN, {"a": {0: 300, 5: 300}}), "--html", str(path), header=header_of(PLAN))[2] == 0
+    page = Page(path.read_text())
+    assert page.data["columns"]["windows"]["count"] == 6
+    text = " ".join(page.texts)
+    assert "1 item was named in 2 windows from" in text
+    assert "Run run-1 has 12 windows." in text
+    assert "The latest 1 of 2 windows with heavy items" in show(None, "--last", "1")[0]
+    main(["explain", str(tmp_path / "report.avro")])
+    assert "1 item was named in 2 windows" in capsys.readouterr().out
+
+
 def test_titles_stand_for_labels_and_times_for_a_zone(show, tmp_path):
     titles = tmp_path / "titles.csv"
     titles.write_text('\ufeffnote,title,item\nx,"First, of all",first\ny,Twice,second\nz,Twice,third\n,Later,first\n\n')
@@ -232,7 +246,7 @@ def test_titles_stand_for_labels_and_times_for_a_zone(show, tmp_path):
     assert page.data["zone"] == "Asia/Kolkata"
     start = datetime.datetime.fromtimestamp(PLAN.schedule.start_seconds, zoneinfo.ZoneInfo("Asia/Kolkata"))
     assert f"{start:%Y-%m-%d %H:%M}" in " ".join(page.texts)
-    assert "start (Asia/Kolkata)" in out
+    assert out == f"Page written to {path}.\n"
 
 
 @pytest.mark.parametrize(
@@ -241,7 +255,10 @@ def test_titles_stand_for_labels_and_times_for_a_zone(show, tmp_path):
         (["--html", "x.txt"], 2, "--html must end in .html"),
         (["--chart", "x.gif"], 2, "--chart must end in .svg or .png or .pdf"),
         (["--titles", "t.csv"], 2, "--titles is for pages and charts"),
-        (["--tz", "Nowhere/Land"], 2, "is not a time zone"),
+        (["--tz", "Nowhere/Land"], 2, "Use a name such as Europe/Berlin, or UTC"),
+        (["--tz", "CEST"], 2, "Use a name such as Europe/Berlin, or UTC"),
+        (["--tz", "new york"], 2, "Do you mean America/New_York?"),
+        (["--tz", "Berln"], 2, "Do you mean Europe/Berlin?"),
         (["--html", "x.html", "--titles", "none.csv"], 1, "--titles none.csv cannot be read"),
         (["--html", "x.html", "--titles", "bad.csv"], 1, "--titles bad.csv must name the columns item and title"),
         (["--html", "x.html", "--titles", "short.csv"], 1, "too few cells in line 2"),

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -54,6 +55,37 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     write_private(place / "token", TOKEN + "\n")
     with served(place / "reports", "--token-file", "token", "--name", "News.example.org") as found:
         yield found
+
+
+@pytest.mark.waits
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_page_waits_for_a_stream_that_has_not_begun(tmp_path: pathlib.Path, is_there: bool) -> None:
+    folder = tmp_path / "live"
+    if is_there:
+        folder.mkdir()
+    begins = threading.Timer(2.5, folder_of, [folder, 2])
+    begins.start()
+    with served(folder) as server:
+        assert not begins.is_alive()
+        assert "3 items were named in 2 windows" in server.get().text
+        server.end(signal.SIGINT)
+        said = server.process.communicate()[1]
+    assert said.count("holds no reports yet: neither header.json of a stream nor report files. The page is there") == 1
+
+
+@pytest.mark.waits
+def test_a_folder_of_the_files_of_a_run_is_served_and_grows(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "nights"
+    folder.mkdir()
+    write_report_file(folder / "1.avro", HEADER, MANY[:2])
+    with served(folder) as server:
+        assert "3 items were named in 2 windows" in server.get().text
+        write_report_file(tmp_path / "2.avro", HEADER, MANY[2:5])
+        (tmp_path / "2.avro").rename(folder / "2.avro")
+        deadline = time.monotonic() + 30
+        while "3 items were named in 5 windows" not in server.get().text:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
 
 
 def write_private(path: pathlib.Path, text: str) -> None:
@@ -115,7 +147,7 @@ def test_a_restart_of_the_server_makes_pages_load_anew_and_a_new_stream_is_follo
         folder_of(folder, 3)  # the stream is resumed: it writes what is there once more, and goes on
         assert listener.next("window").data["start"] == MANY[2].window_start / 1000
         folder.rename(tmp_path / "old")
-        assert "no header.json" in listener.next("status").data["problem"]
+        assert "holds no reports yet" in listener.next("status").data["problem"]
         folder_of(folder, 4)
         assert listener.next("window").data["start"] == MANY[3].window_start / 1000
         assert listener.next("status").data["problem"] == ""
@@ -304,8 +336,9 @@ def test_what_cannot_be_served_is_said_in_a_line_with_a_remedy(tmp_path: pathlib
     (tmp_path / "empty").mkdir()
     (tmp_path / "other.jsonl").write_text("{}\n")
     write_private(tmp_path / "short", "too-short\n")
-    assert "--output folder" in refused("missing", cwd=tmp_path)
-    assert "--output folder" in refused("empty", "--port", 0, cwd=tmp_path)
+    for missing in ("missing.avro", "missing/reports"):
+        assert "--output folder" in refused(missing, cwd=tmp_path)
+    assert "several reports must be files of one run" in refused("reports", "other.jsonl", "--port", 0, cwd=tmp_path)
     assert "other.jsonl" in refused("other.jsonl", "--port", 0, cwd=tmp_path)
     assert "a database is not followed" in refused("sqlite:///reports.db", "--port", 0, cwd=tmp_path)
     for words in (["missing"], ["short"], ["empty"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import pathlib
@@ -330,3 +331,94 @@ def test_a_folder_without_a_run_or_with_a_damaged_window_is_refused(tmp_path, ca
         assert printed.out == ""
         assert said in printed.err
         assert printed.err.count("\n") == 1
+
+
+def parts(tmp_path, *headers, reports=LABELS, endings=("avro", "jsonl")):
+    """A folder with a file for each report; headers: of the files, HEADER if there are none."""
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for window, header, ending in zip(reports, headers or (HEADER, HEADER), endings, strict=True):
+        write_report_file(folder / f"{window.window_start}.{ending}", header, [window])
+    return folder
+
+
+def said_by(capsys, *words):
+    try:
+        cli.main([*map(str, words)])
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_the_files_of_one_run_are_one_report_by_name_and_as_a_folder(tmp_path, capsys):
+    folder = parts(tmp_path)
+    (folder / ".draft.avro").write_bytes(b"")
+    (folder / "notes.txt").write_bytes(b"")
+    whole = tmp_path / "whole.avro"
+    write_report_file(whole, HEADER, LABELS)
+    _, expected, _ = said_by(capsys, "show", whole)
+    first, second = sorted(folder.glob("[0-9]*"))
+    for words in ([folder], [second, first]):
+        code, out, err = said_by(capsys, "show", *words)
+        assert (code, err) == (0, "")
+        assert out == f"{expected}These files are parts of a run, and do not say whether it has ended.\n"
+        code, out, _ = said_by(capsys, "show", *words, "--json")
+        assert [decode_report(line) for line in out.splitlines()] == LABELS
+        assert "3 items were named in 2 windows" in said_by(capsys, "explain", *words)[1]
+        page = tmp_path / "page.html"
+        assert said_by(capsys, "show", *words, "--html", page, "--force")[1] == f"Page written to {page}.\n"
+        assert "3 items were named in 2 windows" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (dataclasses.replace(HEADER, run_id="other"), "are of different runs. Only the parts of one run"),
+        (dataclasses.replace(HEADER, stream="other"), "are of different runs. Only the parts of one run"),
+        (dataclasses.replace(HEADER, plan={"epsilon": 3.0}), "have one run id and different plans."),
+    ],
+    ids=["run", "stream", "plan"],
+)
+def test_files_of_another_run_are_refused(tmp_path, capsys, header, said):
+    folder = parts(tmp_path, HEADER, header)
+    for words in (["show", folder], ["show", *folder.iterdir()], ["explain", folder]):
+        code, out, err = said_by(capsys, *words)
+        assert (code, out) == (1, "")
+        assert said in err
+        assert err.count("\n") == 1
+
+
+def test_a_window_that_two_files_have_and_a_folder_among_files_are_refused(tmp_path, capsys):
+    folder = parts(tmp_path, reports=[LABELS[0], LABELS[1]])
+    again = tmp_path / "again.avro"
+    write_report_file(again, HEADER, LABELS[1:])
+    code, out, err = said_by(capsys, "show", *sorted(folder.iterdir()), again)
+    assert (code, out) == (1, "")
+    assert "both have the window that begins at 2017-10-01T08:00:00Z. Name each part of a run once." in err
+    for other in (folder, "sqlite:///reports.db"):
+        code, _, err = said_by(capsys, "show", again, other)
+        assert code == 1
+        assert "several reports must be files of one run" in err
+
+
+def test_a_page_or_a_chart_is_replaced_only_when_asked_and_nothing_else_is(show, tmp_path):
+    page = tmp_path / "page.html"
+    assert show(LABELS, "--html", str(page)) == (f"Page written to {page}.\n", "", 0)
+    first = page.read_text()
+    out, err, code = show(LABELS[1:], "--html", str(page))
+    assert (out, code) == ("", 1)
+    assert err == f"shh: --html {page} exists. Replace it with --force, or name another file.\n"
+    assert page.read_text() == first
+    assert show(LABELS[1:], "--html", str(page), "--force")[2] == 0
+    assert page.read_text() != first
+    link, folder = tmp_path / "link.html", tmp_path / "folder.html"
+    link.symlink_to(page)
+    folder.mkdir()
+    before = page.read_text()
+    for taken in (link, folder):
+        assert show(LABELS, "--html", str(taken), "--force")[2] == 1
+    assert link.is_symlink()
+    assert page.read_text() == before
+    assert "--force replaces a page or a chart" in show(LABELS, "--force")[1]

@@ -88,7 +88,7 @@ def test_a_cluster_that_is_away_is_told_and_ends_nothing() -> None:
 def test_the_part_for_the_operator_is_in_no_other_page(tmp_path: pathlib.Path) -> None:
     reports = reports_of(PLAN, STORIES)
     write_report_file(tmp_path / "report.avro", HEADER, reports)
-    source = str(tmp_path / "report.avro")
+    source = [str(tmp_path / "report.avro")]
     pages = {
         for_operator: LiveReport(source_of(source), datetime.UTC, {}, 100, for_operator=for_operator).view.page.decode()
         for for_operator in (True, False)

@@ -137,7 +137,7 @@ def test_records_that_are_gone_make_it_read_all_again(topic: ReportTopic, monkey
 
 
 def test_an_address_names_servers_and_topic(tmp_path: Any) -> None:
-    source = source_of("kafka://a.example.org:9092,b:9093/the.reports_1", "run-1", "client.properties")
+    source = source_of(["kafka://a.example.org:9092,b:9093/the.reports_1"], "run-1", "client.properties")
     assert isinstance(source, TopicSource)
     expected = ReportTopic("a.example.org:9092,b:9093", "the.reports_1", client_config_file="client.properties")
     assert source._topic == expected
