@@ -1,6 +1,6 @@
 """The weights that a user may have in a look, and what each costs: how the largest one that can be paid is found.
 
-A plan and the workers of a run look it up here, and so agree.
+And how many users a noisy sum of weights shows. A plan and the workers of a run look it up here, and so agree.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 Whole = npt.NDArray[np.int64]
+
+FEWEST_STATED = 5  # "at least N users" is said from here on: pairs of fewer users are then far from being stated
 
 
 class PricedWeights(NamedTuple):
@@ -31,6 +33,15 @@ class PricedWeights(NamedTuple):
         """
         index = np.searchsorted(self.units, amounts, side="right")
         return _with_leading_0(self.weights)[index], _with_leading_0(self.units)[index]
+
+
+def stated_users(boundaries: Whole, likely_noise: int, largest_weight: int) -> Whole:
+    """So many users hold an item whose noisy sum reaches the boundary, unless the noise is above likely_noise.
+
+    No user adds more than the largest weight. 0 where it would be fewer than `FEWEST_STATED`. Result: int64[n].
+    """
+    users = -(-(boundaries - likely_noise) // largest_weight)
+    return np.where(users < FEWEST_STATED, 0, users)
 
 
 def _with_leading_0(values: Whole) -> Whole:

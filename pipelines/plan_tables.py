@@ -137,8 +137,8 @@ def _names_lines(plan: NamesPlan) -> list[tuple[str, str]]:
         *_counts_lines(plan),
         (
             "sizes",
-            f"in {'two ' if plan.hits_per_user else ''}steps of {plan.spacing / largest:.1f}; each is too large with"
-            f" {plan.size_error:.2g} at most",
+            f"in {'two ' if plan.hits_per_user else ''}steps of {plan.spacing / largest:.1f}; all are right but for"
+            f" {plan.size_error:.2g}",
         ),
     ]
 

@@ -235,7 +235,7 @@ def _how_often_wrong(plan: Mapping[str, Any]) -> str:
     if isinstance(error, bool) or not isinstance(error, (int, float)) or not 0 < error < 1:
         return "the report does not state how often that is wrong"
     rounded = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING).create_decimal(repr(error))
-    return f"wrong with a probability of at most {float(rounded):.3g}, for each item and window by itself"
+    return f"that any of the run's sizes is wrong has a probability of at most {float(rounded):.3g}"
 
 
 def length_text(micros: int) -> str:

@@ -20,7 +20,7 @@ from dp_transforms import ReleasePlan, WindowSchedule
 from dp_transforms.accounting.names_plan import NamesPlan
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-NAMED = r"((story-\d{5}|page-\d{3})≥\d+ *)"
+NAMED = r"((story-\d{5}|page-\d{3})(≥\d+)? *)"
 ROW = re.compile(rf" 2026-01-0[12] \d\d:00   1h       {NAMED}+(and \d+)? *(more)? *")
 MORE = re.compile(rf" {{29}}({NAMED}*(and \d+)? *(more)?|more)")
 HEAD = re.compile(r" start \(UTC\)        length   heavy items *")

@@ -33,7 +33,8 @@ from dp_transforms.discrete_laplace_law import (
 DEFAULT_ACTIVITY_SHARE = 0.02
 LARGEST_ACTIVITY_SHARE = 0.5
 _QUANTILES = (0.05, 0.95)
-_FALSE_BUCKETS = 0.05  # with at most this probability noise alone makes any empty bucket count
+# With at most this probability noise makes any empty bucket count: far from the others, or beside one that counts.
+_FALSE_FAR, _FALSE_NEAR = 0.001, 0.05
 
 
 def split_epsilon(epsilon: float, share: float) -> tuple[float, float]:
@@ -90,14 +91,14 @@ def usual_looks_of(users: Sequence[int], most_looks: int, activity_epsilon: floa
     """Between how many looks the users have who have most of the looks; None where the histogram does not tell.
 
     users: in each bucket of `bucket_edges`, with noise of activity_epsilon; 0 for none. A noisy count that noise alone
-    may have made counts as 0: in 95 of 100 runs no empty bucket counts.
+    may have made counts as 0. Beside a bucket that counts a smaller one is enough: a false one there moves an end by a
+    factor of 2, a false one far away would make a plan for users whom the log does not have.
     """
     edges = bucket_edges(most_looks)
-    least = _noise_reaches(activity_epsilon, _FALSE_BUCKETS / len(edges)) if activity_epsilon else 1
     ends = [*(edge - 1 for edge in edges[1:]), most_looks]
     looks = [
-        count * math.sqrt(edge * end) if count >= least else 0.0
-        for count, edge, end in zip(users, edges, ends, strict=True)
+        count * math.sqrt(edge * end) if counts else 0.0
+        for count, counts, edge, end in zip(users, _that_count(users, activity_epsilon), edges, ends, strict=True)
     ]
     whole, so_far = math.fsum(looks), 0.0
     if not whole:
@@ -107,6 +108,17 @@ def usual_looks_of(users: Sequence[int], most_looks: int, activity_epsilon: floa
         so_far += of_bucket
         reached += [number] * sum(so_far >= share * whole for share in _QUANTILES[len(reached) :])
     return edges[reached[0]], ends[reached[-1]]
+
+
+def _that_count(users: Sequence[int], activity_epsilon: float) -> list[bool]:
+    """Of each bucket whether it counts."""
+    if not activity_epsilon:
+        return [count > 0 for count in users]
+    far, near = (_noise_reaches(activity_epsilon, false / len(users)) for false in (_FALSE_FAR, _FALSE_NEAR))
+    counts = [count >= far for count in users]
+    for number in [*range(len(users)), *reversed(range(len(users)))]:  # outwards from those, upwards and downwards
+        counts[number] |= users[number] >= near and any(counts[max(0, number - 1) : number + 2])
+    return counts
 
 
 def _noise_reaches(epsilon: float, probability: float) -> int:

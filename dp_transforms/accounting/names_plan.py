@@ -34,7 +34,7 @@ from dp_transforms.accounting.plan_checks import (
     check_false_reports,
     check_share,
 )
-from dp_transforms.accounting.purse.open_threshold import found_from
+from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
 from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, hits_from
 from dp_transforms.accounting.purse.price_work import check_price_work
 from dp_transforms.accounting.purse.purse_choice import (
@@ -83,7 +83,7 @@ class NamesPlan(ReleasePlan):
     known_threshold: the same for a known item: one that was named in one of the last `forget_after` windows, and in a
         known domain every one. Equal to threshold where items are not followed.
     forget_after: in windows; 0 where known items are not followed, the horizon in a known domain.
-    size_error: the probability with which the size that is stated for a look is larger than the number of users.
+    size_error: the probability that any size that the run states is larger than the number of users.
     domain_size, domain_fingerprint: of a known domain, the public list of all items; 0 and "" in an open domain.
     max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured.
     activity_epsilon: what a noisy histogram of the same users' activity took beforehand, in addition to epsilon; 0 for
@@ -295,14 +295,19 @@ class NamesPlan(ReleasePlan):
         """The probability with which noise alone names a known item in a window, rounded up."""
         return self.noise.upper_tail(self.known_threshold)
 
-    @property
+    @functools.cached_property
     def likely_noise(self) -> int:
-        """The noise of one sum is larger than this with a probability of at most `size_error`.
+        """What a stated size allows the noise of one sum to be, with at most `max_users` users in the run.
 
-        So a look whose noisy sum reaches a boundary has a sum of at least the boundary less this, and at least
-        ``ceil((boundary - likely_noise) / weights[-1])`` users, but for this probability.
+        So an item whose noisy sum reaches a boundary has at least ``ceil((boundary - likely_noise) / weights[-1])``
+        users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, 9.6).
         """
-        return self.noise.smallest_margin(self.size_error) - 1
+        most_unheld = (
+            self.domain_size * self.schedule.horizon or 2 * self.forget_after * self.max_users * self.most_looks
+        )
+        return smallest_size_margin(
+            self.prices, self.size_error, self.max_users, most_unheld, hit_prices=self.hit_prices
+        )
 
     @property
     def expected_false_reports(self) -> float:

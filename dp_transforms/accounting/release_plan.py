@@ -150,9 +150,9 @@ class ReleasePlan(abc.ABC):
         further pairs do not count, 3,000 by default. known_items: items that were named are followed down to a lower
         threshold, by default True. forget_after: until they were not named for so many windows, 168 by default.
         known_error: the probability with which noise alone names a known item in a window, 1e-5 by default; in a known
-        domain as small as 0.05 false names in the whole run need. size_error: the probability with which a size that is
-        stated is too large, 0.01 by default. counts_for: so many of the largest named items of a window are published
-        with a noisy count of their users, 0 by default. Users pay for counts out of the same purse, so less is named.
+        domain as small as 0.05 false names in the whole run need. size_error: the probability that any size that the
+        run states is too large, 0.01 by default. counts_for: so many of the largest named items of a window have a
+        noisy count of their users, 0 by default. Users pay for counts out of the same purse, so less is named.
         Replays alone. activity_epsilon: what a noisy histogram of the same users' activity took beforehand, which the
         usual looks are from (`shh plan --from-log`); in addition to epsilon, 0 by default.
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from dp_transforms.checks import LARGEST_WHOLE, check_whole
+from dp_transforms.priced_weights import stated_users
 
 
 class Release(NamedTuple):
@@ -75,8 +78,7 @@ class HitOrAbove:
     """Release mode ``names`` with hits: publishes one of two levels of a noisy sum of weights; level 1 is the hit.
 
     threshold: from here on the item is named. spacing: from ``threshold + spacing`` on it has level 2, free of charge;
-    there is no higher level. likely_noise: the noise reaches more with a probability of at most `size_error` of the
-    plan. largest_weight: no user adds more.
+    there is no higher level. likely_noise: as in `NamesPlan`. largest_weight: no user adds more.
 
     Guarantee: that of the prices of the plan, whose three outcomes these are (docs/purse.md, section 9). Condition:
     each look is paid for beforehand, and users on the hits list are excluded after the hits that they have paid for.
@@ -97,7 +99,6 @@ class HitOrAbove:
         if noisy_count < self.threshold:
             return None
         level = 1 if noisy_count < self.threshold + self.spacing else 2
-        # The sum of weights is at least the boundary of the level less the noise.
-        boundary = self.threshold + (level - 1) * self.spacing
-        users = max(0, -(-(boundary - self.likely_noise) // self.largest_weight))
+        boundary = np.array(self.threshold + (level - 1) * self.spacing)
+        users = int(stated_users(boundary, self.likely_noise, self.largest_weight))
         return Release(zone=None, noisy_count=None, charged=level == 1, level=level, at_least_users=users)

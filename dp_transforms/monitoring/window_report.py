@@ -27,8 +27,8 @@ class HeavyHitter(NamedTuple):
         theorem. In names of the `counts_for` largest items of a window alone, at least 0.
     level: in names how many boundaries the noisy sum of its holders' weights reaches, from 1 on; with a price for hits
         1 (a hit) or 2. Else None.
-    at_least_users: in names at least so many users hold it. A wrong number is published for an item and window with a
-        probability, over the noise, of at most `size_error` of the plan. Else None.
+    at_least_users: in names at least so many users hold it; 0 says nothing. That any of these numbers of a run is
+        wrong has a probability, over the noise, of at most `size_error` of the plan. Else None.
     """
 
     item: str
@@ -149,7 +149,7 @@ WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
                             "name": "at_least_users",
                             "type": ["null", "long"],
                             "default": None,
-                            "doc": "names mode: at least so many users hold the item, but for size_error; else null.",
+                            "doc": "names mode: at least so many users hold it, or 0: not stated; else null.",
                         },
                     ],
                 },

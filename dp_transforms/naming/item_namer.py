@@ -21,6 +21,7 @@ from dp_transforms.naming.item_sums import ItemSums
 from dp_transforms.naming.look_draws import LookDraws
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.priced_weights import stated_users
 
 Whole = npt.NDArray[np.int64]
 
@@ -103,14 +104,10 @@ class ItemNamer:
     def _named(
         self, windows: Whole, items: Whole, noisy_sums: Whole, thresholds: Whole, table: ItemTable
     ) -> NamedItems:
-        """With levels and sizes, and a table of the named items alone. The columns are in the order of `NamedItems`.
-
-        The sum of weights is at least the boundary of the level less the noise, and no user adds more than the largest
-        weight.
-        """
+        """With levels and sizes, and a table of the named items alone. The columns are in the order of `NamedItems`."""
         settings = self._settings
         levels = 1 + (noisy_sums - thresholds) // settings.spacing
         boundaries = thresholds + (levels - 1) * settings.spacing
-        at_least_users = np.maximum(0, -(-(boundaries - settings.likely_noise) // settings.weights[-1]))
+        at_least_users = stated_users(boundaries, settings.likely_noise, settings.weights[-1])
         used, items = np.unique(items, return_inverse=True)
         return NamedItems(windows, items.reshape(-1), levels, at_least_users, table.take(used))

@@ -35,7 +35,7 @@ class NamingSettings(StreamSettings):
     counts_for: so many of the largest named items of a window are counted; 0 for none. counts_per_user, count_units,
         count_scale: at most so many counted pairs of a user count, what each costs of the purse, and the scale of the
         Gaussian noise of a count; 0 without counts.
-    likely_noise: the noise of one sum reaches more than this with a probability of at most `NamesPlan.size_error`.
+    likely_noise: what a stated size allows the noise of one sum to be, as in `NamesPlan`.
     hits_per_user: above 0, a name at level 1 is a hit, there is no level above 2, and a user may be on the hits list:
         it pays `hit_units` for each of so many hits beforehand, and less for looks. 0: users pay for looks alone.
     hit_weights, hit_look_units: the hits list, as weights and units are the looks list; empty where nobody pays for

@@ -52,7 +52,7 @@ def plan_facts(plan: ReleasePlan) -> list[tuple[str, str]]:
     if plan.domain_size:
         facts.append(("known items", f"{plan.domain_size:,}, a public list; SHA-256 {plan.domain_fingerprint[:16]}…"))
     if size_error := getattr(plan, "size_error", 0.0):
-        facts.append(("a stated size", f"is too large with a probability of at most {one_in(size_error)}"))
+        facts.append(("stated sizes", f"one or more is too large with a probability of at most {one_in(size_error)}"))
     return [*facts, ("fingerprint", plan.fingerprint)]
 
 

@@ -81,8 +81,8 @@ def up(value: float) -> str:
 def may_be_done(plan: ReleasePlan | None) -> list[str]:
     if isinstance(plan, NamesPlan):
         sizes = (
-            "Say that at least so many users had it, where that is stated. Each such number by itself is too large with"
-            f" a probability of at most {one_in(plan.size_error)}."
+            "Say that at least so many users had it, where that is stated. That any such number of the run is too large"
+            f" has a probability of at most {one_in(plan.size_error)}."
         )
     else:
         sizes = "Say that about so many users had it, where a number is stated. It has noise."

@@ -171,6 +171,7 @@ def oracle_hits(
             users = 0
             while users * settings.weights[-1] < boundary - settings.likely_noise:
                 users += 1
+            users = users if users >= 5 else 0  # fewer are not stated
             named.append(Named(window, item, level, users, item in known, not of_cell))
             last_named[item] = window
         found.named += sorted(named, key=lambda entry: entry.item)

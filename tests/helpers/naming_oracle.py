@@ -149,6 +149,7 @@ def oracle_names(
             users = 0
             while Fraction(boundary - settings.likely_noise, settings.weights[-1]) > users:
                 users += 1
+            users = users if users >= 5 else 0  # fewer are not stated
             found.append(Named(window, item, level, users, item in known, not of_cell))
             last_named[item] = window
     return found

@@ -27,7 +27,7 @@ def naming_settings(
     known_threshold: int = 60,
     forget_after: int = 2,
     spacing: int = 25,
-    likely_noise: int = 40,
+    likely_noise: int = -120,
     scale: int = 40,
     sliding: int = 1,
     stream: str = "events",
@@ -38,6 +38,7 @@ def naming_settings(
 ) -> NamingSettings:
     """Windows of 10 seconds from `START` on; with noise alone an item passes the known threshold now and then.
 
+    likely_noise: less than any plan has, so that few users are enough for a size to be stated.
     counts_for: so many items a window are counted, with little noise; users pay a tenth of a purse for each.
     """
     prices = short_price_list(most_looks, scale)

@@ -19,6 +19,7 @@ from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.release_plan import RELEASES, ReleasePlan
 from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.priced_weights import stated_users
 from dp_transforms.run_settings import settings_of_plan
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import COUNTS, DOMAIN, HOURLY, LABELS, names_plan, short_names_plan
@@ -131,10 +132,49 @@ def test_a_known_domain_with_another_rate_of_false_names() -> None:
     assert plan.found_from(5) < short_names_plan(domain=DOMAIN).found_from(5)
 
 
-def test_likely_noise_is_a_quantile() -> None:
-    for size_error in (0.01, 0.2, 1e-6):
-        plan = short_names_plan(size_error=size_error)
-        assert tail(plan.noise, plan.likely_noise + 1) <= size_error < tail(plan.noise, plan.likely_noise)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"size_error": 0.2}, {"size_error": 1e-6, "max_users": 10}, {"hits_per_user": 3}, {"domain": DOMAIN}],
+)
+def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes: dict[str, Any]) -> None:
+    """How many sizes are wrong where each user spends its purse in the worst way, and each sum that nobody is in."""
+    plan = short_names_plan(**changes)
+    largest, each_user = plan.weights[-1], [*zip(plan.weights, plan.units, strict=True)]
+    left = plan.purse - plan.hits_per_user * plan.hit_units
+    looks = [(weight, Fraction(plan.purse, units)) for weight, units in each_user]
+    looks += [(w, Fraction(left, units)) for w, units in zip(plan.hit_weights, plan.hit_look_units, strict=True)]
+    most_unheld = 384 * plan.domain_size or 2 * plan.forget_after * plan.max_users * plan.most_looks
+
+    def wrong(allowed: int) -> mpmath.mpf:
+        worst = max(
+            tail(plan.noise, allowed + 1 + 4 * (largest - weight)) * mpmath.mpf(number.numerator) / number.denominator
+            for weight, number in looks
+        )
+        return plan.max_users * worst + most_unheld * tail(plan.noise, allowed + 1 + 4 * largest)
+
+    assert wrong(plan.likely_noise) <= plan.size_error < wrong(plan.likely_noise - 1) * (1 + 1e-8)
+
+
+def test_whatever_the_users_are_the_sizes_of_a_run_are_right_but_for_their_error() -> None:
+    """Exact: the purses of all users, spent on items of n users that weigh w, for the n and w with most wrong sizes."""
+    plan = short_names_plan(size_error=0.05)
+    wrong_before = mpmath.mpf(0)
+    for threshold in (plan.threshold, plan.known_threshold):
+        boundaries = threshold + plan.spacing * np.arange(40)
+        stated = stated_users(boundaries, plan.likely_noise, plan.weights[-1])
+        before = -(-(boundaries - plan.noise.smallest_margin(0.05) + 1) // plan.weights[-1])
+        for users in (1, 2, 3, 4, 5, 8, 12, 20, 30, 50, 100):
+            for weight, units in [*zip(plan.weights, plan.units, strict=True)][::-20]:
+                items = mpmath.mpf(plan.max_users) * (plan.purse // units) / users
+                for sizes in (stated, before):
+                    first = boundaries[np.flatnonzero(sizes > users)[0]]
+                    margin = int(first) - users * weight
+                    wrong = items * (tail(plan.noise, margin) if margin > 0 else 1)
+                    if sizes is stated:
+                        assert wrong <= plan.size_error
+                    else:
+                        wrong_before = max(wrong, wrong_before)
+    assert wrong_before > 1000, "with sizes that are right one by one"
 
 
 def test_found_from_is_the_smallest_number_with_that_probability() -> None:

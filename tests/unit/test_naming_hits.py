@@ -365,3 +365,4 @@ def test_a_look_has_two_levels_and_the_first_one_is_a_hit():
     for noisy in (115, 10_000):
         assert rule(noisy) == (None, None, False, 2, 11)
     assert HitOrAbove(30, 25, 40, 7)(30).at_least_users == 0
+    assert [HitOrAbove(at, 25, 40, 7)(at).at_least_users for at in (68, 69)] == [0, 5], "fewer than 5 are not stated"

@@ -48,9 +48,12 @@ def test_levels_and_sizes_of_sums_far_above_the_noise():
         assert users == -(-(threshold + (level - 1) * 600 - 40) // largest)
 
 
-def test_a_size_is_never_below_zero():
-    chosen = naming_settings(1, threshold=1000, known_threshold=300, spacing=600, likely_noise=50_000)
-    assert names_of([(0, "a", 1300)], chosen).at_least_users.tolist() == [0]
+def test_a_size_of_fewer_than_5_users_is_not_stated():
+    chosen = naming_settings(1, threshold=1000, known_threshold=300, spacing=600)
+    largest = chosen.weights[-1]
+    for likely_noise, size in ((50_000, 0), (1000 - 4 * largest, 0), (999 - 4 * largest, 5)):
+        chosen = dataclasses.replace(chosen, likely_noise=likely_noise)
+        assert names_of([(0, "a", 1300)], chosen).at_least_users.tolist() == [size]
 
 
 def test_two_items_whose_hashes_share_a_word_are_two_items():

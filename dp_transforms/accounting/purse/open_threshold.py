@@ -1,7 +1,8 @@
 """The smallest safe threshold of an open domain, when weights are chosen adaptively and paid from a purse.
 
-Guarantee: an item that nobody else holds is named, in any look of a user's whole life, with a probability of at most
-delta_open, whichever weights of the price list the user's looks have (docs/purse.md, section 4).
+And what stated sizes must allow for noise, by the same argument. Guarantee: an item that nobody else holds is named, in
+any look of a user's whole life, with a probability of at most delta_open, whichever weights of the price list the
+user's looks have (docs/purse.md, section 4).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dp_transforms.accounting.fewest_users import Floats, fewest_users
 from dp_transforms.accounting.purse.look_prices import log_tails
 from dp_transforms.accounting.purse.price_list import PriceList, replay_weight
 from dp_transforms.checks import check_range
+from dp_transforms.priced_weights import FEWEST_STATED
 
 _SAFE = 1 - 1e-9  # of a share of delta: above the float error of the product
 _ROUNDING = 1e-12  # relative, of a logarithm of a tail
@@ -40,6 +42,35 @@ def _smallest_of_list(prices: PriceList, delta_open: float) -> int:
     tails = tails[len(tails) // 2 + 1 :]  # of m = 1, 2, ...
     margins = 1 + np.searchsorted(-tails * (1 - _ROUNDING), -shares)
     return int(np.max(np.array(prices.weights) + margins))
+
+
+def smallest_size_margin(
+    prices: PriceList, size_error: float, users: int, most_unheld: int, hit_prices: PriceList | None = None
+) -> int:
+    """The smallest z at which at most `size_error` of all sizes that a run states are too large, on average.
+
+    A stated N of at least k + 1 = `FEWEST_STATED` is too large only if ``Z > z + k (W - w)``, with w the largest weight
+    in the sum and W that of the plan: its user pays for it. Where nobody adds anything, only if ``Z > z + k W``.
+    users: of the run, at most. most_unheld: sums of 0 that are drawn, on average (docs/guarantee.md, 9.6).
+    """
+    check_range("size_error", size_error, 0.0, 1.0)
+    noise, largest, others = prices.noise, prices.weights[-1], FEWEST_STATED - 1
+    lists = [each for each in (prices, hit_prices) if each is not None]
+    below = others * (largest - np.concatenate([each.weights for each in lists]))
+    looks = np.concatenate([each.purse / np.array(each.units) for each in lists])  # that a purse pays for
+
+    def is_enough(z: int) -> bool:
+        of_one = np.exp(noise.log_upper_tail(z + 1 + below)) * looks
+        of_nobody = most_unheld * noise.upper_tail(z + 1 + others * largest)
+        return bool(users * of_one.max() + of_nobody <= size_error * _SAFE)
+
+    low, high = -1, noise.scale
+    while not is_enough(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
 
 
 def found_from(

@@ -21,6 +21,7 @@ from dp_transforms.auditing.names.noise_law import NoiseLaw
 from dp_transforms.auditing.names.scenes import Cell, Scene, SceneWeights, counts_of, expected_levels
 from dp_transforms.auditing.statistics import binomial_p_value, chi_squared_p_value, epsilon_lower_bound
 from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.priced_weights import stated_users
 
 CONFIDENCE = 0.999
 FALSE_ALARM = 1e-6  # of all tests of agreement together
@@ -266,7 +267,7 @@ def _sizes_fit(
         return False
     for first in (scene.threshold, scene.known_threshold):
         boundaries = first + (levels - 1) * scene.spacing
-        fits |= sizes == np.maximum(0, -(-(boundaries - settings.likely_noise) // mechanism.weights[-1]))
+        fits |= sizes == stated_users(boundaries, settings.likely_noise, mechanism.weights[-1])
     return bool(fits.all())
 
 
