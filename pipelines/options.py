@@ -109,6 +109,24 @@ TIME_ZONE_OPTION = click.option(
     help="Time zone of tables, pages and charts, such as Europe/Berlin. JSON stays in UTC.",
 )
 
+TIME_TEXT_OPTIONS = (
+    click.option(
+        "--time-format",
+        metavar="FORM",
+        help="Form of times that are text and not ISO 8601: %d.%m.%Y %H:%M, %m/%d/%Y %I:%M %p, %d/%b/%Y:%H:%M:%S %z.",
+    ),
+    click.option(
+        "--time-zone",
+        metavar="ZONE",
+        help="Zone of times that have none, such as Europe/Berlin. Default: UTC. Of an hour that occurs twice the first"
+        " one is meant; one that is skipped is read with the offset before.",
+    ),
+    click.option(
+        "--csv-separator",
+        metavar="CHARACTER",
+        help="What separates the cells of CSV files: one character, or tab. Default: a comma, in .tsv a tab.",
+    ),
+)
 _FIELD_OPTIONS = (
     click.option(
         "--user-field",
@@ -128,6 +146,7 @@ _FIELD_OPTIONS = (
         type=click.Choice(["s", "ms", "us", "iso"]),
         help="Unit of times that are numbers, since 1970 UTC. Not needed for typed times and ISO 8601 text.",
     ),
+    *TIME_TEXT_OPTIONS,
     click.option(
         "--csv-line-ends-in-cells",
         is_flag=True,
@@ -136,6 +155,7 @@ _FIELD_OPTIONS = (
         "is one row, and a line with an open quote is rejected alone.",
     ),
 )
+READING_OPTIONS = ("time_unit", "time_format", "time_zone", "csv_separator", "csv_line_ends_in_cells")
 _PLAN_OPTION = click.option(
     "--plan", "plan_file", metavar="FILE", help="A plan of `shh plan --output`, in place of the budget options."
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from dp_transforms.local_files import open_regular
 from dp_transforms.pipelines.engine_choice import EngineChoice
-from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.options import READING_OPTIONS, UserError
 from dp_transforms.pipelines.plan_options import flag
 from dp_transforms.pipelines.state_options import check_state_options
 from dp_transforms.pipelines.stream_options import DATAFLOW
@@ -157,10 +157,9 @@ def _check_pubsub(options: dict[str, Any], given: Collection[str], engine: Engin
         raise UserError("--pubsub-subscription runs only on Dataflow. Give --engine dataflow, or another input.")
     if options["clock"] != "arrival":
         raise UserError("--pubsub-subscription has one clock: when a message was published. Leave --clock out.")
-    if options["time_field"] != "timestamp" or options["time_unit"] is not None:
-        raise UserError(
-            "the time of a Pub/Sub message is when it was published. Leave --time-field and --time-unit out."
-        )
+    if options["time_field"] != "timestamp" or any(options[name] for name in READING_OPTIONS):
+        flags = ", ".join(map(flag, ("time_field", *READING_OPTIONS)))
+        raise UserError(f"the time of a Pub/Sub message is when it was published, and it is not CSV. Leave {flags} out.")
     if unused := [flag(name) for name in CLOCK_OPTIONS if name in given]:
         raise UserError(
             f"with --pubsub-subscription Dataflow's watermark closes windows. Leave {', '.join(unused)} out."
