@@ -20,7 +20,13 @@ def separator_of(options: Mapping[str, Any]) -> str | None:
     return "\t" if given in ("tab", "\\t") else given
 
 
-def event_fields(options: dict[str, Any]) -> EventFields:
+def reading_of(options: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
+    """`EventFields.time_reading`, of options that may name no field yet. Raises UserError."""
+    fields = event_fields({**options, "user_field": "user", "item_field": "item", "time_field": "time"})
+    return fields.time_reading
+
+
+def event_fields(options: Mapping[str, Any]) -> EventFields:
     """The fields that the options name. Raises UserError."""
     try:
         return EventFields(

@@ -109,7 +109,7 @@ TIME_ZONE_OPTION = click.option(
     help="Time zone of tables, pages and charts, such as Europe/Berlin. JSON stays in UTC.",
 )
 
-TIME_TEXT_OPTIONS = (
+_TIME_TEXT_OPTIONS = (
     click.option(
         "--time-format",
         metavar="FORM",
@@ -118,8 +118,8 @@ TIME_TEXT_OPTIONS = (
     click.option(
         "--time-zone",
         metavar="ZONE",
-        help="Zone of times that have none, such as Europe/Berlin. Default: UTC. Of an hour that occurs twice the first"
-        " one is meant; one that is skipped is read with the offset before.",
+        help="Zone of times that have none, such as Europe/Berlin. Of an hour that occurs twice the first one is"
+        " meant; one that is skipped is read with the offset before. Default: UTC.",
     ),
     click.option(
         "--csv-separator",
@@ -146,7 +146,7 @@ _FIELD_OPTIONS = (
         type=click.Choice(["s", "ms", "us", "iso"]),
         help="Unit of times that are numbers, since 1970 UTC. Not needed for typed times and ISO 8601 text.",
     ),
-    *TIME_TEXT_OPTIONS,
+    *_TIME_TEXT_OPTIONS,
     click.option(
         "--csv-line-ends-in-cells",
         is_flag=True,
@@ -169,5 +169,12 @@ def field_options(function: _F) -> _F:
 def log_field_options(function: _F) -> _F:
     """Adds the names of the fields of an event, and how they are read."""
     for option in reversed(_FIELD_OPTIONS):
+        function = option(function)
+    return function
+
+
+def time_text_options(function: _F) -> _F:
+    """Adds how times that are text are read, and what separates cells."""
+    for option in reversed(_TIME_TEXT_OPTIONS):
         function = option(function)
     return function

@@ -159,7 +159,9 @@ def _check_pubsub(options: dict[str, Any], given: Collection[str], engine: Engin
         raise UserError("--pubsub-subscription has one clock: when a message was published. Leave --clock out.")
     if options["time_field"] != "timestamp" or any(options[name] for name in READING_OPTIONS):
         flags = ", ".join(map(flag, ("time_field", *READING_OPTIONS)))
-        raise UserError(f"the time of a Pub/Sub message is when it was published, and it is not CSV. Leave {flags} out.")
+        raise UserError(
+            f"the time of a Pub/Sub message is when it was published, and it is not CSV. Leave {flags} out."
+        )
     if unused := [flag(name) for name in CLOCK_OPTIONS if name in given]:
         raise UserError(
             f"with --pubsub-subscription Dataflow's watermark closes windows. Leave {', '.join(unused)} out."

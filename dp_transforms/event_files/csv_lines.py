@@ -33,7 +33,7 @@ from dp_transforms.event_files.log_chunk import (
     time_unit_error,
 )
 from dp_transforms.event_files.log_input import log_size
-from dp_transforms.event_files.text_files import HEAD_BYTES, ByteShares, read_head
+from dp_transforms.event_files.text_files import HEAD_BYTES, NOT_UTF8_TEXT, ByteShares, read_head
 from dp_transforms.event_ids import one_chunk
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.remote_files import StoredFile
@@ -101,7 +101,7 @@ def _first_times(path: str, text: bytes, header: CsvHeader, fields: EventFields)
 def _read_header(path: str, fields: EventFields, stored: StoredFile | None) -> CsvHeader | None:
     """None: the file is blank. Raises EventFileError unless it names the three fields."""
     delimiter = delimiter_of(path, fields.csv_separator)
-    header = read_names(path, stored, delimiter, line_ends_in_cells=fields.csv_line_ends_in_cells)
+    header = read_names(path, *read_head(path, stored), delimiter, fields.csv_line_ends_in_cells)
     if header is not None:
         if not header.is_utf8 and not header.names_all(fields):
             raise EventFileError(path, f"its header does not name the fields, and {NOT_UTF8_TEXT}")
@@ -109,11 +109,8 @@ def _read_header(path: str, fields: EventFields, stored: StoredFile | None) -> C
     return header
 
 
-def read_names(
-    path: str, stored: StoredFile | None, delimiter: str, *, line_ends_in_cells: bool
-) -> CsvHeader | None:
-    """None: the file is blank. Raises EventFileError if its first line cannot be a header."""
-    head, is_whole = read_head(path, stored)
+def read_names(path: str, head: bytes, is_whole: bool, delimiter: str, line_ends_in_cells: bool) -> CsvHeader | None:
+    """From `read_head`. None: the file is blank. Raises EventFileError if its first line cannot be a header."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise EventFileError(path, "it is UTF-16 text. Convert it to UTF-8.")
     mark = len(UTF8_MARK) if head.startswith(UTF8_MARK) else 0
@@ -144,10 +141,10 @@ def read_names(
     return CsvHeader(names, found.end(), head.count(b"\n", 0, found.end()), _is_utf8(text))
 
 
-def likely_separator(path: str, stored: StoredFile | None) -> str | None:
+def likely_separator(path: str, head: bytes) -> str | None:
     """The one by which most of the first lines have as many cells as the header, and not only one; None: the usual one
     of its ending is as good. For the operator."""
-    lines = [line for line in _text(read_head(path, stored)[0]).splitlines() if line.strip()][: 1 + _LOOKED_AT_ROWS]
+    lines = [line for line in _text(head).splitlines() if line.strip()][: 1 + _LOOKED_AT_ROWS]
     usual = delimiter_of(path, None)
 
     def score(separator: str) -> tuple[int, int]:

@@ -5,6 +5,7 @@ Blank lines are not events. Positions are numbers of lines.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -71,8 +72,8 @@ def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> st
 
 
 def is_array(head: bytes) -> bool:
-    """Whether a file that begins so is one JSON array."""
-    return head.removeprefix(UTF8_MARK).lstrip().startswith(b"[")
+    """Whether a file that begins so is one JSON array of objects."""
+    return re.match(rb"\s*\[\s*(?:\{|$)", head.removeprefix(UTF8_MARK)[:1024]) is not None
 
 
 def _are_utf8(lines: list[bytes]) -> bool:

@@ -260,14 +260,14 @@ def _first_records(
 
 
 def _sample_csv(path: str, stored: StoredFile | None, line_ends_in_cells: bool, separator: str | None) -> FileSample:
-    separator = separator or likely_separator(path, stored)
+    head, is_whole = read_head(path, stored)
+    separator = separator or likely_separator(path, head)
     delimiter = delimiter_of(path, separator)
-    header = read_names(path, stored, delimiter, line_ends_in_cells=line_ends_in_cells)
+    header = read_names(path, head, is_whole, delimiter, line_ends_in_cells)
     if header is None:
         return FileSample(path, "csv", (), 0, 0, Counter(), True)
     if any(re.fullmatch(times.NUMBER, name) or times.iso_micros(name) is not None for name in header.names):
         raise EventFileError(path, "its first line looks like an event. Let it begin with the names of its fields.")
-    head, is_whole = read_head(path, stored)
     body = head[header.size :]
     if not is_whole:
         body = body[: body.rfind(b"\n") + 1]

@@ -1,8 +1,8 @@
 """Times in a declared form, such as ``%d.%m.%Y %H:%M``, and local times of a declared zone; both by whole columns.
 
-The directives are those of Python's strptime, in English whatever the machine's language is. Arrow's own strptime is not
-used: it takes 31.02.2026 for 3 March, and what it reads depends on the system's library and language. Arrow's own zones
-are not used either: after 2037 they know no summer time.
+The directives are those of Python's strptime, in English whatever the machine's language is. Arrow's own strptime is
+not used: it takes 31.02.2026 for 3 March, and what it reads depends on the system's library and language. Nor are
+Arrow's zones: after 2037 they know no summer time.
 """
 
 from __future__ import annotations
@@ -191,9 +191,7 @@ def _offsets_of_year(zone: str, year: int) -> tuple[_Int64s, _Int64s]:
     return begins, np.array([(offset or datetime.timedelta()) // micro for _, offset in found], np.int64)
 
 
-def _change_between(
-    clock: datetime.tzinfo, low: datetime.datetime, high: datetime.datetime
-) -> datetime.datetime:
+def _change_between(clock: datetime.tzinfo, low: datetime.datetime, high: datetime.datetime) -> datetime.datetime:
     """The first second after ``low`` with another offset than it; ``high`` has another one."""
     before = clock.utcoffset(low)
     while (left := (high - low) // datetime.timedelta(seconds=1)) > 1:

@@ -143,9 +143,7 @@ def parse_values(
     for kind, arrow_type in arrow_types.items():
         if kind in cells:
             rows = [row for row, _ in cells[kind]]
-            parsed = parse_times(
-                pa.array([cell for _, cell in cells[kind]], arrow_type), unit, time_format, time_zone
-            )
+            parsed = parse_times(pa.array([cell for _, cell in cells[kind]], arrow_type), unit, time_format, time_zone)
             micros[rows], faults[rows] = parsed.micros, parsed.faults
     return TimeColumn(micros, faults)
 
