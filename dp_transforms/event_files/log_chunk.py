@@ -58,7 +58,7 @@ class EventFields:
         if self.time_format is not None:
             time_formats.pattern_of(self.time_format)
             if self.time_unit is not None:
-                raise ValueError("time_format must not be given with time_unit: it says how times are read.")
+                raise ValueError("time_format and time_unit must not be given together. Leave one out.")
         if self.time_zone is not None:
             time_formats.check_time_zone(self.time_zone)
         separator = self.csv_separator

@@ -240,7 +240,7 @@ def test_a_zone_that_nobody_knows_and_a_unit_beside_a_form_are_refused() -> None
     for zone in ("Berlin", "../etc/passwd", "", "/etc/localtime"):
         with pytest.raises(ValueError, match=r"^time_zone must be a name such as Europe/Berlin"):
             EventFields(time_zone=zone)
-    with pytest.raises(ValueError, match=r"^time_format must not be given with time_unit"):
+    with pytest.raises(ValueError, match=r"^time_format and time_unit must not be given together"):
         EventFields(time_format="%d.%m.%Y", time_unit="s")
 
 
