@@ -94,6 +94,8 @@ def _check_input(options: dict[str, Any]) -> None:
         raise UserError("--format avro belongs to --kafka: the ending of a file says its format. Leave it out.")
     if options["kafka"] is None:
         return
+    if options["csv_separator"] is not None or options["csv_line_ends_in_cells"]:
+        raise UserError("--csv-separator and --csv-line-ends-in-cells are for files of --folder. Leave them out.")
     if options["topic"] is None:
         raise UserError("--kafka needs --topic: which topic to read.")
     if options["producer_times"] and options["clock"] != "arrival":
