@@ -119,6 +119,10 @@ def test_the_unit_of_numbers_is_found(tmp_path: pathlib.Path, ending: str, unit:
         ("user,item,time\nu,i,12h on 3 May 2026\n", "time cannot be read as times"),
         ("user,item,time\nu,i,3:15:09\n", "time looks like times, but not in a form that is known here. Say it with"),
         ("user,item,at\nu,i,03/04/2026\n", "If it is not --time-format %d/%m/%Y, it is %m/%d/%Y"),
+        (
+            "user,item,at\n" + "".join(f"u,i,03/{day:02}/2026\n" for day in range(1, 13)),
+            "If it is not --time-format %m/%d/%Y, it is %d/%m/%Y",  # of one month, rather than of the first of each
+        ),
         ("user,item,date,time\nu,i,2026-01-01,10:00:00\n", "the clock is in another field"),
         ("user,item\nu,i\n", "time   none was found: name it with --time-field"),
         ("user,item,time\nu,i,noon\n", "time cannot be read as times"),
@@ -151,6 +155,8 @@ NGINX = "User-Agent,remote_addr,request,time_local"
         ("client_ip,customer,page,at", "customer", "page", ["besides customer the user could be client_ip"]),
         ("session_id,device_id,ip,account,page,at", "account", "page", ["could be device_id, ip, session_id"]),
         ("session_id,page,at", "session_id", "page", [NO_PERSON, "session_id seems to be a session: each"]),
+        ("user_session,page,at", "user_session", "page", [NO_PERSON, "user_session seems to be a session: each"]),
+        ("client_ip,page,at", "client_ip", "page", [NO_PERSON, "client_ip seems to be an address of the network"]),
         ("cookie,page,at", "cookie", "page", [NO_PERSON, "cookie seems to be a device: each"]),
         ("ip,path,at", "ip", "path", [NO_PERSON, "ip seems to be an address of the network"]),
         (NGINX, "remote_addr", "request", [NO_PERSON, "remote_addr seems to be an address"]),
