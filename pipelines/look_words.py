@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from dp_transforms.event_files.samples import OTHER, FileSample, partitions_of
+from dp_transforms.event_files.samples import OTHER, FileSample
 from dp_transforms.event_files.text_files import NOT_UTF8_TEXT
 from dp_transforms.pipelines.field_roles import (
     ADDRESS,
@@ -118,7 +118,7 @@ def log_lines(look: LogLook, ascii_only: bool) -> list[str]:
         )
     if any(is_remote(each.path) for each in sample.samples):
         lines.append("They are in an object store: only some ranges of them were read.")
-    if folders := list(partitions_of(each.path for each in sample.samples)):
+    if folders := list(_partitions_of(each.path for each in sample.samples)):
         names = ", ".join(label_text(name, ascii_only) for name in folders)
         lines.append(f"Their folders are partitions by {names}: that is part of the path, and no field of an event.")
     if not look.has_rows:
@@ -257,7 +257,9 @@ def range_lines(look: LogLook, proposal: Proposal, ascii_only: bool) -> list[str
     start, end = (format_utc(seconds * MICROS_PER_SECOND)[:10] for seconds in (proposal.start, proposal.end))
     hold = "hold them" if is_all else "hold what was seen"
     lines = [f"{seen} {low} to {high} UTC, so the days {start} .. {end} (exclusive) {hold}."]
-    unseen = [each.path for each in look.sample.samples if _is_end_unseen(each, look.chosen[TIME])]
+    unseen = [
+        each.path for each in look.sample.samples if not each.sees_end and not _states_times(each, look.chosen[TIME])
+    ]
     if unseen:
         more = f" and of {len(unseen) - 1:,} more" if len(unseen) > 1 else ""
         lines.append(
@@ -271,20 +273,9 @@ def _states_times(sample: FileSample, name: str) -> bool:
     return any(field.bounds for field in sample.fields if field.name == name)
 
 
-def _is_end_unseen(sample: FileSample, time: str) -> bool:
-    return not sample.is_whole and _has_only_beginning(sample) and not _states_times(sample, time)
-
-
-def _has_only_beginning(sample: FileSample) -> bool:
-    """Whether a sample that is not the whole file is of its beginning: to look at the end would take all before it."""
-    is_packed = sample.path.lower().endswith(".gz")
-    return is_packed or (sample.format in ("avro", "parquet") and is_remote(sample.path))
-
-
 def _file_line(sample: FileSample, size: int) -> str:
     rows = "" if sample.rows is None else f", {sample.rows:,} rows"
-    is_cut = not sample.is_whole and _has_only_beginning(sample)
-    which = "all of them" if sample.is_whole else "at its beginning" if is_cut else "at its beginning and end"
+    which = "all of them" if sample.is_whole else f"at its beginning{' and end' if sample.sees_end else ''}"
     what = f"{escape_text(sample.path)}: {_FORMATS[sample.format]}, {_size(size)}{rows}."
     return f"{what} Looked at {sample.looked_at:,} rows ({which})."
 
@@ -336,3 +327,11 @@ def _size(size: int) -> str:
 def given_roles(options: Mapping[str, str | None]) -> dict[str, str]:
     """The roles that the operator named. options: by the names of the parameters; None: not given."""
     return {role: name for role in (USER, ITEM, TIME) if (name := options.get(f"{role}_field")) is not None}
+
+
+def _partitions_of(paths: Iterable[str]) -> Iterator[str]:
+    """Names of folders such as ``date=2026-01-01``, each once."""
+    found = dict.fromkeys(
+        folder.partition("=")[0] for path in paths for folder in path.split("/")[:-1] if "=" in folder.strip("=")
+    )
+    yield from found

@@ -17,7 +17,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import fastavro
@@ -36,7 +36,7 @@ from dp_transforms.event_files.json_lines import JSON_ARRAY, is_array
 from dp_transforms.event_files.line_blocks import BLANKS, LineBlock
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, damaged_error
 from dp_transforms.event_files.log_input import faults_of_store, log_size, open_columns, open_log
-from dp_transforms.event_files.text_files import read_head
+from dp_transforms.event_files.text_files import is_packed, read_head
 from dp_transforms.remote_files import RemoteFileError, StoredFile
 
 SAMPLE_ROWS = 1000
@@ -68,7 +68,9 @@ class FieldSample:
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileSample:
     """One file. rows: how many it has, None if it does not say. looked_at: how many rows the sample has, with those
-    that are broken, by reason. is_whole: whether these are all."""
+    that are broken, by reason. is_whole: whether these are all. separator: of the cells of CSV, None for
+    the usual one of its ending. not_utf8: how many lines are not UTF-8. sees_end: whether rows at the end are in the
+    sample."""
 
     path: str
     format: str
@@ -79,6 +81,7 @@ class FileSample:
     is_whole: bool
     separator: str | None = None
     not_utf8: int = 0
+    sees_end: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -171,7 +174,10 @@ def _sample_parquet(path: str, stored: StoredFile | None) -> FileSample:
         values = pa.chunked_array(table.column(name)).combine_chunks() if table.num_rows else pa.array([], arrow_type)
         fields.append(FieldSample(name, _kind_of(arrow_type), values, zone, bounds[name]))
     rows = int(metadata.num_rows)
-    return FileSample(path, "parquet", tuple(fields), rows, table.num_rows, Counter(), rows == table.num_rows)
+    is_all = rows == table.num_rows
+    return FileSample(
+        path, "parquet", tuple(fields), rows, table.num_rows, Counter(), is_all, sees_end=is_all or stored is None
+    )
 
 
 def _stated_bounds(
@@ -233,7 +239,8 @@ def _sample_avro(path: str, stored: StoredFile | None) -> FileSample:
     names = [str(field["name"]) for field in schema["fields"]][:_MOST_FIELDS]
     fields = tuple(_field_of_values(name, [record.get(name) for record in records]) for name in names)
     known = rows if rows or is_whole else None
-    return FileSample(path, "avro", fields, known, len(records), Counter(), is_whole)
+    sees_end = is_whole or stored is None
+    return FileSample(path, "avro", fields, known, len(records), Counter(), is_whole, sees_end=sees_end)
 
 
 def _first_records(
@@ -274,7 +281,7 @@ def _sample_csv(path: str, stored: StoredFile | None, line_ends_in_cells: bool, 
     broken: Counter[str] = Counter()
     not_utf8 = _not_utf8(body.split(b"\n"))
     rows = _csv_rows(path, body, len(header.names), line_ends_in_cells, delimiter, broken)
-    is_all = is_whole and len(rows) <= 2 * SAMPLE_ROWS
+    is_all, tail = is_whole and len(rows) <= 2 * SAMPLE_ROWS, b""
     if not is_all:
         last = rows[-SAMPLE_ROWS:]
         if not is_whole:
@@ -289,7 +296,8 @@ def _sample_csv(path: str, stored: StoredFile | None, line_ends_in_cells: bool, 
     ]
     looked_at = len(rows) + broken.total()
     known = looked_at if is_all else None
-    return FileSample(path, "csv", tuple(fields), known, looked_at, broken, is_all, separator, not_utf8)
+    sees_end = is_whole or bool(tail)
+    return FileSample(path, "csv", tuple(fields), known, looked_at, broken, is_all, separator, not_utf8, sees_end)
 
 
 def _not_utf8(lines: Iterable[bytes]) -> int:
@@ -340,13 +348,13 @@ def _sample_json(path: str, stored: StoredFile | None) -> FileSample:
     # What only some lines have is no field of an event, and may be a cell: objects can be keyed by user.
     names = [name for name, count in counted.items() if 2 * count >= len(events)]
     fields = tuple(_field_of_values(name, [event.get(name) for event in events]) for name in names)
-    known = len(lines) if is_all else None
-    return FileSample(path, "json", fields, known, len(lines), +broken, is_all, None, _not_utf8(lines))
+    known, sees_end, not_utf8 = len(lines) if is_all else None, is_whole or not is_packed(path), _not_utf8(lines)
+    return FileSample(path, "json", fields, known, len(lines), +broken, is_all, None, not_utf8, sees_end)
 
 
 def _tail(path: str, stored: StoredFile | None) -> bytes:
     """Whole lines at the end of a file that is larger than its head; nothing of a compressed one."""
-    if path.lower().endswith(".gz"):
+    if is_packed(path):
         return b""
     with open_log(path, stored, _TAIL_BYTES) as file, faults_of_store(path, file):
         file.seek(max(0, log_size(path, stored) - _TAIL_BYTES), os.SEEK_SET)
@@ -390,11 +398,3 @@ def _arrow_cell(cell: Any, kind: str) -> Any:
     if kind == WHOLE:
         return max(-(2**63), min(int(cell) if len(str(cell)) < 20 else 2**63 - 1, 2**63 - 1))
     return float(cell) if kind == NUMBER else cell
-
-
-def partitions_of(paths: Iterable[str]) -> Iterator[str]:
-    """Names of folders such as ``date=2026-01-01``, each once."""
-    found = dict.fromkeys(
-        folder.partition("=")[0] for path in paths for folder in path.split("/")[:-1] if "=" in folder.strip("=")
-    )
-    yield from found
