@@ -28,7 +28,7 @@ _REASONS = {
     MISSING: "missing {0}",
     WRONG_TYPE: "{0} has the wrong type",
     TOO_LONG: f"{{0}} is longer than {MAX_ID_BYTES:,} bytes",
-    NOT_UTF8: "{0} is not valid UTF-8",
+    NOT_UTF8: "{0} is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)",
     EMPTY: "empty {0}",
 }
 _MOST_BITS = 4 * MAX_ID_BYTES  # a whole number of more bits has more digits than an id may have bytes

@@ -8,7 +8,8 @@
   dataflow_replay: what each cluster has of its own. noise_key_secret: a key that workers fetch.
 - show, report_table: ``shh show``; reports as a table. explain: ``shh explain``.
 - page: both for the browser, and charts as files. time_axis: times of a time zone.
-- doctor, log_look, look_words: ``shh doctor``, a look at a log; what is found in it, and in words.
+- doctor, log_look, field_roles, look_words: ``shh doctor``, a look at a log; what is found in it, which field may be
+  the user, and in words.
 - serve: ``shh serve``, a live page of the same parts. serving: what it reads, the server, and who may ask it.
 - load: ``shh load``. table_output: tables of databases as outputs.
 - simulate, simulated_log: ``shh simulate`` and the log that it makes.

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dp_transforms.event_files import EventFileError
 from dp_transforms.event_files.samples import sample_log
+from dp_transforms.pipelines.event_options import reading_of, separator_of
 from dp_transforms.pipelines.log_look import LogLook, look_at_log
 from dp_transforms.pipelines.look_words import (
     FOR_THE_OPERATOR,
@@ -24,8 +25,9 @@ from dp_transforms.pipelines.look_words import (
     wrapped,
 )
 from dp_transforms.pipelines.operator_log import is_json
-from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.options import UserError, time_text_options
 from dp_transforms.pipelines.report_table import is_ascii_only
+from dp_transforms.remote_files import UrlError
 
 
 @click.command(name="doctor")
@@ -38,6 +40,7 @@ from dp_transforms.pipelines.report_table import is_ascii_only
     type=click.Choice(["s", "ms", "us", "iso"]),
     help="Unit of times that are numbers, since 1970 UTC. Default: the one that gives times of our days.",
 )
+@time_text_options
 @click.option(
     "--csv-line-ends-in-cells", is_flag=True, help="Quoted cells of CSV files may contain line ends, as in a replay."
 )
@@ -60,14 +63,17 @@ def show_look(logs: Sequence[str], options: Mapping[str, Any], say: Callable[[st
     given. console: where it is said. Raises UserError if there is no log."""
     ascii_only = is_ascii_only(console)
     try:
-        sample = sample_log(logs, csv_line_ends_in_cells=options["csv_line_ends_in_cells"])
-    except EventFileError as error:
+        reading = reading_of(options)
+        sample = sample_log(
+            logs, csv_line_ends_in_cells=options["csv_line_ends_in_cells"], csv_separator=separator_of(options)
+        )
+    except (EventFileError, UrlError) as error:
         raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"the log cannot be read: {error.strerror}.") from None
     if not sample.samples and len(sample.faults) == 1:
         raise UserError(str(sample.faults[0]))
-    look = look_at_log(sample, given_roles(options), options["time_unit"])
+    look = look_at_log(sample, given_roles(options), reading)
     blocks = [[FOR_THE_OPERATOR], log_lines(look, ascii_only)]
     if look.has_rows:
         blocks.append(["Read it as:", *choice_lines(look, ascii_only)])
@@ -75,7 +81,7 @@ def show_look(logs: Sequence[str], options: Mapping[str, Any], say: Callable[[st
         blocks.append(["Look at this:", *(f"  - {fault}" for fault in faults)])
     proposal = proposal_of(look)
     if look.is_complete and proposal is not None:
-        blocks.append(range_lines(look, proposal))
+        blocks.append(range_lines(look, proposal, ascii_only))
         fields = field_words(look, options["csv_line_ends_in_cells"])
         blocks.append(
             [

@@ -22,7 +22,7 @@ class GroupedOption(click.Option):
         self.group, self.brief, self.needed = group, brief, needed
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        if not ctx.meta.get(_SHOWS_ALL):
+        if self.brief and not ctx.meta.get(_SHOWS_ALL):
             kind = str(self.name).rpartition("_")[2].upper() if isinstance(self.type, click.Choice) else None
             takes = "" if self.is_flag else f" {self.metavar or kind or self.type.name.upper()}"
             record: tuple[str, str] | None = self.opts[0] + takes, self.brief

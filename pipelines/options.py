@@ -121,6 +121,27 @@ TIME_ZONE_OPTION = click.option(
     help="Time zone of tables, pages and charts, such as Europe/Berlin. JSON stays in UTC.",
 )
 
+_TIME_TEXT_OPTIONS = (
+    option(
+        INPUT,
+        "--time-format",
+        metavar="FORM",
+        help="Form of times that are text and not ISO 8601: %d.%m.%Y %H:%M, %m/%d/%Y %I:%M %p, %d/%b/%Y:%H:%M:%S %z.",
+    ),
+    option(
+        INPUT,
+        "--time-zone",
+        metavar="ZONE",
+        help="Zone of times that have none, such as Europe/Berlin. Of an hour that occurs twice the first one is"
+        " meant; one that is skipped is read with the offset before. Default: UTC.",
+    ),
+    option(
+        INPUT,
+        "--csv-separator",
+        metavar="CHARACTER",
+        help="What separates the cells of CSV files: one character, or tab. Default: a comma, in .tsv a tab.",
+    ),
+)
 _FIELD_OPTIONS = (
     option(
         INPUT,
@@ -153,6 +174,7 @@ _FIELD_OPTIONS = (
         type=click.Choice(["s", "ms", "us", "iso"]),
         help="Unit of times that are numbers, since 1970 UTC. Not needed for typed times and ISO 8601 text.",
     ),
+    *_TIME_TEXT_OPTIONS,
     option(
         INPUT,
         "--csv-line-ends-in-cells",
@@ -162,6 +184,7 @@ _FIELD_OPTIONS = (
         "is one row, and a line with an open quote is rejected alone.",
     ),
 )
+READING_OPTIONS = ("time_unit", "time_format", "time_zone", "csv_separator", "csv_line_ends_in_cells")
 _PLAN_OPTION = option(
     BUDGET,
     "--plan",
@@ -181,3 +204,8 @@ def field_options(function: AnyFunction) -> AnyFunction:
 def log_field_options(function: AnyFunction) -> AnyFunction:
     """Adds the names of the fields of an event, and how they are read."""
     return add_options(function, *_FIELD_OPTIONS)
+
+
+def time_text_options(function: AnyFunction) -> AnyFunction:
+    """Adds how times that are text are read, and what separates cells."""
+    return add_options(function, *_TIME_TEXT_OPTIONS)

@@ -25,7 +25,7 @@ from dp_transforms.accounting.release_plan import DEFAULT_RELEASE, ReleasePlan
 from dp_transforms.checks import check_whole
 from dp_transforms.pipelines.grouped_options import INPUT, AnyFunction, add_options, option
 from dp_transforms.pipelines.operator_log import tell
-from dp_transforms.pipelines.options import UTC_TIME, UserError, log_field_options
+from dp_transforms.pipelines.options import READING_OPTIONS, UTC_TIME, UserError, log_field_options
 from dp_transforms.pipelines.plan_options import flag, option_error, plan_from_options, schedule_from_options
 from dp_transforms.window_schedule import WindowSchedule
 
@@ -147,7 +147,7 @@ def refuse_from_log(options: dict[str, Any]) -> None:
 def _refuse_without_log(options: dict[str, Any]) -> None:
     given = [name for name in FROM_LOG_OPTIONS if options[name] is not None]
     given += [name for name, default in _FIELD_DEFAULTS.items() if options[name] != default]
-    given += [name for name in ("time_unit", "csv_line_ends_in_cells") if options[name]]
+    given += [name for name in READING_OPTIONS if options[name]]
     if given:
         raise click.UsageError(f"{', '.join(map(flag, given))} cannot be used without --from-log. Leave it out.")
 
@@ -199,7 +199,7 @@ def _read(options: dict[str, Any], schedule: WindowSchedule, most_looks: int, ep
 
 def _pairs_of_users(options: dict[str, Any], schedule: WindowSchedule) -> Any:
     """int64[users], for `_read` alone."""
-    from dp_transforms.event_files import estimate_log, find_log_chunks, read_log_chunk
+    from dp_transforms.event_files import estimate_log, find_log_chunks, read_log_chunk, unit_hint
     from dp_transforms.monitoring.activity import ActivityCounter
     from dp_transforms.pipelines.event_options import event_fields
     from dp_transforms.runners.this_machine import free_memory_bytes
@@ -221,13 +221,15 @@ def _pairs_of_users(options: dict[str, Any], schedule: WindowSchedule) -> Any:
                 counter.add(block.batch)
     except ValueError as error:  # of a file
         raise UserError(f"--from-log {error}") from None
+    unit = unit_hint(chunks, fields) if 2 * (rejected + counter.outside) > rows else None
     if rejected > _MOST_BAD * rows:
         raise UserError(
-            f"--from-log: {rejected:,} of {rows:,} rows cannot be read. Check the fields and --time-unit; `shh replay"
-            " --dead-letter` says where and why."
+            f"--from-log: {rejected:,} of {rows:,} rows cannot be read. Check the fields and --time-unit"
+            f"{f' ({unit})' if unit else ''}; `shh replay --dead-letter` says where and why."
         )
     tell(
         f"shh: read {rows:,} rows; {counter.outside:,} outside the windows skipped, {rejected:,} unreadable. (For the"
         " operator, not covered by the guarantee.)"
+        f"{f' Most are of no use: {unit}.' if unit else ''}"
     )
     return counter.pairs_of_users()

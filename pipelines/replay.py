@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from dp_transforms.checks import check_names
-from dp_transforms.event_files import find_log_chunks, hint_of_log
+from dp_transforms.event_files import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.garbage_collection import paused_collection
 from dp_transforms.monitoring.window_report import WindowReport
@@ -133,7 +133,7 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     if summary is None:
         return
     skipped = "--start .. --end" if options["state"] is None else "this part"
-    _print_summary(summary, options["time_unit"], request.domain_file is not None, skipped)
+    _print_summary(summary, request, skipped)
     _print_report(request)
 
 
@@ -253,7 +253,7 @@ def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAcco
     )
 
 
-def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bool, covered: str) -> None:
+def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str) -> None:
     """Prints on stderr: this is for the operator alone. covered: outside of which events are skipped."""
     rows = summary.events + summary.rejected
     unpaid = f" {summary.unpaid:,} pairs (window, item) beyond --most-looks of a user did not count,"
@@ -261,15 +261,16 @@ def _print_summary(summary: ReplaySummary, time_unit: str | None, has_domain: bo
     read = (
         f"Read {rows:,} rows in {summary.seconds:.1f} s ({rows / summary.seconds:,.0f} a second);"
         f" {summary.outside_range:,} outside {covered} skipped,"
-        f"{f' {summary.outside_domain:,} of other items than --domain-file skipped,' if has_domain else ''}"
+        f"{f' {summary.outside_domain:,} of other items than --domain-file skipped,' if request.domain_file else ''}"
         f"{unpaid if summary.unpaid else ''}{rejected}"
     )
     odd, remedy = "", ""
     if not rows:
         odd = "The log has no rows."
     elif summary.events == summary.outside_range:
-        unit = f"--time-unit {time_unit}" if time_unit else "--time-unit"
-        odd, remedy = f"No event is inside {covered}.", f" Check them, and {unit}."
+        unit = f"--time-unit {request.fields.time_unit}" if request.fields.time_unit else "--time-unit"
+        other = unit_hint(request.chunks, request.fields)
+        odd, remedy = f"No event is inside {covered}.", f" Check them, and {unit}{f'; {other}' if other else ''}."
     elif summary.events == summary.outside_range + summary.outside_domain:
         odd, remedy = "No event has an item of --domain-file.", " Ids are compared as text, blanks included."
     if is_json():

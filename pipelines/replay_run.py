@@ -21,7 +21,7 @@ from dp_transforms.beam.release_part import ReleasePart
 from dp_transforms.beam.write_rejected import WriteRejected
 from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.beam.write_state import WriteState
-from dp_transforms.event_files import spread_chunks
+from dp_transforms.event_files import spread_chunks, unit_hint
 from dp_transforms.operator_counts import (
     EVENTS_OUTSIDE_DOMAIN,
     EVENTS_OUTSIDE_RANGE,
@@ -189,7 +189,8 @@ def _check_bad_fraction(summary: ReplaySummary, request: ReplayRequest) -> None:
             if request.dead_letter
             else "see where and why with --dead-letter FILE"
         )
-        hint = f" Perhaps: {request.hint}" if request.hint else ""
+        unit = unit_hint(request.chunks, request.fields) if 2 * summary.rejected > rows else None
+        hint = f" Perhaps: {request.hint}" if request.hint else f" {unit[0].upper()}{unit[1:]}." if unit else ""
         raise LogError(
             f"{summary.rejected:,} of {rows:,} rows ({summary.rejected / rows:.1%}) could not be read, more than the"
             f" {request.max_bad_fraction:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}."

@@ -109,7 +109,8 @@ def _fingerprint_of_log(logs: tuple[str, ...], request: ReplayRequest, key: byte
     """key: `input_key` of the run. Raises UserError if the files were exchanged since they were listed: then the row
     groups that are read would not be those of the file that was fingerprinted."""
     fields = request.fields
-    reading = (*fields.names, fields.time_unit or "", str(fields.csv_line_ends_in_cells))
+    declared = (*fields.time_reading, fields.csv_separator)
+    reading = (*fields.names, *(value or "" for value in declared), str(fields.csv_line_ends_in_cells))
     files = [(chunk.path, ending_of_log(chunk.path)) for chunk in request.chunks]
     stored = {chunk.path: chunk.stored for chunk in request.chunks if chunk.stored is not None}
     log = InputFingerprint(files, reading, key, stored)

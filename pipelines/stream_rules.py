@@ -9,7 +9,7 @@ from typing import Any
 
 from dp_transforms.local_files import open_regular
 from dp_transforms.pipelines.engine_choice import EngineChoice
-from dp_transforms.pipelines.options import UserError
+from dp_transforms.pipelines.options import READING_OPTIONS, UserError
 from dp_transforms.pipelines.plan_options import flag
 from dp_transforms.pipelines.state_options import check_state_options
 from dp_transforms.pipelines.stream_options import DATAFLOW
@@ -94,6 +94,8 @@ def _check_input(options: dict[str, Any]) -> None:
         raise UserError("--format avro belongs to --kafka: the ending of a file says its format. Leave it out.")
     if options["kafka"] is None:
         return
+    if options["csv_separator"] is not None or options["csv_line_ends_in_cells"]:
+        raise UserError("--csv-separator and --csv-line-ends-in-cells are for files of --folder. Leave them out.")
     if options["topic"] is None:
         raise UserError("--kafka needs --topic: which topic to read.")
     if options["producer_times"] and options["clock"] != "arrival":
@@ -157,9 +159,10 @@ def _check_pubsub(options: dict[str, Any], given: Collection[str], engine: Engin
         raise UserError("--pubsub-subscription runs only on Dataflow. Give --engine dataflow, or another input.")
     if options["clock"] != "arrival":
         raise UserError("--pubsub-subscription has one clock: when a message was published. Leave --clock out.")
-    if options["time_field"] != "timestamp" or options["time_unit"] is not None:
+    if options["time_field"] != "timestamp" or any(options[name] for name in READING_OPTIONS):
+        flags = ", ".join(map(flag, ("time_field", *READING_OPTIONS)))
         raise UserError(
-            "the time of a Pub/Sub message is when it was published. Leave --time-field and --time-unit out."
+            f"the time of a Pub/Sub message is when it was published, and it is not CSV. Leave {flags} out."
         )
     if unused := [flag(name) for name in CLOCK_OPTIONS if name in given]:
         raise UserError(

@@ -7,7 +7,7 @@
     cutting        cut_chunks: large chunks in parts, for many workers
     joining        spread_chunks: that, and small chunks together; read_joined: blocks of many events, of every format
     samples        sample_log: some rows of a log, whatever its fields are called, for a look at it by the operator
-    estimate       estimate_log: about how many events, and how much text, for the memory check
+    estimate       estimate_log: about how many events, and how much text, for the memory check; unit_hint
     parquet, avro, csv_lines, json_lines     one module per format: find_chunks and read_chunk
     avro_schema    the Avro schemas that are read; avro_records decodes large blocks record by record
     json_decoder   lines of JSON -> columns, in a fast way and line by line
@@ -17,6 +17,7 @@
     text_spans     parts of a text file
     id_columns     Arrow columns -> ids (see `event_ids`) and batches; rows that cannot be read are rejected
     times          Arrow columns of any accepted type -> microseconds since 1970 UTC
+    time_formats   times in a declared form, and local times of a declared zone
 
 A row without a valid user, item or time is rejected with its position and a reason. No reason, error or log line ever
 contains a cell. The libraries' own messages do, so they are never passed on.
@@ -31,7 +32,7 @@ from __future__ import annotations
 
 from dp_transforms.event_files.cutting import cut_chunks
 from dp_transforms.event_files.discovery import ending_of_log, find_log_chunks, hint_of_log, read_log_chunk
-from dp_transforms.event_files.estimate import LogEstimate, estimate_log
+from dp_transforms.event_files.estimate import LogEstimate, estimate_log, unit_hint
 from dp_transforms.event_files.joining import JoinedChunks, read_joined, spread_chunks
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 
@@ -50,4 +51,5 @@ __all__ = [
     "read_joined",
     "read_log_chunk",
     "spread_chunks",
+    "unit_hint",
 ]

@@ -231,6 +231,7 @@ def to_columns(
 ) -> tuple[id_columns.IdColumn, id_columns.IdColumn, times.TimeColumn]:
     """The columns of at least one decoded block, joined."""
     user, item, time = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
-    if schema.time_unit == "ns":
-        time = time.view(pa.timestamp("ns"))
-    return id_columns.encode_ids(user), id_columns.encode_ids(item), times.parse_times(time, schema.time_unit)
+    unit, *_ = schema.time_reading
+    if unit == "ns" or schema.is_local:
+        time = time.view(pa.timestamp(unit, None if schema.is_local else "UTC"))
+    return id_columns.encode_ids(user), id_columns.encode_ids(item), times.parse_times(time, *schema.time_reading)

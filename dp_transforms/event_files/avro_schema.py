@@ -56,7 +56,9 @@ class EventSchema:
     record: the schema to decode with; the three fields are called ``user``, ``item`` and ``time``.
     user_is_number, item_is_number: all its values are whole numbers; else they are bytes or mixed.
     time_type: ``text``, ``whole`` or ``float``.
-    time_unit: of numbers, and of numbers in text: ``s``, ``ms``, ``us``, ``ns`` or ``d``; None: ISO 8601.
+    time_reading: of numbers, and of numbers in text, the unit: ``s``, ``ms``, ``us``, ``ns`` or ``d``, None: text that
+        is none; the form of other text; the zone of times without one (see `times.parse_times`).
+    is_local: whether numbers count the time of a clock on the wall, in whichever zone.
     min_record_bytes: no record is shorter, which bounds the number of records in a block.
     has_repeats: whether a record may hold any number of values, in an array or a map.
     """
@@ -65,7 +67,8 @@ class EventSchema:
     user_is_number: bool
     item_is_number: bool
     time_type: str
-    time_unit: str | None
+    time_reading: tuple[str | None, str | None, str | None]
+    is_local: bool
     min_record_bytes: int
     has_repeats: bool
 
@@ -95,7 +98,8 @@ def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
         user_is_number=user_kinds <= _WHOLE,
         item_is_number=item_kinds <= _WHOLE,
         time_type=time_type,
-        time_unit=time_unit,
+        time_reading=(time_unit, fields.time_format, fields.time_zone),
+        is_local=any((logical or "").startswith("local-") for _, logical in kinds[fields.time]),
         min_record_bytes=max(1, size),
         has_repeats=builder.has_repeats,
     )
@@ -202,7 +206,7 @@ def _id_kinds(path: str, name: str, branches: list[tuple[str, str | None]]) -> f
 
 
 def _time_type(path: str, branches: list[tuple[str, str | None]], fields: EventFields) -> tuple[str, str | None]:
-    """`EventSchema.time_type` and `EventSchema.time_unit`."""
+    """`EventSchema.time_type`, and the unit."""
     kinds = [(kind, logical) for kind, logical in branches if kind != "null"]
     if len(kinds) != 1:
         raise time_type_error(path, fields.time, f"a union of {len(kinds)} types")

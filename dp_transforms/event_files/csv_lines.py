@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from dp_transforms.checks import on_one_line
 from dp_transforms.event_files import id_columns, text_spans, times
 from dp_transforms.event_files.csv_rows import RowBlock, row_of_each_line, rows_over_lines
 from dp_transforms.event_files.line_blocks import UTF8_MARK, LineBlock, line_blocks
@@ -32,13 +33,14 @@ from dp_transforms.event_files.log_chunk import (
     time_unit_error,
 )
 from dp_transforms.event_files.log_input import log_size
-from dp_transforms.event_files.text_files import HEAD_BYTES, ByteShares, read_head
+from dp_transforms.event_files.text_files import HEAD_BYTES, NOT_UTF8_TEXT, ByteShares, read_head
 from dp_transforms.event_ids import one_chunk
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.remote_files import StoredFile
 
 _BLOCK_BYTES = 4 << 20  # larger blocks cost memory and are not faster
 _LOOKED_AT_ROWS = 100
+_SEPARATOR_WORDS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 _BLANK_BEGIN = re.compile(rb"(?:[ \t\r]*+\n)*+")
 _LINE = re.compile(rb"[^\n]*+(?:\n|\Z)")
@@ -51,6 +53,10 @@ class CsvHeader(NamedTuple):
     names: list[str]
     size: int
     lines: int
+    is_utf8: bool
+
+    def names_all(self, fields: EventFields) -> bool:
+        return set(fields.names) <= set(self.names)
 
 
 def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
@@ -70,31 +76,41 @@ def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk
 def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> str | None:
     """A reason why all rows of a file may be rejected, found in its first rows. For the operator."""
     header = _read_header(path, fields, stored)
-    if header is None or fields.time_unit in times.MICROS_PER_UNIT:
+    if header is None:
         return None
-    lines = io.StringIO(_text(read_head(path, stored)[0][header.size :]), newline="")
+    head, is_whole = read_head(path, stored)
+    cells = _first_times(path, head[header.size :], header, fields)
+    is_declared = fields.time_unit in times.MICROS_PER_UNIT or fields.time_format is not None
+    if not is_declared and cells and all(re.match(times.NUMBER, cell) for cell in cells):
+        return str(time_unit_error(path, fields.time))
+    if not _is_utf8(head if is_whole else head[: head.rfind(b"\n") + 1]):
+        return f"{on_one_line(path)}: {NOT_UTF8_TEXT}"
+    return None
+
+
+def _first_times(path: str, text: bytes, header: CsvHeader, fields: EventFields) -> list[str]:
+    rows = csv.reader(io.StringIO(_text(text), newline=""), delimiter=delimiter_of(path, fields.csv_separator))
     at = header.names.index(fields.time)
     try:
-        rows = list(itertools.islice(csv.reader(lines, delimiter=delimiter_of(path)), _LOOKED_AT_ROWS))
+        looked_at = list(itertools.islice(rows, _LOOKED_AT_ROWS))
     except csv.Error:
-        return None
-    cells = [row[at] for row in rows if len(row) == len(header.names) and row[at]]
-    if cells and all(re.match(times.NUMBER, cell) for cell in cells):
-        return str(time_unit_error(path, fields.time))
-    return None
+        return []
+    return [row[at] for row in looked_at if len(row) == len(header.names) and row[at]]
 
 
 def _read_header(path: str, fields: EventFields, stored: StoredFile | None) -> CsvHeader | None:
     """None: the file is blank. Raises EventFileError unless it names the three fields."""
-    header = read_names(path, stored, line_ends_in_cells=fields.csv_line_ends_in_cells)
+    delimiter = delimiter_of(path, fields.csv_separator)
+    header = read_names(path, *read_head(path, stored), delimiter, fields.csv_line_ends_in_cells)
     if header is not None:
+        if not header.is_utf8 and not header.names_all(fields):
+            raise EventFileError(path, f"its header does not name the fields, and {NOT_UTF8_TEXT}")
         check_fields_present(path, header.names, fields, has_schema=False)
     return header
 
 
-def read_names(path: str, stored: StoredFile | None, *, line_ends_in_cells: bool) -> CsvHeader | None:
-    """None: the file is blank. Raises EventFileError if its first line cannot be a header."""
-    head, is_whole = read_head(path, stored)
+def read_names(path: str, head: bytes, is_whole: bool, delimiter: str, line_ends_in_cells: bool) -> CsvHeader | None:
+    """From `read_head`. None: the file is blank. Raises EventFileError if its first line cannot be a header."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise EventFileError(path, "it is UTF-16 text. Convert it to UTF-8.")
     mark = len(UTF8_MARK) if head.startswith(UTF8_MARK) else 0
@@ -110,17 +126,36 @@ def read_names(path: str, stored: StoredFile | None, *, line_ends_in_cells: bool
         raise EventFileError(path, f"{problem} (it may have {HEAD_BYTES >> 20} MB). Write it with a shorter header.")
     text = found.group()
     if not line_ends_in_cells:
-        _check_header_line(path, text, delimiter_of(path))
+        _check_header_line(path, text, delimiter)
     try:
-        names = next(csv.reader(io.StringIO(_text(text.rstrip(b"\r\n")), newline=""), delimiter=delimiter_of(path)))
+        names = next(csv.reader(io.StringIO(_text(text.rstrip(b"\r\n")), newline=""), delimiter=delimiter))
     except csv.Error:
         raise EventFileError(path, "its header cannot be read. Write it with shorter names.") from None
-    if len(names) == 1 and re.search(r"[;\t|]", names[0]):
+    if len(names) == 1 and (other := re.search(r"[,;\t|]", names[0])):
+        option = "tab" if other[0] == "\t" else f"'{other[0]}'"
         raise EventFileError(
             path,
-            "its cells are not separated by commas. Write it with commas; if they are separated by tabs, name it .tsv.",
+            f"its cells are not separated by {_SEPARATOR_WORDS.get(delimiter, repr(delimiter))}. If"
+            f" {_SEPARATOR_WORDS[other[0]]} separate them, add --csv-separator {option}.",
         )
-    return CsvHeader(names, found.end(), head.count(b"\n", 0, found.end()))
+    return CsvHeader(names, found.end(), head.count(b"\n", 0, found.end()), _is_utf8(text))
+
+
+def likely_separator(path: str, head: bytes) -> str | None:
+    """The one by which most of the first lines have as many cells as the header, and not only one; None: the usual one
+    of its ending is as good. For the operator."""
+    lines = [line for line in _text(head).splitlines() if line.strip()][: 1 + _LOOKED_AT_ROWS]
+    usual = delimiter_of(path, None)
+
+    def score(separator: str) -> tuple[int, int]:
+        try:
+            widths = [len(row) for row in csv.reader(lines, delimiter=separator)]
+        except csv.Error:
+            widths = []
+        return (widths.count(widths[0]), widths[0]) if widths and widths[0] > 1 else (0, 0)
+
+    best = max((usual, *_SEPARATOR_WORDS), key=score)  # of equal ones the first
+    return None if best == usual else best
 
 
 def _check_header_line(path: str, line: bytes, delimiter: str) -> None:
@@ -137,13 +172,16 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace").replace("\0", "?")
 
 
-def delimiter_of(path: str) -> str:
+def delimiter_of(path: str, separator: str | None) -> str:
+    """separator: the one that was declared."""
+    if separator is not None:
+        return separator
     return "\t" if path.lower().removesuffix(".gz").endswith(".tsv") else ","
 
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The rows, in blocks of about 4 MB of text."""
-    path, delimiter = chunk.path, delimiter_of(chunk.path)
+    path, delimiter = chunk.path, delimiter_of(chunk.path, fields.csv_separator)
     shares = ByteShares(chunk.bytes)
     rows_read = 0
     try:
@@ -181,7 +219,7 @@ class _Parser:
         # Columns are numbered: names may be any text, and unused ones may occur twice.
         self._columns = [str(number) for number in range(len(names))]
         self._used = [str(names.index(name)) for name in fields.names]
-        self._delimiter = delimiter_of(path)
+        self._delimiter = delimiter_of(path, fields.csv_separator)
 
     def read(self, rows: RowBlock, byte_share: int) -> ReadBlock:
         invalid: list[int] = []
@@ -200,7 +238,7 @@ class _Parser:
             (
                 _encode_ids(user, is_utf8=is_utf8),
                 _encode_ids(item, is_utf8=is_utf8),
-                times.parse_times(time, self._fields.time_unit),
+                times.parse_times(time, *self._fields.time_reading),
             ),
             lambda found: np.delete(rows.numbers(), invalid)[found],
             byte_share,

@@ -1,4 +1,4 @@
-"""How large a log is, from its files' metadata and one block of each format. For the check of memory."""
+"""Guesses from the first rows of a log: how large it is, for the check of memory, and in which unit its times count."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from dp_transforms.event_files.discovery import read_log_chunk
-from dp_transforms.event_files.log_chunk import EventFields, LogChunk, ReadBlock
+from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
+from dp_transforms.event_files.times import MICROS_PER_UNIT
 
 _SHORT_LABEL = 32  # bytes; the cost of an event includes such labels
 _GROUPS_OF_WINDOWS = 128
@@ -39,6 +40,27 @@ def estimate_log(chunks: Sequence[LogChunk], fields: EventFields) -> LogEstimate
         events += count
         long_label_bytes += count * _long_label_bytes(block) / block.rows
     return LogEstimate(int(events), int(long_label_bytes))
+
+
+def unit_hint(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
+    """Words on another unit, if with it the first rows are of 1990 to 2100, and are not with the declared one; for the
+    operator, where nearly no row of a run was read or was in its range."""
+    declared = fields.time_unit
+    if declared not in MICROS_PER_UNIT or not chunks:
+        return None
+    for unit in (declared, *(unit for unit in MICROS_PER_UNIT if unit != declared)):
+        try:
+            block = _first_rows(chunks[0], dataclasses.replace(fields, time_unit=unit))
+        except (EventFileError, OSError):  # it was said already
+            return None
+        if block is not None and _is_of_our_days(block):
+            return None if unit == declared else f"perhaps the unit is {unit}: --time-unit {unit}"
+    return None
+
+
+def _is_of_our_days(block: ReadBlock) -> bool:
+    years = block.batch.time_micros.astype("datetime64[us]").astype("datetime64[Y]").astype(np.int64) + 1970
+    return bool(len(years)) and bool(((years >= 1990) & (years < 2100)).sum() > block.rows / 2)
 
 
 def _first_rows(chunk: LogChunk, fields: EventFields) -> ReadBlock | None:

@@ -159,7 +159,7 @@ def _read_fast(lines: _Lines, schema: pa.Schema | None, fields: EventFields) -> 
     if table.num_rows != lines.count:
         return None
     user, item, time = (one_chunk(table.column(name)) for name in fields.names)
-    time_column = times.parse_times(time, fields.time_unit)
+    time_column = times.parse_times(time, *fields.time_reading)
     if pa.types.is_floating(time.type):
         # Whole numbers beyond 2**53 have lost digits on the way through a float.
         largest = max(np.abs(time.fill_null(0.0).to_numpy()).max(), np.abs(time_column.micros).max())
@@ -204,7 +204,7 @@ def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, _
             continue
         for values, name in zip(cells, fields.names, strict=True):
             values.append(event.get(name))
-    columns_read = (_id_column(cells[0]), _id_column(cells[1]), _time_column(cells[2], fields.time_unit))
+    columns_read = (_id_column(cells[0]), _id_column(cells[1]), _time_column(cells[2], fields))
     return columns_read, np.flatnonzero(~is_broken), np.flatnonzero(is_broken)
 
 
@@ -217,7 +217,7 @@ def _id_column(values: list[Any]) -> id_columns.IdColumn:
     return column
 
 
-def _time_column(values: list[Any], unit: str | None) -> times.TimeColumn:
+def _time_column(values: list[Any], fields: EventFields) -> times.TimeColumn:
     micros = np.zeros(len(values), np.int64)
     faults = np.full(len(values), WRONG_TYPE, np.uint8)
     rows: dict[type, list[int]] = {}
@@ -230,7 +230,8 @@ def _time_column(values: list[Any], unit: str | None) -> times.TimeColumn:
         (float, float, pa.float64()),
     ):
         if kind in rows:
-            parsed = times.parse_times(pa.array([convert(values[row]) for row in rows[kind]], arrow_type), unit)
+            cells = pa.array([convert(values[row]) for row in rows[kind]], arrow_type)
+            parsed = times.parse_times(cells, *fields.time_reading)
             micros[rows[kind]], faults[rows[kind]] = parsed.micros, parsed.faults
     return times.TimeColumn(micros, faults)
 

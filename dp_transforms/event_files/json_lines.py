@@ -5,6 +5,7 @@ Blank lines are not events. Positions are numbers of lines.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow as pa
 from dp_transforms.checks import on_one_line
 from dp_transforms.event_files import id_columns, text_spans, times
 from dp_transforms.event_files.json_decoder import Integer, LineParser, decode_lines
-from dp_transforms.event_files.line_blocks import BLANKS, LineBlock, line_blocks
+from dp_transforms.event_files.line_blocks import BLANKS, UTF8_MARK, LineBlock, line_blocks
 from dp_transforms.event_files.log_chunk import (
     EventFields,
     LogChunk,
@@ -21,12 +22,13 @@ from dp_transforms.event_files.log_chunk import (
     time_unit_error,
 )
 from dp_transforms.event_files.log_input import log_size
-from dp_transforms.event_files.text_files import ByteShares, read_head
+from dp_transforms.event_files.text_files import NOT_UTF8_TEXT, ByteShares, read_head
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.remote_files import StoredFile
 
 _BLOCK_BYTES = 4 << 20  # a broken line of 2 bytes takes 100 in memory; larger blocks are not faster
 _LOOKED_AT_LINES = 100
+JSON_ARRAY = "it is a JSON array. Write one object per line: jq -c '.[]' OLD.json > NEW.jsonl"
 
 
 def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
@@ -46,6 +48,8 @@ def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> st
     head, is_whole = read_head(path, stored)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * head.count(0) > len(head):
         return f"{on_one_line(path)}: it looks like UTF-16 text. Convert it to UTF-8."
+    if is_array(head):
+        return f"{on_one_line(path)}: {JSON_ARRAY}"
     lines = [line.strip(BLANKS) for line in head.split(b"\n")]
     if not is_whole:
         lines.pop()
@@ -60,9 +64,23 @@ def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> st
             return f"{where} has a field {name!r}. Name it with {fields.flag(name)}."
     moments = [event[fields.time] for event in events if event.get(fields.time) is not None]
     is_number = [isinstance(moment, (Integer, float)) for moment in moments]
+    if not _are_utf8(lines):
+        return f"{on_one_line(path)}: {NOT_UTF8_TEXT}"
     if fields.time_unit not in times.MICROS_PER_UNIT and is_number and all(is_number):
         return str(time_unit_error(path, fields.time))
     return None
+
+
+def is_array(head: bytes) -> bool:
+    """Whether a file that begins so is one JSON array of objects."""
+    return re.match(rb"\s*\[\s*(?:\{|$)", head.removeprefix(UTF8_MARK)[:1024]) is not None
+
+
+def _are_utf8(lines: list[bytes]) -> bool:
+    try:
+        return b"\n".join(lines).decode() is not None
+    except UnicodeDecodeError:
+        return False
 
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:

@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import Iterable
 
 from dp_transforms.checks import on_one_line
+from dp_transforms.event_files import time_formats
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.rejected_events import RejectedEvents
 from dp_transforms.remote_files import StoredFile
 
 TIME_UNITS = ("s", "ms", "us", "iso")
+CSV_SEPARATORS = "\t,;|:!#$%&*/=?@^_~"
 
 # Large enough to make the work per block small, small enough that a block of long ids stays well under 1 GB.
 MAX_BLOCK_ROWS = 1 << 20
@@ -32,10 +34,14 @@ class EventFileError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class EventFields:
-    """The names of the fields of a log.
+    """The names of the fields of a log, and how they are read.
 
     time_unit: how numbers (and text that holds numbers) count time: ``s``, ``ms`` or ``us`` since 1970 UTC; ``iso``:
         ISO 8601 text. None: typed time columns have their own unit, and text is ISO 8601.
+    time_format: the form of times that are text, such as ``%d.%m.%Y %H:%M`` (see `time_formats`), in place of
+        time_unit.
+    time_zone: of times that have none, such as ``Europe/Berlin``; None: UTC. Numbers count from 1970 UTC in any case.
+    csv_separator: one character between the cells of CSV files. None: a tab in files .tsv, else a comma.
     csv_line_ends_in_cells: whether cells of CSV files may hold line ends, inside quotes (see `csv_rows`).
     """
 
@@ -44,8 +50,22 @@ class EventFields:
     time: str = "timestamp"
     time_unit: str | None = None
     csv_line_ends_in_cells: bool = False
+    time_format: str | None = None
+    time_zone: str | None = None
+    csv_separator: str | None = None
 
     def __post_init__(self) -> None:
+        if self.time_format is not None:
+            time_formats.pattern_of(self.time_format)
+            if self.time_unit is not None:
+                raise ValueError("time_format and time_unit must not be given together. Leave one out.")
+        if self.time_zone is not None:
+            time_formats.check_time_zone(self.time_zone)
+        separator = self.csv_separator
+        if separator is not None and not (len(separator) == 1 and separator in CSV_SEPARATORS):
+            raise ValueError(
+                f"csv_separator must be one character, a tab or one of {CSV_SEPARATORS.strip()}, got {separator!r}."
+            )
         if self.time_unit is not None and self.time_unit not in TIME_UNITS:
             raise ValueError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}.")
         if len({self.user, self.item, self.time}) < 3 or not all(self.names):
@@ -54,6 +74,11 @@ class EventFields:
     @property
     def names(self) -> tuple[str, str, str]:
         return self.user, self.item, self.time
+
+    @property
+    def time_reading(self) -> tuple[str | None, str | None, str | None]:
+        """How `times.parse_times` reads the times."""
+        return self.time_unit, self.time_format, self.time_zone
 
     def flag(self, name: str) -> str:
         """The option that sets the field called ``name``."""

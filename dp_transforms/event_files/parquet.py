@@ -146,7 +146,7 @@ def _block(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: Eve
         (
             id_columns.encode_ids(batch.column(fields.user)),
             id_columns.encode_ids(batch.column(fields.item)),
-            times.parse_times(batch.column(fields.time), fields.time_unit),
+            times.parse_times(batch.column(fields.time), *fields.time_reading),
         ),
         lambda rows: rows + first_row,
         share,

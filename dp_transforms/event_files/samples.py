@@ -17,7 +17,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import fastavro
@@ -28,14 +28,15 @@ from dp_transforms import avro_container
 from dp_transforms.avro_container import DamagedContainerError
 from dp_transforms.event_files import id_columns, times
 from dp_transforms.event_files.avro import read_avro_header
-from dp_transforms.event_files.csv_lines import delimiter_of, read_names
+from dp_transforms.event_files.csv_lines import delimiter_of, likely_separator, read_names
 from dp_transforms.event_files.csv_rows import row_of_each_line
 from dp_transforms.event_files.discovery import find_log_files, format_of_log
 from dp_transforms.event_files.json_decoder import Integer, LineParser
+from dp_transforms.event_files.json_lines import JSON_ARRAY, is_array
 from dp_transforms.event_files.line_blocks import BLANKS, LineBlock
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, damaged_error
 from dp_transforms.event_files.log_input import faults_of_store, log_size, open_columns, open_log
-from dp_transforms.event_files.text_files import read_head
+from dp_transforms.event_files.text_files import is_packed, read_head
 from dp_transforms.remote_files import RemoteFileError, StoredFile
 
 SAMPLE_ROWS = 1000
@@ -67,7 +68,9 @@ class FieldSample:
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileSample:
     """One file. rows: how many it has, None if it does not say. looked_at: how many rows the sample has, with those
-    that are broken, by reason. is_whole: whether these are all."""
+    that are broken, by reason. is_whole: whether these are all. separator: of the cells of CSV, None for
+    the usual one of its ending. not_utf8: how many lines are not UTF-8. sees_end: whether rows at the end are in the
+    sample."""
 
     path: str
     format: str
@@ -76,6 +79,9 @@ class FileSample:
     looked_at: int
     broken: Counter[str]
     is_whole: bool
+    separator: str | None = None
+    not_utf8: int = 0
+    sees_end: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,8 +95,13 @@ class LogSample:
     size: int
 
 
-def sample_log(sources: Sequence[str], *, csv_line_ends_in_cells: bool = False) -> LogSample:
-    """A look at the logs among ``sources`` (as in `find_log_chunks`). Raises EventFileError if there are none."""
+def sample_log(
+    sources: Sequence[str], *, csv_line_ends_in_cells: bool = False, csv_separator: str | None = None
+) -> LogSample:
+    """A look at the logs among ``sources`` (as in `find_log_chunks`). Raises EventFileError if there are none.
+
+    csv_separator: None: of each CSV file the likely one.
+    """
     first: list[tuple[str, StoredFile | None]] = []
     last: list[tuple[str, StoredFile | None]] = []
     files = size = 0
@@ -103,7 +114,7 @@ def sample_log(sources: Sequence[str], *, csv_line_ends_in_cells: bool = False) 
     samples, faults = [], []
     for path, stored in [*first, *last]:
         try:
-            samples.append(sample_file(path, stored, csv_line_ends_in_cells=csv_line_ends_in_cells))
+            samples.append(sample_file(path, stored, csv_line_ends_in_cells, csv_separator))
         except EventFileError as error:
             faults.append(error)
         except RemoteFileError as error:
@@ -111,7 +122,12 @@ def sample_log(sources: Sequence[str], *, csv_line_ends_in_cells: bool = False) 
     return LogSample(tuple(samples), tuple(faults), files, size)
 
 
-def sample_file(path: str, stored: StoredFile | None = None, *, csv_line_ends_in_cells: bool = False) -> FileSample:
+def sample_file(
+    path: str,
+    stored: StoredFile | None = None,
+    csv_line_ends_in_cells: bool = False,
+    csv_separator: str | None = None,
+) -> FileSample:
     """A look at one file. Raises EventFileError if it cannot be read."""
     file_format = format_of_log(path)
     try:
@@ -120,7 +136,7 @@ def sample_file(path: str, stored: StoredFile | None = None, *, csv_line_ends_in
         if file_format == "avro":
             return _sample_avro(path, stored)
         if file_format == "csv":
-            return _sample_csv(path, stored, csv_line_ends_in_cells)
+            return _sample_csv(path, stored, csv_line_ends_in_cells, csv_separator)
         return _sample_json(path, stored)
     except EventFileError:
         raise
@@ -158,7 +174,10 @@ def _sample_parquet(path: str, stored: StoredFile | None) -> FileSample:
         values = pa.chunked_array(table.column(name)).combine_chunks() if table.num_rows else pa.array([], arrow_type)
         fields.append(FieldSample(name, _kind_of(arrow_type), values, zone, bounds[name]))
     rows = int(metadata.num_rows)
-    return FileSample(path, "parquet", tuple(fields), rows, table.num_rows, Counter(), rows == table.num_rows)
+    is_all = rows == table.num_rows
+    return FileSample(
+        path, "parquet", tuple(fields), rows, table.num_rows, Counter(), is_all, sees_end=is_all or stored is None
+    )
 
 
 def _stated_bounds(
@@ -220,7 +239,8 @@ def _sample_avro(path: str, stored: StoredFile | None) -> FileSample:
     names = [str(field["name"]) for field in schema["fields"]][:_MOST_FIELDS]
     fields = tuple(_field_of_values(name, [record.get(name) for record in records]) for name in names)
     known = rows if rows or is_whole else None
-    return FileSample(path, "avro", fields, known, len(records), Counter(), is_whole)
+    sees_end = is_whole or stored is None
+    return FileSample(path, "avro", fields, known, len(records), Counter(), is_whole, sees_end=sees_end)
 
 
 def _first_records(
@@ -246,23 +266,28 @@ def _first_records(
 # Text
 
 
-def _sample_csv(path: str, stored: StoredFile | None, line_ends_in_cells: bool) -> FileSample:
-    header = read_names(path, stored, line_ends_in_cells=line_ends_in_cells)
+def _sample_csv(path: str, stored: StoredFile | None, line_ends_in_cells: bool, separator: str | None) -> FileSample:
+    head, is_whole = read_head(path, stored)
+    separator = separator or likely_separator(path, head)
+    delimiter = delimiter_of(path, separator)
+    header = read_names(path, head, is_whole, delimiter, line_ends_in_cells)
     if header is None:
         return FileSample(path, "csv", (), 0, 0, Counter(), True)
     if any(re.fullmatch(times.NUMBER, name) or times.iso_micros(name) is not None for name in header.names):
         raise EventFileError(path, "its first line looks like an event. Let it begin with the names of its fields.")
-    head, is_whole = read_head(path, stored)
     body = head[header.size :]
     if not is_whole:
         body = body[: body.rfind(b"\n") + 1]
     broken: Counter[str] = Counter()
-    rows = _csv_rows(path, body, len(header.names), line_ends_in_cells, broken)
-    is_all = is_whole and len(rows) <= 2 * SAMPLE_ROWS
+    not_utf8 = _not_utf8(body.split(b"\n"))
+    rows = _csv_rows(path, body, len(header.names), line_ends_in_cells, delimiter, broken)
+    is_all, tail = is_whole and len(rows) <= 2 * SAMPLE_ROWS, b""
     if not is_all:
         last = rows[-SAMPLE_ROWS:]
         if not is_whole:
-            last = [] if line_ends_in_cells else _csv_rows(path, _tail(path, stored), len(header.names), False, broken)
+            tail = b"" if line_ends_in_cells else _tail(path, stored)
+            not_utf8 += _not_utf8(tail.split(b"\n"))
+            last = _csv_rows(path, tail, len(header.names), False, delimiter, broken)
         rows = rows[:SAMPLE_ROWS] + last[-SAMPLE_ROWS:]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(header.names)
     fields = [
@@ -270,12 +295,20 @@ def _sample_csv(path: str, stored: StoredFile | None, line_ends_in_cells: bool) 
         for name, cells in zip(header.names[:_MOST_FIELDS], columns, strict=False)
     ]
     looked_at = len(rows) + broken.total()
-    return FileSample(path, "csv", tuple(fields), looked_at if is_all else None, looked_at, broken, is_all)
+    known = looked_at if is_all else None
+    sees_end = is_whole or bool(tail)
+    return FileSample(path, "csv", tuple(fields), known, looked_at, broken, is_all, separator, not_utf8, sees_end)
 
 
-def _csv_rows(path: str, text: bytes, width: int, line_ends_in_cells: bool, broken: Counter[str]) -> list[list[str]]:
-    """broken: gets the reasons of lines that are no rows of this width."""
-    delimiter = delimiter_of(path)
+def _not_utf8(lines: Iterable[bytes]) -> int:
+    """How many of these lines are not UTF-8."""
+    return sum(line.decode("utf-8", "ignore").encode() != line for line in lines if not line.isascii())
+
+
+def _csv_rows(
+    path: str, text: bytes, width: int, line_ends_in_cells: bool, delimiter: str, broken: Counter[str]
+) -> list[list[str]]:
+    """broken: gets the reasons of lines that are not rows of this width."""
     if not line_ends_in_cells:
         block = row_of_each_line(path, LineBlock(text), delimiter.encode())
         for rejected in block.rejected:
@@ -298,6 +331,8 @@ def _sample_json(path: str, stored: StoredFile | None) -> FileSample:
     head, is_whole = read_head(path, stored)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * head.count(0) > len(head):
         raise EventFileError(path, "it looks like UTF-16 text. Convert it to UTF-8.")
+    if is_array(head):
+        raise EventFileError(path, JSON_ARRAY)
     if not is_whole:
         head = head[: head.rfind(b"\n") + 1]
     lines = [line.strip(BLANKS) for line in head.split(b"\n")]
@@ -313,12 +348,13 @@ def _sample_json(path: str, stored: StoredFile | None) -> FileSample:
     # What only some lines have is no field of an event, and may be a cell: objects can be keyed by user.
     names = [name for name, count in counted.items() if 2 * count >= len(events)]
     fields = tuple(_field_of_values(name, [event.get(name) for event in events]) for name in names)
-    return FileSample(path, "json", fields, len(lines) if is_all else None, len(lines), +broken, is_all)
+    known, sees_end, not_utf8 = len(lines) if is_all else None, is_whole or not is_packed(path), _not_utf8(lines)
+    return FileSample(path, "json", fields, known, len(lines), +broken, is_all, None, not_utf8, sees_end)
 
 
 def _tail(path: str, stored: StoredFile | None) -> bytes:
     """Whole lines at the end of a file that is larger than its head; nothing of a compressed one."""
-    if path.lower().endswith(".gz"):
+    if is_packed(path):
         return b""
     with open_log(path, stored, _TAIL_BYTES) as file, faults_of_store(path, file):
         file.seek(max(0, log_size(path, stored) - _TAIL_BYTES), os.SEEK_SET)
@@ -362,11 +398,3 @@ def _arrow_cell(cell: Any, kind: str) -> Any:
     if kind == WHOLE:
         return max(-(2**63), min(int(cell) if len(str(cell)) < 20 else 2**63 - 1, 2**63 - 1))
     return float(cell) if kind == NUMBER else cell
-
-
-def partitions_of(paths: Iterable[str]) -> Iterator[str]:
-    """Names of folders such as ``date=2026-01-01``, each once."""
-    found = dict.fromkeys(
-        folder.partition("=")[0] for path in paths for folder in path.split("/")[:-1] if "=" in folder.strip("=")
-    )
-    yield from found

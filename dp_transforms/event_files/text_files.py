@@ -12,6 +12,7 @@ from dp_transforms.event_files.log_input import faults_of_store
 from dp_transforms.remote_files import SEQUENTIAL_BYTES, StoredFile, open_stored
 
 HEAD_BYTES = 1 << 20
+NOT_UTF8_TEXT = "it is not UTF-8 text; if it is Latin-1 (or Windows-1252, CP1252): iconv -f latin1 -t utf-8 OLD > NEW"
 
 
 class TextStream:

@@ -1,8 +1,8 @@
 """Event times: columns of any accepted type -> microseconds since 1970 UTC, or a fault.
 
-Accepted: timestamps and dates (they have their own unit; without a zone they are UTC), whole and floating numbers in a
-declared unit, text in ISO 8601 or holding such numbers. Times must be in the years 1 to 9999. Fractions of a
-microsecond are rounded down.
+Accepted: timestamps and dates (they have their own unit), whole and floating numbers in a declared unit, text in ISO
+8601, in a declared form (`time_formats`) or holding such numbers. What has no zone is UTC, or in the declared zone.
+Times must be in the years 1 to 9999. Fractions of a microsecond are rounded down.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dp_transforms.event_files import time_formats
 from dp_transforms.event_ids import MAX_ID_BYTES, MISSING, WRONG_TYPE
 
 BAD_TIME = 5  # a fault beside those of event_ids
@@ -44,9 +45,13 @@ _ISO = re.compile(
     r"(?:[ Tt]([0-9]{2})(?::?([0-9]{2})(?::?([0-9]{2})(?:[.,]([0-9]+))?)?)?)?"
     r"(?:[zZ]|([+-])([0-9]{2})(?::?([0-9]{2}))?)?"
 )
+_ISO_ZONE = r"^.{10}.*(?:[zZ]|[+-][0-9]{2}(?::?[0-9]{2})?)$"
 _LOOKED_AT_ROWS = 1024
 _INTEGER = "^-?[0-9]{1,18}$"
 NUMBER = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?$"
+
+# Microseconds, which of them are good, and which of them are local times: all, none, or by row.
+_Parsed = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], "bool | npt.NDArray[np.bool_]"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,36 +67,64 @@ def is_number_type(column_type: pa.DataType) -> bool:
     return bool(pa.types.is_integer(column_type) or pa.types.is_floating(column_type))
 
 
-def parse_times(array: pa.Array, unit: str | None) -> TimeColumn:
-    """Times from a timestamp, date, number or text column. unit: see `EventFields.time_unit`; also ``d``."""
+def parse_times(
+    array: pa.Array, unit: str | None, time_format: str | None = None, time_zone: str | None = None
+) -> TimeColumn:
+    """Times from a timestamp, date, number or text column. unit, time_format, time_zone: see `EventFields`; unit also
+    ``d``, for numbers of days."""
     if pa.types.is_dictionary(array.type):
         array = pc.take(array.dictionary, array.indices)  # it checks the indices, which a cast does not
     is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    if pa.types.is_timestamp(array.type):
-        micros, good = _from_ticks(_int64(array), array.type.unit)
-    elif pa.types.is_date32(array.type):
-        micros, good = _scaled(_int64(array.cast(pa.int32())), _MICROS_PER_DAY)
-    elif pa.types.is_date64(array.type):
-        micros, good = _scaled(_int64(array), 1_000)
-    elif is_number_type(array.type):
-        micros, good = _from_numbers(array, unit)
+    if _is_typed(array.type):
+        micros, good, is_local = _from_typed(array, unit)
     else:
         text = _ascii_text(array)
         is_empty = pc.equal(pc.binary_length(text), 0).to_numpy(zero_copy_only=False)
         is_null = is_empty if is_null is None else is_null | is_empty
-        micros, good = _from_iso(text) if unit in (None, "iso") else _from_number_text(text, str(unit))
+        micros, good, is_local = _from_text(text, unit, time_format, time_zone)
     good &= (micros >= _MIN_MICROS) & (micros < _END_MICROS)
+    if time_zone is not None and np.any(is_local):
+        rows = np.flatnonzero(good & is_local)
+        micros = micros.copy()  # it may be the column itself
+        micros[rows] = time_formats.utc_of_local(micros[rows], time_zone)
+        good &= (micros >= _MIN_MICROS) & (micros < _END_MICROS)
     faults = np.where(good, np.uint8(0), np.uint8(BAD_TIME))
     if is_null is not None:
         faults[is_null] = MISSING
     return TimeColumn(micros if good.all() else np.where(good, micros, 0), faults)
 
 
-def parse_values(values: Sequence[Any], unit: str | None) -> TimeColumn:
+def _is_typed(column_type: pa.DataType) -> bool:
+    """Whether times of this Arrow type are not text."""
+    types = pa.types
+    return bool(types.is_timestamp(column_type) or types.is_date(column_type) or is_number_type(column_type))
+
+
+def _from_typed(array: pa.Array, unit: str | None) -> _Parsed:
+    if pa.types.is_timestamp(array.type):
+        return *_from_ticks(_int64(array), array.type.unit), array.type.tz is None
+    if pa.types.is_date32(array.type):
+        return *_scaled(_int64(array.cast(pa.int32())), _MICROS_PER_DAY), True
+    if pa.types.is_date64(array.type):
+        return *_scaled(_int64(array), 1_000), True
+    return *_from_numbers(array, unit), unit == "d"
+
+
+def _from_text(text: pa.StringArray, unit: str | None, time_format: str | None, time_zone: str | None) -> _Parsed:
+    if time_format is not None:
+        return *time_formats.read_times(text, time_format), not time_formats.has_zone(time_format)
+    if unit in (None, "iso"):
+        return *_from_iso(text), time_zone is not None and _lacks_zone(text)
+    return *_from_number_text(text, str(unit)), False
+
+
+def parse_values(
+    values: Sequence[Any], unit: str | None, time_format: str | None = None, time_zone: str | None = None
+) -> TimeColumn:
     """Times from single values, each as a column of its type would be read.
 
-    values: text, whole and floating numbers, datetimes and dates (without a zone they are UTC), numpy's datetimes, and
-    objects that have their time as a whole number ``micros``, as Beam's have. unit: as in `parse_times`.
+    values: text, whole and floating numbers, datetimes and dates, numpy's datetimes, and objects that have their time
+    as a whole number ``micros``, as Beam's have. unit, time_format, time_zone: as in `parse_times`.
     """
     micros = np.zeros(len(values), np.int64)
     faults = np.full(len(values), WRONG_TYPE, np.uint8)
@@ -103,11 +136,14 @@ def parse_values(values: Sequence[Any], unit: str | None) -> TimeColumn:
             kind, cell = "wrong", None
         cells.setdefault(kind, []).append((row, cell))
     faults[[row for row, _ in cells.get("missing", ())]] = MISSING
-    arrow_types = {"text": pa.binary(), "whole": pa.int64(), "float": pa.float64(), "moment": pa.timestamp("us")}
+    arrow_types = {
+        **{"text": pa.binary(), "whole": pa.int64(), "float": pa.float64()},
+        **{"moment": pa.timestamp("us", "UTC"), "local": pa.timestamp("us")},
+    }
     for kind, arrow_type in arrow_types.items():
         if kind in cells:
             rows = [row for row, _ in cells[kind]]
-            parsed = parse_times(pa.array([cell for _, cell in cells[kind]], arrow_type), unit)
+            parsed = parse_times(pa.array([cell for _, cell in cells[kind]], arrow_type), unit, time_format, time_zone)
             micros[rows], faults[rows] = parsed.micros, parsed.faults
     return TimeColumn(micros, faults)
 
@@ -120,7 +156,7 @@ def _cell(value: Any) -> tuple[str, Any]:
         return "text", value.encode("utf-8", "surrogatepass")
     if isinstance(value, np.datetime64):
         ticks = int(value.astype("datetime64[us]").astype(np.int64))
-        return ("missing", None) if np.isnat(value) else ("moment", ticks)
+        return ("missing", None) if np.isnat(value) else ("local", ticks)
     if isinstance(value, (bool, np.bool_)):
         return "wrong", None
     if isinstance(value, (int, np.integer)):
@@ -131,8 +167,9 @@ def _cell(value: Any) -> tuple[str, Any]:
         if value != value:  # pandas' NaT
             return "missing", None
         moment = value if isinstance(value, datetime.datetime) else datetime.datetime(*value.timetuple()[:3])
+        kind = "local" if moment.tzinfo is None else "moment"
         moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
-        return "moment", (moment - _EPOCH) // datetime.timedelta(microseconds=1)
+        return kind, (moment - _EPOCH) // datetime.timedelta(microseconds=1)
     own = getattr(value, "micros", None)
     return ("moment", own) if type(own) is int and abs(own) < 2**63 else ("wrong", None)
 
@@ -238,6 +275,11 @@ def _from_iso(text: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[
         if value is not None:
             micros[row], good[row] = value, True
     return micros, good
+
+
+def _lacks_zone(text: pa.StringArray) -> npt.NDArray[np.bool_]:
+    """Of texts in ISO 8601. A sign after a date alone begins a zone too."""
+    return ~pc.match_substring_regex(text, _ISO_ZONE).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 def iso_micros(text: str) -> int | None:

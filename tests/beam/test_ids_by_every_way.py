@@ -38,9 +38,9 @@ AVRO_SCHEMA = {
 BAD_BYTES = [
     (None, "missing {0}"),
     (b"", "empty {0}"),
-    (b"\xff", "{0} is not valid UTF-8"),
-    (b"u\xc3", "{0} is not valid UTF-8"),
-    (b"\xed\xa0\x80", "{0} is not valid UTF-8"),
+    (b"\xff", "{0} is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)"),
+    (b"u\xc3", "{0} is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)"),
+    (b"\xed\xa0\x80", "{0} is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)"),
     (b"x" * (MAX_ID_BYTES + 1), "{0} is longer than 16,384 bytes"),
     (b"\xff" * (MAX_ID_BYTES + 1), "{0} is longer than 16,384 bytes"),
 ]
@@ -49,7 +49,7 @@ BAD_VALUES = [
     (True, "{0} has the wrong type"),
     (1.5, "{0} has the wrong type"),
     (["a"], "{0} has the wrong type"),
-    ("\ud800", "{0} is not valid UTF-8"),
+    ("\ud800", "{0} is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)"),
     (10**MAX_ID_BYTES, "{0} is longer than 16,384 bytes"),
 ]
 

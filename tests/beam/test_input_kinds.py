@@ -161,8 +161,8 @@ def test_what_is_no_id_is_rejected_with_a_reason_and_nothing_else_is_lost(tmp_pa
         "empty item": [("u", "")],
         "user has the wrong type": [(1.5, "x"), (True, "x"), (np.bool_(False), "x"), (Hostile(), "x"), (("a",), "x")],
         "item has the wrong type": [("u", [1]), ("u", float("nan"))],
-        "user is not valid UTF-8": [(b"\xff", "x"), (bytearray(b"u\xc3"), "x")],
-        "item is not valid UTF-8": [("u", b"\xc0\x80")],
+        "user is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)": [(b"\xff", "x"), (bytearray(b"u\xc3"), "x")],
+        "item is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)": [("u", b"\xc0\x80")],
         "user or item cannot be read": [("alone",), 5, None],
     }
     expected = {}

@@ -25,6 +25,8 @@ ROWS = 24
 TEXT_TIMES = EventFields()
 SECONDS = EventFields(time_unit="s")
 MILLIS = EventFields(time_unit="ms")
+GERMAN = EventFields(time_format="%d.%m.%Y %H:%M:%S", time_zone="Europe/Berlin", csv_separator=";")
+LOCAL = EventFields(time_zone="America/New_York")
 
 _BEGIN = datetime.datetime(2017, 10, 1, 3, 41, 27, tzinfo=datetime.UTC)
 USERS = [f"user-QZX-{row % 9}" for row in range(ROWS)]
@@ -33,6 +35,8 @@ ODD_USERS = [f"Ünï QZX\u2028{row}" for row in range(ROWS)]
 NUMBERS = [4711000000 + row for row in range(ROWS)]
 MOMENTS = [_BEGIN + datetime.timedelta(hours=row) for row in range(ROWS)]
 TIMES = [moment.isoformat().replace("+00:00", "Z") for moment in MOMENTS]
+GERMAN_TIMES = [moment.strftime("%d.%m.%Y %H:%M:%S") for moment in MOMENTS]
+LOCAL_TIMES = [moment.isoformat().removesuffix("+00:00") for moment in MOMENTS]
 TICKS = [4711000000 + row for row in range(ROWS)]  # in the year 2119, as seconds
 
 
@@ -94,6 +98,8 @@ def parquet_samples() -> list[Sample]:
         ),
         _parquet("int96", _table(), use_deprecated_int96_timestamps=True),
         _parquet("small integers", _table(user=pa.array(small, pa.int8()), item=big, timestamp=TICKS), SECONDS),
+        _parquet("times of a form", _table(timestamp=GERMAN_TIMES), GERMAN),
+        _parquet("local times", _table(timestamp=[moment.replace(tzinfo=None) for moment in MOMENTS]), LOCAL),
         _parquet("text times", _table(timestamp=TIMES, item=pa.array(ITEMS, pa.large_string()))),
         _parquet(
             "dates", _table(timestamp=[moment.date() for moment in MOMENTS], user=pa.array(USERS, pa.string_view()))
@@ -151,6 +157,7 @@ AVRO_KINDS: list[tuple[str, dict[str, Any], list[dict[str, Any]], EventFields]] 
         records_of(ODD_USERS, [item.encode() for item in ITEMS], MOMENTS),
         TEXT_TIMES,
     ),
+    ("times of a form", avro_schema("string", "string", "string"), records_of(USERS, ITEMS, GERMAN_TIMES), GERMAN),
     ("numbers", avro_schema("long", "int", "long"), records_of(NUMBERS, [7] * ROWS, TICKS), SECONDS),
     (
         "unions",
@@ -202,6 +209,7 @@ def csv_samples() -> list[Sample]:
         Sample("quoted", quoted, ".csv", (), TEXT_TIMES),
         Sample("CRLF, mark, wide", b"\xef\xbb\xbf" + _csv(wide, lineterminator="\r\n"), ".csv", (), TEXT_TIMES),
         Sample("tabs, numbers", _csv(_rows(NUMBERS, ITEMS, TICKS), delimiter="\t"), ".tsv", (), SECONDS),
+        Sample("German", _csv(_rows(USERS, ITEMS, GERMAN_TIMES), delimiter=";"), ".csv", (), GERMAN),
         Sample("not UTF-8", plain.replace(b"-4", b"-\xe9"), ".csv", (), TEXT_TIMES),
     ]
 
@@ -227,6 +235,8 @@ def json_samples() -> list[Sample]:
         ("blanks, no end", b"\xef\xbb\xbf\n" + folded.rstrip(), TEXT_TIMES),
         ("beside, floats", _json_lines(ODD_USERS, ITEMS, floats, **beside), MILLIS),
         ("numbers", _json_lines(NUMBERS, NUMBERS, TICKS), SECONDS),
+        ("times of a form", _json_lines(USERS, ITEMS, GERMAN_TIMES), GERMAN),
+        ("local times", _json_lines(USERS, ITEMS, LOCAL_TIMES), LOCAL),
     ]
     return [Sample(name, data, ".jsonl", format_mutators.JSON, fields) for name, data, fields in kinds]
 

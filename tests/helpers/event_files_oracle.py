@@ -99,7 +99,7 @@ def _id_fault(role: str, value: Any) -> str | None:
     try:
         value.decode() if isinstance(value, bytes) else str(value).encode()
     except UnicodeError:
-        return f"{role} is not valid UTF-8"
+        return f"{role} is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)"
     return None
 
 

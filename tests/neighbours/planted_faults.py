@@ -100,7 +100,7 @@ def let_quotes_run_over_lines(patch: pytest.MonkeyPatch) -> None:
 
 def block_of(rows: list[list[str]], chunk: LogChunk, fields: EventFields) -> ReadBlock:
     user, item, time = (pa.array([row[at].encode("latin1") for row in rows], pa.binary()) for at in range(3))
-    read = (id_columns.encode_ids(user), id_columns.encode_ids(item), times.parse_times(time, fields.time_unit))
+    read = (id_columns.encode_ids(user), id_columns.encode_ids(item), times.parse_times(time, *fields.time_reading))
     return id_columns.assemble_block(chunk.path, read, lambda found: found, chunk.bytes)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
+import json
 import pathlib
 import random
 from collections.abc import Callable, Iterator
@@ -138,6 +140,32 @@ def test_times_as_numbers(tmp_path: pathlib.Path, name: str, unit: str) -> None:
     many = [line(f"u{n % 40}", "A", (START + n) * factor) for n in range(300)]
     for time in odd:
         for source in rounds(name, unit, time):
+            log = place([*many, *others, *many], [line(ADDED_USER, "A", time)] * 2, source.choice(PLACES))
+            given = same(pair, form, log, fields)
+            assert len({user for _, user, item in given.pairs if item == "A"}) == 40
+
+
+@pytest.mark.parametrize("name", ["csv", "csv.gz", "jsonl"])
+def test_times_of_a_form_and_a_zone_and_cells_between_semicolons(tmp_path: pathlib.Path, name: str) -> None:
+    """A time is read, or not, by its own bytes, whatever other times stand beside it."""
+    form, pair = FORMATS[name], Neighbours(tmp_path)
+    fields = EventFields(time_format="%d.%m.%Y %H:%M:%S", time_zone="Europe/Berlin", csv_separator=";")
+    form = form._replace(header=None if form.header is None else form.header.replace(b",", b";"))
+
+    def line(user: str, item: str, time: str) -> bytes:
+        if form.header is not None:
+            return f"{user};{item};{time}".encode("latin1")
+        return json.dumps({"user": user, "item": item, "timestamp": time}).encode()
+
+    def local(second: int) -> str:  # Berlin, in winter
+        return datetime.datetime.fromtimestamp(START + second + 3600, datetime.UTC).strftime("%d.%m.%Y %H:%M:%S")
+
+    odd = ["31.02.2026 10:00:00", "29.03.2020 02:30:00", "25.10.2020 02:30:00", "1.1.0001 0:0:0", "31.12.9999 23:59:59"]
+    odd += ["2026-01-01", "", " ", "1.1.26 1:1:1", "1.1.2026", "ä", "0" * 20_000, '"', "01.01.2026 1:00:00 +0100"]
+    many = [line(f"u{n % 40}", "A", local(n % 50)) for n in range(300)]
+    others = [line(f"u{number % 9}", f"time {number}", time) for number, time in enumerate(odd)]
+    for time in odd:
+        for source in rounds(name, time):
             log = place([*many, *others, *many], [line(ADDED_USER, "A", time)] * 2, source.choice(PLACES))
             given = same(pair, form, log, fields)
             assert len({user for _, user, item in given.pairs if item == "A"}) == 40

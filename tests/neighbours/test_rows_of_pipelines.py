@@ -95,8 +95,8 @@ def test_a_reader_that_judges_a_batch_as_a_whole_is_found(monkeypatch: pytest.Mo
     """As if one time that is not one spoiled the column of its batch."""
     true = times.parse_times
 
-    def spoiled(column: Any, unit: str | None) -> Any:
-        read = true(column, unit)
+    def spoiled(column: Any, *reading: str | None) -> Any:
+        read = true(column, *reading)
         read.faults[:] = read.faults.max()
         return read
 

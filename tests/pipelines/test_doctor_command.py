@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pathlib
 import re
-import shlex
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +16,10 @@ import pytest
 from dp_transforms.event_files import samples
 from dp_transforms.report_files import read_report_file
 from tests.helpers.shh_here import shh
+from tests.pipelines.printed_commands import command_of
 
+BUDGET = ["--start", "2026-01-01", "--end", "2026-01-02", "--window", "1d", "--epsilon", "2", "--delta", "1e-9"]
 FOR_THE_OPERATOR = "For you, the operator: no privacy covers what follows"
-
-
-def command_of(said: str) -> list[str]:
-    """The words of the printed command, without ``shh``."""
-    (shown,) = re.findall(r"^  (shh replay (?:.*\\\n)*.*)$", said, re.MULTILINE)
-    return shlex.split(shown.replace("\\\n", " "))[1:]
 
 
 def odd_csv(folder: pathlib.Path) -> None:
@@ -113,10 +109,22 @@ def test_the_unit_of_numbers_is_found(tmp_path: pathlib.Path, ending: str, unit:
     ("text", "said"),
     [
         ("u1,i1,2026-01-01\nu2,i1,2026-01-01\n", "its first line looks like an event"),
-        ("user;item;timestamp\nu;i;2026-01-01\n", "its cells are not separated by commas"),
-        ("user,item,time\nu,i,01.03.2026 12:00\n", "time looks like times, but not in the form of ISO 8601"),
-        ("user,item,bought\nu,i,2026-03-01 12:00:00 +0100\n", "bought looks like times, but not in the form"),
-        ("user,item,bought\nu,i,20260301\n", "bought looks like times, but not in the form"),
+        ("user;item;timestamp\nu;i;2026-01-01\n", "--csv-separator ';'"),
+        ("user,item,time\nu,i,01.03.2026 12:00\n", "--time-format '%d.%m.%Y %H:%M'   (text without a zone"),
+        (
+            "user,item,bought\nu,i,2026-03-01 12:00:00 +0100\n",
+            "--time-format '%Y-%m-%d %H:%M:%S %z'   (text with a zone)",
+        ),
+        ("user,item,bought\nu,i,20260301\n", "--time-format %Y%m%d"),
+        ("user,item,time\nu,i,12h on 3 May 2026\n", "time cannot be read as times"),
+        ("user,item,time\nu,i,3:15:09\n", "time looks like times, but not in a form that is known here. Say it with"),
+        ("user,item,at\nu,i,03/04/2026\n", "If it is not --time-format %d/%m/%Y, it is %m/%d/%Y"),
+        (
+            "user,item,at\n" + "".join(f"u,i,03/{day:02}/2026\n" for day in range(1, 13)),
+            "If it is not --time-format %m/%d/%Y, it is %d/%m/%Y",  # of one month, rather than of the first of each
+        ),
+        ("user,item,date,time\nu,i,2026-01-01,10:00:00\n", "the clock is in another field"),
+        ("user,item\nu,i\n", "time   none was found: name it with --time-field"),
         ("user,item,time\nu,i,noon\n", "time cannot be read as times"),
         ("user,item,timestamp\nu,i,2026-01-01\nu,i,2026-01-02\n", "--window 1d"),
         ("user,item,timestamp\n" + 'u,"i,2026-01-01\n' * 3 + "u,i,2026-01-01\n", "3 of 4 rows that were looked at"),
@@ -133,6 +141,136 @@ def test_what_is_wrong_is_said(tmp_path: pathlib.Path, text: str, said: str) -> 
     looked = shh("doctor", "log.csv", cwd=tmp_path)
     assert said in looked.stdout + looked.stderr
     assert looked.returncode == (0 if "shh replay" in looked.stdout else 1)
+
+
+NO_PERSON = "no field looks like a person"
+NGINX = "User-Agent,remote_addr,request,time_local"
+
+
+@pytest.mark.parametrize(
+    ("header", "user", "item", "said"),
+    [
+        ("user_id,session_id,page,at", "user_id", "page", ["besides user_id the user could be session_id"]),
+        ("visitor,session,page,at", "visitor", "page", ["besides visitor the user could be session"]),
+        ("client_ip,customer,page,at", "customer", "page", ["besides customer the user could be client_ip"]),
+        ("session_id,device_id,ip,account,page,at", "account", "page", ["could be device_id, ip, session_id"]),
+        ("session_id,page,at", "session_id", "page", [NO_PERSON, "session_id seems to be a session: each"]),
+        ("user_session,page,at", "user_session", "page", [NO_PERSON, "user_session seems to be a session: each"]),
+        ("client_ip,page,at", "client_ip", "page", [NO_PERSON, "client_ip seems to be an address of the network"]),
+        ("cookie,page,at", "cookie", "page", [NO_PERSON, "cookie seems to be a device: each"]),
+        ("ip,path,at", "ip", "path", [NO_PERSON, "ip seems to be an address of the network"]),
+        (NGINX, "remote_addr", "request", [NO_PERSON, "remote_addr seems to be an address"]),
+        ("remote_addr,remote_user,request,status,bytes_sent,time_local", "remote_user", "request", ["remote_addr"]),
+        ("date,c-ip,cs-method,cs(Host),cs-uri-stem,sc-status,cs(User-Agent),cs-uri-query", "c-ip", "cs-uri-stem", []),
+        ("clientip,ident,auth,timestamp,verb,request,response,bytes,referrer,agent", "clientip", "request", []),
+        ("http_user_agent,url,at", None, "url", [NO_PERSON, "user   none was found: name it with --user-field"]),
+        ("user,email,at", "user", None, ["item   none was found: name it with --item-field"]),
+        ("user,name,at", "user", None, []),
+        ("user,session_token,at", "user", None, []),
+        ("a,b,at", "a", "b", [NO_PERSON]),
+        ("user,item,at", "user", "item", []),
+    ],
+)
+def test_the_user_is_a_person_first_and_what_is_private_never_the_item(
+    tmp_path: pathlib.Path, header: str, user: str | None, item: str | None, said: list[str]
+) -> None:
+    names = header.split(",")
+    rows = [[_cell(name, n, len(names) - at) for at, name in enumerate(names)] for n in range(400)]
+    (tmp_path / "log.csv").write_text("\n".join([header, *map(",".join, rows)]) + "\n")
+    looked = shh("doctor", "log.csv", cwd=tmp_path)
+    assert looked.returncode == (0 if user and item else 1), looked.stdout
+    roles = dict(re.findall(r"^  (user|item)   --\S+ (\S+)", looked.stdout, re.MULTILINE))
+    assert roles == {role: name for role, name in (("user", user), ("item", item)) if name}
+    for words in said:
+        assert words in looked.stdout
+    if header == "user,item,at":
+        assert "Look at this" not in looked.stdout
+
+
+def _cell(name: str, row: int, spread: int) -> str:
+    """Fields that come first differ more."""
+    if name in ("at", "time_local", "timestamp", "date"):
+        return f"2026-01-{1 + row % 9:02}T0{row % 7}:00:00Z"
+    return f"{name} {row * 7919 % (30 * spread)}"
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ([f"10.1.{n % 200}.{n % 7}" for n in range(300)], "addresses of the network"),
+        ([f"2001:db8::{n:x}" for n in range(300)], "addresses of the network"),
+        ([f"2001:db8:0:0:0:0:0:{n:x}" for n in range(300)], "addresses of the network"),
+        ([f"{n % 256:02x}:00:00:aa:bb:{n // 256:02x}" for n in range(300)], "addresses of the network"),
+        ([f"a{n % 90}@example.com" for n in range(300)], "e-mail addresses"),
+        ([f"{n * 7919:08x}-0000-4000-8000-{n:012x}" for n in range(300)], "tokens"),
+        ([f"{n * 7919:032x}" for n in range(300)], "tokens"),
+        ([f"{n % 20:08x}-0000-4000-8000-{n % 20:012x}" for n in range(300)], None),  # of articles
+        ([f"/{n % 20}/a@b" for n in range(300)], None),
+        ([f"1.2.{n % 20}" for n in range(300)], None),
+    ],
+)
+def test_values_that_say_who_somebody_is_are_not_proposed_whatever_their_field_is_called(
+    tmp_path: pathlib.Path, values: list[str], what: str | None
+) -> None:
+    for name in ("page", "x"):
+        rows = [f"u{n % 100},{value},{n % 5},2026-01-01T00:00:00Z" for n, value in enumerate(values)]
+        (tmp_path / "log.csv").write_text("\n".join([f"user,{name},y,at", *rows]) + "\n")
+        looked = shh("doctor", "log.csv", cwd=tmp_path)
+        words = command_of(looked.stdout)
+        assert words[words.index("--item-field") + 1] == ("y" if what else name)
+        chosen = shh("doctor", "log.csv", "--item-field", name, cwd=tmp_path)
+        assert (f"{name} holds {what}: items are published" in chosen.stdout) == (what is not None)
+
+
+def test_a_user_that_is_the_same_in_most_rows_is_not_proposed_before_an_address(tmp_path: pathlib.Path) -> None:
+    """nginx writes - for nobody."""
+    rows = [f"{'-' if n % 9 else 'ann'},10.0.0.{n % 99},/p{n % 7},2026-01-01T00:00:00Z" for n in range(300)]
+    (tmp_path / "log.csv").write_text("\n".join(["remote_user,remote_addr,uri,at", *rows]) + "\n")
+    words = command_of(shh("doctor", "log.csv", cwd=tmp_path).stdout)
+    assert words[words.index("--user-field") + 1] == "remote_addr"
+
+
+def test_files_that_are_converted_first_are_named_with_the_remedy(tmp_path: pathlib.Path) -> None:
+    for name, content, said in [
+        ("a.csv", b"user,item,timestamp\nM\xfcller,i,2026-01-01\nu,i,2026-01-01\n", "iconv -f latin1 -t utf-8"),
+        ("b.jsonl", b'{"user": "M\xfc", "item": "i", "timestamp": "2026-01-01"}\n', "iconv -f latin1 -t utf-8"),
+        ("c.json", b'[{"user": "u", "item": "i", "timestamp": "2026-01-01"}]', "jq -c '.[]'"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        looked = shh("doctor", name, cwd=tmp_path)
+        assert said in looked.stdout + looked.stderr, name
+    words = ["replay", "a.csv", *BUDGET, "--output", "r.jsonl", "--dead-letter", "bad.jsonl"]
+    refused = shh(*words, "--max-bad-fraction", "0", cwd=tmp_path)
+    assert "Perhaps: a.csv: it is not UTF-8 text; if it is Latin-1" in refused.stderr
+    (tmp_path / "bad.jsonl").unlink()
+    assert shh(*words, cwd=tmp_path).returncode == 0
+    assert "iconv -f latin1 -t utf-8" in (tmp_path / "bad.jsonl").read_text()
+
+
+@pytest.mark.parametrize("url", ["https://example.com/a.csv", "http://x/a.csv", "ftp://x/a.csv", "file:///a.csv"])
+def test_urls_that_are_not_known_are_named(tmp_path: pathlib.Path, url: str) -> None:
+    looked = shh("doctor", url, cwd=tmp_path)
+    scheme = url.partition(":")[0]
+    assert looked.stderr == f"shh: URLs {scheme}://... are not known. Use s3://, gs://, azfs://, hdfs:// or a path.\n"
+    assert looked.returncode == 1
+
+
+def test_of_a_packed_file_the_end_is_not_seen_and_the_range_says_so(tmp_path: pathlib.Path) -> None:
+    lines = [f"u{n % 500},i,2026-01-0{1 + n // 40_000}T00:{n % 60:02}:00Z" for n in range(160_000)]
+    text = "\n".join(["user,item,timestamp", *lines]) + "\n"
+    (tmp_path / "log.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "log.csv").write_text(text)
+    (tmp_path / "short.csv.gz").write_bytes(gzip.compress("\n".join(text.splitlines()[:9000]).encode()))
+    packed, plain, short = (
+        shh("doctor", name, cwd=tmp_path).stdout for name in ("log.csv.gz", "log.csv", "short.csv.gz")
+    )
+    over_lines = shh("doctor", "log.csv", "--csv-line-ends-in-cells", cwd=tmp_path).stdout
+    assert "The end was not seen of log.csv:" in over_lines
+    assert "not seen of" not in short
+    assert "(at its beginning and end)" in short
+    assert "hold what was seen.\nThe end was not seen of log.csv.gz: if its events go on after 2026-01-01" in packed
+    assert "not seen of" not in plain
+    assert "2026-01-05T00:00:00Z" in plain
 
 
 def test_files_that_differ_are_damaged_or_in_partitions_are_named(tmp_path: pathlib.Path) -> None:

@@ -132,6 +132,7 @@ def test_every_format_is_read(tmp_path: pathlib.Path, ending: str) -> None:
         (SAME, "--from-log-users cannot be used without --from-log. Leave it out."),
         (["--user-field", "who"], "--user-field cannot be used without --from-log. Leave it out."),
         (["--time-unit", "ms"], "--time-unit cannot be used without --from-log. Leave it out."),
+        (["--time-zone", "UTC"], "--time-zone cannot be used without --from-log. Leave it out."),
     ],
 )
 def test_a_wrong_command_line(words: list[str], said: str) -> None:

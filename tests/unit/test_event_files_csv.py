@@ -130,7 +130,12 @@ def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path: pathlib.Path) -> 
     path.write_bytes(b"\n".join(lines))
     assert read_all(str(path)) == (
         [("u", "i", 1_506_816_000_000_000), ("u\0", "i", 1_506_816_000_000_000)],
-        {"user is not valid UTF-8": [2], "item is not valid UTF-8": [3], "bad time": [4], "wrong number of cells": [5]},
+        {
+            "user is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)": [2],
+            "item is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)": [3],
+            "bad time": [4],
+            "wrong number of cells": [5],
+        },
     )
 
 

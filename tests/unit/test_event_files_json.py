@@ -172,7 +172,7 @@ def test_plain_logs_are_read_fast(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     [
         (['{"who":1,"item":2,"timestamp":3}'], "missing user", "has a field 'user'. Name it with --user-field"),
         (['{"user":1,"item":2,"timestamp":3}'], "bad time", "--time-unit s, ms or us"),
-        (["[", "{"], "broken line", "is a JSON object. Write one object per line"),
+        (["[", "{"], "broken line", "it is a JSON array. Write one object per line: jq -c"),
         ([f"{SECRET},b,c"], "broken line", "none of its first 120 lines is a JSON object"),
     ],
 )

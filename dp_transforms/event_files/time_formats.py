@@ -1,0 +1,200 @@
+"""Times in a declared form, such as ``%d.%m.%Y %H:%M``, and local times of a declared zone; both by whole columns.
+
+The directives are those of Python's strptime, in English whatever the machine's language is. Arrow's own strptime is
+not used: it takes 31.02.2026 for 3 March, and what it reads depends on the system's library and language. Nor are
+Arrow's zones: after 2037 they know no summer time.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import itertools
+import re
+import zoneinfo
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_Int64s = npt.NDArray[np.int64]
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_LONG_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+_DAYS = "Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday"
+_SHORT = "|".join(name[:3] for name in _LONG_MONTHS.split("|"))
+_TEXTS = {  # directive -> (what it is, its pattern); the others are whole numbers
+    "b": ("month_name", _SHORT),
+    "B": ("month_name", _LONG_MONTHS),
+    "a": ("day_name", "|".join(name[:3] for name in _DAYS.split("|"))),
+    "A": ("day_name", _DAYS),
+    "p": ("half", r"[ap]\.?m\.?"),
+    "z": ("zone", r"z|utc|gmt|[+-][0-9]{2}(?::?[0-9]{2})?"),
+    "f": ("fraction", "[0-9]{1,9}"),
+}
+_NUMBERS = {"d": "day", "m": "month", "Y": "year", "y": "short_year", "H": "hour", "I": "hour12", "M": "minute"}
+_NUMBERS["S"] = "second"
+_MICROS_PER_DAY = 86_400_000_000
+_HINT = "Write it like %d.%m.%Y %H:%M"
+
+
+class BadTimeFormatError(ValueError):
+    """A form that cannot be used."""
+
+
+@functools.lru_cache(maxsize=64)
+def pattern_of(time_format: str) -> tuple[str, frozenset[str]]:
+    """A regular expression with a named group for each directive, and the names. Raises BadTimeFormatError.
+
+    A blank stands for one or more. Numbers may lack a leading zero, unless two of them touch.
+    """
+    if not time_format.isascii() or not time_format.isprintable():
+        raise BadTimeFormatError(f"time_format must be printable ASCII text, got {time_format!r}. {_HINT}.")
+    parts, names = [], []
+    pieces = re.findall(r"%.?| +|[^% ]", time_format)
+    for at, piece in enumerate(pieces):
+        if piece[0] != "%" or piece == "%%":
+            parts.append(" +" if piece[0] == " " else re.escape(piece[-1]))
+            continue
+        name, pattern = _TEXTS.get(piece[1:], (_NUMBERS.get(piece[1:], ""), ""))
+        if not name:
+            known = " ".join(f"%{letter}" for letter in (*_NUMBERS, *_TEXTS))
+            raise BadTimeFormatError(f"time_format must use only {known} and %%, got {piece} in {time_format!r}.")
+        if not pattern:
+            touches = any(_is_number(other) for other in (*pieces[max(0, at - 1) : at], *pieces[at + 1 : at + 2]))
+            pattern = "[0-9]{4}" if name == "year" else "[0-9]{2}" if touches or name == "short_year" else "[0-9]{1,2}"
+        parts.append(f"(?P<{name}>{pattern})")
+        names.append(name)
+    found = frozenset(names)
+    is_date = "day" in found and len(found & {"year", "short_year"}) == 1 and len(found & {"month", "month_name"}) == 1
+    is_clock = len(found & {"hour", "hour12"}) <= 1 and ("hour12" in found) == ("half" in found)
+    is_clock = is_clock and ("minute" not in found or bool(found & {"hour", "hour12"})) and found >= _below(found)
+    if not is_date or not is_clock or len(found) < len(names):
+        raise BadTimeFormatError(
+            "time_format must have a day, a month and a year, each once, and clocks from the hour down, %I with %p, got"
+            f" {time_format!r}. {_HINT}."
+        )
+    return f"(?i)^{''.join(parts)}$", found
+
+
+def _is_number(piece: str) -> bool:
+    return piece[0] == "%" and (piece[1:] in _NUMBERS or piece == "%f")
+
+
+def _below(found: frozenset[str]) -> set[str]:
+    """What a second or a fraction needs beside it."""
+    needs = {"second": {"minute"}, "fraction": {"second"}}
+    return {name for part, names in needs.items() if part in found for name in names}
+
+
+def has_zone(time_format: str) -> bool:
+    """Whether times of this form say their offset from UTC."""
+    return "zone" in pattern_of(time_format)[1]
+
+
+def read_times(text: pa.StringArray, time_format: str) -> tuple[_Int64s, npt.NDArray[np.bool_]]:
+    """Microseconds since 1970 UTC (as if a time without a zone were UTC), and which texts are times of this form."""
+    pattern, names = pattern_of(time_format)
+    found = pc.extract_regex(text, pattern)
+    good = found.is_valid().to_numpy(zero_copy_only=False)
+
+    def number(name: str, default: int = 0) -> _Int64s:
+        if name not in names:
+            return np.full(len(text), default, np.int64)
+        return _whole(pc.struct_field(found, name))
+
+    year = number("year") if "year" in names else _full_year(number("short_year"))
+    month = _month_of_name(pc.struct_field(found, "month_name")) if "month_name" in names else number("month")
+    day, hour, minute, second = number("day"), number("hour"), number("minute"), number("second")
+    if "half" in names:
+        hour = number("hour12")
+        good &= (hour >= 1) & (hour <= 12)
+        is_late = pc.starts_with(pc.struct_field(found, "half"), "p", ignore_case=True).fill_null(False)
+        hour = hour % 12 + 12 * is_late.to_numpy(zero_copy_only=False)
+    good &= (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (hour < 24) & (minute < 60) & (second < 60)
+    months = (np.where(good, year - 1970, 0) * 12 + np.where(good, month - 1, 0)).astype("datetime64[M]")
+    days = months.astype("datetime64[D]") + (np.where(good, day, 1) - 1)
+    good &= days.astype("datetime64[M]") == months  # else the month has no such day
+    micros = days.astype(np.int64) * _MICROS_PER_DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000
+    if "fraction" in names:
+        digits = pc.utf8_rpad(pc.struct_field(found, "fraction"), 9, "0")
+        micros += _whole(digits) // 1_000
+    if "zone" in names:
+        offset, is_offset = _offsets(pc.struct_field(found, "zone"))
+        micros, good = micros - offset, good & is_offset
+    return np.where(good, micros, 0), good
+
+
+def _whole(digits: pa.StringArray) -> _Int64s:
+    return digits.fill_null("0").cast(pa.int64()).to_numpy()  # type: ignore[no-any-return]
+
+
+def _full_year(short: _Int64s) -> _Int64s:
+    """As POSIX has it: 69 to 99 are of the last century."""
+    return short + np.where(short < 69, 2000, 1900)
+
+
+def _month_of_name(names: pa.StringArray) -> _Int64s:
+    numbers = pc.index_in(pc.utf8_slice_codeunits(pc.ascii_lower(names), 0, 3), pa.array(_MONTHS))
+    return numbers.fill_null(0).cast(pa.int64()).to_numpy() + 1  # type: ignore[no-any-return]
+
+
+def _offsets(zones: pa.StringArray) -> tuple[_Int64s, npt.NDArray[np.bool_]]:
+    """Microseconds east of UTC."""
+    parts = pc.extract_regex(zones, r"^(?P<sign>[+-])(?P<hours>[0-9]{2}):?(?P<minutes>[0-9]{2})?$")
+    hours, minutes = (_whole(_zero_if_empty(pc.struct_field(parts, name))) for name in ("hours", "minutes"))
+    is_west = pc.equal(pc.struct_field(parts, "sign"), "-").fill_null(False).to_numpy(zero_copy_only=False)
+    micros = (hours * 60 + minutes) * 60_000_000
+    return np.where(is_west, -micros, micros), (hours < 24) & (minutes < 60)
+
+
+def _zero_if_empty(digits: pa.StringArray) -> pa.StringArray:
+    return pc.if_else(pc.equal(digits, ""), "0", digits)
+
+
+def check_time_zone(name: str) -> None:
+    """Raises ValueError for a name that this machine does not know."""
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(
+            f"time_zone must be a name such as Europe/Berlin, or UTC, that this machine knows, got {name!r}. A machine"
+            " without time zones needs its package tzdata."
+        ) from None
+
+
+def utc_of_local(micros: _Int64s, zone: str) -> _Int64s:
+    """Times that a clock on the wall showed -> microseconds since 1970 UTC. They must be in the years 1 to 9999.
+
+    A time that occurred twice is the first of the two. One that was skipped is read with the offset before, as by a
+    clock that was put forward too late. (So does Python where nothing else is said: PEP 495, fold=0.)
+    """
+    years = np.unique(micros.astype("datetime64[us]").astype("datetime64[Y]").astype(np.int64) + 1970)
+    parts = [_offsets_of_year(zone, year) for year in years.tolist()]
+    begins, offsets = (np.concatenate([part[k] for part in parts]) for k in (0, 1)) if parts else (micros, micros)
+    return micros - offsets[np.searchsorted(begins, micros, side="right") - 1]
+
+
+@functools.lru_cache(maxsize=20_000)
+def _offsets_of_year(zone: str, year: int) -> tuple[_Int64s, _Int64s]:
+    """When a local year begins, and when in it the offset changes by local time; the offsets from then on."""
+    clock = zoneinfo.ZoneInfo(zone)
+    first, last = datetime.datetime(year, 1, 1), datetime.datetime(year, 12, 31, 23, 59, 59)
+    days = [first + datetime.timedelta(days=day) for day in range((last - first).days + 1)]
+    found = [(first, clock.utcoffset(first))]
+    for low, high in itertools.pairwise([*days, last]):
+        if clock.utcoffset(high) != found[-1][1]:
+            at = _change_between(clock, low, high)
+            found.append((at, clock.utcoffset(at)))
+    epoch, micro = datetime.datetime(1970, 1, 1), datetime.timedelta(microseconds=1)
+    begins = np.array([(at - epoch) // micro for at, _ in found], np.int64)
+    return begins, np.array([(offset or datetime.timedelta()) // micro for _, offset in found], np.int64)
+
+
+def _change_between(clock: datetime.tzinfo, low: datetime.datetime, high: datetime.datetime) -> datetime.datetime:
+    """The first second after ``low`` with another offset than it; ``high`` has another one."""
+    before = clock.utcoffset(low)
+    while (left := (high - low) // datetime.timedelta(seconds=1)) > 1:
+        middle = low + datetime.timedelta(seconds=left // 2)
+        low, high = (middle, high) if clock.utcoffset(middle) == before else (low, middle)
+    return high

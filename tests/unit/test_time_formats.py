@@ -1,0 +1,288 @@
+"""Times in a declared form, and local times of a declared zone, against Python's strptime and zoneinfo."""
+
+from __future__ import annotations
+
+import datetime
+import pathlib
+import re
+import zoneinfo
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dp_transforms.event_files import EventFields, csv_lines, find_log_chunks, hint_of_log, unit_hint
+from dp_transforms.event_files.time_formats import read_times, utc_of_local
+from dp_transforms.event_files.times import parse_times, parse_values
+from tests.helpers.event_files_oracle import NAMES, read_all
+
+EPOCH, MICRO = datetime.datetime(1970, 1, 1), datetime.timedelta(microseconds=1)
+FORMS = [
+    "%d.%m.%Y %H:%M",
+    "%m/%d/%Y %I:%M %p",
+    "%d/%b/%Y:%H:%M:%S %z",
+    "%Y%m%d%H%M%S",
+    "%d.%m.%y %H:%M:%S.%f",
+    "%A, %d %B %Y 100%% (%H)",
+    "[%d-%b-%Y]",
+]
+ODD_PLACES = r"""!"#$&'()*+,-./:;<=>?@[\]^_`{|}~"""
+MOMENTS = st.datetimes(datetime.datetime(1969, 1, 1), datetime.datetime(2068, 12, 31))
+ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia", "UTC"]
+
+
+def _micros(text: str, form: str) -> int | None:
+    try:
+        moment = datetime.datetime.strptime(text, form)
+    except ValueError:
+        return None
+    offset = moment.utcoffset() or datetime.timedelta()
+    return (moment.replace(tzinfo=None) - offset - EPOCH) // MICRO
+
+
+def _read(texts: list[str], form: str) -> list[int | None]:
+    micros, good = read_times(pa.array(texts, pa.string()), form)
+    return [value if is_good else None for value, is_good in zip(micros.tolist(), good.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(moments=st.lists(MOMENTS, max_size=8), offset=st.integers(-14 * 60, 14 * 60))
+def test_a_form_means_what_pythons_strptime_says(form: str, moments: list[datetime.datetime], offset: int) -> None:
+    zone = datetime.timezone(datetime.timedelta(minutes=offset))
+    texts = [moment.replace(tzinfo=zone).strftime(form) for moment in moments]
+    assert _read(texts, form) == [_micros(text, form) for text in texts]
+    for text, moment in zip(texts, moments, strict=True):
+        assert None not in _read([text, text.upper(), text.lower()], form), moment
+
+
+@pytest.mark.parametrize(
+    ("form", "bad"),
+    [
+        ("%d.%m.%Y %H:%M", ["31.02.2026 10:00", "29.02.2025 1:00", "1.13.2026 1:00", "0.1.2026 1:00", "1.1.0000 1:00"]),
+        ("%d.%m.%Y %H:%M", ["31.12.2026 24:00", "31.12.2026 10:60", "31.12.2026", " 31.12.2026 10:00", "x", ""]),
+        ("%d.%m.%Y %H:%M", ["31.12.2026 10:00\n", "31.12.2026 10:00:00", "31.12.26 10:00", "31-12-2026 10:00"]),
+        ("%m/%d/%Y %I:%M %p", ["12/31/2026 13:00 PM", "12/31/2026 0:00 AM", "31/12/2026 1:00 PM", "1/1/2026 1:00"]),
+        ("%d/%b/%Y:%H:%M:%S %z", ["1/Foo/2026:00:00:00 Z", "1/Mai/2026:00:00:00 Z", "1/Jan/2026:00:00:00 +0160"]),
+        ("%d/%b/%Y:%H:%M:%S %z", ["1/Jan/2026:00:00:00 +2400", "1/Jan/2026:00:00:60 Z", "1/Jan/2026:00:00:00"]),
+        ("%Y%m%d", ["2026111", "202611011", "20260231"]),
+    ],
+)
+def test_what_is_not_of_the_form_is_a_bad_time(form: str, bad: list[str]) -> None:
+    assert _read(bad, form) == [None] * len(bad)
+
+
+def test_a_form_may_have_any_printable_ascii_text_in_it_and_short_numbers() -> None:
+    for character in ODD_PLACES + "xyz0":
+        form = f"{character}%d{character}%m{character}%Y"
+        assert _read([f"{character}1{character}2{character}2026"], form) == [_micros("1 2 2026", "%d %m %Y")], character
+        assert _read([f"{character}1#2{character}2026"], form) == [None] or character == "#"
+    assert _read(["1.2.2026   3:4"], "%d.%m.%Y %H:%M") == [_micros("1.2.2026 3:4", "%d.%m.%Y %H:%M")]
+    zones = ["Z", "UTC", "GMT", "+01", "+0100", "+01:00", "-0130"]
+    micros = _read([f"01.01.1970 {zone}" for zone in zones], "%d.%m.%Y %z")
+    assert micros == [hours * 3_600_000_000 for hours in (0, 0, 0, -1, -1, -1, 1.5)]
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("%d.%m", "must have a day, a month and a year"),
+        ("%d.%m.%Y %d", "must have a day, a month and a year"),
+        ("%d.%m.%Y %I:%M", "%I with %p"),
+        ("%d.%m.%Y %p", "%I with %p"),
+        ("%d.%m.%Y %S", "from the hour down"),
+        ("%d.%m.%Y %H:%f", "from the hour down"),
+        ("%d.%m.%Y %q", "got %q"),
+        ("%d.%m.%Y %", "got % in"),
+        ("%d.%m.%Y µ", "printable ASCII"),
+        ("", "must have a day"),
+    ],
+)
+def test_a_form_that_cannot_be_used_is_refused(form: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)) as caught:
+        EventFields(time_format=form)
+    assert str(caught.value).startswith("time_format must ")
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_local_times_are_those_of_zoneinfo(zone: str) -> None:
+    """In all years, and around every change of the clock of some; summer time after 2037 too."""
+    source = np.random.default_rng(len(zone))
+    seconds = np.concatenate(
+        [source.integers(-62_135_596_800, 253_402_300_800, 1000), source.integers(-(2**31), 2**32, 3000)]
+        + [np.arange(begin, begin + 366 * 86_400, 1799) for begin in (1_767_225_600, 2_240_524_800)]
+    )
+    micros = seconds * 1_000_000 + source.integers(0, 10**6, len(seconds))
+    known = zoneinfo.ZoneInfo(zone)
+    expected = [value - (known.utcoffset(EPOCH + value * MICRO) or EPOCH - EPOCH) // MICRO for value in micros.tolist()]
+    assert utc_of_local(micros, zone).tolist() == expected
+
+
+def test_an_hour_that_occurs_twice_and_one_that_is_skipped() -> None:
+    texts = ["29.03.2026 01:59", "29.03.2026 02:30", "29.03.2026 03:30", "25.10.2026 02:30", "25.10.2026 03:00"]
+    column = parse_times(pa.array(texts), None, "%d.%m.%Y %H:%M", "Europe/Berlin")
+    shown = [(EPOCH + micros * MICRO).strftime("%d %H:%M") for micros in column.micros.tolist()]
+    assert shown == ["29 00:59", "29 01:30", "29 01:30", "25 00:30", "25 02:00"]
+    assert not column.faults.any()
+
+
+def test_a_zone_moves_what_has_none_and_nothing_else() -> None:
+    noon, hour = 1_767_268_800_000_000, 3_600_000_000  # 2026-01-01T12:00:00Z
+    zone = "Europe/Berlin"
+    local = [
+        pa.array(["2026-01-01T12:00:00", "2026-01-01 12:00", "2026-01-01T12:00:00.0000001"]),
+        pa.array([noon], pa.timestamp("us")),
+        pa.array([noon * 1000], pa.timestamp("ns")),
+    ]
+    for array in local:
+        assert set(parse_times(array, None, None, zone).micros.tolist()) == {noon - hour}
+        assert set(parse_times(array, None).micros.tolist()) == {noon}
+    days = [pa.array([20_454], pa.date32()), pa.array(["2026-01-01"])]
+    assert {parse_times(array, None, None, zone).micros.tolist()[0] for array in days} == {noon - 13 * hour}
+    moments = [
+        "2026-01-01T12:00:00Z",
+        "2026-01-01T13:00:00+01:00",
+        "2026-01-01T07:00-05",
+        "2026-01-01T11:59:59.999999999+00",
+    ]
+    column = parse_times(pa.array(moments), None, None, zone)
+    assert set(column.micros.tolist()) == {noon, noon - 1}
+    assert parse_times(pa.array([noon], pa.timestamp("us", "UTC")), None, None, zone).micros.tolist() == [noon]
+    assert parse_times(pa.array([noon]), "us", None, zone).micros.tolist() == [noon]
+    mixed = parse_times(pa.array(["2026-01-01T12:00:00", "2026-01-01T12:00:00Z", "x", None]), None, None, zone)
+    assert mixed.micros.tolist()[:2] == [noon - hour, noon]
+    assert (mixed.faults == 0).tolist() == [True, True, False, False]
+    values = [datetime.datetime(2026, 1, 1, 12), datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)]
+    assert parse_values(values, None, None, zone).micros.tolist() == [noon - hour, noon]
+
+
+def test_a_time_that_a_zone_moves_out_of_the_years_is_a_bad_time() -> None:
+    column = parse_times(pa.array(["0001-01-01T00:30:00", "9999-12-31T23:30:00"]), None, None, "Europe/Berlin")
+    assert (column.faults == 0).tolist() == [False, True]
+
+
+GERMAN = EventFields(time_format="%d.%m.%Y %H:%M", time_zone="Europe/Berlin", csv_separator=";")
+ROWS = [("u1", "i", "01.07.2026 02:00"), ("u2", "i", "1.1.2026 1:00"), ("u3", "i", "31.02.2026 02:00"), ("u4", "i", "")]
+READ = ([("u1", "i", 1_782_864_000_000_000), ("u2", "i", 1_767_225_600_000_000)], ["bad time", "missing time"])
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "jsonl", "parquet", "avro"])
+def test_every_reader_reads_a_form_and_a_zone(tmp_path: pathlib.Path, ending: str) -> None:
+    path = str(tmp_path / f"log.{ending}")
+    records: list[dict[str, Any]] = [dict(zip(NAMES, row, strict=True)) for row in ROWS]
+    if ending.startswith("csv"):
+        text = "user;item;timestamp\n" + "".join(";".join(row) + "\n" for row in ROWS)
+        with pa.output_stream(path, compression="detect") as file:
+            file.write(text.encode())
+    elif ending == "jsonl":
+        pathlib.Path(path).write_text("\n".join(map(str, records)).replace("'", '"'))
+    elif ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    else:
+        schema = {"type": "record", "name": "e", "fields": [{"name": name, "type": "string"} for name in NAMES]}
+        with open(path, "wb") as file:
+            fastavro.writer(file, fastavro.parse_schema(schema), records)
+    events, rejected = read_all(path, GERMAN)
+    assert (events, sorted(rejected)) == READ
+    assert all(len(positions) == 1 for positions in rejected.values())
+
+
+@pytest.mark.parametrize(("logical", "is_local"), [("timestamp-millis", False), ("local-timestamp-millis", True)])
+def test_an_avro_type_says_whether_its_times_are_local(tmp_path: pathlib.Path, logical: str, is_local: bool) -> None:
+    fields = [{"name": name, "type": "string"} for name in NAMES[:2]]
+    fields.append({"name": "timestamp", "type": {"type": "long", "logicalType": logical}})  # type: ignore[dict-item]
+    with open(tmp_path / "log.avro", "wb") as file:
+        record = {"user": "u", "item": "i", "timestamp": 1_767_225_600_000}
+        fastavro.writer(file, {"type": "record", "name": "e", "fields": fields}, [record])
+    events, _ = read_all(str(tmp_path / "log.avro"), EventFields(time_zone="Europe/Berlin"))
+    assert events == [("u", "i", 1_767_225_600_000_000 - 3_600_000_000 * is_local)]
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|", ":", "^"])
+@pytest.mark.parametrize("over_lines", [False, True])
+def test_cells_are_separated_by_the_declared_character(
+    tmp_path: pathlib.Path, separator: str, over_lines: bool
+) -> None:
+    text = 'user,x;item;timestamp\nu,1;"a;""b";5\nu2;i;6\nu3;i\n"u4;x\n'.replace(";", separator)
+    (tmp_path / "log.csv").write_text(text if not over_lines else text.replace('"u4', "u4"))
+    fields = EventFields("user,x", "item", "timestamp", "s", over_lines, csv_separator=separator)
+    events, rejected = read_all(str(tmp_path / "log.csv"), fields)
+    assert events == [("u,1", f'a{separator}"b', 5_000_000), ("u2", "i", 6_000_000)]
+    assert sum(map(len, rejected.values())) == 2
+
+
+@pytest.mark.parametrize("separator", ["", ";;", '"', "\n", "a", "7", " ", "ä"])
+def test_a_separator_that_cannot_be_used_is_refused(separator: str) -> None:
+    with pytest.raises(ValueError, match=r"^csv_separator must be one character, a tab or one of ,;"):
+        EventFields(csv_separator=separator)
+
+
+def test_the_likely_separator() -> None:
+    for text, likely in [
+        ("a;b;c\n1,5;2;3\n", ";"),
+        ("a\tb\tc\n1\t2\t3\n", "\t"),
+        ("a|b\n1|2\n", "|"),
+        ("Nr;x,b,c\n1,2,3\n1,2,3\n", None),
+        ("a,b\n1;2,3\n", None),
+        ("a\n1\n", None),
+        ("", None),
+        ('a;b\n"1;2";3\n', ";"),
+    ]:
+        assert csv_lines.likely_separator("log.csv", text.encode()) == likely, text
+    assert csv_lines.likely_separator("log.tsv", b"a,b\n1,2\n") == ","
+
+
+def test_a_zone_that_nobody_knows_and_a_unit_beside_a_form_are_refused() -> None:
+    for zone in ("Berlin", "../etc/passwd", "", "/etc/localtime"):
+        with pytest.raises(ValueError, match=r"^time_zone must be a name such as Europe/Berlin"):
+            EventFields(time_zone=zone)
+    with pytest.raises(ValueError, match=r"^time_format and time_unit must not be given together"):
+        EventFields(time_format="%d.%m.%Y", time_unit="s")
+
+
+@pytest.mark.parametrize(("declared", "factor", "likely"), [("s", 10**3, "ms"), ("ms", 1, "s"), ("s", 10**6, "us")])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_another_unit_that_would_fit_is_named(
+    tmp_path: pathlib.Path, ending: str, declared: str, factor: int, likely: str
+) -> None:
+    path, times = tmp_path / f"log.{ending}", [(1_767_225_600 + n) * factor for n in range(20)]
+    if ending == "csv":
+        path.write_text("user,item,timestamp\n" + "".join(f"u,i,{time}\n" for time in times))
+    elif ending == "jsonl":
+        path.write_text("".join(f'{{"user": "u", "item": "i", "timestamp": {time}}}\n' for time in times))
+    else:
+        pq.write_table(pa.table({"user": ["u"] * 20, "item": ["i"] * 20, "timestamp": times}), path)
+    for unit in ("s", "ms", "us"):
+        fields = EventFields(time_unit=unit)
+        said = unit_hint(find_log_chunks([str(path)], fields), fields)
+        assert said == (None if unit == likely else f"perhaps the unit is {likely}: --time-unit {likely}"), unit
+    fields = EventFields(time_unit=declared)
+    chunks = find_log_chunks([str(path)], fields)
+    path.unlink()
+    assert unit_hint(chunks, fields) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("log.csv", b"user,item,timestamp\nM\xfcller,i,2026-01-01\n", "iconv -f latin1 -t utf-8"),
+        ("log.jsonl", b'{"user": "M\xfcller", "item": "i", "timestamp": "2026-01-01"}\n', "iconv -f latin1 -t utf-8"),
+        ("log.json", b'[\n {"user": "u", "item": "i", "timestamp": "2026-01-01"}\n]\n', "jq -c '.[]'"),
+        ("log.json", b'[{"user": "u"}, {"user": "v"}]', "jq -c '.[]'"),
+    ],
+)
+def test_the_remedy_is_hinted_at(tmp_path: pathlib.Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert said in (hint_of_log(find_log_chunks([str(tmp_path)], EventFields()), EventFields()) or "")
+
+
+def test_a_header_in_latin1_is_said_so_if_a_name_is_missing(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes("Größe,user,item,timestamp\nx,u,i,2026-01-01\n".encode("latin1"))
+    assert len(read_all(str(path))[0]) == 1
+    with pytest.raises(ValueError, match="iconv -f latin1 -t utf-8"):
+        find_log_chunks([str(path)], EventFields(item="Größe"))
