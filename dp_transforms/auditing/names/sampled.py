@@ -19,7 +19,7 @@ from dp_transforms.auditing.names.exclusion import exclusion_p_values
 from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism
 from dp_transforms.auditing.names.noise_law import NoiseLaw
 from dp_transforms.auditing.names.scenes import Cell, Scene, SceneWeights, counts_of, expected_levels
-from dp_transforms.auditing.statistics import binomial_p_value, chi_squared_p_value, epsilon_lower_bound
+from dp_transforms.auditing.statistics import binomial_p_value, multinomial_p_value, epsilon_lower_bound
 from dp_transforms.naming.naming_settings import NamingSettings
 
 CONFIDENCE = 0.999
@@ -204,7 +204,7 @@ def sample_names(
             for expected in expected_levels(scene, weights, law, levels, with_user=with_user):
                 counts = counts_of(levels[expected.rows, expected.window, expected.item])
                 where = f"{scene.name}, window {expected.window + 1}, {world} the user"
-                tests.add(where, chi_squared_p_value(counts, expected.masses))
+                tests.add(where, multinomial_p_value(counts, expected.masses))
             sizes_fit &= _sizes_fit(scene, settings, mechanism, levels, sizes)
             if not number:
                 named = np.count_nonzero(levels[:, 0], axis=1)
