@@ -19,7 +19,7 @@ import pyarrow as pa
 from dp_transforms.auditing.attack_streams import AttackStream, Steps, StreamLaw
 from dp_transforms.auditing.claim import Claim, Mechanism
 from dp_transforms.auditing.query_law import QueryLaw
-from dp_transforms.auditing.statistics import binomial_p_value, multinomial_p_value, epsilon_lower_bound
+from dp_transforms.auditing.statistics import binomial_p_value, epsilon_lower_bound, multinomial_p_value
 from dp_transforms.auditing.worst_streams import law_of, worst_stream
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
