@@ -10,9 +10,9 @@ from scipy import stats
 
 from dp_transforms.auditing.statistics import (
     binomial_p_value,
-    multinomial_p_value,
     clopper_pearson,
     epsilon_lower_bound,
+    multinomial_p_value,
 )
 from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 

@@ -48,7 +48,7 @@ class Published:
 
 
 def settings_of_scene(settings: NamingSettings, scene: Scene, copies: int, run_id: str) -> NamingSettings:
-    """The noise, the weights and the purse of the plan; threshold, windows and known items of the scene."""
+    """Noise, weights, purse and spacing are those of the plan; threshold, windows and known items of the scene."""
     return dataclasses.replace(
         settings,
         run_id=run_id,
@@ -56,7 +56,6 @@ def settings_of_scene(settings: NamingSettings, scene: Scene, copies: int, run_i
         threshold=scene.threshold,
         known_threshold=scene.known_threshold,
         forget_after=scene.windows if scene.is_domain else scene.forget_after,
-        spacing=scene.spacing,
         domain_size=copies * scene.items if scene.is_domain else 0,
     )
 
