@@ -24,7 +24,6 @@ from dp_transforms.pipelines.output_file import write_output
 from dp_transforms.run_settings import fresh_run_id, settings_of_plan
 
 DEFAULT_RUNS = 200_000
-_REACH = 8  # of the noise in sampled runs, in scales
 
 Advance = Callable[[str, float], None]
 
@@ -58,7 +57,7 @@ def sample(
     advance: Advance,
 ) -> NamesSampledAudit:
     """Runs the real code with a noise key that is drawn for this audit and forgotten."""
-    law = NoiseLaw(mechanism.shape, mechanism.scale, _REACH * mechanism.scale)
+    law = NoiseLaw.whole(mechanism.shape, mechanism.scale)
     most_looks = mechanism.most_looks if rounds is None else rounds
     design = design_names_sampling(mechanism, claim, law, runs, most_looks)
     return sample_names(mechanism, claim, settings, design, law, os.urandom(32), advance)

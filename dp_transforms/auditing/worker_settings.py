@@ -23,7 +23,6 @@ _OF_LOOKS = ("weights", "units", "known_threshold", "forget_after", "spacing")
 _OF_HITS_AND_LOOKS = ("hit_units", "hit_weights", "hit_look_units", "hits_from")
 _OF_COUNTS = ("counts_for", "counts_per_user", "count_units", "count_scale")
 _OF_HITS = ("release", "zone_width", "epsilon_per_query", "wide_epsilon_per_query", "noise_cap", "max_items_per_user")
-_REACH = 8  # of the noise, in scales
 _ERROR = 1e-9  # of a quadrature, relative
 
 
@@ -38,7 +37,7 @@ def settings_violations(plan: NamesPlan | ChargingPlan, settings: StreamSettings
         elif getattr(settings, field.name) != wanted[field.name]:
             yield f"workers get another {field.name} than the plan says"
     if isinstance(plan, NamesPlan) and isinstance(settings, NamingSettings):
-        law = NoiseLaw(plan.shape, plan.scale, _REACH * plan.scale)
+        law = NoiseLaw.whole(plan.shape, plan.scale)
         if law.tail(settings.likely_noise + 1) > plan.size_error * (1 + _ERROR):
             yield f"the noise is larger than the likely_noise that workers get more often than {plan.size_error:g}"
 

@@ -18,13 +18,14 @@ from dp_transforms.auditing.names.mechanism import NamesMechanism
 from dp_transforms.auditing.names.noise_law import NoiseLaw, Values
 from dp_transforms.auditing.statistics import multinomial_p_value
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.naming.named_counts import count_holders, draw_counts
+from dp_transforms.naming import named_counts
 from dp_transforms.naming.naming_settings import NamingSettings
 
 _MOST_COPIES = 5_000
 _OTHERS = 3
 _WINDOWS = 2
 _HELD, _EMPTY = 0, 1  # the items of a copy
+_NAMES = ("held items", "items that nobody holds")
 _EDGES, _FEW_EDGES = np.arange(-1.5, 1.6, 0.25), np.arange(-0.5, 0.6, 0.5)  # of bins around the count, in scales
 
 
@@ -45,16 +46,16 @@ def count_p_values(
     mechanism: NamesMechanism, settings: NamingSettings, runs: int, secret: bytes
 ) -> Iterator[tuple[str, float]]:
     """Of the tests, each with its name."""
-    law = NoiseLaw(2.0, mechanism.count_scale, 8 * mechanism.count_scale)
+    law = NoiseLaw.whole(2.0, mechanism.count_scale)
     run = dataclasses.replace(settings, run_id=f"{settings.run_id}, counts")
     worlds = {who: _cells(run, min(runs, _MOST_COPIES), secret, who == "with") for who in ("with", "without")}
     for who, cells in worlds.items():
         for (window, item), cell in cells.items():
             seen, masses = cell.bins(_EDGES, law)
-            name = f"counts of items that {'nobody holds' if item == _EMPTY else f'others hold, {who} the user'}"
-            yield f"{name}, window {window + 1}", multinomial_p_value(np.bincount(seen, minlength=len(masses)), masses)
-        for item in (_HELD, _EMPTY):
-            yield f"counts in two windows, {who} the user", _together(cells[0, item], cells[1, item], law)
+            name = f"counts of {_NAMES[item]}, window {window + 1}, {who} the user"
+            yield name, multinomial_p_value(np.bincount(seen, minlength=len(masses)), masses)
+        for item, name in enumerate(_NAMES):
+            yield f"counts of {name}, in two windows, {who} the user", _together(cells[0, item], cells[1, item], law)
     yield "counts with other holders", _together(worlds["with"][0, _HELD], worlds["without"][0, _HELD], law)
 
 
@@ -88,7 +89,8 @@ def _published(
     numbers = np.tile(2 * copy + _HELD, windows_held)
     pairs = item_pairs_of_numbers(np.tile(user, windows_held), windows, numbers, keys)
     counted = all_counted(_WINDOWS, 2 * copies, keys)
-    drawn = draw_counts(counted, count_holders(pairs, counted, settings, keys), settings, keys)
+    holders = named_counts.count_holders(pairs, counted, settings, keys)
+    drawn = named_counts.draw_counts(counted, holders, settings, keys)
     published = np.empty((_WINDOWS, 2 * copies), dtype=np.int64)
     published[counted.windows, numbers_of(counted.table, counted.items)] = drawn
     return published.reshape(_WINDOWS, copies, 2)

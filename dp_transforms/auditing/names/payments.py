@@ -28,8 +28,8 @@ from dp_transforms.auditing.names.mechanism import NamesMechanism
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.item_holders import pays_hits_of, terms_of, weights_of
 from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.naming import named_counts
 from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.named_counts import count_holders
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.naming.replay_weights import weigh_replay, weigh_replay_with_hits
@@ -182,7 +182,7 @@ def _count_violations(
 def _counts(
     rows: Rows, everything: NamedItems, settings: NamingSettings, keys: StreamKeys
 ) -> dict[tuple[int, int], int]:
-    return _by_cell(count_holders(item_pairs_of_numbers(*rows, keys), everything, settings, keys))
+    return _by_cell(named_counts.count_holders(item_pairs_of_numbers(*rows, keys), everything, settings, keys))
 
 
 def _by_cell(sums: ItemSums) -> dict[tuple[int, int], int]:
