@@ -71,7 +71,8 @@ class NamesExactAudit:
     """All that is attained.
 
     worst_price: of all weights, the one whose price falls shortest. prices: how many were compared.
-    purse_delta: what the budget proves, by its formula. most_looks: that a purse pays for.
+    purse_delta: what the budget proves, by its formula. most_looks: that a purse pays for; most_paid: if counts are set
+    aside for, too.
     count: the divergence of a count of one more user, at the order of the claim; 0 without counts. count_claimed: what
     it pays. few, static: of looks on items that others hold too. lone_delta: an item of the user alone is named in one
     of lone_looks looks. together_delta: of both, at the claimed epsilon. violations: a sentence for each claim that is
@@ -82,6 +83,7 @@ class NamesExactAudit:
     prices: int
     purse_delta: float
     most_looks: int
+    most_paid: int
     count: float
     count_claimed: float
     few: tuple[FewLooks, ...]
@@ -117,6 +119,7 @@ def audit_names_exactly(
         prices=sum(len(listed.weights) for listed in mechanism.lists) * len(mechanism.spacings),
         purse_delta=claim.delta_of_purse,
         most_looks=mechanism.most_looks,
+        most_paid=mechanism.most_paid,
         count=_count(mechanism, claim.order) if mechanism.count_scale else 0.0,
         count_claimed=claim.price(mechanism.count_units, mechanism.purse),
         few=tuple(few),
