@@ -89,8 +89,8 @@ def _published(
     numbers = np.tile(2 * copy + _HELD, windows_held)
     pairs = item_pairs_of_numbers(np.tile(user, windows_held), windows, numbers, keys)
     counted = all_counted(_WINDOWS, 2 * copies, keys)
-    holders = named_counts.count_holders(pairs, counted, settings, keys)
-    drawn = named_counts.draw_counts(counted, holders, settings, keys)
+    held_by = named_counts.count_holders(pairs, counted, settings, keys)
+    drawn = named_counts.draw_counts(counted, held_by, settings, keys)
     published = np.empty((_WINDOWS, 2 * copies), dtype=np.int64)
     published[counted.windows, numbers_of(counted.table, counted.items)] = drawn
     return published.reshape(_WINDOWS, copies, 2)

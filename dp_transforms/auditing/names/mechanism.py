@@ -133,6 +133,11 @@ class NamesMechanism:
         """So many pairs of a user of a replay are paid for."""
         return max(listed.most_paid for listed in self.lists)
 
+    def all_count(self, looks: int) -> bool:
+        """Whether all of so many pairs of a user of a replay count, whatever is named: each is paid for, and it is not
+        on the hits list, or has but one."""
+        return looks <= self.most_paid and (looks == 1 or self.replay_choice(looks)[1] == self.looks_list)
+
     @property
     def spacing(self) -> int:
         return self.boundaries[1] - self.boundaries[0]

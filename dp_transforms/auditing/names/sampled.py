@@ -95,7 +95,7 @@ def design_names_sampling(
     heaviest = mechanism.weights[-1]
     most_pairs = _PAIRS_OF_ALL_RUNS if mechanism.hits_list is None else _PAIRS_WITH_HITS
     best = NamesSamplingDesign(1, 1, mechanism.replay_choice(1)[0], 0, runs, 0, 1.0, 1.0, 0.0)
-    for looks in (number for number in _LOOKS if number <= min(most_looks, mechanism.most_paid)):
+    for looks in (number for number in _LOOKS if number <= most_looks and mechanism.all_count(number)):
         weight = mechanism.replay_choice(looks)[0]
         for margin in range(-2 * law.scale, 3 * law.scale + 1, max(1, law.scale // _STEPS)):
             others = max(1, math.ceil((1 - margin) / heaviest))
@@ -131,7 +131,7 @@ def other_scenes(mechanism: NamesMechanism, law: NoiseLaw, forget_after: int, sl
     """New items of several levels, and items that are known, held by nobody but the user, and forgotten."""
     spacing, heaviest = mechanism.spacing, mechanism.weights[-1]
     # The user holds so many of the cells, those that show most, since it may have no looks for others.
-    held = range(mechanism.most_paid)
+    held = range(max(looks for looks in range(1, 6) if mechanism.all_count(looks)))
     levels = [Cell(0, item, 1 + round(item * spacing / heaviest), item in held) for item in range(3)]
     known = max(1, law.smallest_margin(_PASS))
     threshold = known + _gap(mechanism)
