@@ -266,11 +266,14 @@ def judge(
     # An excluded user must not count: in both worlds the item is published as if the user were not there.
     published = math.fsum(result[1] for result in query_law.results(design.stream.distance) if result.log_ratio > 0)
     for observed, is_with_user in ((without_user, False), (with_user, True)):
-        if observed.excluded:
-            p_values.append(binomial_p_value(observed.excluded_published, observed.excluded, published))
-        for distance, counts in observed.values.items():
-            masses = query_law.value_masses(distance, VALUE_REACH, is_with_user)
-            p_values.append(multinomial_p_value(counts, masses))
+        # As many tests whatever was seen: their number is a factor of the p-value.
+        p_values.append(binomial_p_value(observed.excluded_published, observed.excluded, published))
+        for distance in {design.stream.distance, design.stream.later_distance}:
+            if (counts := observed.values.get(distance)) is None:
+                p_values.append(1.0)
+            else:
+                masses = query_law.value_masses(distance, VALUE_REACH, is_with_user)
+                p_values.append(multinomial_p_value(counts, masses))
     p_value = min(1.0, min(p_values) * len(p_values))
     violations = []
     if epsilon > claim.epsilon:

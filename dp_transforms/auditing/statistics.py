@@ -32,8 +32,8 @@ def epsilon_lower_bound(p_successes: int, q_successes: int, runs: int, delta: fl
 
 
 def binomial_p_value(successes: int, runs: int, probability: float) -> float:
-    """Two-sided and exact."""
-    return float(stats.binomtest(successes, runs, min(1.0, probability)).pvalue)
+    """Two-sided and exact; 1 without runs."""
+    return 1.0 if not runs else float(stats.binomtest(successes, runs, min(1.0, probability)).pvalue)
 
 
 def multinomial_p_value(observed: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:

@@ -58,6 +58,12 @@ class Scene:
     def items(self) -> int:
         return 1 + max(cell.item for cell in self.cells)
 
+    def states(self, window: int) -> tuple[bool, ...]:
+        """Whether an item can be known in this window, and whether it can be new."""
+        if self.is_domain:
+            return (True,)
+        return (True, False) if window and self.forget_after else (False,)
+
     def schedule(self, slide_seconds: int) -> WindowSchedule:
         return WindowSchedule.fixed(0, self.windows * slide_seconds, slide_seconds)
 
@@ -139,11 +145,11 @@ def expected_levels(
             cell = cells.get((window, item), Cell(window, item, 0, False))
             total = weights.sum_of(cell, with_user=with_user)
             is_known = (window - last_named <= scene.forget_after) | scene.is_domain
-            for state, first in ((True, scene.known_threshold), (False, scene.threshold)):
-                rows = np.flatnonzero(is_known == state)
-                if len(rows):
-                    is_drawn = state or total > 0
-                    found.append(Expected(window, item, rows, _masses(scene, law, first - total, is_drawn)))
+            # All states that can be, also one that no copy is in: the number of tests must not depend on what was seen.
+            for state in scene.states(window):
+                first = scene.known_threshold if state else scene.threshold
+                rows, is_drawn = np.flatnonzero(is_known == state), state or total > 0
+                found.append(Expected(window, item, rows, _masses(scene, law, first - total, is_drawn)))
             named = levels[:, window, item] > 0
             last_named = np.where(named, window, last_named)
     return found
