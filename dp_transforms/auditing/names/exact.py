@@ -20,7 +20,6 @@ from dp_transforms.auditing.names.look_law import (
     WorstLook,
     divergence,
     static_delta,
-    static_delta_with_hits,
 )
 from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism, PricesOfUser
 from dp_transforms.auditing.names.noise_law import NoiseLaw, reach_of_prices
@@ -197,11 +196,7 @@ def _static(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float
         weight = listed.replay_weight(looks)
         margins = np.arange(weight - reach, reach + 1, max(1, law.scale // _STATIC_STEPS))
         margins = margins[margins <= mechanism.boundaries[0]]
-        if listed.hits:
-            attained = static_delta_with_hits(law, weight, looks, listed.hits, margins, epsilon)
-        else:
-            attained = static_delta(law, weight, looks, margins, epsilon)
-        delta, margin, adds_user = attained
+        delta, margin, adds_user = static_delta(law, weight, looks, margins, epsilon, listed.hits)
         found.append(StaticLooks(looks, weight, margin, delta, adds_user))
     return max(found, key=lambda each: each.delta)
 
