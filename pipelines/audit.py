@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.auditing.claim import Claim, Mechanism
 from dp_transforms.auditing.exact import ExactAudit, audit_exactly
 from dp_transforms.auditing.sampled import Observed, SampledAudit, chunks_of, design_sampling, judge, run_chunk
+from dp_transforms.auditing.worker_settings import settings_violations
 from dp_transforms.auditing.worst_streams import default_rounds, rounds_until_excluded
 from dp_transforms.monitoring.monitor_settings import MonitorSettings
 from dp_transforms.pipelines import audit_names
@@ -78,6 +80,7 @@ def command(plan_file: str | None, runs: int | None, rounds: int | None, output:
     runs = _default_runs(plan) if runs is None else runs
     with _progress() as advance:
         exact = audit_exactly(mechanism, claim, rounds=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0))
+        exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, _settings(plan))))
         sampled = sample(plan, mechanism, claim, runs, rounds, advance) if runs else None
     finish(plan, exact, sampled, output)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism
 from dp_transforms.auditing.names.noise_law import NoiseLaw
 from dp_transforms.auditing.names.payments import PaymentAudit, audit_payments
 from dp_transforms.auditing.names.sampled import NamesSampledAudit, design_names_sampling, sample_names
+from dp_transforms.auditing.worker_settings import settings_violations
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.pipelines.audit_names_report import as_record, print_audit, violations_of
 from dp_transforms.pipelines.options import UserError
@@ -22,7 +24,6 @@ from dp_transforms.pipelines.output_file import write_output
 from dp_transforms.run_settings import fresh_run_id, settings_of_plan
 
 DEFAULT_RUNS = 200_000
-_REACH = 8  # of the noise in sampled runs, in scales
 
 Advance = Callable[[str, float], None]
 
@@ -36,9 +37,10 @@ def audit_names(
     exact = audit_names_exactly(
         mechanism, claim, most_looks=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0)
     )
+    settings = settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
+    exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, settings)))
     if runs == 0:
         return exact, None, None
-    settings = _settings(plan)
     advance("what users pay", 0.0)
     payments = audit_payments(mechanism, settings, os.urandom(32))
     advance("choosing what to sample", 0.0)
@@ -55,7 +57,7 @@ def sample(
     advance: Advance,
 ) -> NamesSampledAudit:
     """Runs the real code with a noise key that is drawn for this audit and forgotten."""
-    law = NoiseLaw(mechanism.shape, mechanism.scale, _REACH * mechanism.scale)
+    law = NoiseLaw.whole(mechanism.shape, mechanism.scale)
     most_looks = mechanism.most_looks if rounds is None else rounds
     design = design_names_sampling(mechanism, claim, law, runs, most_looks)
     return sample_names(mechanism, claim, settings, design, law, os.urandom(32), advance)
@@ -78,8 +80,3 @@ def finish(
     violations = violations_of(exact, payments, sampled)
     if violations:
         raise UserError(f"DO NOT USE THIS PLAN. A claim does not hold: {'; '.join(violations)}.")
-
-
-def _settings(plan: NamesPlan) -> NamingSettings:
-    """The settings that workers have in a real run."""
-    return settings_of_plan(plan, stream="audit", run_id=fresh_run_id())

@@ -11,20 +11,28 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.auditing.names.exact import AuditedPrice, NamesExactAudit
+from dp_transforms.auditing.names.exact import MOST_FEW, AuditedPrice, NamesExactAudit
 from dp_transforms.auditing.names.payments import PaymentAudit
 from dp_transforms.auditing.names.sampled import FALSE_ALARM, NamesSampledAudit
 from dp_transforms.pipelines.audit_tables import rounded_down, table_of, verdict
 
 FORMAT_VERSION = 1
-_NOT_TRIED = (
-    "adaptive streams of more than three looks: of more, only those with one weight and one count; that no stream "
-    "attains more than delta_looks is the theorem of docs/purse.md",
+_NEVER_TRIED = (
+    "noise that does not follow the weights of the holders, but who they are",
     "reading logs, hashing ids, Beam, shards, state that engines keep, retries and late events: these have tests of "
     "their own",
     "delta for hash collisions and for the sampled noise: far below anything that can be observed",
     "a log that shares users with other runs, a user that is several people, groups of users",
     "the secrecy of the noise key, timing, and what only the operator sees",
+)
+_OF_HITS = (
+    "streams in which a user goes from one price list to the other: in payments alone",
+    "hits of a group in a stream, and hits that one part of a run hands to the next: these have tests of their own",
+)
+_OF_COUNTS = (
+    "streams of counts and looks together: each is held against its price, and that a purse pays for both is proved in "
+    "docs/purse.md, section 11",
+    "which of the named items are counted: tests show that it follows from the names alone",
 )
 _SAMPLED_NOTE = (
     "The runs have the noise, the weights, the purse and the spacing of the plan; thresholds and counts are smaller by "
@@ -59,10 +67,30 @@ def print_audit(
     else:
         console.print("The real code was not run (--runs 0).")
     console.print(Text("\nNot tried:", style="bold"))
-    for limit in _NOT_TRIED:
+    for limit in not_tried(plan, exact):
         console.print(f"- {limit}.", soft_wrap=True)
     console.print()
     console.print(verdict(violations_of(exact, payments, sampled), is_sampled=sampled is not None), soft_wrap=True)
+
+
+def not_tried(plan: NamesPlan, exact: NamesExactAudit) -> tuple[str, ...]:
+    """What a privacy audit of this plan says nothing about."""
+    tried = exact.static[-1].looks
+    limits = []
+    if tried > MOST_FEW:
+        limits.append(
+            f"adaptive streams of more than {MOST_FEW} looks: of more, only those with one weight and one count; that "
+            "no stream attains more than delta_looks is the theorem of docs/purse.md"
+        )
+    if tried < exact.most_paid:
+        limits.append(
+            f"more than {tried:,} looks of a user on items of others, of the {exact.most_paid:,} that are paid"
+        )
+    limits += (*_OF_HITS,) if plan.hits_per_user else ()
+    limits += (*_OF_COUNTS,) if plan.counts_for else ()
+    if plan.activity_epsilon:
+        limits.append("the histogram of activity from which the plan was made: it has tests of its own")
+    return (*limits, *_NEVER_TRIED)
 
 
 def as_record(
@@ -71,7 +99,7 @@ def as_record(
     """All numbers. What is unbounded is null."""
     violations = violations_of(exact, payments, sampled)
     fields = ("fingerprint", "release", "shape", "scale", "order", "budget", "most_looks", "hits_per_user", "threshold")
-    more = ("known_threshold", "forget_after", "spacing", "domain_size")
+    more = ("known_threshold", "forget_after", "spacing", "domain_size", "counts_for", "counts_per_user", "count_scale")
     shares = ("epsilon", "delta", "delta_looks", "delta_open", "delta_sampling", "delta_hash")
     return {
         "format_version": FORMAT_VERSION,
@@ -86,6 +114,7 @@ def as_record(
         "exact": {
             "worst_price": _price_record(exact.worst_price),
             "prices_compared": exact.prices,
+            "count": {"claimed_divergence": exact.count_claimed, "attained_divergence": exact.count},
             "full_purse": {"delta_at_claimed_epsilon": exact.purse_delta},
             "most_looks": exact.most_looks,
             "adaptive_looks": [_plain(dataclasses.asdict(each)) for each in exact.few],
@@ -95,7 +124,7 @@ def as_record(
         },
         "payments": None if payments is None else _plain(dataclasses.asdict(payments)),
         "sampled": None if sampled is None else _sampled_record(sampled),
-        "not_tried": list(_NOT_TRIED),
+        "not_tried": list(not_tried(plan, exact)),
     }
 
 
@@ -146,18 +175,23 @@ def _sampled_record(sampled: NamesSampledAudit) -> dict[str, Any]:
 
 def _plan_text(plan: NamesPlan) -> str:
     known = "all items known" if plan.domain_size else f"{plan.known_threshold:,} for known items"
-    hits = ""
+    further = ""
     if plan.hits_per_user:
-        hits = (
+        further = (
             f" Users with {plan.hits_from:,} looks or more may pay for {plan.hits_per_user:,} hits, "
             f"{plan.hit_units / plan.purse:.3g} of a purse each, and then for looks of weight "
             f"{plan.hit_weights[0]:,} to {plan.hit_weights[-1]:,}."
+        )
+    if plan.counts_for:
+        further = (
+            f" The {plan.counts_for:,} largest items of a window are counted, of a user up to {plan.counts_per_user:,} "
+            f"pairs, {plan.count_units / plan.purse:.3g} of a purse each, with noise of scale {plan.count_scale:,}."
         )
     return (
         f"Plan {plan.fingerprint[:16]}: names, noise of shape {plan.shape:g} and scale {plan.scale:,}, weights "
         f"{plan.weights[0]:,} to {plan.weights[-1]:,}, threshold {plan.threshold:,} ({known}), levels every "
         f"{plan.spacing:,}, at most {plan.most_looks:,} looks per user. A full purse is a divergence of "
-        f"{plan.budget:.4g} at order {plan.order:.4g}.{hits}"
+        f"{plan.budget:.4g} at order {plan.order:.4g}.{further}"
     )
 
 
@@ -179,6 +213,8 @@ def _exact_table(plan: NamesPlan, exact: NamesExactAudit) -> Table:
     who = ", for hits" if price.pays_hits else ""
     worst = f"worst of {exact.prices:,}: weight {price.weight:,}{who}"
     add(f"price of a look, {worst}", price.claimed, price.look.divergence)
+    if plan.counts_for:
+        add("price of a count", exact.count_claimed, exact.count)
     add("delta of a full purse", plan.delta_looks, exact.purse_delta * (1 - 1e-7))
     for few in exact.few:
         add(f"{few.looks} adaptive look{'s' if few.looks > 1 else ''}", plan.delta_looks, few.delta)

@@ -20,6 +20,8 @@ from dp_transforms.pipelines.audit_tables import rounded_down, table_of, verdict
 
 FORMAT_VERSION = 1
 _NEVER_TRIED = (
+    "noise that does not follow the holders, and hits that one part of a run hands to the next: these have tests of "
+    "their own",
     "reading logs, hashing ids, bounding contributions, Beam, retries and late events: these have tests of their own",
     "delta for hash collisions and for the sampled noise: far below anything that can be observed",
     "a log that shares users with other runs, a user that is several people, groups of users",

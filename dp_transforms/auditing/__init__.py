@@ -11,5 +11,6 @@ cannot show.
 - `exact`: what the worst of them attain, against the claim.
 - `statistics`: bounds and tests for counts of independent runs.
 - `names`: the same for release mode `names`, a package of its own.
+- `worker_settings`: what workers get of a plan, field by field.
 - `sampled`: many copies of such a stream through the real monitor: a lower bound on epsilon, and a test of its noise.
 """

@@ -19,7 +19,7 @@ import pyarrow as pa
 from dp_transforms.auditing.attack_streams import AttackStream, Steps, StreamLaw
 from dp_transforms.auditing.claim import Claim, Mechanism
 from dp_transforms.auditing.query_law import QueryLaw
-from dp_transforms.auditing.statistics import binomial_p_value, chi_squared_p_value, epsilon_lower_bound
+from dp_transforms.auditing.statistics import binomial_p_value, epsilon_lower_bound, multinomial_p_value
 from dp_transforms.auditing.worst_streams import law_of, worst_stream
 from dp_transforms.monitoring.candidates import find_candidates
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
@@ -258,19 +258,22 @@ def judge(
     p_seen, q_seen = int(without_user.ends[in_event].sum()), int(with_user.ends[in_event].sum())
     epsilon = epsilon_lower_bound(p_seen, q_seen, design.runs, claim.delta, CONFIDENCE)
     p_values = [
-        chi_squared_p_value(without_user.ends, design.law.without_user),
-        chi_squared_p_value(with_user.ends, design.law.with_user),
+        multinomial_p_value(without_user.ends, design.law.without_user),
+        multinomial_p_value(with_user.ends, design.law.with_user),
         binomial_p_value(p_seen, design.runs, design.p),
         binomial_p_value(q_seen, design.runs, design.q),
     ]
     # An excluded user must not count: in both worlds the item is published as if the user were not there.
     published = math.fsum(result[1] for result in query_law.results(design.stream.distance) if result.log_ratio > 0)
     for observed, is_with_user in ((without_user, False), (with_user, True)):
-        if observed.excluded:
-            p_values.append(binomial_p_value(observed.excluded_published, observed.excluded, published))
-        for distance, counts in observed.values.items():
-            masses = query_law.value_masses(distance, VALUE_REACH, is_with_user)
-            p_values.append(chi_squared_p_value(counts, masses))
+        # As many tests whatever was seen: their number is a factor of the p-value.
+        p_values.append(binomial_p_value(observed.excluded_published, observed.excluded, published))
+        for distance in {design.stream.distance, design.stream.later_distance}:
+            if (counts := observed.values.get(distance)) is None:
+                p_values.append(1.0)
+            else:
+                masses = query_law.value_masses(distance, VALUE_REACH, is_with_user)
+                p_values.append(multinomial_p_value(counts, masses))
     p_value = min(1.0, min(p_values) * len(p_values))
     violations = []
     if epsilon > claim.epsilon:

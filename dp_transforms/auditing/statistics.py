@@ -10,7 +10,7 @@ from scipy import stats
 
 Values = npt.NDArray[np.float64]
 
-_LEAST_EXPECTED = 50.0  # runs in a bin: the chi-squared approximation must hold far out in its tail
+_LEAST_EXPECTED = 50.0  # runs in a bin: the fewer bins, the less each p-value is multiplied by
 
 
 def clopper_pearson(successes: int, runs: int, error: float) -> tuple[float, float]:
@@ -32,21 +32,23 @@ def epsilon_lower_bound(p_successes: int, q_successes: int, runs: int, delta: fl
 
 
 def binomial_p_value(successes: int, runs: int, probability: float) -> float:
-    """Two-sided and exact."""
-    return float(stats.binomtest(successes, runs, min(1.0, probability)).pvalue)
+    """Two-sided and exact; 1 without runs."""
+    return 1.0 if not runs else float(stats.binomtest(successes, runs, min(1.0, probability)).pvalue)
 
 
-def chi_squared_p_value(observed: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
-    """Pearson's test of counts against exact probabilities, which need not add up to 1. 1 if no test is possible.
+def multinomial_p_value(observed: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
+    """A test of counts against exact probabilities, which need not add up to 1. 1 if no test is possible.
 
-    Outcomes that are expected fewer than 50 times are joined, rarest first, whatever was observed. A count of an
-    impossible outcome makes the p-value 0.
+    At most x with a probability of at most x, always: the smallest exact two-sided p-value of a bin, times the number
+    of bins. Outcomes that are expected fewer than 50 times share a bin, rarest first, whatever was observed. A count of
+    an impossible outcome makes the p-value 0.
     """
     counts = np.asarray(observed, dtype=np.float64).reshape(-1)
     masses = np.maximum(np.asarray(probabilities, dtype=np.float64).reshape(-1), 0.0)
     if np.any(counts[masses == 0.0] > 0):
         return 0.0
-    expected = counts.sum() * masses / masses.sum()
+    runs = counts.sum()
+    expected = runs * masses / masses.sum()
     wanted, found = [0.0], [0.0]
     for outcome in np.argsort(expected, kind="stable"):
         if wanted[-1] >= _LEAST_EXPECTED:
@@ -56,5 +58,6 @@ def chi_squared_p_value(observed: npt.ArrayLike, probabilities: npt.ArrayLike) -
         found[-1] += counts[outcome]
     if len(wanted) < 2:
         return 1.0
-    statistic = math.fsum((seen - mean) ** 2 / mean for seen, mean in zip(found, wanted, strict=True))
-    return float(stats.chi2.sf(statistic, len(wanted) - 1))
+    seen, share = np.array(found), np.minimum(1.0, np.array(wanted) / runs)
+    one_sided = np.minimum(stats.binom.cdf(seen, runs, share), stats.binom.sf(seen - 1, runs, share))
+    return min(1.0, 2 * len(wanted) * float(one_sided.min()))

@@ -17,9 +17,10 @@ HOURS = 24
 
 @functools.cache
 def audited_plan(
-    *, most_looks: int = 20, forget_after: int = 3, domain: tuple[str, ...] = (), hits: int = 0
+    *, most_looks: int = 20, forget_after: int = 3, domain: tuple[str, ...] = (), hits: int = 0, counts: int = 0
 ) -> NamesPlan:
-    """Epsilon 2 and delta 1e-4 over a day of hours; 20 looks of a user at most. hits: that a user may pay for."""
+    """Epsilon 2 and delta 1e-4 over a day of hours; 20 looks of a user at most. hits: that a user may pay for. counts:
+    so many counted pairs of a user count; 0 for no counts."""
     return names_plan_of(
         WindowSchedule.fixed(0, HOURS * 3600, 3600),
         most_looks=most_looks,
@@ -29,6 +30,8 @@ def audited_plan(
         delta=1e-4,
         order=8.0,
         hits=hits,
+        counts_for=counts and 5,
+        counts_per_user=counts or 1,
     )
 
 
@@ -41,4 +44,4 @@ def run_settings(plan: NamesPlan) -> NamingSettings:
 
 
 def law_of(mechanism: NamesMechanism) -> NoiseLaw:
-    return NoiseLaw(mechanism.shape, mechanism.scale, 8 * mechanism.scale)
+    return NoiseLaw.whole(mechanism.shape, mechanism.scale)

@@ -11,7 +11,7 @@ import pytest
 from dp_transforms.accounting.purse.zone_prices import zone_price
 from dp_transforms.auditing.names.exact import audit_names_exactly
 from dp_transforms.auditing.names.exclusion import exclusion_p_values
-from dp_transforms.auditing.names.look_law import LookLaw, static_delta, static_delta_with_hits
+from dp_transforms.auditing.names.look_law import LookLaw, static_delta
 from dp_transforms.auditing.names.noise_law import NoiseLaw, reach_of_prices
 from dp_transforms.auditing.names.payments import audit_payments
 from dp_transforms.auditing.names.sampled import FALSE_ALARM, design_names_sampling, sample_names
@@ -50,8 +50,8 @@ def test_equal_looks_of_a_user_that_is_excluded() -> None:
     """With more hits than looks they are binomial; with fewer they attain less; one hit, by its definition."""
     law, margins = NoiseLaw(2.0, 10, 80), np.array([6])
     free = static_delta(law, 4, 5, margins, 0.3)[0]
-    assert static_delta_with_hits(law, 4, 5, 6, margins, 0.3)[0] == pytest.approx(free, rel=1e-9)
-    deltas = [static_delta_with_hits(law, 4, 5, hits, margins, 0.3)[0] for hits in (1, 2, 5)]
+    assert static_delta(law, 4, 5, margins, 0.3, 6)[0] == pytest.approx(free, rel=1e-9)
+    deltas = [static_delta(law, 4, 5, margins, 0.3, hits)[0] for hits in (1, 2, 5)]
     assert deltas[0] < deltas[1] <= deltas[2] * (1 + 1e-9)
     p, q = law.tail(2), law.tail(6)
     worlds = [[*(x * (1 - x) ** look for look in range(5)), (1 - x) ** 5] for x in (p, q)]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dp_transforms.auditing.names import hand_over
 from dp_transforms.auditing.names.payments import PaymentAudit, audit_payments
 from dp_transforms.auditing.names.sampled import (
     FALSE_ALARM,
@@ -26,12 +27,15 @@ from dp_transforms.auditing.names.sampled import (
 from dp_transforms.auditing.names.scenes import SceneWeights, paced_weights
 from dp_transforms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.naming import item_namer, purses, replay_weights
 from dp_transforms.naming.item_namer import ItemNamer
 from dp_transforms.naming.item_sums import ItemSums
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.naming.pace import Chosen, Pace
+from dp_transforms.naming.purses import PurseEntries
+from dp_transforms.run_state.run_part import RunPart
 from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, run_settings
 from tests.helpers.small_runs import SECRET
 
@@ -250,6 +254,35 @@ def test_weights_that_follow_others_in_a_replay_are_found(monkeypatch: pytest.Mo
     _found(_pay(), "replay", CHANGED)
 
 
+@pytest.mark.parametrize("name", ["purses", "purses_of_shard"])
+def test_a_full_purse_after_a_hand_over_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay in parts and a stream read what users have left each in its own way."""
+    monkeypatch.setattr(RunPart, name, lambda self, *asked: PurseEntries.none())
+    _found(_pay(), "stream", OVERDRAWN)
+
+
+def test_a_full_purse_where_a_worker_reads_its_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = purses.Purses.__init__
+    monkeypatch.setattr(
+        purses.Purses, "__init__", lambda self, settings, keys, cells=(): original(self, settings, keys)
+    )
+    _found(_pay(), "stream", OVERDRAWN)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [(lambda cells: [], OVERDRAWN), (lambda cells: [cell[:-8] for cell in cells], "is refused where it is read again")],
+)
+def test_purses_that_are_lost_or_damaged_on_their_way_are_found(
+    damage: Callable[[list[bytes]], list[bytes]], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = hand_over.join_cells
+    monkeypatch.setattr(
+        hand_over, "join_cells", lambda kind, cells, **options: damage(original(kind, cells, **options))
+    )
+    _found(_pay(), "stream", sentence)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Planted faults that only what is published shows
 # ---------------------------------------------------------------------------------------------------------------------
@@ -353,6 +386,26 @@ def test_noise_that_repeats_from_window_to_window_is_found(monkeypatch: pytest.M
 
     monkeypatch.setattr(StreamKeys, "look_uniforms", look_uniforms)
     _assert_found(_sample(), "known items")
+
+
+def test_known_items_that_are_lost_between_parts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunPart, "known", lambda self, *asked: KnownItems.none())
+    _assert_found(_sample(), "known items in a stream")
+
+
+@pytest.mark.parametrize("options", [{}, {"domain": ("a", "b")}])
+def test_noise_that_does_not_follow_the_holders_is_found(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the holders in its key, a user that comes or goes leaves the noise as it was."""
+    original = StreamKeys.look_uniforms
+
+    def look_uniforms(self: StreamKeys) -> Any:
+        draw = original(self)
+        return lambda windows, hashes, digests: draw(windows, hashes, np.zeros_like(digests))
+
+    monkeypatch.setattr(StreamKeys, "look_uniforms", look_uniforms)
+    _assert_found(_sample(**options), "with other holders")
 
 
 def test_sizes_that_are_not_those_of_levels_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

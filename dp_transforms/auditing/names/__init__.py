@@ -6,8 +6,10 @@
 - `few_looks`: the best adaptive adversary of one, two or three looks.
 - `exact`: what the worst streams attain, against the claim.
 - `scenes`: streams for the real code, and the exact law of what they show.
+- `hand_over`: what users and items carry from window to window of a stream, as a real run stores it.
 - `copies`: many copies of a scene through the real code.
 - `exclusion`: users who have no hits left.
+- `counted`: counts, their noise and whom they count.
 - `payments`: what the real code lets users pay.
 - `sampled`: a lower bound on epsilon, and a test of all that the real code publishes.
 """

@@ -15,11 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dp_transforms.auditing.names.hand_over import Carried
 from dp_transforms.auditing.names.scenes import Scene
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.domain_table import DomainTable
 from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitoring.item_pairs import ItemPairs
 from dp_transforms.monitoring.item_table import ItemTable
 from dp_transforms.monitoring.known_items import KnownItems
 from dp_transforms.monitoring.user_pairs import UserPairs
@@ -30,7 +32,6 @@ from dp_transforms.naming.item_sums import ItemSums
 from dp_transforms.naming.look_candidates import LookCandidates
 from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.naming.purses import Purses
 from dp_transforms.naming.replay_weights import weigh_replay, weigh_replay_with_hits
 
 Whole = npt.NDArray[np.int64]
@@ -47,7 +48,7 @@ class Published:
 
 
 def settings_of_scene(settings: NamingSettings, scene: Scene, copies: int, run_id: str) -> NamingSettings:
-    """The noise, the weights and the purse of the plan; threshold, windows and known items of the scene."""
+    """Noise, weights, purse and spacing are those of the plan; threshold, windows and known items of the scene."""
     return dataclasses.replace(
         settings,
         run_id=run_id,
@@ -55,7 +56,6 @@ def settings_of_scene(settings: NamingSettings, scene: Scene, copies: int, run_i
         threshold=scene.threshold,
         known_threshold=scene.known_threshold,
         forget_after=scene.windows if scene.is_domain else scene.forget_after,
-        spacing=scene.spacing,
         domain_size=copies * scene.items if scene.is_domain else 0,
     )
 
@@ -98,15 +98,16 @@ def name_pairs(
         parts = [weigh_replay(pairs, settings, keys), *(cells for _, cells in (empty.of_run(1) if empty else ()))]
         yield _columns(namer.name_windows(ItemSums.merge(parts), KnownItems.none(), 0, horizon))
         return
-    purses, known = Purses(settings, keys), KnownItems.none()
+    carried = Carried(settings, keys)
     for window in range(horizon):
         here = _select(pairs, pairs.windows == window)
+        carried.over_to(window, here.users)
         parts = [empty.of_window(window, 0, 1)] if empty else []
         if len(here):
-            parts.append(ItemSums.of_weights(here, purses.spend(here, window), keys))
-        named = namer.name_windows(ItemSums.merge(parts), known, window, window + 1)
+            parts.append(ItemSums.of_weights(here, carried.purses.spend(here, window), keys))
+        named = namer.name_windows(ItemSums.merge(parts), carried.known, window, window + 1)
         if not empty:
-            known = known.after(named, window + 1, settings.forget_after)
+            carried.known = carried.known.after(named, window + 1, settings.forget_after)
         yield _columns(named)
 
 
@@ -123,11 +124,12 @@ def _monitor_pairs(
     if domain:
         parts = [part for _, _, part in draw_zero_items(domain, settings, keys, windows_per_slab=horizon, shards=1)]
     if in_order:
-        purses = Purses(settings, keys)
+        carried = Carried(settings, keys)
         for window in range(horizon):
             here = _select(pairs, pairs.windows == window)
+            carried.over_to(window, here.users)
             if len(here):
-                parts.append(ItemHolders.of_terms(here, purses.spend_on_lists(here, window)))
+                parts.append(ItemHolders.of_terms(here, carried.purses.spend_on_lists(here, window)))
     else:
         parts.append(weigh_replay_with_hits(pairs, settings, keys))
     cells = LookCandidates(settings, keys).find(ItemHolders.merge(parts), KnownItems.none(), 0, horizon)
@@ -143,11 +145,30 @@ def pairs_of_numbers(
     users: npt.NDArray[np.uint64], windows: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64], keys: StreamKeys
 ) -> UserPairs:
     """Distinct rows in any order. numbers: of items; the label of an item is its number."""
-    table, positions = ItemTable.of_labels(_labels(int(numbers.max()) + 1), keys.hash_items)
+    table, positions = ItemTable.of_labels(labels_of(int(numbers.max()) + 1), keys.hash_items)
     items = positions[numbers]
     order = np.lexsort((items, windows, users))
     distinct, codes = np.unique(users[order], return_inverse=True)
     return UserPairs.from_sorted_codes(distinct, codes.reshape(-1), windows[order], items[order], table)
+
+
+def item_pairs_of_numbers(
+    users: npt.NDArray[np.uint64], windows: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64], keys: StreamKeys
+) -> ItemPairs:
+    """The same pairs, as counts need them."""
+    table, positions = ItemTable.of_labels(labels_of(int(numbers.max()) + 1), keys.hash_items)
+    items = positions[numbers]
+    order = np.lexsort((users, items, windows))
+    distinct, codes = np.unique(users[order], return_inverse=True)
+    return ItemPairs.of_sorted_rows(distinct, codes.reshape(-1), windows[order], items[order], table)
+
+
+def all_counted(windows: int, numbers: int, keys: StreamKeys) -> NamedItems:
+    """As if each of so many items were named in each window, and counted."""
+    table, _ = ItemTable.of_labels(labels_of(numbers), keys.hash_items)
+    of_window = np.arange(numbers)
+    levels = np.ones(windows * numbers, dtype=np.int64)
+    return NamedItems(np.repeat(np.arange(windows), numbers), np.tile(of_window, windows), levels, levels, table)
 
 
 def numbers_of(table: ItemTable, items: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -169,12 +190,12 @@ def _pairs(scene: Scene, copies: int, keys: StreamKeys, with_user: bool) -> User
     return pairs_of_numbers(rows, np.concatenate(windows), np.concatenate(numbers), keys)
 
 
-def _labels(items: int) -> pa.StringArray:
+def labels_of(items: int) -> pa.StringArray:
     return pc.cast(pa.array(np.arange(items)), pa.string())
 
 
 def _domain(scene: Scene, copies: int, keys: StreamKeys) -> DomainTable | None:
-    return DomainTable.of_labels(_labels(copies * scene.items), keys.hash_items) if scene.is_domain else None
+    return DomainTable.of_labels(labels_of(copies * scene.items), keys.hash_items) if scene.is_domain else None
 
 
 def _select(pairs: UserPairs, rows: npt.NDArray[np.bool_]) -> UserPairs:

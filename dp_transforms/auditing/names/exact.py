@@ -14,7 +14,13 @@ import numpy as np
 
 from dp_transforms.auditing.claim import violations_of_delta
 from dp_transforms.auditing.names.few_looks import FewLooks, best_of_few
-from dp_transforms.auditing.names.look_law import ROUNDING, LookLaw, WorstLook, static_delta, static_delta_with_hits
+from dp_transforms.auditing.names.look_law import (
+    ROUNDING,
+    LookLaw,
+    WorstLook,
+    divergence,
+    static_delta,
+)
 from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism, PricesOfUser
 from dp_transforms.auditing.names.noise_law import NoiseLaw, reach_of_prices
 
@@ -22,6 +28,8 @@ MOST_FEW = 3  # looks of the adaptive adversary
 _MOST_STATIC = 30_000  # looks of one weight at one count
 _STATIC_REACH, _STATIC_STEPS = 3.6, 20  # of their margins, in scales; and for each unit of scale
 _FINELY = 4  # weights whose worst count is searched among all integers, besides the first and the last
+_GAUSSIAN = 2.0  # the shape of the noise of counts
+_COUNT_REACH, _COUNT_STEPS = 12, 200  # of that noise, in scales; and outcomes for each unit of scale
 _SPLITS = 8  # of a purse between items that a user holds alone and others
 
 OnStep = Callable[[str], None]
@@ -62,9 +70,11 @@ class NamesExactAudit:
     """All that is attained.
 
     worst_price: of all weights, the one whose price falls shortest. prices: how many were compared.
-    purse_delta: what the budget proves, by its formula. most_looks: that a purse pays for.
-    few, static: of looks on items that others hold too. lone_delta: an item of the user alone is named in one of
-    lone_looks looks. together_delta: of both, at the claimed epsilon. violations: a sentence for each claim that is
+    purse_delta: what the budget proves, by its formula. most_looks: that a purse pays for; most_paid: if counts are set
+    aside for, too.
+    count: the divergence of a count of one more user, at the order of the claim; 0 without counts. count_claimed: what
+    it pays. few, static: of looks on items that others hold too. lone_delta: an item of the user alone is named in one
+    of lone_looks looks. together_delta: of both, at the claimed epsilon. violations: a sentence for each claim that is
     exceeded.
     """
 
@@ -72,6 +82,9 @@ class NamesExactAudit:
     prices: int
     purse_delta: float
     most_looks: int
+    most_paid: int
+    count: float
+    count_claimed: float
     few: tuple[FewLooks, ...]
     static: tuple[StaticLooks, ...]
     lone_delta: float
@@ -94,7 +107,7 @@ def audit_names_exactly(
     on_step("prices")
     worst_price = worst_price_of(law, mechanism, claim, reach)
     on_step("few looks")
-    tried = min(mechanism.most_looks, mechanism.most_looks if most_looks is None else most_looks)
+    tried = mechanism.most_paid if most_looks is None else min(mechanism.most_paid, most_looks)
     few = [_few(law, mechanism, looks, claim.epsilon) for looks in range(1, min(MOST_FEW, tried) + 1)]
     on_step("many looks")
     static = [_static(law, mechanism, looks, claim.epsilon) for looks in _numbers(min(tried, _MOST_STATIC))]
@@ -105,6 +118,9 @@ def audit_names_exactly(
         prices=sum(len(listed.weights) for listed in mechanism.lists) * len(mechanism.spacings),
         purse_delta=claim.delta_of_purse,
         most_looks=mechanism.most_looks,
+        most_paid=mechanism.most_paid,
+        count=_count(mechanism, claim.order) if mechanism.count_scale else 0.0,
+        count_claimed=claim.price(mechanism.count_units, mechanism.purse),
         few=tuple(few),
         static=tuple(static),
         lone_delta=lone_delta,
@@ -143,6 +159,16 @@ def worst_price_of(law: NoiseLaw, mechanism: NamesMechanism, claim: NamesClaim, 
     return max(found, key=lambda each: each.ratio)
 
 
+def _count(mechanism: NamesMechanism, order: float) -> float:
+    """The divergence of order `order` of one count with a user and without, where others hold the item too often for a
+    count of 0. The noise is symmetric, so both directions have one value. Outcomes are joined where there are many."""
+    scale = mechanism.count_scale
+    law = NoiseLaw(_GAUSSIAN, scale, math.ceil(order) + _COUNT_REACH * scale)
+    low = np.arange(order - law.reach, law.reach, max(1, scale // _COUNT_STEPS)).astype(np.int64)
+    masses = [law.log_mass(low[:-1] - moved, low[1:] - moved) for moved in (1, 0)]
+    return float(divergence(masses[0], masses[1], order)) * (1 - ROUNDING)
+
+
 def _numbers(most: int) -> list[int]:
     """1, 3, 10, 30, ... and the last one."""
     found = {most}
@@ -170,11 +196,7 @@ def _static(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float
         weight = listed.replay_weight(looks)
         margins = np.arange(weight - reach, reach + 1, max(1, law.scale // _STATIC_STEPS))
         margins = margins[margins <= mechanism.boundaries[0]]
-        if listed.hits:
-            attained = static_delta_with_hits(law, weight, looks, listed.hits, margins, epsilon)
-        else:
-            attained = static_delta(law, weight, looks, margins, epsilon)
-        delta, margin, adds_user = attained
+        delta, margin, adds_user = static_delta(law, weight, looks, margins, epsilon, listed.hits)
         found.append(StaticLooks(looks, weight, margin, delta, adds_user))
     return max(found, key=lambda each: each.delta)
 
@@ -186,8 +208,8 @@ def _lone(law: NoiseLaw, mechanism: NamesMechanism) -> tuple[float, int]:
     """
     best = (0.0, 0)
     for listed in mechanism.lists if mechanism.tests_lone_items else ():
-        looks = np.arange(1, listed.most_looks + 1)
-        places = np.searchsorted(listed.units, listed.purse // looks, side="right") - 1
+        looks = np.arange(1, listed.most_paid + 1)
+        places = np.searchsorted(listed.units, listed.purse_of(looks) // looks, side="right") - 1
         log_tails = law.log_tail(mechanism.boundaries[0] - np.array(listed.weights)[places])
         deltas = -np.expm1(looks * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16)))
         worst = int(np.argmax(deltas))
@@ -206,9 +228,10 @@ def _together(law: NoiseLaw, mechanism: NamesMechanism, epsilon: float) -> float
     each = law.tail(mechanism.boundaries[0] - mechanism.weights[0])
     best = 0.0
     for part in range(_SPLITS + 1):
-        looks = mechanism.looks_list.most_looks * part // _SPLITS
+        looks = mechanism.looks_list.most_paid * part // _SPLITS
         log_none = looks * math.log1p(-min(each, 1 - 1e-16))
-        place = mechanism.looks_list.payable(mechanism.purse - looks * mechanism.units[0])
+        purse = int(mechanism.looks_list.purse_of(np.array(looks + 1)))
+        place = mechanism.looks_list.payable(purse - looks * mechanism.units[0])
         rest = 0.0
         if place is not None:
             rest = _one_look(law, mechanism, mechanism.weights[place], epsilon - log_none)
@@ -232,6 +255,11 @@ def _violations(audit: NamesExactAudit, claim: NamesClaim) -> list[str]:
         found.append(
             f"a look of weight {price.weight:,}{who} has a divergence of {price.look.divergence:.6g} at order "
             f"{claim.order:.4g}, but its price is {price.claimed:.6g}"
+        )
+    if audit.count > audit.count_claimed:
+        found.append(
+            f"a count has a divergence of {audit.count:.6g} at order {claim.order:.4g}, but its price is "
+            f"{audit.count_claimed:.6g}"
         )
     if audit.purse_delta * (1 - ROUNDING) > claim.delta_looks:
         found.append(

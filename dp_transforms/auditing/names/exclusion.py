@@ -62,11 +62,10 @@ def exclusion_p_values(
     name = "users without hits left"
     yield name, 1.0 if not named[excluded, 1].any() else 0.0
     counting = int(np.count_nonzero(~excluded))
-    if counting:
-        yield (
-            f"{name}, before the last hit",
-            binomial_p_value(int(named[~excluded, 1].sum()), counting, law.tail(threshold - group * weight)),
-        )
+    yield (
+        f"{name}, before the last hit",
+        binomial_p_value(int(named[~excluded, 1].sum()), counting, law.tail(threshold - group * weight)),
+    )
     shared = group * weight + others * heaviest
     yield f"{name}, hits", binomial_p_value(int(named[:, 0].sum()), copies * hits, law.tail(threshold - shared))
 

@@ -77,7 +77,7 @@ class _Adversary:
         self._value = functools.cache(self._value)  # type: ignore[method-assign]
 
     def play(self, looks: int) -> FewLooks:
-        rest, hits = self._prices.purse, self._prices.hits
+        rest, hits = int(self._prices.purse_of(np.array(looks))), self._prices.hits
         delta = self._attained(looks, rest, hits, 0.0) * (1 - ROUNDING)
         weights, margins, log_ratio = [], [], 0.0
         for left in range(looks, 0, -1):

@@ -104,39 +104,20 @@ def divergence(log_p: Values, log_q: Values, order: float, paid: Values | float 
 
 
 def static_delta(
-    law: NoiseLaw, weight: int, looks: int, margins: npt.NDArray[np.int64], epsilon: float
+    law: NoiseLaw, weight: int, looks: int, margins: npt.NDArray[np.int64], epsilon: float, hits: int = 0
 ) -> tuple[float, int, bool]:
     """The largest delta of so many looks of one weight at one count, exactly, with the margin and the direction.
 
     Of each look only the name is used, not the level: that can but lose. The number of names is binomial in both
-    worlds.
+    worlds. hits: above 0, the user no longer counts after so many names: the number of the look that excludes it, or of
+    names if none does, says all that is published about it.
     """
-    from scipy.special import gammaln
-
-    names = np.arange(looks + 1)
-    choose = gammaln(looks + 1) - gammaln(names + 1) - gammaln(looks - names + 1)
-    best = (0.0, int(margins[0]), True)
-    for margin in margins.tolist():
-        logs = []
-        for moved in (weight, 0):
-            hit, miss = law.log_tail(np.array([margin - moved, 1 - margin + moved])).tolist()
-            logs.append(choose + names * hit + (looks - names) * miss)
-        for adds_user, (p, q) in ((True, logs), (False, logs[::-1])):
-            delta = float(np.sum(np.exp(p) * -np.expm1(np.minimum(0.0, epsilon + q - p))))
-            best = max(best, (delta * (1 - ROUNDING), margin, adds_user))
-    return best
-
-
-def static_delta_with_hits(
-    law: NoiseLaw, weight: int, looks: int, hits: int, margins: npt.NDArray[np.int64], epsilon: float
-) -> tuple[float, int, bool]:
-    """The same of a user who no longer counts after so many names: the number of the look that excludes it, or of
-    names if none does, says all that is published about it."""
     from scipy.special import gammaln
 
     def log_choose(n: Whole, k: Whole) -> Values:
         return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
 
+    hits = hits or looks + 1
     names = np.arange(min(hits, looks + 1))
     last = np.arange(hits, looks + 1)
     choose = np.concatenate(

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import math
 
+import numpy as np
+import numpy.typing as npt
+
 from dp_transforms.accounting.names_plan import NamesPlan
+
+Whole = npt.NDArray[np.int64]
 
 _LEVELS = 6  # of each item; what more boundaries show is the same again
 
@@ -17,6 +23,7 @@ class PricesOfUser:
 
     weights, units: rising, and what a look with each costs. purse: in units, without what is taken out for hits.
     hits: after so many a user on this list no longer counts, 0: hits are free; hit_units: what it pays for each.
+    counts: so many counted pairs of a user count, and are set aside for; count_units: what each costs.
     """
 
     weights: tuple[int, ...]
@@ -24,11 +31,23 @@ class PricesOfUser:
     purse: int
     hits: int = 0
     hit_units: int = 0
+    counts: int = 0
+    count_units: int = 0
 
     @property
     def most_looks(self) -> int:
         """A purse pays for no more looks than this."""
         return self.purse // self.units[0]
+
+    @functools.cached_property
+    def most_paid(self) -> int:
+        """The same of a user of a replay: so many pairs are paid for, with what is set aside for their counts."""
+        looks = np.arange(1, self.most_looks + 1)
+        return int(np.count_nonzero(looks * self.units[0] <= self.purse_of(looks)))
+
+    def purse_of(self, looks: Whole) -> Whole:
+        """What users with so many pairs in the whole run have left for looks, when counts are set aside for."""
+        return self.purse - np.minimum(looks, self.counts) * self.count_units
 
     def payable(self, amount: int) -> int | None:
         """Where in the list the largest weight is that costs at most this; None if none does."""
@@ -36,8 +55,9 @@ class PricesOfUser:
         return None if place < 0 else place
 
     def replay_weight(self, looks: int) -> int:
-        """Of a user of this list with so many looks in the whole run."""
-        place = self.payable(self.purse // min(looks, self.most_looks))
+        """Of a user of this list with so many pairs in the whole run."""
+        purse = int(self.purse_of(np.array(looks)))
+        place = self.payable(purse // min(looks, purse // self.units[0]))
         assert place is not None
         return self.weights[place]
 
@@ -49,6 +69,8 @@ class NamesMechanism:
     purse: in units. boundaries, known_boundaries: noisy sums from which an item has level 1, 2, ..., if it is not
     known and if it is. tests_lone_items: whether an item is drawn for only if somebody holds it (an open domain).
     hits_list: of users who pay for hits; None where nobody does. Level 1 is then a hit, and level 2 is the last one.
+    counts_per_user, count_units, count_scale: so many counted pairs of a user count, what each costs, and the scale of
+    the Gaussian noise of a count; 0 without counts.
     """
 
     shape: float
@@ -60,6 +82,9 @@ class NamesMechanism:
     known_boundaries: tuple[int, ...]
     tests_lone_items: bool = True
     hits_list: PricesOfUser | None = None
+    counts_per_user: int = 0
+    count_units: int = 0
+    count_scale: int = 0
 
     @classmethod
     def of_plan(cls, plan: NamesPlan) -> NamesMechanism:
@@ -82,11 +107,16 @@ class NamesMechanism:
             known_boundaries=known,
             tests_lone_items=not plan.domain_size,
             hits_list=hits_list,
+            counts_per_user=plan.counts_per_user,
+            count_units=plan.count_units,
+            count_scale=plan.count_scale,
         )
 
-    @property
+    @functools.cached_property
     def looks_list(self) -> PricesOfUser:
-        return PricesOfUser(self.weights, self.units, self.purse)
+        return PricesOfUser(
+            self.weights, self.units, self.purse, counts=self.counts_per_user, count_units=self.count_units
+        )
 
     @property
     def lists(self) -> tuple[PricesOfUser, ...]:
@@ -97,6 +127,16 @@ class NamesMechanism:
     def most_looks(self) -> int:
         """A purse pays for no more looks than this."""
         return max(listed.most_looks for listed in self.lists)
+
+    @property
+    def most_paid(self) -> int:
+        """So many pairs of a user of a replay are paid for."""
+        return max(listed.most_paid for listed in self.lists)
+
+    def all_count(self, looks: int) -> bool:
+        """Whether all of so many pairs of a user of a replay count, whatever is named: each is paid for, and it is not
+        on the hits list, or has but one."""
+        return looks <= self.most_paid and (looks == 1 or self.replay_choice(looks)[1] == self.looks_list)
 
     @property
     def spacing(self) -> int:

@@ -34,6 +34,11 @@ class NoiseLaw:
         above = above[: reach + 1] - np.logaddexp(log_masses[0], above[0] + math.log(2))
         self._tails = np.concatenate([np.log1p(-np.exp(above[:-1][::-1])), above])  # of m = 1 - reach .. reach + 1
 
+    @classmethod
+    def whole(cls, shape: float, scale: int) -> NoiseLaw:
+        """All that is ever seen: what is left out has a probability of at most e^-60."""
+        return cls(shape, scale, math.ceil(scale * (math.pow(60, 1 / shape) + 1)))
+
     def log_tail(self, margins: Whole) -> Values:
         """``ln Pr[Z >= m]``, 0 below the reach and -inf above it. margins: int64[...]. Returns float64[...]."""
         inside = np.clip(margins, 1 - self.reach, self.reach)

@@ -1,27 +1,37 @@
 """What the real code lets users pay: no purse is overdrawn, and no weight follows another user's events.
 
 Nothing here is an estimate. Random users, and some with far more looks than a purse pays for, go through the real
-weights of a replay and the real purses of a stream. Of each user the audit adds up what its weights cost. Then the same
-users again, without half of the others: no weight may change.
+weights of a replay and the real purses of a stream. Of each user the audit adds up what its weights cost, and all that
+counts can cost it: as if every item were counted. Then the same users again, without half of the others: no weight may
+change, and no count.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import secrets
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.auditing.names.copies import numbers_of, pairs_of_numbers
+from dp_transforms.auditing.names.copies import (
+    all_counted,
+    item_pairs_of_numbers,
+    numbers_of,
+    pairs_of_numbers,
+)
+from dp_transforms.auditing.names.hand_over import Carried
 from dp_transforms.auditing.names.mechanism import NamesMechanism
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitoring.item_holders import pays_hits_of, terms_of, weights_of
 from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.naming import named_counts
 from dp_transforms.naming.item_sums import ItemSums
+from dp_transforms.naming.named_items import NamedItems
 from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.naming.purses import Purses
 from dp_transforms.naming.replay_weights import weigh_replay, weigh_replay_with_hits
 from dp_transforms.window_schedule import WindowSchedule
 
@@ -63,10 +73,15 @@ def audit_payments(mechanism: NamesMechanism, settings: NamingSettings, secret: 
     rows = _rows(mechanism.most_looks)
     half = np.isin(rows[0], np.unique(rows[0])[::2])
     fewer = (rows[0][half], rows[1][half], rows[2][half])
-    replayed, streamed = _replay(rows, run, keys), _stream(rows, run, keys)
+    replayed, (streamed, is_refused) = _replay(rows, run, keys), _stream(rows, run, keys)
     shares, found = [], []
+    everything = all_counted(_WINDOWS, int(rows[2].max()) + 1, keys)
+    counted = _counted(rows, everything, run, keys)
     for name, of_users in (("replay", replayed), ("stream", streamed)):
         spent, unlisted = _spent(of_users, mechanism)
+        if name == "replay":
+            for user, _, _ in counted:
+                spent[user] = spent.get(user, 0) + mechanism.count_units
         shares.append(max(spent.values()) / mechanism.purse)
         if unlisted:
             found.append(f"in a {name}, users have weights that are not on the price list, such as {unlisted[0]:,}")
@@ -75,8 +90,12 @@ def audit_payments(mechanism: NamesMechanism, settings: NamingSettings, secret: 
     added_up = run.hits_per_user > 0 or _sums(rows, run, keys) == _added_up(replayed)
     if _changed(replayed, _replay(fewer, run, keys)) or not added_up:
         found.append("in a replay, weights of a user change with the events of others")
-    if _changed(streamed, _stream(fewer, run, keys)):
+    if is_refused and not found:
+        found.append("in a stream, what users have left is refused where it is read again")
+    if _changed(streamed, _stream(fewer, run, keys)[0]):
         found.append("in a stream, weights of a user change with the events of others")
+    if run.counts_for:
+        found += _count_violations(counted, _counts(rows, everything, run, keys), mechanism.counts_per_user)
     return PaymentAudit(len(np.unique(rows[0])), len(rows[0]), shares[0], shares[1], tuple(found))
 
 
@@ -134,7 +153,39 @@ def _weights(
 
 
 def _sums(rows: Rows, settings: NamingSettings, keys: StreamKeys) -> dict[tuple[int, int], int]:
-    sums: ItemSums = weigh_replay(_pairs(rows, keys), settings, keys)
+    return _by_cell(weigh_replay(_pairs(rows, keys), settings, keys))
+
+
+def _counted(
+    rows: Rows, everything: NamedItems, settings: NamingSettings, keys: StreamKeys
+) -> list[tuple[int, int, int]]:
+    """User, window and item of each pair that counts, each user by itself; more than once if it adds more than 1."""
+    found = []
+    for user in np.unique(rows[0]).tolist() if settings.counts_for else ():
+        own = rows[0] == user
+        counts = _counts((rows[0][own], rows[1][own], rows[2][own]), everything, settings, keys)
+        found += [(user, *cell) for cell, number in counts.items() for _ in range(number)]
+    return found
+
+
+def _count_violations(
+    counted: list[tuple[int, int, int]], everybody: dict[tuple[int, int], int], counts_per_user: int
+) -> Iterator[str]:
+    """counted: each user by itself. everybody: all users together, by window and item."""
+    most = max(collections.Counter(user for user, _, _ in counted).values(), default=0)
+    if most > counts_per_user:
+        yield f"in a replay, {most:,} pairs of a user are counted, but {counts_per_user:,} are paid"
+    if everybody != collections.Counter((window, item) for _, window, item in counted):
+        yield "in a replay, who is counted changes with the events of others"
+
+
+def _counts(
+    rows: Rows, everything: NamedItems, settings: NamingSettings, keys: StreamKeys
+) -> dict[tuple[int, int], int]:
+    return _by_cell(named_counts.count_holders(item_pairs_of_numbers(*rows, keys), everything, settings, keys))
+
+
+def _by_cell(sums: ItemSums) -> dict[tuple[int, int], int]:
     numbers = numbers_of(sums.table, sums.items).tolist()
     return dict(zip(zip(sums.windows.tolist(), numbers, strict=True), sums.sums.tolist(), strict=True))
 
@@ -146,13 +197,16 @@ def _added_up(weights: Weights) -> dict[tuple[int, int], int]:
     return found
 
 
-def _stream(rows: Rows, settings: NamingSettings, keys: StreamKeys) -> Weights:
-    purses = Purses(settings, keys)
+def _stream(rows: Rows, settings: NamingSettings, keys: StreamKeys) -> tuple[Weights, bool]:
+    """And whether what was stored between two windows was refused."""
+    carried = Carried(settings, keys)
     found: Weights = {}
     for window in range(_WINDOWS):
         here = rows[1] == window
         if here.any():
             pairs = _pairs((rows[0][here], rows[1][here], rows[2][here]), keys)
+            carried.over_to(window, pairs.users)
+            purses = carried.purses
             if settings.hits_per_user:
                 terms = purses.spend_on_lists(pairs, window)
             else:
@@ -160,7 +214,7 @@ def _stream(rows: Rows, settings: NamingSettings, keys: StreamKeys) -> Weights:
                 terms = terms_of(weights, np.zeros(len(weights), dtype=np.bool_))
             users, numbers = pairs.users[pairs.user_codes()], numbers_of(pairs.table, pairs.items)
             found |= _weights(users, pairs.windows, numbers, terms)
-    return found
+    return found, carried.is_refused
 
 
 def _spent(weights: Weights, mechanism: NamesMechanism) -> tuple[dict[int, int], list[int]]:

@@ -15,11 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.auditing.names.copies import Published, name_pairs, pairs_of_numbers, run_copies, settings_of_scene
+from dp_transforms.auditing.names.counted import count_p_values
 from dp_transforms.auditing.names.exclusion import exclusion_p_values
 from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism
 from dp_transforms.auditing.names.noise_law import NoiseLaw
-from dp_transforms.auditing.names.scenes import Cell, Scene, SceneWeights, counts_of, expected_levels
-from dp_transforms.auditing.statistics import binomial_p_value, chi_squared_p_value, epsilon_lower_bound
+from dp_transforms.auditing.names.scenes import (
+    Cell,
+    Scene,
+    SceneWeights,
+    counts_of,
+    expected_levels,
+    other_holders_p_values,
+)
+from dp_transforms.auditing.statistics import binomial_p_value, epsilon_lower_bound, multinomial_p_value
 from dp_transforms.naming.naming_settings import NamingSettings
 from dp_transforms.priced_weights import stated_users
 
@@ -88,7 +96,7 @@ def design_names_sampling(
     heaviest = mechanism.weights[-1]
     most_pairs = _PAIRS_OF_ALL_RUNS if mechanism.hits_list is None else _PAIRS_WITH_HITS
     best = NamesSamplingDesign(1, 1, mechanism.replay_choice(1)[0], 0, runs, 0, 1.0, 1.0, 0.0)
-    for looks in (number for number in _LOOKS if number <= min(most_looks, mechanism.most_looks)):
+    for looks in (number for number in _LOOKS if number <= most_looks and mechanism.all_count(number)):
         weight = mechanism.replay_choice(looks)[0]
         for margin in range(-2 * law.scale, 3 * law.scale + 1, max(1, law.scale // _STEPS)):
             others = max(1, math.ceil((1 - margin) / heaviest))
@@ -123,7 +131,9 @@ def scene_of_design(design: NamesSamplingDesign, mechanism: NamesMechanism) -> S
 def other_scenes(mechanism: NamesMechanism, law: NoiseLaw, forget_after: int, slide_seconds: int) -> list[Scene]:
     """New items of several levels, and items that are known, held by nobody but the user, and forgotten."""
     spacing, heaviest = mechanism.spacing, mechanism.weights[-1]
-    levels = [Cell(0, item, 1 + round(item * spacing / heaviest), True) for item in range(3)]
+    # The user holds so many of the cells, those that show most, since it may have no looks for others.
+    held = range(max(looks for looks in range(1, 6) if mechanism.all_count(looks)))
+    levels = [Cell(0, item, 1 + round(item * spacing / heaviest), item in held) for item in range(3)]
     known = max(1, law.smallest_margin(_PASS))
     threshold = known + _gap(mechanism)
     scenes = [
@@ -135,7 +145,10 @@ def other_scenes(mechanism: NamesMechanism, law: NoiseLaw, forget_after: int, sl
         other = SceneWeights.of_scene(named, mechanism, slide_seconds).other
         crowd = math.ceil((threshold + law.smallest_margin(_SURE)) / other[0])
         some = max(1, math.ceil((known + spacing) / other[2]))
-        cells = [Cell(window, 0, others, True) for window, others in enumerate((crowd, 0, some, 0, 0))]
+        cells = [
+            Cell(window, 0, others, place in held)
+            for window, (others, place) in enumerate(((crowd, 3), (0, 0), (some, 2), (0, 1), (0, 4)))
+        ]
         scenes.append(
             dataclasses.replace(
                 named, name=f"known items in a {'stream' if in_order else 'replay'}", cells=tuple(cells)
@@ -197,19 +210,24 @@ def sample_names(
         pairs = sum(1 + cell.others for cell in scene.cells)
         most = _MOST_COPIES if mechanism.hits_list is None else _MOST_COPIES_WITH_HITS
         copies = design.runs if not number else max(1, min(design.runs, most, _PAIRS_OF_A_SCENE // pairs))
+        both, published = {}, {}
         for with_user in (True, False):
             parts = list(_run(scene, settings, copies, max(1, _PAIRS_AT_ONCE // pairs), secret, with_user))
             levels = np.concatenate([part.levels for part in parts])
             sizes = np.concatenate([part.sizes for part in parts])
             world = "with" if with_user else "without"
-            for expected in expected_levels(scene, weights, law, levels, with_user=with_user):
+            both[with_user] = expected_levels(scene, weights, law, levels, with_user=with_user)
+            for expected in both[with_user]:
                 counts = counts_of(levels[expected.rows, expected.window, expected.item])
                 where = f"{scene.name}, window {expected.window + 1}, {world} the user"
-                tests.add(where, chi_squared_p_value(counts, expected.masses))
+                tests.add(where, multinomial_p_value(counts, expected.masses))
+            published[with_user] = levels
             sizes_fit &= _sizes_fit(scene, settings, mechanism, levels, sizes)
             if not number:
                 named = np.count_nonzero(levels[:, 0], axis=1)
                 seen[with_user] = int(np.count_nonzero(named >= design.event))
+        for name, p_value in other_holders_p_values(scene, both, published):
+            tests.add(name, p_value)
     on_step("sampled: empty purses", len(scenes) / (len(scenes) + 1))
     tests.add("the event, with the user", binomial_p_value(seen[True], design.runs, design.p))
     tests.add("the event, without the user", binomial_p_value(seen[False], design.runs, design.q))
@@ -218,6 +236,9 @@ def sample_names(
     if mechanism.hits_list is not None:
         on_step("sampled: users without hits left", 1.0)
         for name, p_value in exclusion_p_values(mechanism, settings, law, design.runs, secret):
+            tests.add(name, p_value)
+    if mechanism.count_scale:
+        for name, p_value in count_p_values(mechanism, settings, design.runs, secret):
             tests.add(name, p_value)
     epsilon = epsilon_lower_bound(seen[True], seen[False], design.runs, claim.delta, CONFIDENCE)
     p_value = min(1.0, tests.smallest * tests.number)
@@ -250,7 +271,7 @@ def _run(
     scene: Scene, settings: NamingSettings, copies: int, at_once: int, secret: bytes, with_user: bool
 ) -> Iterator[Published]:
     for low in range(0, copies, at_once):
-        run_id = f"{settings.run_id}, {scene.name} from {low}, {with_user}"
+        run_id = f"{settings.run_id}, {scene.name} from {low}"  # so both worlds differ in the holders alone
         yield run_copies(scene, settings, min(at_once, copies - low), secret, run_id, with_user=with_user)
 
 
@@ -278,17 +299,20 @@ def _test_empty_purses(
 
     So many are drawn for as it pays for, and of the next window none.
     """
-    most, weight = mechanism.looks_list.most_looks, mechanism.weights[0]
-    copies = max(1, min(runs, 20_000 // most))
-    threshold = weight + max(1, law.smallest_margin(_PASS))
+    listed = mechanism.looks_list
+    pairs_each = 2 * listed.most_looks
+    copies = max(1, min(runs, 40_000 // pairs_each))
     # A user of a replay with so many pairs may be on the hits list, and named no more after its hits (`exclusion`).
-    is_on_looks_list = mechanism.replay_choice(most)[1] == mechanism.looks_list
+    is_on_looks_list = mechanism.replay_choice(pairs_each)[1] == listed
     for in_order in (False, True) if is_on_looks_list else (True,):
+        weight = listed.weights[0] if in_order else listed.replay_weight(pairs_each)
+        most = listed.most_looks if in_order else int(listed.purse_of(np.array(pairs_each))) // listed.units[0]
+        threshold = weight + max(1, law.smallest_margin(_PASS))
         cells = [Cell(0, 0, 0, True), *([Cell(1, 1, 0, True)] if in_order else [])]
         scene = _scene("empty purses", cells, mechanism, known=threshold, threshold=threshold)
         run = settings_of_scene(settings, dataclasses.replace(scene, in_order=in_order), 1, f"empty purses, {in_order}")
         keys = run.stream_keys(secret)
-        copy = np.repeat(np.arange(1, copies + 1), 2 * most)
+        copy = np.repeat(np.arange(1, copies + 1), pairs_each)
         windows = np.zeros(len(copy), dtype=np.int64)
         if in_order:
             copy, windows = np.tile(copy, 2), np.repeat([0, 1], len(copy))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.auditing.names.mechanism import NamesMechanism
 from dp_transforms.auditing.names.noise_law import NoiseLaw, Values
+from dp_transforms.auditing.statistics import multinomial_p_value
 from dp_transforms.window_schedule import WindowSchedule
 
 _LEAST_EXPECTED = 10
@@ -55,6 +57,12 @@ class Scene:
     @property
     def items(self) -> int:
         return 1 + max(cell.item for cell in self.cells)
+
+    def states(self, window: int) -> tuple[bool, ...]:
+        """Whether an item can be known in this window, and whether it can be new."""
+        if self.is_domain:
+            return (True,)
+        return (True, False) if window and self.forget_after else (False,)
 
     def schedule(self, slide_seconds: int) -> WindowSchedule:
         return WindowSchedule.fixed(0, self.windows * slide_seconds, slide_seconds)
@@ -137,14 +145,32 @@ def expected_levels(
             cell = cells.get((window, item), Cell(window, item, 0, False))
             total = weights.sum_of(cell, with_user=with_user)
             is_known = (window - last_named <= scene.forget_after) | scene.is_domain
-            for state, first in ((True, scene.known_threshold), (False, scene.threshold)):
-                rows = np.flatnonzero(is_known == state)
-                if len(rows):
-                    is_drawn = state or total > 0
-                    found.append(Expected(window, item, rows, _masses(scene, law, first - total, is_drawn)))
+            # All states that can be, also one that no copy is in: the number of tests must not depend on what was seen.
+            for state in scene.states(window):
+                first = scene.known_threshold if state else scene.threshold
+                rows, is_drawn = np.flatnonzero(is_known == state), state or total > 0
+                found.append(Expected(window, item, rows, _masses(scene, law, first - total, is_drawn)))
             named = levels[:, window, item] > 0
             last_named = np.where(named, window, last_named)
     return found
+
+
+def other_holders_p_values(
+    scene: Scene, expected: dict[bool, list[Expected]], levels: dict[bool, npt.NDArray[np.int64]]
+) -> Iterator[tuple[str, float]]:
+    """Whether what the first window shows with the user is independent of what it shows without. Both with one key.
+
+    expected, levels: by whether the user is there. Else a user who comes or goes would leave the noise as it was.
+    """
+    firsts = {
+        (with_user, each.item): each for with_user, of_world in expected.items() for each in of_world if not each.window
+    }
+    for cell in scene.cells:
+        if cell.by_user and cell.window == 0:
+            masses = np.outer(*(firsts[with_user, cell.item].masses for with_user in (True, False)))
+            seen = [np.minimum(levels[with_user][:, 0, cell.item], _LEVELS - 1) for with_user in (True, False)]
+            counts = np.bincount(seen[0] * _LEVELS + seen[1], minlength=_LEVELS**2)
+            yield f"{scene.name}, with other holders", multinomial_p_value(counts, masses)
 
 
 def _masses(scene: Scene, law: NoiseLaw, margin: int, is_drawn: bool) -> Values:

@@ -1,0 +1,54 @@
+"""What workers get of a plan: each field against what it must be, stated here a second time.
+
+The sampled runs have thresholds and windows of their own, and would not see others in what workers get.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from dp_transforms.accounting.charging_plan import ChargingPlan
+from dp_transforms.accounting.names_plan import NamesPlan
+from dp_transforms.accounting.purse.price_list import PURSE_UNITS
+from dp_transforms.auditing.names.noise_law import NoiseLaw
+from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.monitoring.stream_settings import StreamSettings
+from dp_transforms.naming.naming_settings import NamingSettings
+
+_FREE = ("stream", "run_id")  # names that a run is given
+_OF_ALL = ("schedule", "threshold", "delta", "domain_size", "hits_per_user")
+_OF_LOOKS = ("weights", "units", "known_threshold", "forget_after", "spacing")
+_OF_HITS_AND_LOOKS = ("hit_units", "hit_weights", "hit_look_units", "hits_from")
+_OF_COUNTS = ("counts_for", "counts_per_user", "count_units", "count_scale")
+_OF_HITS = ("release", "zone_width", "epsilon_per_query", "wide_epsilon_per_query", "noise_cap", "max_items_per_user")
+_ERROR = 1e-9  # of a quadrature, relative
+
+
+def settings_violations(plan: NamesPlan | ChargingPlan, settings: StreamSettings) -> Iterator[str]:
+    """A sentence for each field that is not the plan's, and for each of which nothing here says what it must be."""
+    wanted = _wanted(plan)
+    for field in dataclasses.fields(settings):
+        if field.name in _FREE or (field.name == "likely_noise" and isinstance(plan, NamesPlan)):
+            continue
+        if field.name not in wanted:
+            yield f"workers get {field.name}, and the audit does not know what it must be"
+        elif getattr(settings, field.name) != wanted[field.name]:
+            yield f"workers get another {field.name} than the plan says"
+    if isinstance(plan, NamesPlan) and isinstance(settings, NamingSettings):
+        law = NoiseLaw.whole(plan.shape, plan.scale)
+        if law.tail(settings.likely_noise + 1) > plan.size_error * (1 + _ERROR):
+            yield f"the noise is larger than the likely_noise that workers get more often than {plan.size_error:g}"
+
+
+def _wanted(plan: NamesPlan | ChargingPlan) -> dict[str, Any]:
+    same: tuple[str, ...] = _OF_ALL
+    stated: dict[str, Any] = {"plan_fingerprint": plan.fingerprint, "epsilon_total": plan.epsilon}
+    if isinstance(plan, NamesPlan):
+        same += (*_OF_LOOKS, *_OF_HITS_AND_LOOKS, *_OF_COUNTS)
+        stated |= {"purse": PURSE_UNITS, "noise": ExponentialPower(plan.shape, plan.scale)}
+    else:
+        same += _OF_HITS
+        stated["epsilon_after_hits"] = tuple(plan.epsilon_after_hits)
+    return stated | {name: getattr(plan, name) for name in same}
