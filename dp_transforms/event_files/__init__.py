@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from dp_transforms.event_files.cutting import cut_chunks
 from dp_transforms.event_files.discovery import ending_of_log, find_log_chunks, hint_of_log, read_log_chunk
-from dp_transforms.event_files.estimate import LogEstimate, estimate_log
+from dp_transforms.event_files.estimate import LogEstimate, estimate_log, most_label_bytes
 from dp_transforms.event_files.joining import JoinedChunks, read_joined, spread_chunks
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 
@@ -47,6 +47,7 @@ __all__ = [
     "estimate_log",
     "find_log_chunks",
     "hint_of_log",
+    "most_label_bytes",
     "read_joined",
     "read_log_chunk",
     "spread_chunks",

@@ -15,6 +15,7 @@ from dp_transforms.event_files.log_chunk import EventFields, LogChunk, ReadBlock
 _SHORT_LABEL = 32  # bytes; the cost of an event includes such labels
 _GROUPS_OF_WINDOWS = 128
 _LOOKED_AT_BLOCKS = 16
+_MOST_UNPACKED = 1032  # bytes that deflate makes of one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,15 @@ def estimate_log(chunks: Sequence[LogChunk], fields: EventFields) -> LogEstimate
         events += count
         long_label_bytes += count * _long_label_bytes(block) / block.rows
     return LogEstimate(int(events), int(long_label_bytes))
+
+
+def most_label_bytes(chunks: Sequence[LogChunk]) -> int:
+    """What labels may have together, by the sizes of files alone: the first rows say nothing of the last ones."""
+    return sum(chunk.bytes * (1 if _is_plain_text(chunk) else _MOST_UNPACKED) for chunk in chunks)
+
+
+def _is_plain_text(chunk: LogChunk) -> bool:
+    return chunk.format in ("csv", "json") and not chunk.path.lower().endswith(".gz")
 
 
 def _first_rows(chunk: LogChunk, fields: EventFields) -> ReadBlock | None:
