@@ -1,4 +1,4 @@
-"""How large a log is, from its files' metadata and one block of each format. For the check of memory."""
+"""How large a log is, from its files' metadata and one block of each format; and whether it has an event in a range."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow.compute as pc
 
+from dp_transforms.event_files.cutting import cut_chunks
 from dp_transforms.event_files.discovery import read_log_chunk
 from dp_transforms.event_files.log_chunk import EventFields, LogChunk, ReadBlock
+from dp_transforms.window_schedule import WindowSchedule
 
 _SHORT_LABEL = 32  # bytes; the cost of an event includes such labels
 _GROUPS_OF_WINDOWS = 128
 _LOOKED_AT_BLOCKS = 16
 _MOST_UNPACKED = 1032  # bytes that deflate makes of one
+_PROBES = 32  # places of a log at which an event inside a range is looked for first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +52,29 @@ def most_label_bytes(chunks: Sequence[LogChunk]) -> int:
 
 def _is_plain_text(chunk: LogChunk) -> bool:
     return chunk.format in ("csv", "json") and not chunk.path.lower().endswith(".gz")
+
+
+def count_unless_inside(
+    chunks: Sequence[LogChunk], fields: EventFields, schedule: WindowSchedule
+) -> tuple[int, int] | None:
+    """None if an event is inside the range; else how many events there are, and how many rows that cannot be read. All
+    of the log is read only to find that none is. Raises EventFileError."""
+
+    def is_inside(block: ReadBlock) -> bool:
+        return bool((schedule.first_window(block.batch.time_micros) >= 0).any())
+
+    places = cut_chunks(chunks, fields, _PROBES)
+    for place in places[:: max(1, len(places) // _PROBES)]:
+        block = _first_rows(place, fields)
+        if block is not None and is_inside(block):
+            return None
+    events = rejected = 0
+    for block in itertools.chain.from_iterable(read_log_chunk(chunk, fields) for chunk in chunks):
+        if is_inside(block):
+            return None
+        events += len(block.batch)
+        rejected += block.rows - len(block.batch)
+    return events, rejected
 
 
 def _first_rows(chunk: LogChunk, fields: EventFields) -> ReadBlock | None:
