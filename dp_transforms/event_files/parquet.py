@@ -140,8 +140,9 @@ def _batches(source: Any, metadata: pq.FileMetaData, group: int, fields: EventFi
 
 def _rows_at_once(metadata: pq.FileMetaData, group: int, fields: EventFields) -> int:
     """Fewer rows where they are wide on average."""
-    size = sum(_column(metadata, group, name).total_uncompressed_size for name in fields.names)
-    return max(1, min(MAX_BLOCK_ROWS, _BLOCK_BYTES * metadata.row_group(group).num_rows // max(1, size)))
+    size: int = sum(_column(metadata, group, name).total_uncompressed_size for name in fields.names)
+    rows: int = metadata.row_group(group).num_rows
+    return max(1, min(MAX_BLOCK_ROWS, _BLOCK_BYTES * rows // max(1, size)))
 
 
 def _block(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: EventFields) -> ReadBlock:
