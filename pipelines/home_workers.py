@@ -30,6 +30,7 @@ from dp_transforms.window_schedule import WindowSchedule
 
 _SMALL_LOG_BYTES = 4_000_000  # a smaller log is read before other processes have started
 _BYTES_OF_THIS_PROCESS = 350_000_000
+_MOST_IN_THIS_PROCESS = 2_000_000_000  # a worker takes less for the same: what lies between its steps is in files
 _BYTES_OF_A_WORKER = 350_000_000  # its libraries, and the columns of one task
 _EVENTS_PER_SHARD = 1_250_000
 _BYTES_PER_EVENT = 20  # of formats that do not say how many rows they have; rather too few
@@ -101,6 +102,8 @@ def pool_for_request(request: ReplayRequest, options: dict[str, Any]) -> Process
     if number > 1:
         return _start(number, options)
     memory = options["memory"] or free_memory_bytes()
+    if options["processes"] is None:
+        memory = min(memory, _MOST_IN_THIS_PROCESS)
     if options["allow_large_log"] or fits(memory, request.chunks, request.fields, request.plan, request.domain_file):
         return None
     return _start(1, options)

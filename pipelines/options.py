@@ -25,6 +25,12 @@ class PublishedError(UserError):
     exit_code = 3
 
 
+class NothingFoundError(UserError):
+    """There is nothing of what was asked for: nothing was written, and a replay has spent nothing."""
+
+    exit_code = 4
+
+
 class LogError(UserError):
     """The log alone is why nothing was published: it fails so with any noise, and nobody has seen what was drawn."""
 

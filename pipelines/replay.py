@@ -103,6 +103,12 @@ _ITEMS_PER_WINDOW = 12
     help="Publish nothing if a larger fraction of the rows cannot be read. Keep it high: one user can write such "
     "rows, and a report that does not appear reveals them.",
 )
+@click.option(
+    "--allow-empty",
+    is_flag=True,
+    help="Write an empty report if no event of the log is inside the range. By default there is none then (exit code "
+    "4), and nothing is spent. Give it where others see whether a report appears.",
+)
 @replay_engine_options
 @home_worker_options
 @option(
@@ -245,6 +251,7 @@ def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAcco
         output=output,
         dead_letter=dead_letter,
         max_bad_fraction=options["max_bad_fraction"],
+        allow_empty=options["allow_empty"],
         noise_key_file=options["noise_key_file"],
         noise_key_secret=options["noise_key_secret"],
         run_id=run_id,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.event_files import EventFields, LogChunk, estimate_log
+from dp_transforms.event_files import EventFields, LogChunk, estimate_log, most_label_bytes
 from dp_transforms.pipelines.options import UserError
 from dp_transforms.remote_files import is_remote, look_at
 from dp_transforms.runners.this_machine import free_memory_bytes
@@ -35,8 +35,9 @@ def check_memory(
 def fits(
     memory_bytes: int, chunks: Sequence[LogChunk], fields: EventFields, plan: ReleasePlan, domain_file: str | None
 ) -> bool:
-    """Whether one process can do it in so much memory."""
-    return _needed(chunks, fields, plan, domain_file)[1] <= memory_bytes
+    """Whether one process can do it in so much memory, also if all labels are as long as they can be."""
+    labels = most_label_bytes(chunks) * plan.schedule.windows_per_event * _BYTES_PER_LONG_LABEL_BYTE
+    return max(_BASE_BYTES + labels, _needed(chunks, fields, plan, domain_file)[1]) <= memory_bytes
 
 
 def _needed(

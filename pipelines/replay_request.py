@@ -24,6 +24,7 @@ class ReplayRequest:
         are cut; None for the number that suits this machine. Results do not depend on it. noise_key_secret: of
         ``--noise-key-secret``, in the place of a file. table: where the report goes instead of a file; `output` is then
         its name for people. workers: so many of a cluster read the log at once.
+        allow_empty: whether there is a report if no event is inside the range.
     """
 
     chunks: Sequence[LogChunk]
@@ -41,6 +42,7 @@ class ReplayRequest:
     noise_key_secret: str | None = None
     table: ReportTable | None = None
     workers: int = 1
+    allow_empty: bool = False
 
     @property
     def noise_key(self) -> str | Secret | None:

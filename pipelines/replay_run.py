@@ -29,7 +29,7 @@ from dp_transforms.operator_counts import (
     EVENTS_REJECTED,
     PAIRS_UNPAID,
 )
-from dp_transforms.pipelines.options import LogError
+from dp_transforms.pipelines.options import LogError, NothingFoundError
 from dp_transforms.pipelines.output_file import output_draft_file, publish_output
 from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
 from dp_transforms.pipelines.quiet_workers import quiet_workers
@@ -38,6 +38,7 @@ from dp_transforms.pipelines.replay_state import ReplayPart
 from dp_transforms.pipelines.table_output import publish_to_table
 from dp_transforms.processes import ProcessPool
 from dp_transforms.runners.local import is_local
+from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
 
 
 def run_to_end(pipeline: beam.Pipeline) -> PipelineResult:
@@ -97,6 +98,8 @@ def run_replay(
         )
         if part:
             part.check_log()
+        elif summary.events == summary.outside_range:
+            check_not_empty(request, summary.events, summary.rejected)
         if rejected and request.dead_letter and not (part and part.has_dead_letter(request.dead_letter)):
             publish_output(rejected, request.dead_letter)
         _check_bad_fraction(summary, request)
@@ -179,6 +182,22 @@ def _release_part(batches: beam.PCollection, request: ReplayRequest, part: Repla
         state, part.begun, part.run_part, part.forget_after, shown_name, noise_key
     )
     return released.reports
+
+
+def check_not_empty(request: ReplayRequest, events: int, rejected: int) -> None:
+    """For a log without an event in the range: raises NothingFoundError, unless the report may be empty, or too many
+    rows cannot be read, which is said later. For the operator alone: docs/guarantee.md, section 7."""
+    if request.allow_empty or rejected > request.max_bad_fraction * (events + rejected):
+        return
+    schedule = request.plan.schedule
+    start, end = (format_utc(MICROS_PER_SECOND * at) for at in (schedule.start_seconds, schedule.end_seconds))
+    found = f"{events:,} are outside, {rejected:,} rows cannot be read"
+    what = f"no event of the log is inside {start} .. {end}: {found}" if events + rejected else "the log has no rows"
+    unit = unit_hint(request.chunks, request.fields)
+    raise NothingFoundError(
+        f"{what}. No report was written, and nothing is spent. Check the log, --start, --end and --time-unit (shh"
+        f" doctor LOG shows its times{f'; {unit}' if unit else ''}), or give --allow-empty."
+    )
 
 
 def _check_bad_fraction(summary: ReplaySummary, request: ReplayRequest) -> None:

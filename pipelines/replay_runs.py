@@ -12,7 +12,7 @@ from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from rich.console import Console
 
 from dp_transforms.beam.read_events import ReadProgress
-from dp_transforms.event_files import EventFileError, ending_of_log, find_log_chunks
+from dp_transforms.event_files import EventFileError, count_unless_inside, ending_of_log, find_log_chunks
 from dp_transforms.pipelines.exit_signals import Unwinding
 from dp_transforms.pipelines.home_workers import read_ahead
 from dp_transforms.pipelines.operator_log import WARNING, is_json, tell
@@ -20,7 +20,7 @@ from dp_transforms.pipelines.options import UserError
 from dp_transforms.pipelines.replay_engine import ClusterReplay
 from dp_transforms.pipelines.replay_progress import show_progress
 from dp_transforms.pipelines.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.pipelines.replay_run import run_replay
+from dp_transforms.pipelines.replay_run import check_not_empty, run_replay
 from dp_transforms.pipelines.replay_state import ReplayPart, check_outputs
 from dp_transforms.pipelines.run_account import DONE, RunAccount
 from dp_transforms.pipelines.state_options import StateOptions
@@ -52,6 +52,7 @@ def run_whole(
     if account is None:
         return _run(request, where, pool=pool)
     with state_errors():
+        _check_range(request)
         path = request.noise_key_file
         log = _fingerprint_of_log(logs, request, None if path is None else input_key(secret_of_run(path)))
         verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
@@ -103,6 +104,18 @@ def run_part(
             summary = _run(request, pipeline_options(beam_words), part)
     tell(part_is_taken(part.facts))
     return summary
+
+
+def _check_range(request: ReplayRequest) -> None:
+    """Before anything is reserved. Raises NothingFoundError."""
+    if request.allow_empty:
+        return
+    try:
+        outside = count_unless_inside(request.chunks, request.fields, request.plan.schedule)
+    except EventFileError as error:
+        raise UserError(str(error)) from None
+    if outside is not None:
+        check_not_empty(request, *outside)
 
 
 def _fingerprint_of_log(logs: tuple[str, ...], request: ReplayRequest, key: bytes | None = None) -> InputFingerprint:

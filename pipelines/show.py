@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.pipelines.options import FORCE_OPTION, TIME_ZONE_OPTION, TITLES_OPTION, UserError
+from dp_transforms.pipelines.options import FORCE_OPTION, TIME_ZONE_OPTION, TITLES_OPTION, NothingFoundError, UserError
 from dp_transforms.pipelines.output_file import check_output
 from dp_transforms.pipelines.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
 from dp_transforms.pipelines.run_words import ended_words
@@ -93,6 +93,8 @@ def command(
         selected, total = _latest(_only_item(windows, item), None if is_drawn and last is None else keep)
     except ReportFileError as error:
         raise UserError(str(error)) from error
+    if item is not None and not total:
+        raise NothingFoundError(f"no window reports {label_text(item)}. Some users may have held it, but too few.")
     if is_drawn:
         from dp_transforms.pipelines.page.show_pictures import write_pictures
 
@@ -104,7 +106,7 @@ def command(
         for window in selected:
             click.echo(encode_report(window, ascii_only=True))
     elif not is_drawn:
-        _print_table(header, selected, total, item, _ITEMS_PER_WINDOW if not show_all else None, zone)
+        _print_table(header, selected, total, _ITEMS_PER_WINDOW if not show_all else None, zone)
         if state:
             click.echo(state)
 
@@ -215,7 +217,6 @@ def _print_table(
     header: ReportHeader,
     reports: list[WindowReport],
     total: int,
-    item: str | None,
     max_items: int | None,
     zone: datetime.tzinfo,
 ) -> None:
@@ -228,8 +229,7 @@ def _print_table(
         )
     )
     if not reports:
-        what = "any item" if item is None else label_text(item, ascii_only)
-        console.print(Text(f"No window reports {what}. Some users may have held it, but too few."))
+        console.print(Text("No window reports any item. Some users may have held some, but too few."))
         return
     console.print(windows_table(reports, max_items=max_items, ascii_only=ascii_only, zone=zone, plan=header.plan))
     console.print(Text(legend(reports, plan=header.plan, ascii_only=ascii_only), style="dim"))

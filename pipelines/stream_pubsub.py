@@ -7,7 +7,7 @@ follows these times. No user can change either. Only Dataflow reads Pub/Sub from
 from __future__ import annotations
 
 import dataclasses
-import json
+import functools
 import re
 from typing import Any
 
@@ -15,17 +15,21 @@ import apache_beam as beam
 
 from dp_transforms.beam.release_heavy_hitters import ReleaseOutput, ShiftingHeavyHitters
 from dp_transforms.checks import how_to_install
+from dp_transforms.event_files import EventFields
+from dp_transforms.event_files.json_decoder import LineParser
+from dp_transforms.event_files.line_blocks import BLANKS
+from dp_transforms.event_ids import BadIdError
+from dp_transforms.event_streams.record_formats import BROKEN_RECORD, NO_VALUE
 
 _NAME = re.compile(r"projects/[^/\s]+/subscriptions/[^/\s]+")
 
 
 @dataclasses.dataclass(frozen=True)
 class PubSubSubscription:
-    """name: ``projects/P/subscriptions/S``. user_field, item_field: fields of the JSON object that a message is."""
+    """name: ``projects/P/subscriptions/S``. fields: of the JSON object that a message is."""
 
     name: str
-    user_field: str
-    item_field: str
+    fields: EventFields
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -35,7 +39,7 @@ class PubSubSubscription:
 def monitor_subscription(
     begin: beam.pvalue.PBegin, subscription: PubSubSubscription, monitor: ShiftingHeavyHitters
 ) -> ReleaseOutput:
-    """Applies `monitor`, made for pairs (user, item), to the messages of a subscription.
+    """Applies `monitor`, made for `user_of` and `item_of`, to the messages of a subscription.
 
     Raises ValueError without the extra [gcp].
     """
@@ -43,21 +47,37 @@ def monitor_subscription(
 
     if pubsub.pubsub is None:
         raise ValueError(f"--pubsub-subscription needs Google's client. {how_to_install('gcp')}")
-    pairs = (
+    messages = (
         begin
         | "ReadFromPubSub" >> beam.io.ReadFromPubSub(subscription=subscription.name)
-        | "UserAndItem"
-        >> beam.Map(user_and_item, subscription.user_field, subscription.item_field).with_output_types(tuple[Any, Any])
+        | "UserAndItem" >> beam.Map(user_and_item, subscription.fields).with_output_types(Any)
     )
-    heavy_hitters = pairs | "ShiftingHeavyHitters" >> monitor
+    heavy_hitters = messages | "ShiftingHeavyHitters" >> monitor
     assert isinstance(heavy_hitters, ReleaseOutput)
     return heavy_hitters
 
 
-def user_and_item(message: bytes, user_field: str, item_field: str) -> tuple[Any, Any]:
-    """The pair in a message; (None, None) if it has none, which then counts as rejected."""
-    try:
-        fields = json.loads(message)
-    except (ValueError, RecursionError):
-        return None, None
-    return (fields.get(user_field), fields.get(item_field)) if isinstance(fields, dict) else (None, None)
+def user_and_item(message: bytes, fields: EventFields) -> tuple[Any, Any] | str:
+    """The cells of a message, which is read as a line of JSON lines; a reason, if it is not such a line."""
+    line = message.strip(BLANKS + b"\n")
+    if not line:
+        return NO_VALUE
+    event = _parser(fields).parse(line)
+    return BROKEN_RECORD if event is None else (event.get(fields.user), event.get(fields.item))
+
+
+def user_of(read: tuple[Any, Any] | str) -> Any:
+    """Raises BadIdError with the reason."""
+    if isinstance(read, str):
+        raise BadIdError(read)
+    return read[0]
+
+
+def item_of(read: tuple[Any, Any]) -> Any:
+    """After `user_of`."""
+    return read[1]
+
+
+@functools.cache
+def _parser(fields: EventFields) -> LineParser:
+    return LineParser(fields)

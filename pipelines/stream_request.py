@@ -129,7 +129,7 @@ def _shown_within_seconds(options: dict[str, Any], source: StreamSource | PubSub
 
 def _source(options: dict[str, Any], fields: EventFields) -> StreamSource | PubSubSubscription:
     if options["pubsub_subscription"] is not None:
-        return PubSubSubscription(options["pubsub_subscription"], fields.user, fields.item)
+        return PubSubSubscription(options["pubsub_subscription"], fields)
     if options["folder"] is not None:
         return LogFolder(options["folder"], fields)
     return KafkaTopic(

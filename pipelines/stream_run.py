@@ -30,7 +30,7 @@ from dp_transforms.pipelines.stream_engine import started_engine
 from dp_transforms.pipelines.stream_job import StreamJob, job_name
 from dp_transforms.pipelines.stream_metrics import LOOPBACK, served_metrics
 from dp_transforms.pipelines.stream_options import FLINK
-from dp_transforms.pipelines.stream_pubsub import PubSubSubscription, monitor_subscription
+from dp_transforms.pipelines.stream_pubsub import PubSubSubscription, item_of, monitor_subscription, user_of
 from dp_transforms.pipelines.stream_request import StreamRequest
 from dp_transforms.pipelines.stream_state import StreamPart, no_window_was_over, part_of_stream, source_of_part
 from dp_transforms.pipelines.stream_status import StreamStatus
@@ -124,6 +124,8 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: Stream
             noise_key=request.noise_key,
             run_id=request.run_id,
             stream=request.stream,
+            user=user_of,
+            item=item_of,
             domain=request.domain_file,
         )
         reports, rejected = monitor_subscription(pipeline, request.source, monitor)

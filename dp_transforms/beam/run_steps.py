@@ -95,7 +95,7 @@ class FetchColumnsDoFn(beam.DoFn):
 
     def process(self, group: tuple[Any, Iterable[bytes]]) -> Iterator[tuple[Any, list[bytes]]]:
         get = ProcessPool.of(self._token).store.get
-        yield group[0], [get(blob) for blob in group[1]]
+        yield group[0], [bytes(get(blob)) for blob in group[1]]
 
 
 class Counters:

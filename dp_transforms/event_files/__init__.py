@@ -32,7 +32,13 @@ from __future__ import annotations
 
 from dp_transforms.event_files.cutting import cut_chunks
 from dp_transforms.event_files.discovery import ending_of_log, find_log_chunks, hint_of_log, read_log_chunk
-from dp_transforms.event_files.estimate import LogEstimate, estimate_log, unit_hint
+from dp_transforms.event_files.estimate import (
+    LogEstimate,
+    count_unless_inside,
+    estimate_log,
+    most_label_bytes,
+    unit_hint,
+)
 from dp_transforms.event_files.joining import JoinedChunks, read_joined, spread_chunks
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 
@@ -43,11 +49,13 @@ __all__ = [
     "LogChunk",
     "LogEstimate",
     "ReadBlock",
+    "count_unless_inside",
     "cut_chunks",
     "ending_of_log",
     "estimate_log",
     "find_log_chunks",
     "hint_of_log",
+    "most_label_bytes",
     "read_joined",
     "read_log_chunk",
     "spread_chunks",

@@ -1,4 +1,4 @@
-"""Guesses from the first rows of a log: how large it is, for the check of memory, and in which unit its times count."""
+"""How large a log is, in which unit its times count, and whether it has an event in a range: from its first rows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow.compute as pc
 
+from dp_transforms.event_files.cutting import cut_chunks
 from dp_transforms.event_files.discovery import read_log_chunk
 from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 from dp_transforms.event_files.times import MICROS_PER_UNIT
+from dp_transforms.window_schedule import WindowSchedule
 
 _SHORT_LABEL = 32  # bytes; the cost of an event includes such labels
 _GROUPS_OF_WINDOWS = 128
 _LOOKED_AT_BLOCKS = 16
+_MOST_UNPACKED = 1032  # bytes that deflate makes of one
+_PROBES = 32  # places of a log at which an event inside a range is looked for first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +65,38 @@ def unit_hint(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
 def _is_of_our_days(block: ReadBlock) -> bool:
     years = block.batch.time_micros.astype("datetime64[us]").astype("datetime64[Y]").astype(np.int64) + 1970
     return bool(len(years)) and bool(((years >= 1990) & (years < 2100)).sum() > block.rows / 2)
+
+
+def most_label_bytes(chunks: Sequence[LogChunk]) -> int:
+    """What labels may have together, by the sizes of files alone: the first rows say nothing of the last ones."""
+    return sum(chunk.bytes * (1 if _is_plain_text(chunk) else _MOST_UNPACKED) for chunk in chunks)
+
+
+def _is_plain_text(chunk: LogChunk) -> bool:
+    return chunk.format in ("csv", "json") and not chunk.path.lower().endswith(".gz")
+
+
+def count_unless_inside(
+    chunks: Sequence[LogChunk], fields: EventFields, schedule: WindowSchedule
+) -> tuple[int, int] | None:
+    """None if an event is inside the range; else how many events there are, and how many rows that cannot be read. All
+    of the log is read only to find that none is. Raises EventFileError."""
+
+    def is_inside(block: ReadBlock) -> bool:
+        return bool((schedule.first_window(block.batch.time_micros) >= 0).any())
+
+    places = cut_chunks(chunks, fields, _PROBES)
+    for place in places[:: max(1, len(places) // _PROBES)]:
+        block = _first_rows(place, fields)
+        if block is not None and is_inside(block):
+            return None
+    events = rejected = 0
+    for block in itertools.chain.from_iterable(read_log_chunk(chunk, fields) for chunk in chunks):
+        if is_inside(block):
+            return None
+        events += len(block.batch)
+        rejected += block.rows - len(block.batch)
+    return events, rejected
 
 
 def _first_rows(chunk: LogChunk, fields: EventFields) -> ReadBlock | None:

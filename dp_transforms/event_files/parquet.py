@@ -33,6 +33,7 @@ from dp_transforms.event_files.log_input import faults_of_store, log_size, open_
 from dp_transforms.remote_files import StoredFile
 
 _DICTIONARY_BYTES_PER_ROW = 6
+_BLOCK_BYTES = 64 << 20
 _LEAST_ROWS_TO_CUT = 1_000_000
 _MOST_PARTS = 4
 _SHRINKING = 6 / 7  # each part skips what the ones before it read, and is smaller for it
@@ -84,7 +85,7 @@ def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk
 
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
-    """The row group, or its part, in slices of at most MAX_BLOCK_ROWS rows."""
+    """The row group, or its part, in slices of at most MAX_BLOCK_ROWS rows and about 64 MB."""
     assert chunk.part is not None
     rows_read = 0
     source = open_columns(chunk.path, chunk.stored)
@@ -134,7 +135,14 @@ def _batches(source: Any, metadata: pq.FileMetaData, group: int, fields: EventFi
         coerce_int96_timestamp_unit="us",  # nanoseconds would wrap around after 2262
         page_checksum_verification=True,
     ) as file:
-        yield from file.iter_batches(MAX_BLOCK_ROWS, row_groups=[group], columns=list(fields.names))
+        yield from file.iter_batches(_rows_at_once(metadata, group, fields), row_groups=[group], columns=fields.names)
+
+
+def _rows_at_once(metadata: pq.FileMetaData, group: int, fields: EventFields) -> int:
+    """Fewer rows where they are wide on average."""
+    size: int = sum(_column(metadata, group, name).total_uncompressed_size for name in fields.names)
+    rows: int = metadata.row_group(group).num_rows
+    return max(1, min(MAX_BLOCK_ROWS, _BLOCK_BYTES * rows // max(1, size)))
 
 
 def _block(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: EventFields) -> ReadBlock:

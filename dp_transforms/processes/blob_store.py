@@ -15,11 +15,13 @@ import tempfile
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dp_transforms.monitoring.packed_arrays import Packed
 from dp_transforms.processes.errors import PoolError
 
 _MAGIC = b"SHHB"  # packed columns begin with another word (`packed_arrays`)
 _HANDLE = struct.Struct("<4sIqq")
 _LEAST_STORED = 4096  # smaller blobs travel themselves
+_LEAST_MAPPED = 1 << 20  # smaller ones are read faster than mapped
 _PAGE = mmap.PAGESIZE
 
 
@@ -80,11 +82,17 @@ class BlobStore:
         self._ends[to_disk] = -(-(offset + len(blob)) // _PAGE) * _PAGE
         return _HANDLE.pack(_MAGIC, place, offset, len(blob))
 
-    def get(self, blob: bytes) -> bytes:
-        """What `put` was given. Raises OSError or ValueError if it is not there any more."""
+    def get(self, blob: bytes) -> Packed:
+        """What `put` was given. Raises OSError or ValueError if it is not there any more.
+
+        A large one is a view of its file, and takes no memory of this process: pages of a file on disk are the
+        system's, which takes them back when it needs them."""
         stored = stored_blob(blob)
         if stored is None:
             return blob
+        if stored.length >= _LEAST_MAPPED:
+            file = self._files[stored.file]
+            return memoryview(mmap.mmap(file, stored.length, access=mmap.ACCESS_READ, offset=stored.offset))
         parts, position = [], stored.offset
         end = stored.offset + stored.length
         while position < end:

@@ -181,8 +181,8 @@ class ProcessPool:
         try:
             start = None if number in worker.steps else (self._steps[number], self.secret)
             worker.steps.add(number)
-            to_disk = self.stored_bytes >= self.memory_bytes
-            send(worker.connection, (number, start, element, to_disk))
+            room = max(0, self.memory_bytes - self.stored_bytes) // self.processes  # for all that work now
+            send(worker.connection, (number, start, element, room))
             kind, *content = receive(worker.connection)
         except (OSError, EOFError):
             raise self._death(worker) from None

@@ -85,26 +85,28 @@ def _serve(channel: socket.socket, store: BlobStore) -> None:
     answer: tuple[Any, ...]
     while True:
         try:
-            number, start, element, to_disk = receive(channel)
+            number, start, element, room = receive(channel)
         except EOFError:
             return
         try:
             if start is not None:  # the first task of this step
                 step, secret = start
                 works[number] = (step, step.start(secret))
-            answer = (DONE, *_run(*works[number], element, store, to_disk))
+            answer = (DONE, *_run(*works[number], element, store, room))
         except BaseException as error:
             answer = (FAILED, error if _may_travel(error) else None, traceback.format_exc())
         send(channel, answer)
 
 
-def _run(step: Any, work: Any, element: Any, store: BlobStore, to_disk: bool) -> tuple[list[Any], dict[str, int]]:
+def _run(step: Any, work: Any, element: Any, store: BlobStore, room: int) -> tuple[list[Any], dict[str, int]]:
+    """room: bytes that may go to memory; the rest goes to disk."""
     counts: Counter[str] = Counter()
     outputs = []
     for output in work(step.fetched(element, store.get), counts):
         if step.stores and type(output) is tuple:  # and no record, such as of rejected rows
             key, blob = output
-            output = (key, store.put(blob, to_disk=to_disk))
+            output = (key, store.put(blob, to_disk=len(blob) > room))
+            room -= len(blob)
         outputs.append(output)
     return outputs, dict(counts)
 

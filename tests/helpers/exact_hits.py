@@ -273,7 +273,7 @@ def _copies(cells: ItemHolders, labels: Sequence[str], copies: int, empty: Seque
     """So many copies: number i of the items of copy k has the hash (k, i), and each copy has users of its own."""
     hashes = np.array([(copy, number) for copy in range(copies) for number in range(len(labels))], dtype=np.uint64)
     names = pa.array([f"{copy} {labels[int(number)]}" for copy, number in hashes.tolist()], pa.string())
-    table = ItemTable(hashes.reshape(-1, 2), names)
+    table = ItemTable.with_labels(hashes.reshape(-1, 2), names)
     own = cells.table.labels.to_pylist()
     numbers = np.array([labels.index(own[item]) for item in cells.items], dtype=np.int64)
     users, codes = np.unique(cells.holders, return_inverse=True)

@@ -120,7 +120,7 @@ def cells_of(window: int, holders_by_item: Sequence[Sequence[int]]) -> ItemHolde
     """One window; item number i has the keyed hash i. Items without a holder are not there, as in a real log."""
     items = [item for item, holders in enumerate(holders_by_item) if len(holders)]
     hashes = np.array([[0, item] for item in items], dtype=np.uint64).reshape(-1, 2)
-    table = ItemTable(hashes, pa.array([f"item {item}" for item in items], pa.string()))
+    table = ItemTable.with_labels(hashes, pa.array([f"item {item}" for item in items], pa.string()))
     counts = [len(holders_by_item[item]) for item in items]
     holders = np.array([user for item in items for user in holders_by_item[item]], dtype=np.uint64)
     return ItemHolders(

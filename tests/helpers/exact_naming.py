@@ -127,7 +127,9 @@ def _transcripts(
 def _copies(cells: Mapping[tuple[int, str], int], labels: Sequence[str], copies: int) -> ItemSums:
     """So many copies of the cells, each with items of its own: number i of copy k has the hash (k, i)."""
     hashes = np.array([(copy, number) for copy in range(copies) for number in range(len(labels))], dtype=np.uint64)
-    table = ItemTable(hashes.reshape(-1, 2), pa.array([labels[int(number)] for _, number in hashes], pa.string()))
+    table = ItemTable.with_labels(
+        hashes.reshape(-1, 2), pa.array([labels[int(number)] for _, number in hashes], pa.string())
+    )
     rows = [
         (window, copy * len(labels) + labels.index(item), total)
         for (window, item), total in cells.items()

@@ -95,10 +95,12 @@ def test_show_prints_it_harmless(
         write_report_file(path, ReportHeader(words, words, words, {}), [report(words), named])
         main(["show", str(path), "--all"])
         main(["show", str(path), "--all", "--item", words])
-        main(["show", str(path), "--item", f"{words} is not there"])
+        with pytest.raises(SystemExit):
+            main(["show", str(path), "--item", f"{words} is not there"])
         printed = capsys.readouterr()
-        assert printed.err == ""
-        return printed.out
+        assert printed.err.startswith("shh: no window reports ")
+        assert printed.err.count("\n") == 1
+        return printed.out + printed.err
 
     text = shown_by(show, label)
     assert len(text) < 20_000 or len(label) > 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import gzip
 import os
 import pathlib
 import random
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms import ItemDomain, ReleasePlan
-from dp_transforms.event_files import EventFields, cut_chunks, parquet, text_spans
+from dp_transforms.event_files import EventFields, cut_chunks, find_log_chunks, parquet, text_spans
 from dp_transforms.pipelines import home_workers
 from dp_transforms.pipelines.home_workers import read_ahead
 from dp_transforms.pipelines.options import LogError, UserError
@@ -228,6 +229,44 @@ def test_workers_go_on_without_their_fork_server(request_of: MakeRequest) -> Non
         replayed(request, pool)
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert not alive
+
+
+def test_a_task_puts_no_more_into_memory_than_there_is_room_for(
+    request_of: MakeRequest, tmp_path: pathlib.Path
+) -> None:
+    """A packed log is read by one task, whatever it unpacks to: here 48 MB of labels from some 100 kB."""
+    path = tmp_path / "long.jsonl.gz"
+    with gzip.open(path, "wt") as file:
+        for number in range(3_000):
+            file.write(f'{{"user":"u","item":"{number:016384d}","timestamp":"2026-01-01T00:00:01Z"}}\n')
+    request = dataclasses.replace(
+        request_of("report.jsonl", PLANS["names"]()), chunks=find_log_chunks([str(path)], EventFields())
+    )
+    most = 0
+    with ProcessPool(1, 4_000_000) as pool:
+        note = pool._note_stored
+
+        def noted(outputs: list[object]) -> None:
+            nonlocal most
+            note(outputs)
+            most = max(most, pool.stored_bytes)
+
+        pool._note_stored = noted  # type: ignore[method-assign]
+        replayed(request, pool)
+        assert most <= 4_000_000
+        assert pool.spilled_bytes > 40_000_000
+
+
+@pytest.mark.parametrize("size", [5_000, 3 << 20])
+def test_what_is_stored_is_read_again_until_it_is_given_back(size: int) -> None:
+    store = BlobStore([make_files(), make_files()], own=1)
+    for to_disk in (False, True):
+        blobs = [os.urandom(size) for _ in range(3)]
+        handles = [store.put(blob, to_disk=to_disk) for blob in blobs]
+        assert [bytes(store.get(handle)) for handle in handles] == blobs
+        store.free(handles[1])
+        assert [bytes(store.get(handle)) for handle in (handles[0], handles[2])] == [blobs[0], blobs[2]]
+    store.close()
 
 
 def test_a_full_disk_fails_the_run_in_one_line(request_of: MakeRequest, monkeypatch: pytest.MonkeyPatch) -> None:

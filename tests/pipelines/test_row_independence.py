@@ -261,12 +261,17 @@ def test_a_replay_in_which_all_was_rejected_says_what_it_may_be(
 @pytest.mark.parametrize(
     ("name", "content"), [("log.jsonl", b""), ("log.csv", b""), ("log.csv", CSV_HEADER.encode()), ("log.avro", None)]
 )
-def test_a_log_without_rows_gives_an_empty_report(
+def test_a_log_without_rows_gives_an_empty_report_where_that_is_asked_for(
     folder: pathlib.Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None
 ) -> None:
-    """Else the only row of one user would decide between an error and a report."""
+    """Where readers see whether there is one: else the only row of one user decides that."""
     (folder / "logs" / name).write_bytes(_avro(folder / "scratch", []) if content is None else content)
     code, err = _replay("report.jsonl", capsys)
+    assert code == 4
+    assert err.startswith("shh: the log has no rows. No report was written, and nothing is spent.")
+    assert err.count("\n") == 1
+    assert not (folder / "report.jsonl").exists()
+    code, err = _replay("report.jsonl", capsys, "--allow-empty")
     assert code == 0, err
     assert "The log has no rows." in err
     assert _items(folder / "report.jsonl") == []

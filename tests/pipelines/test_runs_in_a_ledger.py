@@ -312,3 +312,36 @@ def test_a_stream_that_fails_stays_charged(folder: pathlib.Path) -> None:
         process.communicate(timeout=100)
     assert process.returncode == 1
     assert (spent(folder), statuses(folder)) == ("2", [["failed"]])
+
+
+def test_a_range_without_events_is_found_out_before_anything_is_reserved(folder: pathlib.Path) -> None:
+    """A wrong year took all of the budget for an empty report, whose name was taken and whose run was refused."""
+    wrong = ("--start", "2020-01-01", "--end", "2020-01-01T06:00:00Z")
+    (folder / "bad.csv").write_text("user,item,timestamp\n" + "u,i,never\n" * 3)
+    for log, words, message in (
+        ("log.parquet", wrong, "no event of the log is inside 2020-01-01T00:00:00Z .. 2020-01-01T06:00:00Z: "),
+        ("bad.csv", ("--max-bad-fraction", "1"), "0 are outside, 3 rows cannot be read"),
+    ):
+        done = replay(folder, "report.avro", *CAPS, *words, "--dead-letter", "bad.jsonl", log=log)
+        assert (done.returncode, done.stdout) == (4, ""), done.stderr
+        assert message in done.stderr
+        assert "No report was written, and nothing is spent." in done.stderr
+        assert "takes 2 of the 5" not in done.stderr
+        assert statuses(folder) == []
+        assert not (folder / "report.avro").exists()
+        assert not (folder / "bad.jsonl").exists()
+    corrected = replay(folder, "report.avro", *CAPS)
+    assert corrected.returncode == 0, corrected.stderr
+    assert spent(folder) == "2"
+    empty = replay(folder, "empty.avro", *wrong, "--allow-empty")
+    assert empty.returncode == 0, empty.stderr
+    assert statuses(folder) == [["finished"], ["finished"]]
+
+
+def test_a_part_without_events_has_its_report(folder: pathlib.Path) -> None:
+    """A night without events is a night: nothing that others see depends on it."""
+    (folder / "none.csv").write_text("user,item,timestamp\n")
+    night = replay(folder, "night.avro", *PARTS, *CAPS, "--until", EVENING, log="none.csv")
+    assert night.returncode == 0, night.stderr
+    assert list(read_report_file(str(folder / "night.avro"))[1]) == []
+    assert statuses(folder) == [["finished"]]

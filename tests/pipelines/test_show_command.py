@@ -141,9 +141,13 @@ def test_one_item_can_be_followed(show):
     assert "○iphone~7" in out
     assert "beatles" not in out
     assert "android" not in out
-    out, _, code = show(LABELS, "--item", "iph\x1b")
-    assert code == 0
-    assert "No window reports iph\\x1b." in out
+    for more in ((), ("--json",), ("--html", "page.html")):
+        assert show(LABELS, "--item", "iph\x1b", *more) == (
+            "",
+            "shh: no window reports iph\\x1b. Some users may have held it, but too few.\n",
+            4,
+        )
+    assert not pathlib.Path("page.html").exists()
 
 
 def test_a_report_without_windows_says_so(show):

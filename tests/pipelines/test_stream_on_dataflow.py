@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pathlib
 
+import numpy as np
 import pytest
 from apache_beam.io.gcp import pubsub
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms import WindowSchedule
-from dp_transforms.pipelines.stream_pubsub import user_and_item
+from dp_transforms import EventFields, WindowSchedule
+from dp_transforms.beam.collect_events import CollectEventsDoFn
+from dp_transforms.event_streams.record_formats import BROKEN_RECORD, record_decoder
+from dp_transforms.pipelines.stream_pubsub import item_of, user_and_item, user_of
 from tests.helpers.names_plans import names_plan_of
+from tests.neighbours.kafka_records import hostile_json
 from tests.pipelines.stream_words import CLOUD, DATAFLOW, HOURS, PLAN, PUBSUB, SECRET, START, SUBSCRIPTION, run
 
 
@@ -73,7 +79,32 @@ def test_pubsub_without_its_client_names_the_extra(
     assert "pip install '.[gcp]'" in err
 
 
-def test_messages_without_user_and_item_are_no_error() -> None:
-    assert user_and_item(b'{"user": "u", "item": 7, "more": []}', "user", "item") == ("u", 7)
-    for message in (b"", b"\xff", b"[1]", b"{", b'{"user": "u"}', b"[" * 100_000):
-        assert user_and_item(message, "user", "item")[1] is None
+def _rejected(message: bytes) -> str | None:
+    """Why the transform rejects a message; None if it counts. Each message is in a bundle of its own."""
+    collect = CollectEventsDoFn(user_of, item_of)
+    collect.start_bundle()
+    list(collect.process(user_and_item(message, EventFields()), Timestamp(micros=0)))
+    reasons = [out.value.value.reason for out in collect.finish_bundle() if isinstance(out, TaggedOutput)]
+    return reasons[0] if reasons else None
+
+
+def test_messages_are_rejected_for_the_reasons_of_json_lines() -> None:
+    """But for their time, which is when Pub/Sub received them."""
+    messages = [message for message in hostile_json() if message is not None]
+    decoder = record_decoder("json", EventFields())
+    expected = []
+    for message in messages:
+        rejected = decoder.decode("topic:0", [message], np.zeros(1, np.int64)).rejected
+        expected.append(next((part.reason for part in rejected if not part.reason.endswith(" time")), None))
+    assert [_rejected(message) for message in messages] == expected
+    assert expected.count(None) > 20
+    assert expected.count(BROKEN_RECORD) > 50
+    assert len(set(expected)) > 6
+
+
+def test_double_keys_nan_and_utf_16_are_no_messages() -> None:
+    fine = b'{"user": "u", "item": 7, "more": []}'
+    assert user_and_item(fine, EventFields()) == ("u", "7")
+    twice, nan = fine[:-1] + b', "user": "v"}', fine[:-1] + b', "x": NaN}'
+    for message in (twice, nan, fine.decode().encode("utf-16"), b"[1]", b"[" * 100_000):
+        assert user_and_item(message, EventFields()) == BROKEN_RECORD

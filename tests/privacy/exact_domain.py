@@ -70,7 +70,9 @@ class DomainProbe(WindowProbe):
         self._monitor = monitor(settings, self._keys)  # type: ignore[arg-type]
         size = settings.domain_size
         hashes = np.array([[0, item] for item in range(size)], dtype=np.uint64)
-        self._domain = DomainTable(ItemTable(hashes, pa.array([f"item {item}" for item in range(size)], pa.string())))
+        self._domain = DomainTable(
+            ItemTable.with_labels(hashes, pa.array([f"item {item}" for item in range(size)], pa.string()))
+        )
 
     def outcomes(
         self, window: int, holders_by_item: Sequence[Sequence[int]], state: MonitorState, cap: int

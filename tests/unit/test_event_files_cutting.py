@@ -14,11 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dp_transforms import WindowSchedule
 from dp_transforms.event_files import (
     EventFields,
     EventFileError,
     LogChunk,
     avro,
+    count_unless_inside,
     csv_lines,
     cut_chunks,
     find_log_chunks,
@@ -217,3 +219,23 @@ def test_a_row_group_that_ends_early_is_an_error(tmp_path: pathlib.Path) -> None
         with pytest.raises(EventFileError, match="damaged after row 400"):
             read_chunks([part], FIELDS)
     assert read_chunks([late[1]], FIELDS) == expected(ROWS[390:399], "s", 391)
+
+
+@pytest.mark.parametrize("place", [None, 0, 1_700, 3_999])
+@pytest.mark.parametrize("ending", ["csv", "json", "parquet"])
+def test_an_event_inside_a_range_is_found_wherever_it_is(
+    tmp_path: pathlib.Path, ending: str, place: int | None
+) -> None:
+    """Among rows that cannot be read, in one of two files; and that there is none."""
+    rows: list[tuple[Any, Any, Any]] = [("u", "i" if row % 4 else "", 999 if row % 2 else 4600) for row in range(4_000)]
+    if place is not None:
+        rows[place] = ("u", "i", 1000 + place % 3600)
+    for name, some in (("a", rows[:10]), ("b", rows[10:])):
+        path = tmp_path / f"{name}.{ending}"
+        if ending == "parquet":
+            write_parquet(path, some, (pa.string(), pa.string(), pa.int64()), 500)
+        else:
+            {"csv": write_csv, "json": write_json}[ending](path, some)
+    chunks = find_log_chunks([str(tmp_path)], FIELDS)
+    found = count_unless_inside(chunks, FIELDS, WindowSchedule.fixed(1000, 4600, 60))
+    assert found == ((3_000, 1_000) if place is None else None)

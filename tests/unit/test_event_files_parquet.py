@@ -265,6 +265,19 @@ def test_cells_of_20_mb_cost_their_rows_alone(tmp_path: pathlib.Path) -> None:
     assert rejected == {"user is longer than 16,384 bytes": [501], "item is longer than 16,384 bytes": [502]}
 
 
+def test_wide_rows_come_in_small_blocks(tmp_path: pathlib.Path) -> None:
+    """A row group of a million labels of 16 kB would be 16 GB in one piece."""
+    labels = [f"{number:016384d}" for number in range(9_000)]
+    path = tmp_path / "log.parquet"
+    times = pa.array([0] * len(labels), pa.timestamp("us"))
+    pq.write_table(pa.table({"user": ["u"] * len(labels), "item": labels, "timestamp": times}), path)
+    found = []
+    for block in read_log_chunk(find_log_chunks([str(path)], EventFields())[0], EventFields()):
+        assert block.batch.item.nbytes < 72 << 20
+        found += block.batch.item.to_pylist()
+    assert found == labels
+
+
 def test_files_without_rows_are_passed_over(tmp_path: pathlib.Path) -> None:
     types = (pa.string(), pa.string(), MICROS)
     empty = write_parquet(tmp_path / "a.parquet", [], types)

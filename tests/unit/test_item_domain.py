@@ -135,7 +135,7 @@ def test_a_table_knows_its_items() -> None:
 
 def test_items_that_share_a_high_word_are_told_apart() -> None:
     held = np.array([[1, 5], [7, 1], [7, 3], [7, 9], [2**64 - 1, 0]], dtype=np.uint64)
-    table = DomainTable(ItemTable(held, pa.array(list("abcde"))))
+    table = DomainTable(ItemTable.with_labels(held, pa.array(list("abcde"))))
     asked = {(1, 5): True, (1, 6): False, (7, 0): False, (7, 1): True, (7, 3): True, (7, 9): True, (7, 8): False}
     asked |= {(0, 5): False, (2**64 - 1, 0): True, (2**64 - 1, 1): False, (8, 0): False}
     for pair in asked:

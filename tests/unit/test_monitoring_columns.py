@@ -335,7 +335,7 @@ colliding = st.sets(st.tuples(few, few), min_size=1, max_size=12)
 def table_of(hashes: Iterable[tuple[int, int]]) -> ItemTable:
     ordered = sorted(hashes)
     labels = [f"{high}/{low}" for high, low in ordered]
-    return ItemTable(np.array(ordered, dtype=np.uint64).reshape(-1, 2), pa.array(labels, pa.string()))
+    return ItemTable.with_labels(np.array(ordered, dtype=np.uint64).reshape(-1, 2), pa.array(labels, pa.string()))
 
 
 @given(st.lists(colliding, min_size=1, max_size=5))
@@ -357,7 +357,7 @@ def test_tables_keep_labels_through_bytes_and_choices(hashes: set[tuple[int, int
     chosen = sorted(data.draw(st.sets(st.integers(0, len(table) - 1))))
     taken = table.take(np.array(chosen, dtype=np.int64))
     assert taken.labels.to_pylist() == [table.labels[item].as_py() for item in chosen]
-    for sliced in (taken, ItemTable(table.hashes[1:], table.labels[1:]), table):
+    for sliced in (taken, ItemTable.with_labels(table.hashes[1:], table.labels[1:]), table):
         again = ItemTable.from_arrays(*unpack_arrays(pack_arrays(*sliced.arrays())))
         assert np.array_equal(again.hashes, sliced.hashes)
         assert again.labels.to_pylist() == sliced.labels.to_pylist()

@@ -61,7 +61,7 @@ def test_two_items_whose_hashes_share_a_word_are_two_items():
     chosen = naming_settings(3, threshold=500, known_threshold=300)
     keys = chosen.stream_keys(SECRET)
     hashes = np.array([[5, 1], [5, 9], [6, 1]], dtype=np.uint64)
-    table = ItemTable(hashes, pa.array(["low", "high", "other"]))
+    table = ItemTable.with_labels(hashes, pa.array(["low", "high", "other"]))
     cells = [(0, 0), (0, 2), (1, 1), (2, 0), (2, 1)]
     windows, items = np.array(cells).T
     totals = np.full(len(cells), 10_000)
