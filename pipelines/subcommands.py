@@ -110,7 +110,7 @@ class _LazyGroup(click.Group):
 @click.pass_context
 def shh(context: click.Context, config: str | None, log_format: str) -> None:
     """Private shifting heavy hitters: which items are held by many users right now, window by window, under
-    differential privacy for each user over the whole life of the stream."""
+    differential privacy for each user over the whole declared range of time."""
     name = context.invoked_subcommand
     operator_log.use_format(log_format, name or "")
     if name is None:
