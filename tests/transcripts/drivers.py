@@ -11,8 +11,11 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import apache_beam as beam
+
 from dp_transforms import (
     EventFields,
+    KafkaTopic,
     LogFolder,
     MonitorStream,
     ReadEvents,
@@ -28,8 +31,13 @@ from dp_transforms import (
     read_report,
 )
 from dp_transforms.beam.count_for_operator import operator_counts
+from dp_transforms.pipelines.cluster_replay import replay_on_cluster
+from dp_transforms.pipelines.engine_choice import EngineChoice
 from dp_transforms.pipelines.home_workers import read_ahead
+from dp_transforms.pipelines.replay_engine import ClusterReplay
+from dp_transforms.pipelines.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.pipelines.replay_run import run_replay
+from dp_transforms.pipelines.stream_options import FLINK
 from dp_transforms.processes import ProcessPool
 from dp_transforms.runners.local import pipeline_options
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
@@ -82,23 +90,35 @@ def prepared(folder: pathlib.Path, mode: str, reader: str) -> Run:
     return Run(folder, plan, domain, key_file(folder))
 
 
-def _replay(run: Run, processes: int) -> Left:
+def _replay(run: Run, replay: Callable[[ReplayRequest], ReplaySummary]) -> Left:
     output, bad = run.folder / "report.jsonl", run.folder / "bad.jsonl"
     made = replay_request(run.logs, run.plan, output, run.key, RUN_ID)
     request = dataclasses.replace(made, dead_letter=str(bad), domain_file=str(run.domain) if run.domain else None)
-    if processes == 1:
-        summary = run_replay(request, pipeline_options([]), None)
-    else:
-        with ProcessPool(processes, _POOL_BYTES) as pool:
-            read_ahead(pool, request)
-            summary = run_replay(request, pipeline_options([]), None, pool=pool)
-    return left_by_replay(output, bad, summary)
-
-
-def left_by_replay(output: pathlib.Path, bad: pathlib.Path, summary: Any) -> Left:
-    counts = {name: count for name, count in dataclasses.asdict(summary).items() if name != "seconds"}
+    counts = {name: count for name, count in dataclasses.asdict(replay(request)).items() if name != "seconds"}
     report = read_report(output)
     return Left(list(report.windows), list(_dead_letter([bad])), counts, report.header, output.read_bytes())
+
+
+def _replay_here(request: ReplayRequest) -> ReplaySummary:
+    return run_replay(request, pipeline_options([]), None)
+
+
+def _replay_by_three(request: ReplayRequest) -> ReplaySummary:
+    with ProcessPool(3, _POOL_BYTES) as pool:
+        read_ahead(pool, request)
+        return run_replay(request, pipeline_options([]), None, pool=pool)
+
+
+def replay_on_flink(run: Run, parallelism: int) -> Left:
+    """On a Flink that is started for it (tests/engines)."""
+    cluster = ClusterReplay(EngineChoice(FLINK, parallelism=parallelism, is_batch=True), (), detach=False)
+
+    def replayed(request: ReplayRequest) -> ReplaySummary:
+        summary = replay_on_cluster(request, cluster)
+        assert summary is not None
+        return summary
+
+    return _replay(run, replayed)
 
 
 def _parts(run: Run) -> Left:
@@ -124,7 +144,7 @@ def _parts(run: Run) -> Left:
 
 
 def _told(stderr: str) -> dict[str, int]:
-    """The numbers of the rows, as `left_by_replay` has them."""
+    """The numbers of the rows, as `_replay` has them."""
     (told,) = [line for line in map(json.loads, stderr.splitlines()) if "rejected" in line]
     return {name: number for name, number in told.items() if isinstance(number, int)}
 
@@ -142,30 +162,37 @@ def _rejected(found: Iterable[RejectedEvents]) -> Iterator[tuple[str, int, str]]
             yield pathlib.Path(rejected.source).stem, int(position), rejected.reason
 
 
-def _stream(run: Run) -> Left:
-    """By the clock of events: the last event lies so far behind the range that it closes all windows."""
-    pipeline, rejected = local_pipeline(), Collected()
+def add_stream(
+    run: Run, pipeline: beam.Pipeline, source: LogFolder | KafkaTopic, **driving: Any
+) -> tuple[ReportFolder, beam.PCollection]:
+    """By the clock of events: the last event lies so far behind the range that it closes all windows. Returns where
+    its reports go, and what is rejected."""
     clock = StreamClock("event", allowed_lateness_seconds=60, out_of_order_seconds=30, idle_timeout_seconds=600)
+    domain = str(run.domain) if run.domain else None
     found = pipeline | MonitorStream(
-        LogFolder(str(run.logs), EventFields()),
-        run.plan,
-        clock=clock,
-        noise_key=run.key,
-        run_id=RUN_ID,
-        domain=str(run.domain) if run.domain else None,
-        driver="loop",
-        poll_seconds=0.05,
+        source, run.plan, clock=clock, noise_key=run.key, run_id=RUN_ID, domain=domain, **driving
     )
-    header = ReportHeader.of_plan(run.plan, RUN_ID, "events")
     sink = ReportFolder(str(run.folder / "reports"))
+    header = ReportHeader.of_plan(run.plan, RUN_ID, "events")
     _ = (found.reports, found.ended) | WriteReportStream(sink, header)
-    _ = found.rejected | rejected.sink()
-    result = pipeline.run()
-    result.wait_until_finish()
-    read, reports, ended = sink.read(RUN_ID)
+    return sink, found.rejected
+
+
+def left_by_stream(run: Run, sink: ReportFolder) -> Left:
+    header, reports, ended = sink.read(RUN_ID)
     assert ended is not None
     files = b"".join(path.read_bytes() for path in sorted((run.folder / "reports").glob("2*.jsonl")))
-    return Left(list(reports), sorted(_rejected(rejected.values)), operator_counts(result), read, files)
+    return Left(list(reports), [], {}, header, files)
+
+
+def _stream(run: Run) -> Left:
+    pipeline, rejected = local_pipeline(), Collected()
+    sink, refused = add_stream(run, pipeline, LogFolder(str(run.logs), EventFields()), driver="loop", poll_seconds=0.05)
+    _ = refused | rejected.sink()
+    result = pipeline.run()
+    result.wait_until_finish()
+    bad = sorted(_rejected(rejected.values))
+    return left_by_stream(run, sink)._replace(bad=bad, counts=operator_counts(result))
 
 
 def _bounded(run: Run) -> Left:
@@ -193,8 +220,8 @@ def _unbounded(run: Run) -> Left:
 
 
 DRIVERS: dict[str, Callable[[Run], Left]] = {
-    "replay-1": lambda run: _replay(run, 1),
-    "replay-3": lambda run: _replay(run, 3),
+    "replay-1": lambda run: _replay(run, _replay_here),
+    "replay-3": lambda run: _replay(run, _replay_by_three),
     "parts": _parts,
     "stream": _stream,
     "bounded": _bounded,
