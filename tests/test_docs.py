@@ -193,4 +193,6 @@ def test_what_contributing_says_of_make_and_of_the_chosen_cases_is_so() -> None:
     (least,) = re.findall(r"It must not take more than (\d+)\.", text)
     assert f": {least} minutes at most" in run
     (quick,) = re.findall(r"all where cases are quick \((.*?)\)", text)
-    assert {name.rpartition("/")[2] for name in re.findall(r"tests\S*\b", quick)} == set(conftest.QUICK)
+    (own,) = re.findall(r"say themselves which cases are long \((.*?)\)", text)
+    for listed, folders in ((quick, conftest.QUICK), (own, conftest.WHOLE)):
+        assert {name.rpartition("/")[2] for name in re.findall(r"tests\S*\b", listed)} == set(folders)

@@ -153,7 +153,6 @@ def test_a_replay_on_flink_leaves_what_one_in_process_leaves(tmp_path, mode, rea
     if (reason := skip_reason("flink")) is not None:
         pytest.skip(reason)
     left = replay_on_flink(prepared(tmp_path, mode, reader), parallelism=2)
-    assert left.counts["rejected"] == 9
     _assert_stored(mode, "replay-1", reader, left)
 
 

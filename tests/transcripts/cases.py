@@ -7,6 +7,7 @@ lie outside of the declared range.
 
 from __future__ import annotations
 
+import csv
 import functools
 import json
 import pathlib
@@ -22,9 +23,9 @@ from dp_transforms import ItemDomain, ReleasePlan, WindowSchedule
 
 START, HOUR, HOURS, NIGHTS = 1_767_225_600, 3600, 12, 3  # 2026-01-01T00:00:00Z
 READERS = ("parquet", "avro", "csv", "jsonl")
-DOMAIN = tuple(
-    f"{kind}-{number}" for kind, count in (("topic", 6), ("odd", 9), ("nobody", 20)) for number in range(count)
-)
+TOPICS = ("topic-0", "topic-1", "topic-2", "topic-3", 'Zürich, "the 4th"', "topic-5")
+DOMAIN = (*TOPICS, *(f"odd-{number}" for number in range(9)), *(f"nobody-{number}" for number in range(20)))
+NO_ROW = "no row\n"  # the last line of each text
 Row = tuple[str | None, str | None, int | None]  # user, item, seconds; None: a cell without a value
 
 
@@ -75,7 +76,7 @@ def rows_of(night: int) -> list[Row]:
     for hour in range(per_night * night, per_night * (night + 1)):
         for number in range(48):
             if draws.random() < 0.8:
-                add(f"user-{number}", f"topic-{hour // 4 + (number % 3 == 0)}", hour)
+                add(f"user-{number}", TOPICS[hour // 4 + (number % 3 == 0)], hour)
             if draws.random() < 0.4:
                 add(f"user-{number}", f"odd-{draws.randrange(9)}", hour)
         for number in range(3):
@@ -83,11 +84,12 @@ def rows_of(night: int) -> list[Row]:
                 add(f"busy-{number}", f"odd-{item}", hour)
         if hour % 3 == 1:
             for number in range(40):
-                add(f"guest-{hour}-{number}", f"topic-{3 + hour % 3}", hour)
+                add(f"guest-{hour}-{number}", TOPICS[3 + hour % 3], hour)
         for number in range(5):
-            add(f"user-{number}", f"topic-{hour // 4}", hour)  # again
+            add(f"user-{number}", TOPICS[hour // 4], hour)  # again
     first, last = START + HOUR * per_night * night, START + HOUR * per_night * (night + 1) - 1
     rows += [(None, "topic-0", first + 90), ("user-1", "", first + 95), ("user-2", "topic-0", None)]
+    rows += [("user-3", "long" * 4097, first + 100)]
     # The last event closes all windows of a stream.
     rows += [("outside", "topic-0", START - 60)] if night == 0 else []
     rows += [("outside", "topic-0", START + HOURS * HOUR + 10 * HOUR)] if night == NIGHTS - 1 else []
@@ -130,12 +132,16 @@ def _iso(time: int | None) -> str | None:
 
 
 def _write_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    lines = [",".join(cell or "" for cell in (user, item, _iso(time))) for user, item, time in rows]
-    path.write_text("\n".join(["user,item,timestamp", *lines, ""]))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("user", "item", "timestamp"))
+        writer.writerows((user, item, _iso(time)) for user, item, time in rows)
+        file.write(NO_ROW)
 
 
 def _write_json(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    path.write_text("".join(json.dumps({"user": u, "item": i, "timestamp": _iso(t)}) + "\n" for u, i, t in rows))
+    lines = [json.dumps({"user": user, "item": item, "timestamp": _iso(time)}) for user, item, time in rows]
+    path.write_text("\n".join([*lines, NO_ROW]))
 
 
 _WRITERS = {"parquet": _write_parquet, "avro": _write_avro, "csv": _write_csv, "jsonl": _write_json}
