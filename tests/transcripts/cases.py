@@ -41,7 +41,7 @@ class Mode(NamedTuple):
 
 
 _LOOKS = {"usual_looks": (1, 16), "most_looks": 40, "forget_after": 3}
-_HITS = {"epsilon": 16, "delta": 0.01, "hits_per_user": 4, "max_items_per_user": 2}
+_HITS = {"epsilon": 16, "delta": 0.01, "hits_per_user": 3, "max_items_per_user": 2}
 MODES = {
     "names": Mode("names", _LOOKS),
     "names-sliding": Mode("names", _LOOKS, window_hours=3),
@@ -77,6 +77,8 @@ def rows_of(night: int) -> list[Row]:
         for number in range(48):
             if draws.random() < 0.8:
                 add(f"user-{number}", TOPICS[hour // 4 + (number % 3 == 0)], hour)
+            if number % 2 and draws.random() < 0.8:  # a second item of many, so that hits end within a window
+                add(f"user-{number}", TOPICS[5], hour)
             if draws.random() < 0.4:
                 add(f"user-{number}", f"odd-{draws.randrange(9)}", hour)
         for number in range(3):
