@@ -11,14 +11,18 @@ from typing import Any
 import click
 import pytest
 
+import dp_transforms
 from dp_transforms import ReleasePlan, WindowSchedule, read_report
 from dp_transforms.accounting.other_methods import partition_selection_found_from
+from tests import conftest
 from tests.canaries.places import MEASURED_BY, documented
+from tests.helpers import option_tables
 from tests.helpers.forked import run_python
 from tests.helpers.option_tables import commands, with_tables
 from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+HOURS_OF_16_DAYS = WindowSchedule.fixed("2017-10-01T00:00:00Z", "2017-10-17T00:00:00Z", 3600)
 
 
 README = (ROOT / "README.md").read_text()
@@ -221,3 +225,67 @@ def test_what_the_documents_on_security_name_exists() -> None:
     for test in MEASURED_BY.values():
         path, _, function = test.partition("::")
         assert f"def {function}(" in (ROOT / path).read_text()
+
+
+def test_the_python_api_has_every_public_name_once_and_says_what_its_docstring_says() -> None:
+    page = (ROOT / "docs" / "python_api.md").read_text()
+    assert sorted(option_tables.documented_names(page)) == sorted(dp_transforms.__all__)
+    assert page == option_tables.with_names(page), "python -m tests.helpers.option_tables writes them again"
+    shown = set(re.findall(r"^\.\. auto\w+:: dp_transforms\.(\w+)$", page, re.MULTILINE))
+    assert shown == set(dp_transforms.__all__)
+
+
+def test_another_meaning_of_a_public_name_would_be_found() -> None:
+    row = option_tables.with_names("| `ItemDomain` | A private list. | there |")
+    home = "[dp_transforms.item_domain](../dp_transforms/item_domain.py)"
+    assert row == f"| `ItemDomain` | A public list of items. | {home} |"
+
+
+def plan_of(release: str, **changes: Any) -> ReleasePlan:
+    return ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURS_OF_16_DAYS, release=release, **changes)
+
+
+def test_the_formats_name_every_field_of_a_plan_once() -> None:
+    """Of the schedule, a nested object, the fields stand in its row."""
+    text = (ROOT / "docs" / "formats.md").read_text()
+    section = text.partition("## Plans")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
+    named = [field for row in rows for field in re.findall(r"`(\w+)`", row)]
+    fields = [set(json.loads(plan_of(release).to_json())) for release in ("labels", "counts", "kms21", "names")]
+    assert set(named) == set().union(*fields)
+    twice = {field for field in named if named.count(field) > 1}
+    assert twice == {"hits_per_user"}, "which plans of labels and of names have"
+
+
+def test_the_figures_of_the_limitations_are_computed_or_measured() -> None:
+    text = (ROOT / "docs" / "known_limitations.md").read_text()
+    (users,) = re.findall(r"from ([\d,]+) on at ε = 2, δ = 1e-9, hourly windows of 16\s+days", text)
+    assert int(users.replace(",", "")) == plan_of("kms21").smallest_detectable(0.95)
+    heap, direct = re.findall(r"heap of (\d+) MB .* and (\d+) MB of direct memory", text)[0]
+    scale = (ROOT / "docs" / "scale.md").read_text()
+    assert re.search(rf"100 M events: a heap of {heap} MB for two slots .* and {direct} MB of direct memory", scale)
+
+
+def test_no_document_promises_more_than_the_declared_range() -> None:
+    """The proofs are about declared windows: not about a life, nor about a stream for ever."""
+    texts = {path.name: path.read_text() for path in [ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")]}
+    texts["shh --help"] = click.Context(commands()["replay"]).find_root().command.help or ""
+    texts |= {name: command.help or "" for name, command in commands().items()}
+    for name, text in texts.items():
+        assert not re.search(r"(?:whole|entire)\s+life", text), name
+
+
+def test_what_contributing_says_of_make_and_of_the_chosen_cases_is_so() -> None:
+    text, make = (ROOT / "CONTRIBUTING.md").read_text(), (ROOT / "Makefile").read_text()
+    assert set(re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE)) <= set(
+        re.findall(r"^([a-z-]+):", make, re.MULTILINE)
+    )
+    run = (ROOT / ".ci" / "run").read_text()
+    (listed,) = re.findall(r"`\.ci/run` is what every change must pass, on a clean checkout: (.*?)\.", text, re.DOTALL)
+    assert re.findall(r"`make ([a-z-]+)`", listed) == re.findall(r"^make ([a-z-]+)$", run, re.MULTILINE)
+    (least,) = re.findall(r"It must not take more than (\d+)\.", text)
+    assert f": {least} minutes at most" in run
+    (quick,) = re.findall(r"all where cases are quick \((.*?)\)", text)
+    (own,) = re.findall(r"say themselves which cases are long \((.*?)\)", text)
+    for listed, folders in ((quick, conftest.QUICK), (own, conftest.WHOLE)):
+        assert {name.rpartition("/")[2] for name in re.findall(r"tests\S*\b", listed)} == set(folders)

@@ -1,4 +1,7 @@
-"""Replays on Flink: the transcript of a replay in process, whatever the parallelism and whatever dies on the way."""
+"""Replays on Flink: the report of a replay in process, whatever is cut and whatever dies on the way.
+
+Of each release mode: test_transcripts.py.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,6 @@ import pytest
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.event_files import EventFields, find_log_chunks, parquet, spread_chunks, text_spans
-from dp_transforms.item_domain import ItemDomain
 from dp_transforms.pipelines.cluster_replay import replay_on_cluster
 from dp_transforms.pipelines.engine_choice import EngineChoice
 from dp_transforms.pipelines.replay_engine import ClusterReplay
@@ -60,30 +62,6 @@ def small_log(tmp_path_factory) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def large_log(tmp_path_factory) -> pathlib.Path:
     return write_crowded_log(tmp_path_factory.mktemp("large") / "log", _MANY_EVENTS, 100_000, files=12)
-
-
-@pytest.mark.parametrize(
-    ("release", "parallelism"),
-    [
-        ("names", 3),
-        ("labels", 1),
-        pytest.param("names", 1, marks=pytest.mark.long),
-        pytest.param("labels", 3, marks=pytest.mark.long),
-        pytest.param("counts", 2, marks=pytest.mark.long),
-    ],
-)
-def test_a_replay_on_flink_gives_the_report_of_one_in_process(small_log, key_path, tmp_path, release, parallelism):
-    here, there = (
-        replay_request(small_log, _plan(release), tmp_path / f"{where}.jsonl", key_path) for where in ("here", "there")
-    )
-    expected = run_replay(here, pipeline_options([]), ReadProgress())
-    choice = EngineChoice(FLINK, parallelism=parallelism, is_batch=True)
-    summary = replay_on_cluster(there, ClusterReplay(choice, (), detach=False))
-    assert summary is not None
-    assert _counts(summary) == _counts(expected)
-    assert pathlib.Path(there.output).read_bytes() == pathlib.Path(here.output).read_bytes()
-    assert len(list(read_report_file(there.output)[1])) > 12, "else nothing was compared"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["here.jsonl", "there.jsonl"], "a draft stayed"
 
 
 def test_large_pieces_that_are_cut_change_nothing_on_flink(key_path, tmp_path, monkeypatch):
@@ -185,38 +163,6 @@ def job_of(cluster) -> Iterator[object]:
     for job in cluster.flink.rest.jobs():
         if job.state not in ENDED:
             cluster.cancel(job.job_id)
-
-
-@pytest.mark.long
-def test_a_known_domain_counts_and_bad_rows_are_the_same_on_flink(small_log, key_path, tmp_path):
-    """What travels beside the events: the domain by its path, counted names as a side input, rejected rows."""
-    log = tmp_path / "log"
-    shutil.copytree(small_log, log)
-    (log / "bad.jsonl").write_text(
-        '{"user": "u1", "item": "i1", "timestamp": "2026-01-01T00:00:01Z"}\n' + "no row\n" * 5
-    )
-    domain = tmp_path / "items.txt"
-    domain.write_text("".join(f"i{number}\n" for number in range(1, 300)))
-    plan = ReleasePlan.calibrate(
-        epsilon=8, delta=1e-6, schedule=SCHEDULE, release="names", domain=ItemDomain.read(domain), counts_for=3
-    )
-    here, there = (
-        dataclasses.replace(
-            replay_request(log, plan, tmp_path / f"{where}.avro", key_path),
-            domain_file=str(domain),
-            dead_letter=str(tmp_path / f"{where}-bad.jsonl"),
-        )
-        for where in ("here", "there")
-    )
-    expected = run_replay(here, pipeline_options([]), ReadProgress())
-    summary = replay_on_cluster(
-        there, ClusterReplay(EngineChoice(FLINK, parallelism=2, is_batch=True), (), detach=False)
-    )
-    assert summary is not None
-    assert _counts(summary) == _counts(expected)
-    assert (expected.rejected, expected.outside_domain > 0) == (5, True)
-    assert pathlib.Path(there.output).read_bytes() == pathlib.Path(here.output).read_bytes()
-    assert (tmp_path / "there-bad.jsonl").read_bytes() == (tmp_path / "here-bad.jsonl").read_bytes()
 
 
 @pytest.mark.long

@@ -7,8 +7,11 @@ import dataclasses
 import os
 import time
 
+import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
+from dp_transforms import EventFields, KafkaTopic
 from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.monitoring.window_report import RunEnded
 from dp_transforms.report_streams import ReportFolder, ReportTopic
@@ -18,6 +21,9 @@ from tests.engines.answers import faults, raw_records
 from tests.engines.stream_case import FIELDS, STREAM, history_case, plain_reports, submit, wait_for_end
 from tests.helpers.beam_pipelines import batches_source, run_monitor
 from tests.helpers.small_runs import RUN_ID, batches_of
+from tests.transcripts.cases import MODES, READERS
+from tests.transcripts.drivers import Left, Run, add_stream, left_by_stream, prepared, replay_on_flink
+from tests.transcripts.transcript import difference, lines_of, stored
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -124,3 +130,61 @@ def test_another_log_gives_another_transcript(key_path):
     others = [event for event in case.counted if event[0] != user]
     outcome = run_monitor(batches_source(batches_of(others, 500)), case.plan, noise_key=key_path)
     assert plain_reports(outcome.reports) != plain_reports(case.expected.reports)
+
+
+def _cases(driver: str, shown: tuple[str, ...]) -> list:
+    """Each mode that this driver takes, each with another reader; those that are not shown are long."""
+    modes = [mode for mode, of_mode in MODES.items() if driver in (of_mode.drivers or (driver,))]
+    return [
+        pytest.param(mode, READERS[number % len(READERS)], marks=() if mode in shown else pytest.mark.long)
+        for number, mode in enumerate(modes)
+    ]
+
+
+def _assert_stored(mode: str, driver: str, reader: str, left: Left) -> None:
+    """Of the aspects that this run shows."""
+    found = lines_of(left)
+    expected = {aspect: lines for aspect, lines in stored(mode)[driver, reader].items() if aspect in found}
+    assert difference(expected, found) is None
+
+
+@pytest.mark.parametrize(("mode", "reader"), _cases("replay-1", ("names", "labels")))
+def test_a_replay_on_flink_leaves_what_one_in_process_leaves(tmp_path, mode, reader):
+    if (reason := skip_reason("flink")) is not None:
+        pytest.skip(reason)
+    left = replay_on_flink(prepared(tmp_path, mode, reader), parallelism=2)
+    _assert_stored(mode, "replay-1", reader, left)
+
+
+@contextlib.contextmanager
+def _streamed_on_flink(run: Run, source):
+    """The report of a stream on embedded Flink."""
+    with flink.JobServer() as server:
+        checkpoints = run.folder / "checkpoints"
+        flags = flink.options(server.endpoint, checkpointing_interval_seconds=1, checkpoint_dir=str(checkpoints))
+        pipeline = beam.Pipeline(options=PipelineOptions(flags))
+        sink, _ = add_stream(run, pipeline, source, poll_seconds=0.1, shards=2)
+        with _running(pipeline.run()):
+            wait_for_end(sink)
+            yield left_by_stream(run, sink)
+
+
+@pytest.mark.parametrize(("mode", "reader"), _cases("stream", ("names-with-hits",)))
+def test_a_stream_on_flink_leaves_what_one_in_process_leaves(tmp_path, mode, reader):
+    if (reason := skip_reason("flink")) is not None:
+        pytest.skip(reason)
+    run = prepared(tmp_path, mode, reader)
+    with _streamed_on_flink(run, LogFolder(str(run.logs), EventFields())) as left:
+        _assert_stored(mode, "stream", reader, left)
+
+
+@pytest.mark.parametrize(("mode", "reader"), _cases("stream", ("labels",)))
+def test_a_stream_from_kafka_on_flink_leaves_what_one_from_a_folder_leaves(kafka, tmp_path, mode, reader):
+    if (reason := skip_reason("flink")) is not None:
+        pytest.skip(reason)
+    run = prepared(tmp_path, mode, "jsonl")
+    topic = f"transcript-{mode}"
+    kafka.create_topic(topic, timestamp_type="CreateTime")
+    kafka.produce(topic, [line for path in sorted(run.logs.iterdir()) for line in path.read_bytes().splitlines()], 0)
+    with _streamed_on_flink(run, KafkaTopic(kafka.bootstrap, topic, EventFields())) as left:
+        _assert_stored(mode, "stream", reader, left)

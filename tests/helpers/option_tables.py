@@ -1,4 +1,5 @@
-"""The tables of docs/commands.md, made from the options: `python -m tests.helpers.option_tables` writes them.
+"""The tables of docs/commands.md, made from the options, and of docs/python_api.md, made from docstrings:
+`python -m tests.helpers.option_tables` writes them.
 
 The first cell is written by hand: it names the kind of value. Meaning and default are those of ``--help``. A default
 that the help does not mention, such as "required", is kept.
@@ -6,14 +7,19 @@ that the help does not mention, such as "required", is kept.
 
 from __future__ import annotations
 
+import inspect
 import pathlib
 import re
 from collections.abc import Mapping
 
 import click
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "commands.md"
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "commands.md"
+API_PAGE = DOCS / "python_api.md"
 _ROW = re.compile(r"^\| `(--[a-z-]+)`((?:\\\||[^|])*)\| .* \| (.*?) ?\|$", re.MULTILINE)
+
+_NAME = re.compile(r"^\| `(\w+)` \|.*$", re.MULTILINE)
 
 
 def commands() -> dict[str, click.Command]:
@@ -62,5 +68,25 @@ def _row(row: re.Match[str], options: Mapping[str, click.Option]) -> str:
     return f"| `{row[1]}`{row[2]}| {meaning} | {default or row[3]} |"
 
 
+def documented_names(page: str) -> list[str]:
+    """The first cells of the tables of docs/python_api.md."""
+    return _NAME.findall(page)
+
+
+def with_names(page: str) -> str:
+    """The page with the first sentence of each name's docstring, and the file that it is in."""
+    return _NAME.sub(lambda row: _row_of_name(row[1]), page)
+
+
+def _row_of_name(name: str) -> str:
+    import dp_transforms
+
+    named = getattr(dp_transforms, name)
+    what = re.split(r"(?<=\.)\s", inspect.cleandoc(named.__doc__).replace("\n", " ") + " ")[0]
+    path = named.__module__.replace(".", "/") + ".py"
+    return f"| `{name}` | {what.replace('``', '`')} | [{named.__module__}](../{path}) |"
+
+
 if __name__ == "__main__":
     PAGE.write_text(with_tables(PAGE.read_text(), commands()))
+    API_PAGE.write_text(with_names(API_PAGE.read_text()))

@@ -1,0 +1,9 @@
+"""Transcripts: what one small log with a fixed key, run id and plan gives, for each mode, driver and reader.
+
+cases        the log, written for each reader, and the plan of each mode, made from plain values
+drivers      the only door to the code: one function for each driver
+transcript   what a run left as lines of text, the groups of runs that left the same, and the first difference
+__main__     `python -m tests.transcripts write` writes data/ anew
+
+A changed line in data/ is a changed answer. A change of the code that means to change none leaves data/ as it is.
+"""

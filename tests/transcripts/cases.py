@@ -1,0 +1,149 @@
+"""The log and the plans: plain values, so that nothing but the code under test decides what comes out.
+
+The log has twelve hours, a file for each of three nights. In each hour most users hold one of a few topics, so that
+they use up hits and looks; some users hold very many items; some items have new users; a few rows are bad, and a few
+lie outside of the declared range.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import pathlib
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dp_transforms import ItemDomain, ReleasePlan, WindowSchedule
+
+START, HOUR, HOURS, NIGHTS = 1_767_225_600, 3600, 12, 3  # 2026-01-01T00:00:00Z
+READERS = ("parquet", "avro", "csv", "jsonl")
+TOPICS = ("topic-0", "topic-1", "topic-2", "topic-3", 'Zürich, "the 4th"', "topic-5")
+DOMAIN = (*TOPICS, *(f"odd-{number}" for number in range(9)), *(f"nobody-{number}" for number in range(20)))
+NO_ROW = "no row\n"  # the last line of each text
+Row = tuple[str | None, str | None, int | None]  # user, item, seconds; None: a cell without a value
+
+
+class Mode(NamedTuple):
+    """windows: hours of a window. choices: arguments of `ReleasePlan.calibrate`. domain: whether the items are known.
+    drivers: the only ones that take such a plan; all of them if empty."""
+
+    release: str
+    choices: dict[str, Any]
+    window_hours: int = 1
+    domain: bool = False
+    drivers: tuple[str, ...] = ()
+
+
+_LOOKS = {"usual_looks": (1, 16), "most_looks": 40, "forget_after": 3}
+_HITS = {"epsilon": 16, "delta": 0.01, "hits_per_user": 3, "max_items_per_user": 2}
+MODES = {
+    "names": Mode("names", _LOOKS),
+    "names-sliding": Mode("names", _LOOKS, window_hours=3),
+    "names-domain": Mode("names", {"usual_looks": (1, 16), "most_looks": 40}, domain=True),
+    "names-with-hits": Mode("names", {**_LOOKS, "hits_per_user": 2}),
+    "names-with-counts": Mode("names", {**_LOOKS, "counts_for": 2}, drivers=("replay-1", "replay-3", "bounded")),
+    "labels": Mode("labels", _HITS),
+    "labels-sliding": Mode("labels", _HITS, window_hours=3),
+    "labels-domain": Mode("labels", _HITS, domain=True),
+    "counts": Mode("counts", _HITS),
+    "kms21-domain": Mode("kms21", {**_HITS, "epsilon": 40, "threshold": 12}, domain=True),
+}
+
+
+@functools.cache
+def plan_of(name: str) -> ReleasePlan:
+    mode = MODES[name]
+    schedule = WindowSchedule(START, START + HOURS * HOUR, mode.window_hours * HOUR, HOUR)
+    arguments: dict[str, Any] = {"epsilon": 6, "delta": 1e-3, "max_users": 1000, "max_items": 1000, **mode.choices}
+    known = ItemDomain.of_ids(DOMAIN) if mode.domain else None
+    return ReleasePlan.calibrate(schedule=schedule, release=mode.release, domain=known, **arguments)
+
+
+def rows_of(night: int) -> list[Row]:
+    """In the order of time, but for half a minute."""
+    draws, rows = random.Random(100 + night), []
+
+    def add(user: str, item: str, hour: int) -> None:
+        rows.append((user, item, START + HOUR * hour + draws.randrange(HOUR)))
+
+    per_night = HOURS // NIGHTS
+    for hour in range(per_night * night, per_night * (night + 1)):
+        for number in range(48):
+            if draws.random() < 0.8:
+                add(f"user-{number}", TOPICS[hour // 4 + (number % 3 == 0)], hour)
+            if number % 2 and draws.random() < 0.8:  # a second item of many, so that hits end within a window
+                add(f"user-{number}", TOPICS[5], hour)
+            if draws.random() < 0.4:
+                add(f"user-{number}", f"odd-{draws.randrange(9)}", hour)
+        for number in range(3):
+            for item in range(12):
+                add(f"busy-{number}", f"odd-{item}", hour)
+        if hour % 3 == 1:
+            for number in range(40):
+                add(f"guest-{hour}-{number}", TOPICS[3 + hour % 3], hour)
+        for number in range(5):
+            add(f"user-{number}", TOPICS[hour // 4], hour)  # again
+    first, last = START + HOUR * per_night * night, START + HOUR * per_night * (night + 1) - 1
+    rows += [(None, "topic-0", first + 90), ("user-1", "", first + 95), ("user-2", "topic-0", None)]
+    rows += [("user-3", "long" * 4097, first + 100)]
+    # The last event closes all windows of a stream.
+    rows += [("outside", "topic-0", START - 60)] if night == 0 else []
+    rows += [("outside", "topic-0", START + HOURS * HOUR + 10 * HOUR)] if night == NIGHTS - 1 else []
+    disorder = random.Random(7)
+    return sorted(rows, key=lambda row: (last if row[2] is None else row[2]) + disorder.randrange(30))
+
+
+def write_logs(folder: pathlib.Path, reader: str) -> list[pathlib.Path]:
+    """The file of each night."""
+    paths = [folder / f"night-{night}.{reader}" for night in range(NIGHTS)]
+    for night, path in enumerate(paths):
+        _WRITERS[reader](path, rows_of(night))
+    return paths
+
+
+def _write_parquet(path: pathlib.Path, rows: Sequence[Row]) -> None:
+    users, items, times = zip(*rows, strict=True)
+    micros = [None if time is None else time * 1_000_000 for time in times]
+    table = pa.table({"user": users, "item": items, "timestamp": pa.array(micros, pa.timestamp("us", "UTC"))})
+    pq.write_table(table, path, row_group_size=150)
+
+
+def _write_avro(path: pathlib.Path, rows: Sequence[Row]) -> None:
+    kinds: dict[str, Any] = {"user": "string", "item": "string", "timestamp": "long"}
+    kinds["timestamp"] = {"type": "long", "logicalType": "timestamp-micros"}
+    fields = [{"name": name, "type": ["null", kind]} for name, kind in kinds.items()]
+    schema = fastavro.parse_schema({"type": "record", "name": "Event", "fields": fields})
+    records = [{"user": u, "item": i, "timestamp": None if t is None else t * 1_000_000} for u, i, t in rows]
+    with path.open("wb") as file:
+        fastavro.writer(file, schema, records, sync_interval=4000)
+
+
+def _iso(time: int | None) -> str | None:
+    """START is a midnight."""
+    if time is None:
+        return None
+    days, seconds = divmod(time - START, 24 * HOUR)
+    day = "2026-01-01" if days == 0 else "2025-12-31"
+    return f"{day}T{seconds // HOUR:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}Z"
+
+
+def _write_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("user", "item", "timestamp"))
+        writer.writerows((user, item, _iso(time)) for user, item, time in rows)
+        file.write(NO_ROW)
+
+
+def _write_json(path: pathlib.Path, rows: Sequence[Row]) -> None:
+    lines = [json.dumps({"user": user, "item": item, "timestamp": _iso(time)}) for user, item, time in rows]
+    path.write_text("\n".join([*lines, NO_ROW]))
+
+
+_WRITERS = {"parquet": _write_parquet, "avro": _write_avro, "csv": _write_csv, "jsonl": _write_json}

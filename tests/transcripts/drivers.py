@@ -1,0 +1,230 @@
+"""The only door of these tests to the code: each driver runs one mode over one log, and says what it left.
+
+What is renamed in the code is renamed here, and nowhere else in this folder but for the arguments of plans in `cases`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+
+from dp_transforms import (
+    EventFields,
+    KafkaTopic,
+    LogFolder,
+    MonitorStream,
+    ReadEvents,
+    RejectedEvents,
+    ReleasePlan,
+    ReportFolder,
+    ReportHeader,
+    ShiftingHeavyHitters,
+    StreamClock,
+    WindowReport,
+    WriteReportStream,
+    find_log_chunks,
+    read_report,
+)
+from dp_transforms.beam.count_for_operator import operator_counts
+from dp_transforms.pipelines.cluster_replay import replay_on_cluster
+from dp_transforms.pipelines.engine_choice import EngineChoice
+from dp_transforms.pipelines.home_workers import read_ahead
+from dp_transforms.pipelines.replay_engine import ClusterReplay
+from dp_transforms.pipelines.replay_request import ReplayRequest, ReplaySummary
+from dp_transforms.pipelines.replay_run import run_replay
+from dp_transforms.pipelines.stream_options import FLINK
+from dp_transforms.processes import ProcessPool
+from dp_transforms.runners.local import pipeline_options
+from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
+from tests.helpers.crowded_logs import replay_request
+from tests.helpers.shh_here import shh
+from tests.helpers.small_runs import MICROS, RUN_ID, key_file
+from tests.helpers.small_runs import START as SCRIPT_START
+from tests.transcripts.cases import DOMAIN, HOURS, MODES, NIGHTS, READERS, plan_of, rows_of, write_logs
+
+_POOL_BYTES = 1 << 30
+
+
+class Run(NamedTuple):
+    """A folder with the log of one reader, the key and the plan of a mode.
+
+    domain: the file of the known items, or None. logs: the folder of the log alone.
+    """
+
+    folder: pathlib.Path
+    plan: ReleasePlan
+    domain: pathlib.Path | None
+    key: str
+
+    @property
+    def logs(self) -> pathlib.Path:
+        return self.folder / "logs"
+
+
+class Left(NamedTuple):
+    """header: of the report, None where the driver makes none. bad: file, position and reason of each rejected row.
+    files: the bytes of the report, where a file of it is written at once."""
+
+    reports: list[WindowReport]
+    bad: list[tuple[str, int, str]]
+    counts: Mapping[str, int]
+    header: ReportHeader | None = None
+    files: bytes = b""
+
+
+def prepared(folder: pathlib.Path, mode: str, reader: str) -> Run:
+    """reader: one of `READERS`, or anything else for a run without a log."""
+    (folder / "logs").mkdir()
+    if reader in READERS:
+        write_logs(folder / "logs", reader)
+    plan = plan_of(mode)
+    (folder / "plan.json").write_text(plan.to_json())
+    domain = folder / "items.txt" if MODES[mode].domain else None
+    if domain is not None:
+        domain.write_text("\n".join(DOMAIN))
+    return Run(folder, plan, domain, key_file(folder))
+
+
+def _replay(run: Run, replay: Callable[[ReplayRequest], ReplaySummary]) -> Left:
+    output, bad = run.folder / "report.jsonl", run.folder / "bad.jsonl"
+    made = replay_request(run.logs, run.plan, output, run.key, RUN_ID)
+    request = dataclasses.replace(made, dead_letter=str(bad), domain_file=str(run.domain) if run.domain else None)
+    counts = {name: count for name, count in dataclasses.asdict(replay(request)).items() if name != "seconds"}
+    report = read_report(output)
+    return Left(list(report.windows), list(_dead_letter([bad])), counts, report.header, output.read_bytes())
+
+
+def _replay_here(request: ReplayRequest) -> ReplaySummary:
+    return run_replay(request, pipeline_options([]), None)
+
+
+def _replay_by_three(request: ReplayRequest) -> ReplaySummary:
+    with ProcessPool(3, _POOL_BYTES) as pool:
+        read_ahead(pool, request)
+        return run_replay(request, pipeline_options([]), None, pool=pool)
+
+
+def replay_on_flink(run: Run, parallelism: int) -> Left:
+    """On a Flink that is started for it (tests/engines)."""
+    cluster = ClusterReplay(EngineChoice(FLINK, parallelism=parallelism, is_batch=True), (), detach=False)
+
+    def replayed(request: ReplayRequest) -> ReplaySummary:
+        summary = replay_on_cluster(request, cluster)
+        assert summary is not None
+        return summary
+
+    return _replay(run, replayed)
+
+
+def _parts(run: Run) -> Left:
+    """Three nights by the command. Each is given the whole log, since a sliding window may begin the night before."""
+    outputs: list[pathlib.Path] = []
+    letters: list[pathlib.Path] = []
+    counts: dict[str, int] = {}
+    for night in range(1, NIGHTS + 1):
+        outputs.append(run.folder / f"{night}.jsonl")
+        letters.append(run.folder / f"{night}.bad")
+        until = f"2026-01-01T{HOURS // NIGHTS * night:02d}:00:00Z"
+        words = ["--log-format", "json", "replay", "logs", "--plan", "plan.json", "--noise-key-file", "noise.key"]
+        words += ["--state", "run.state", "--run-id", RUN_ID, "--until", until]
+        words += ["--output", outputs[-1].name, "--dead-letter", letters[-1].name, "--max-bad-fraction", "0.5"]
+        words += ["--ledger", "ledger.db", "--population", "all", "--max-epsilon", "100", "--max-delta", "0.01"]
+        words += ["--domain-file", run.domain.name] if run.domain else []
+        done = shh(*words, cwd=run.folder)
+        assert done.returncode == 0, done.stderr
+        counts |= {f"night {night}, {name}": number for name, number in _told(done.stderr).items()}
+    reports = [window for output in outputs for window in read_report(output).windows]
+    files = b"".join(output.read_bytes() for output in outputs)
+    return Left(reports, list(_dead_letter(letters)), counts, read_report(outputs[0]).header, files)
+
+
+def _told(stderr: str) -> dict[str, int]:
+    """The numbers of the rows, as `_replay` has them."""
+    (told,) = [line for line in map(json.loads, stderr.splitlines()) if "rejected" in line]
+    return {name: number for name, number in told.items() if isinstance(number, int)}
+
+
+def _dead_letter(paths: Iterable[pathlib.Path]) -> Iterator[tuple[str, int, str]]:
+    for path in paths:
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            yield pathlib.Path(row["file"]).stem, row["position"], row["reason"]
+
+
+def _rejected(found: Iterable[RejectedEvents]) -> Iterator[tuple[str, int, str]]:
+    for rejected in found:
+        for position in rejected.positions:
+            yield pathlib.Path(rejected.source).stem, int(position), rejected.reason
+
+
+def add_stream(
+    run: Run, pipeline: beam.Pipeline, source: LogFolder | KafkaTopic, **driving: Any
+) -> tuple[ReportFolder, beam.PCollection]:
+    """By the clock of events: the last event lies so far behind the range that it closes all windows. Returns where
+    its reports go, and what is rejected."""
+    clock = StreamClock("event", allowed_lateness_seconds=60, out_of_order_seconds=30, idle_timeout_seconds=600)
+    domain = str(run.domain) if run.domain else None
+    found = pipeline | MonitorStream(
+        source, run.plan, clock=clock, noise_key=run.key, run_id=RUN_ID, domain=domain, **driving
+    )
+    sink = ReportFolder(str(run.folder / "reports"))
+    header = ReportHeader.of_plan(run.plan, RUN_ID, "events")
+    _ = (found.reports, found.ended) | WriteReportStream(sink, header)
+    return sink, found.rejected
+
+
+def left_by_stream(run: Run, sink: ReportFolder) -> Left:
+    header, reports, ended = sink.read(RUN_ID)
+    assert ended is not None
+    files = b"".join(path.read_bytes() for path in sorted((run.folder / "reports").glob("2*.jsonl")))
+    return Left(list(reports), [], {}, header, files)
+
+
+def _stream(run: Run) -> Left:
+    pipeline, rejected = local_pipeline(), Collected()
+    sink, refused = add_stream(run, pipeline, LogFolder(str(run.logs), EventFields()), driver="loop", poll_seconds=0.05)
+    _ = refused | rejected.sink()
+    result = pipeline.run()
+    result.wait_until_finish()
+    bad = sorted(_rejected(rejected.values))
+    return left_by_stream(run, sink)._replace(bad=bad, counts=operator_counts(result))
+
+
+def _bounded(run: Run) -> Left:
+    pipeline, reports, rejected = local_pipeline(), Collected(), Collected()
+    fields = EventFields()
+    batches, refused = pipeline | ReadEvents(find_log_chunks([str(run.logs)], fields), fields, workers=2)
+    monitor = ShiftingHeavyHitters(run.plan, noise_key=run.key, run_id=RUN_ID, domain=run.domain)
+    _ = (batches | monitor).reports | "See reports" >> reports.sink()
+    _ = refused | "See rejected" >> rejected.sink()
+    result = pipeline.run()
+    result.wait_until_finish()
+    return Left(sorted(reports.values), sorted(_rejected(rejected.values)), operator_counts(result))
+
+
+def _unbounded(run: Run) -> Left:
+    """The watermark is 40 seconds behind, and the log half a minute out of order."""
+    script, latest = Script(run.plan), 0
+    rows = [row for night in range(NIGHTS) for row in rows_of(night)]
+    events = [(user, item, time * MICROS) for user, item, time in rows if user and item and time is not None]
+    for low in range(0, len(events), 50):
+        script.events(events[low : low + 50])
+        latest = max(latest, *(time for _, _, time in events[low : low + 50]))
+        script.watermark(latest // MICROS - SCRIPT_START - 40)
+    return Left(script.run(run.key, domain=run.domain), [], {})
+
+
+DRIVERS: dict[str, Callable[[Run], Left]] = {
+    "replay-1": lambda run: _replay(run, _replay_here),
+    "replay-3": lambda run: _replay(run, _replay_by_three),
+    "parts": _parts,
+    "stream": _stream,
+    "bounded": _bounded,
+    "unbounded": _unbounded,
+}
+WITHOUT_READER = ("unbounded",)  # given its events one by one

@@ -1,0 +1,71 @@
+"""Every mode, driver and reader leaves what data/ stores, to the last byte (`python -m tests.transcripts write`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.transcripts.cases import MODES, READERS
+from tests.transcripts.transcript import Member, difference, members, ran, readers_of, stored
+
+AT_ONCE, IN_ORDER = ("replay-1", "replay-3", "bounded"), ("parts", "stream", "unbounded")
+
+
+def cases() -> Iterator[Any]:
+    """A replay by one process with each reader, other drivers with one reader, another one in each mode; the other
+    cases are long."""
+    for number, mode in enumerate(MODES):
+        for place, (driver, reader) in enumerate(members(mode)):
+            readers = readers_of(driver)
+            is_shown = driver == "replay-1" or reader == readers[(number + place // len(READERS)) % len(readers)]
+            yield pytest.param(mode, (driver, reader), marks=() if is_shown else pytest.mark.long)
+
+
+@pytest.mark.parametrize(("mode", "member"), cases(), ids=lambda value: "-".join(value) if len(value) == 2 else value)
+def test_a_run_leaves_what_is_stored(mode: str, member: Member) -> None:
+    found = difference(stored(mode)[member], ran(mode, member))
+    if found is not None:
+        pytest.fail(f"{mode}, {', '.join(member)}: {found}\n{__doc__}", pytrace=False)
+
+
+def test_what_is_stored_is_what_is_run() -> None:
+    for mode in MODES:
+        assert sorted(stored(mode)) == sorted(members(mode))
+
+
+def test_drivers_that_must_agree_are_stored_as_one() -> None:
+    """All drivers where users pay for hits alone; with names those that see all of a user at once, and those that see
+    one window after the other."""
+    for mode in MODES:
+        found = stored(mode)
+        of_driver = {driver: {tuple(found[one]["report"]) for one in found if one[0] == driver} for driver, _ in found}
+        kinds = [AT_ONCE, IN_ORDER] if mode.startswith("names") else [AT_ONCE + IN_ORDER]
+        answers = [set().union(*(of_driver.get(driver, set()) for driver in kind)) for kind in kinds]
+        assert all(len(answer) <= 1 for answer in answers), mode
+        assert len(set().union(*answers)) == sum(len(answer) for answer in answers), mode
+
+
+def test_the_log_uses_all_of_a_mode() -> None:
+    """Else its transcript would show little."""
+    for mode in MODES:
+        found = stored(mode)["replay-1", "csv"]
+        assert len(found["report"]) >= 7, mode
+        assert "rejected: 15" in found["counts"], mode
+        if mode.startswith("names"):
+            assert "unpaid: 0" not in found["counts"], mode
+    assert len(stored("counts")["replay-1", "csv"]["report"]) < len(stored("labels")["replay-1", "csv"]["report"])
+    labels, counted = (" ".join(stored(mode)["replay-1", "csv"]["report"]) for mode in ("labels", "names-with-counts"))
+    assert '"above"' in labels
+    assert '"between"' in labels
+    assert '"noisy_count": 3' in counted
+
+
+def test_a_changed_line_is_told_with_both_sides() -> None:
+    stored_lines = {"report": ["a", "b"], "counts": ["events: 3"]}
+    assert difference(stored_lines, {"report": ["a", "b"], "counts": ["events: 3"]}) is None
+    changed = {"report": ["a", "b"], "counts": ["events: 4"]}
+    assert difference(stored_lines, changed) == "counts, line 1\n  stored: events: 3\n  now:    events: 4"
+    assert difference(stored_lines, {"report": ["a"]}) == "report, line 2\n  stored: b\n  now:    None"
+    assert difference({}, {"header": ["x"]}) == "header, line 1\n  stored: None\n  now:    x"
