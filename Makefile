@@ -7,6 +7,10 @@ TYPED := $(VENV)/typed
 INSTALLED := $(VENV)/.installed
 # At once, in tests: on two cores a third one works while others wait.
 JOBS ?= 3
+# What `make test-oldest` and `make test-newest` run, and which extras they install for it. Left out: what makes environments.
+VERSION_TESTS ?= tests/beam tests/neighbours tests/unit tests/ledger tests/test_packaging.py::test_every_module_can_be_imported \
+  --ignore=tests/unit/test_benchmark_replays.py
+VERSION_EXTRAS := duckdb kafka metrics postgres s3 serve
 # Python keeps what it compiled, also where an image forbids it: else each process of the tests compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -34,7 +38,7 @@ PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test test-long test-nightly test-postgres test-engines test-engines-long lint format bench clean test-stores engines flink kafka prism kubernetes \
+.PHONY: install demo test test-versions test-oldest test-newest test-long test-nightly test-postgres test-engines test-engines-long lint format bench clean test-stores engines flink kafka prism kubernetes \
   hdfs azurite java-example go-example demo-flink demo-stream audit sbom mutants fuzz docs page-library
 
 install: $(INSTALLED)
@@ -56,6 +60,23 @@ demo-stream: $(INSTALLED) flink kafka
 # No engine is started: neither Java nor Go is needed. How long all this takes: CONTRIBUTING.md.
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/engines
+
+# With the oldest and with the newest versions of all that the package and these extras require, each in an environment of its own.
+# uv finds the oldest; its index is UV_DEFAULT_INDEX. Without a network it says so, and passes, as `make audit` does.
+test-versions: test-oldest test-newest
+
+test-oldest: RESOLUTION := lowest-direct
+test-newest: RESOLUTION := highest
+test-oldest test-newest: test-%: $(INSTALLED)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-$*
+	@code=0; $(BIN)/uv pip compile --quiet --python .venv-$*/bin/python --resolution $(RESOLUTION) $(VERSION_EXTRAS:%=--extra %) \
+	  --output-file .venv-$*/versions.txt pyproject.toml >/dev/null \
+	  && $(BIN)/uv pip install --quiet --python .venv-$*/bin/python --requirement .venv-$*/versions.txt --editable . \
+	  hypothesis 'pytest<9.2' pytest-xdist || code=$$?; \
+	if test $$code = 2; then echo "test-$*: NOT DONE, the packages cannot be had here."; exit 0; \
+	elif test $$code != 0; then exit $$code; fi; \
+	$(BIN)/uv pip list --quiet --python .venv-$*/bin/python | grep -E '^(apache-beam|numpy|pyarrow) ' ; \
+	.venv-$*/bin/python -m pytest -n $(JOBS) --dist loadgroup $(VERSION_TESTS)
 
 # What `make test` leaves out: more cases of tests that have several (tests/helpers/chosen_cases.py), and what is marked long.
 # Those of the engines and of the fuzzer have targets of their own; what is marked nightly besides is for `make test-nightly`.
@@ -239,4 +260,4 @@ bench: $(INSTALLED) engines
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .engines .supply-chain build dist demo mutants *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .venv-newest .engines .supply-chain build dist demo mutants *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dp_transforms.pipelines.options import UserError
 
 if TYPE_CHECKING:
-    from apache_beam.utils.secret import GcpSecret
+    from apache_beam import GcpSecret
 
 _VERSION = re.compile(r"projects/[^/\s]+/secrets/[^/\s]+/versions/[1-9]\d*")
 
@@ -20,6 +20,6 @@ def noise_key_secret(version: str) -> GcpSecret:
             "--noise-key-secret must be projects/P/secrets/S/versions/N with a number N: a key must not change"
             " while a run goes on."
         )
-    from apache_beam.utils.secret import GcpSecret  # a stream waits for Beam anyway; a replay here must not
+    from apache_beam import GcpSecret  # a stream waits for Beam anyway; a replay here must not
 
     return GcpSecret(version)

@@ -7,7 +7,7 @@ import hashlib
 import secrets
 from collections.abc import Iterator
 
-from apache_beam.utils.secret import Secret
+from apache_beam import Secret
 
 from dp_transforms.pipelines.ledger_account import LedgerAccount
 from dp_transforms.pipelines.stream_pubsub import PubSubSubscription
@@ -57,5 +57,5 @@ def _fingerprint_of_key(key: Secret | None) -> str:
     path = getattr(key, "path", None)
     if path is not None:
         with contextlib.suppress(ValueError):
-            return key_fingerprint(key.get_bytes())
+            return key_fingerprint(key.get_secret_bytes())
     return hashlib.sha256(f"noise key at {path or key}".encode()).hexdigest()

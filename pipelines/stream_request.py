@@ -175,7 +175,7 @@ def _noise_key(options: dict[str, Any], engine: EngineChoice) -> beam.Secret | N
     if not engine.is_local and not os.path.exists(path):
         return KeyFile(path)  # a mount of the workers, who check it
     key = KeyFile(path)
-    key.get_bytes()
+    key.get_secret_bytes()
     return key
 
 

@@ -53,6 +53,23 @@ def test_messages_name_extras_that_there_are_and_no_package_of_an_index() -> Non
     assert {"charts", "gcp", "kafka", "metrics", "serve"} <= named <= set(extras)
 
 
+EACH_MODULE = """
+import importlib, pkgutil, dp_transforms, dp_transforms.pipelines, dp_transforms.runners
+count = 0
+for package in (dp_transforms, dp_transforms.pipelines, dp_transforms.runners):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+        count += 1
+print(count)
+"""
+
+
+def test_every_module_can_be_imported() -> None:
+    """With these versions of what the package requires: `make test-versions` asks the oldest and the newest."""
+    files = [path for folder in ("dp_transforms", "pipelines", "runners") for path in (ROOT / folder).rglob("*.py")]
+    assert int(run(sys.executable, "-c", EACH_MODULE, cwd=ROOT)) > 0.9 * len(files) > 100
+
+
 def write_a_page(site: pathlib.Path, folder: pathlib.Path) -> None:
     """All that a page is made of is in the package."""
     program = (

@@ -1,7 +1,8 @@
 """Encode: how elements travel in Beam. `EventBatch` as an Arrow stream, the released types by their schemas.
 
-To import this module is enough. In another process Beam decodes a row as a NamedTuple type that Beam itself made, with
-the same fields, and any sequence as a list. So take fields by name or position, and do not test with isinstance.
+To import this module is enough. In another process, and with Beam before 2.74 in the same one, Beam decodes a row as a
+NamedTuple type that Beam itself made, with the same fields, and any sequence as a list. So take fields by name or
+position, and do not test with isinstance.
 """
 
 from __future__ import annotations

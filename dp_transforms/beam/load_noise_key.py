@@ -12,11 +12,15 @@ import secrets
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions
-from apache_beam.utils.secret import RawSecret
 
 from dp_transforms.noise_key_file import MAKE_ONE, read_key_file
 from dp_transforms.run_state.fingerprints import key_fingerprint
 from dp_transforms.run_state.state_header import StateError
+
+try:
+    from apache_beam.utils.secret import RawSecret
+except ImportError:  # Beam before 2.77 has none
+    RawSecret = ()
 
 _IN_PROCESS_RUNNERS = ("FnApiRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner", "TestDirectRunner")
 _FRESH_KEYS: dict[str, bytes] = {}
@@ -91,7 +95,7 @@ def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pi
         return noise_key
     if isinstance(noise_key, (str, pathlib.PurePath)):
         key_file = KeyFile(noise_key)
-        key_file.get_bytes()  # complain when the pipeline is built, not on a worker
+        key_file.get_secret_bytes()  # complain when the pipeline is built, not on a worker
         return key_file
     if noise_key is not None:
         raise ValueError(f"noise_key must be a path, a beam.Secret or None, got a {type(noise_key).__name__}.")

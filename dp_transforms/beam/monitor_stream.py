@@ -18,6 +18,7 @@ from dp_transforms.beam.load_noise_key import resolve_noise_key
 from dp_transforms.beam.monitor_counted import ENDED, MonitorCounted
 from dp_transforms.beam.name_stream import name_stream
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
+from dp_transforms.beam.set_up_workers import keep_bundles_whole
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
 from dp_transforms.event_streams.partition_progress import StreamClock
@@ -149,6 +150,7 @@ class MonitorStream(beam.PTransform):
 
     def expand(self, begin: beam.pvalue.PBegin) -> StreamOutput | StreamPartOutput:
         noise_key = resolve_noise_key(self._noise_key, begin.pipeline)
+        keep_bundles_whole(begin.pipeline)
         settings = settings_of_plan(self._plan, stream=self._stream, run_id=self._run_id)
         partitions = self._source.partitions()
         names = {partition.name for partition in partitions}

@@ -24,6 +24,7 @@ from dp_transforms.beam.load_noise_key import resolve_noise_key
 from dp_transforms.beam.monitor_heavy_hitters import MonitorHeavyHitters
 from dp_transforms.beam.name_heavy_hitters import NameHeavyHitters
 from dp_transforms.beam.name_stream import name_stream
+from dp_transforms.beam.set_up_workers import keep_bundles_whole
 from dp_transforms.checks import check_names
 from dp_transforms.event_files.log_chunk import TIME_UNITS
 from dp_transforms.item_domain import ItemDomain
@@ -140,6 +141,7 @@ class ShiftingHeavyHitters(beam.PTransform):
                 " source must set these. Leave time out."
             )
         noise_key = resolve_noise_key(self._noise_key, events.pipeline)
+        keep_bundles_whole(events.pipeline)
         # Drawn here and not in __init__: a transform that is applied twice must not repeat its noise over other data.
         run_id = self._run_id or fresh_run_id()
         settings = settings_of_plan(self._plan, stream=self._stream, run_id=run_id)

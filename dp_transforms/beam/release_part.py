@@ -18,6 +18,7 @@ from dp_transforms.beam.load_noise_key import resolve_noise_key
 from dp_transforms.beam.monitor_part import MonitorPart
 from dp_transforms.beam.name_part import NamePart
 from dp_transforms.beam.release_named import NAMED, ReleaseNamed
+from dp_transforms.beam.set_up_workers import keep_bundles_whole
 from dp_transforms.beam.spend_part import SpendPart
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
@@ -80,6 +81,7 @@ class ReleasePart(beam.PTransform):
 
     def expand(self, batches: beam.PCollection) -> PartOutput:
         noise_key = resolve_noise_key(self._noise_key, batches.pipeline)
+        keep_bundles_whole(batches.pipeline)
         settings, domain = self._settings, self._domain
         if isinstance(settings, NamingSettings):
             reports, *states = self._name(batches, settings, noise_key, domain)

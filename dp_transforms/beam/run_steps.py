@@ -34,7 +34,7 @@ class RunStepDoFn(beam.DoFn):
         self._counters = Counters()
 
     def setup(self) -> None:
-        self._work = self._step.start(self._noise_key.get_bytes())
+        self._work = self._step.start(self._noise_key.get_secret_bytes())
 
     def process(self, element: Any) -> Iterator[Any]:
         counts: Counter[str] = Counter()

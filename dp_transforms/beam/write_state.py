@@ -91,7 +91,7 @@ class WriteStateDoFn(beam.DoFn):
         self._key: bytes
 
     def setup(self) -> None:
-        self._key = sealing_key(self._noise_key.get_bytes())
+        self._key = sealing_key(self._noise_key.get_secret_bytes())
 
     def process(self, group: tuple[Key, Iterable[bytes]]) -> Iterator[str]:
         (end, _), encoded = group

@@ -245,7 +245,12 @@ class Script:
         return self
 
     def run(
-        self, key: str, prepare: Callable[[beam.PCollection], beam.PCollection] | None = None, **arguments: Any
+        self,
+        key: str,
+        prepare: Callable[[beam.PCollection], beam.PCollection] | None = None,
+        *,
+        runner: str = "BundleBasedDirectRunner",
+        **arguments: Any,
     ) -> list[Any]:
         """Runs to the end of time; returns what was collected: reports and the names of marks.
 
@@ -253,7 +258,7 @@ class Script:
         """
         self._stream.advance_watermark_to_infinity()
         collected = Collected()
-        pipeline = local_pipeline(["--streaming"], "BundleBasedDirectRunner")
+        pipeline = local_pipeline(["--streaming"], runner)
         elements = pipeline | "Script" >> self._stream
         marks = elements | "Marks" >> beam.Filter(lambda pair: pair[0] == Script.MARK)
         _ = marks | "Names" >> beam.Map(lambda pair: pair[1]) | "See marks" >> collected.sink()

@@ -254,7 +254,7 @@ class NamesEngine(Engine):
 
     def make_steps(self, key):
         settings = self.settings
-        self.keys = settings.stream_keys(key.get_bytes())
+        self.keys = settings.stream_keys(key.get_secret_bytes())
         self.stages = {
             "users": (GatherCountedDoFn(len(PARTITIONS)), "spend"),
             "items": (GatherCountedDoFn(SHARDS), "name"),

@@ -1,0 +1,116 @@
+"""`DirectRunner` gives what the named local runners give, without a network too.
+
+It is Beam's SwitchingDirectRunner: Prism, which it downloads, else FnApiRunner, else BundleBasedDirectRunner
+(docs/engines.md). With a Prism that is there: tests/engines/test_direct_runner.py.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+import urllib.error
+import urllib.request
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import DebugOptions
+from apache_beam.runners.portability.prism_runner import PrismJobServer
+
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.runners.local import pipeline_options
+from tests.helpers.beam_pipelines import Script, local_pipeline, pairs_source, run_monitor
+from tests.helpers.names_plans import small_names_plan
+from tests.helpers.no_network import no_network
+from tests.helpers.small_runs import MICROS, RUN_ID, START, key_file, ordered_log, small_plan
+
+DOWNLOADS_FROM = "github.com"
+PLANS = {
+    "labels": lambda: small_plan(release="labels", sliding=3, hits_per_user=2),
+    "names": lambda: small_names_plan(18, window_seconds=12 * 3600, forget_after=4, most_looks=16),
+}
+
+
+@pytest.fixture(autouse=True)
+def refused(tmp_path, monkeypatch):
+    """What the test wanted from the network. No Prism was downloaded before."""
+    monkeypatch.setattr(PrismJobServer, "BIN_CACHE", str(tmp_path / "downloaded"))
+    with no_network() as names:
+        yield names
+
+
+def test_the_network_is_not_there(refused):
+    """The twin: the tests below could not fail if it was."""
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://{DOWNLOADS_FROM}")
+    with socket.socket() as one, pytest.raises(ConnectionRefusedError):
+        one.connect(("192.0.2.1", 80))
+    assert refused == [DOWNLOADS_FROM, "192.0.2.1"]
+
+
+def bounded(release, tmp_path, runner, *flags):
+    plan = PLANS[release]()
+    source = pairs_source(ordered_log(plan, 6))
+    return run_monitor(source, plan, flags=flags, runner=runner, noise_key=key_file(tmp_path)).reports
+
+
+@pytest.mark.parametrize("release", ["labels", "names"])
+def test_bounded_input(tmp_path, refused, release):
+    """It tries to download Prism, gives up at once, and goes on with the FnApiRunner."""
+    named = bounded(release, tmp_path, "FnApiRunner")
+    assert named
+    assert refused == []
+    begin = time.monotonic()
+    assert bounded(release, tmp_path, "DirectRunner") == named
+    assert time.monotonic() - begin < 60  # a second; a test that waits for a network waits for minutes
+    assert refused == [DOWNLOADS_FROM]
+
+
+def test_a_prism_location_where_nothing_is_asks_nobody(tmp_path, refused):
+    """The experiment: else a process keeps to the location that it had first."""
+    flags = [f"--prism_location={tmp_path / 'nothing'}", "--experiments=disable_prism_server_singleton"]
+    assert bounded("labels", tmp_path, "DirectRunner", *flags) == bounded("labels", tmp_path, "FnApiRunner")
+    assert refused == []
+
+
+@pytest.mark.parametrize("release", ["labels", "names"])
+def test_a_stream_that_a_test_tells(tmp_path, refused, release):
+    """`TestStream` runs on BundleBasedDirectRunner alone, and DirectRunner knows."""
+    plan = PLANS[release]()
+    log = ordered_log(plan, 6)
+    found = {}
+    for runner in ("BundleBasedDirectRunner", "DirectRunner"):
+        script = Script(plan)
+        for low in range(0, len(log), 50):
+            script.events(log[low : low + 50]).watermark(log[low : low + 50][-1][2] // MICROS - START)
+        found[runner] = script.run(key_file(tmp_path), runner=runner)
+    assert found["DirectRunner"] == found["BundleBasedDirectRunner"]
+    assert found["DirectRunner"]
+    assert refused == []
+
+
+@pytest.mark.parametrize(("runner", "splits"), [("DirectRunner", False), ("FnApiRunner", True)])
+def test_prism_is_told_to_split_no_bundle(tmp_path, runner, splits):
+    """Else two bundles may have one key at once, and charges are lost (docs/engines.md)."""
+    pipeline = local_pipeline(runner=runner)
+    plan = PLANS["labels"]()
+    pairs = pipeline | beam.Create([("user", "item")]).with_output_types(tuple[str, str])
+    _ = pairs | ShiftingHeavyHitters(plan, noise_key=key_file(tmp_path), run_id=RUN_ID)
+    assert pipeline.options.view_as(DebugOptions).lookup_experiment("prism_disable_sdf_split", False) != splits
+
+
+def test_a_replay_refuses_the_bundle_based_runner_for_what_it_cannot(tmp_path):
+    """It runs the monitor; what the monitor's timer released it cannot group, as every writer of a file does."""
+    with pytest.raises(ValueError, match="fails where what a timer released is grouped"):
+        pipeline_options(["--runner=BundleBasedDirectRunner"])
+    assert bounded("labels", tmp_path, "BundleBasedDirectRunner") == bounded("labels", tmp_path, "FnApiRunner")
+    for runner in ("FnApiRunner", "BundleBasedDirectRunner"):
+        pipeline = local_pipeline(runner=runner)
+        plan = PLANS["labels"]()
+        pairs = pairs_source(ordered_log(plan, 6))(pipeline)
+        reports = (pairs | ShiftingHeavyHitters(plan, noise_key=key_file(tmp_path))).reports
+        _ = reports | beam.Map(lambda report: (report.stream, report.window_end)) | beam.GroupByKey()
+        if runner == "FnApiRunner":
+            pipeline.run().wait_until_finish()
+        else:
+            with pytest.raises(AssertionError):
+                pipeline.run().wait_until_finish()
