@@ -28,10 +28,11 @@ def test_a_report_names_what_all_hold_and_no_canary(shell: Shell, canaries: Cana
     assert SHARED in ran.out
     assert {"job graph", "options", "metrics"} <= {name.rpartition(" ")[0] for name in ran.places}
     assert f"file work/report.{output}" in ran.places
-    for words in (["--all", "--html", "report.html"], ["--json"]):
+    for words in (["--all"], ["--json"]):
         shown = shell.run_clean("show", f"report.{output}", *words)
         assert shown.code == 0
         assert SHARED in shown.out
+    assert shell.run_clean("show", f"report.{output}", "--html", "report.html").code == 0
 
 
 def test_a_report_of_names_names_what_all_hold_and_no_canary(shell: Shell, canaries: Canaries) -> None:
