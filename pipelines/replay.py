@@ -105,7 +105,7 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
     LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob: a path, or a URL
-    s3://..., gs://..., azfs://... or hdfs://..., as --plan, --domain-file, --output and --dead-letter
+    s3://..., gs://... or azfs://..., as --plan, --domain-file, --output and --dead-letter
     may be (docs/object_stores.md). Options for Beam follow after `--`. `shh replay LOG` alone, without a budget, runs
     nothing: it looks at the log and prints the whole command.
 
