@@ -125,7 +125,7 @@ _OUTPUT = (
         "--output",
         metavar="FOLDER|URL",
         help="Where reports go: a folder that every worker has at this path, or a database, as "
-        "postgresql://USER@HOST/DATABASE, sqlite:///FILE or duckdb:///FILE.",
+        "postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
     ),
     OUTPUT_TABLE,
     click.option("--output-topic", metavar="TOPIC", help="Where reports go instead: a Kafka topic."),
