@@ -14,7 +14,7 @@ import pytest
 from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded
 from dp_transforms.report_files import read_report_file
 from dp_transforms.report_streams import ReportTable
-from tests.helpers.report_samples import COUNTS, HEADER, LABELS, WITHOUT_LEVELS, report, written
+from tests.helpers.report_samples import COUNTS, HEADER, LABELS, OTHER_STREAM, report, written
 from tests.pipelines.stream_words import HOURS, PLAN, START, run
 
 FOLDER = ["--folder", "logs", "--time-unit", "s"]
@@ -161,7 +161,7 @@ def test_reports_are_copied_part_by_part_and_again_and_no_answer_is_replaced(
     )
     assert (code, "already has another answer" in err) == (1, True)
     assert table.read() == (HEADER, [LABELS, COUNTS], None)
-    mixed = written(folder, "parquet", WITHOUT_LEVELS)
+    mixed = written(folder, "parquet", [OTHER_STREAM, LABELS, COUNTS])
     assert len(list(read_report_file(mixed)[1])) == 3
     code, _, err = run([str(mixed), "--output", table.url], capsys, "load")
     assert (code, "different streams" in err) == (1, True)
