@@ -31,7 +31,6 @@ KAFKA_LIBRARIES := $(SHH_ENGINES)/kafka/.made
 KUBERNETES := $(SHH_ENGINES)/kubernetes
 JAVA_EXAMPLE := $(SHH_ENGINES)/java-example/.made
 GO_EXAMPLE := $(SHH_ENGINES)/go-example/heavyitems
-HDFS_LIBRARIES := $(SHH_ENGINES)/hdfs/.made
 AZURITE_VERSION := 3.35.0
 AZURITE_MADE := $(SHH_ENGINES)/azurite/.made-$(AZURITE_VERSION)
 PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
@@ -39,7 +38,7 @@ PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
 .PHONY: install demo test test-versions test-oldest test-newest test-long test-nightly test-postgres test-engines test-engines-long lint format bench clean test-stores engines flink kafka prism kubernetes \
-  hdfs azurite java-example go-example demo-flink demo-stream audit sbom mutants fuzz docs page-library
+  azurite java-example go-example demo-flink demo-stream audit sbom mutants fuzz docs page-library
 
 install: $(INSTALLED)
 
@@ -106,9 +105,9 @@ test-postgres: $(INSTALLED)
 	$(BIN)/python -m pytest -n0 -m "long or not long" tests/ledger/test_postgres.py \
 	  tests/unit/test_report_streams_table_postgres.py tests/pipelines/test_table_on_postgres.py
 
-# Real servers of HDFS and of Azure's storage. The other stores have theirs from packages, in `make test`.
-test-stores: $(INSTALLED) hdfs azurite
-	$(BIN)/python -m pytest -n0 -m "long or not long" tests/engines/test_hdfs.py tests/engines/test_azurite.py
+# A real server of Azure's storage. The other stores have theirs from packages, in `make test`.
+test-stores: $(INSTALLED) azurite
+	$(BIN)/python -m pytest -n0 -m "long or not long" tests/engines/test_azurite.py
 
 # Killed workers and task managers, demos, several clusters: an hour.
 test-engines-long: $(INSTALLED) engines
@@ -191,15 +190,6 @@ go-example: $(GO_EXAMPLE)
 $(GO_EXAMPLE): examples/go/main.go examples/go/go.mod examples/go/go.sum
 	@mkdir -p $(@D)
 	cd examples/go && $(GO) build -ldflags='-s -w' -o $@ .
-
-# A name node and a data node, for tests alone.
-hdfs: $(HDFS_LIBRARIES)
-
-$(HDFS_LIBRARIES): tests/engines/hdfs/pom.xml
-	@rm -rf $(@D)
-	@mkdir -p $(@D)
-	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(@D)
-	@touch $@
 
 # The emulator of Azure Blob Storage, for tests alone.
 azurite: $(AZURITE_MADE)

@@ -7,15 +7,15 @@ import re
 
 from dp_transforms.checks import on_one_line
 
-POSTGRESQL, SQLITE, DUCKDB = "postgresql", "sqlite", "duckdb"
-_KNOWN = (POSTGRESQL, SQLITE, DUCKDB)
+POSTGRESQL, SQLITE = "postgresql", "sqlite"
+_DATABASES = (POSTGRESQL, SQLITE, "duckdb")  # the last one is not written to: who asks for it is told what to do
 
 
 def database_of(place: str | os.PathLike[str]) -> str | None:
     """``postgresql``, ``sqlite`` or ``duckdb``; None for a path, and for any other URL."""
     scheme, found, _ = os.fspath(place).partition("://")
     name = scheme.partition("+")[0]
-    return name if found and name in _KNOWN else None
+    return name if found and name in _DATABASES else None
 
 
 def is_database(place: str | os.PathLike[str]) -> bool:

@@ -20,7 +20,7 @@ from dp_transforms.report_files import ReportFileError
     "--output",
     required=True,
     metavar="URL",
-    help="The database, as postgresql://USER@HOST/DATABASE, sqlite:///FILE or duckdb:///FILE.",
+    help="The database, as postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
 )
 @OUTPUT_TABLE
 def command(report: str, **options: Any) -> None:
@@ -35,9 +35,7 @@ def command(report: str, **options: Any) -> None:
     """
     table = output_table(options)
     if table is None:
-        raise UserError(
-            "--output must be a database: postgresql://USER@HOST/DATABASE, sqlite:///FILE or duckdb:///FILE."
-        )
+        raise UserError("--output must be a database: postgresql://USER@HOST/DATABASE or sqlite:///FILE.")
     check_table(table)
     try:
         header, reports, ended = read_report_and_end([report])

@@ -66,7 +66,7 @@ _ITEMS_PER_WINDOW = 12
     brief="The report: .avro, .jsonl or .parquet.",
     metavar="FILE|URL",
     help="Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet and must not exist; or a "
-    "database, as postgresql://USER@HOST/DATABASE, sqlite:///FILE or duckdb:///FILE.",
+    "database, as postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
 )
 @OUTPUT_TABLE
 @option(

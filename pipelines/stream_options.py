@@ -161,7 +161,7 @@ _OUTPUT = (
         brief="Where reports go: folder, database.",
         metavar="FOLDER|URL",
         help="Where reports go: a folder that every worker has at this path, or a database, as "
-        "postgresql://USER@HOST/DATABASE, sqlite:///FILE or duckdb:///FILE.",
+        "postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
     ),
     OUTPUT_TABLE,
     option(

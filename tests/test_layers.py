@@ -198,7 +198,7 @@ def _loaded_by(words: list[str], said: str) -> set[str]:
 
 
 BUDGET = ["--epsilon", "2", "--delta", "1e-9", "--window", "1h", "--start", "2026-01-01", "--end", "2026-01-02"]
-NEVER_BEFORE_A_LOG = {"apache_beam", "pyarrow", "dp_accounting", "sqlalchemy", "cryptography", "scipy.optimize"}
+NEVER_BEFORE_A_LOG = {"apache_beam", "pyarrow", "dp_accounting", "sqlalchemy", "cryptography"}
 
 
 def test_help_loads_no_library_but_that_of_the_command_line() -> None:

@@ -4,7 +4,6 @@ Noise and accountants:
 
 - `noise_parameters`: the noise of one count, as plain numbers, and the thresholds that it allows.
 - `accountant`: `Accountant`, the interface of all objects that know a price: delta(epsilon) and epsilon(delta).
-- `brent_root`: where a function of one number is zero.
 - `composition`: basic, advanced and optimal composition, and the solver.
 - `charging_game`: the game accountant of target charging, tight, the default; with or without a participation cap.
 - `target_charging`: the closed form and the exact tail to compare it with, and what is charged in each release mode.

@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dp_transforms.accounting.brent_root import brent_root
 from dp_transforms.checks import check_positive, check_whole, is_number
 
 ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what can be measured
@@ -168,7 +167,9 @@ def smallest_safe_argument(
 def _polish(
     excess: Callable[[float], float], safe: Callable[[float], bool], below: float, above: float, tolerance: float
 ) -> float:
-    root = brent_root(excess, below, above, xtol=tolerance * above, rtol=4 * tolerance)
+    from scipy.optimize import brentq  # heavy
+
+    root: float = brentq(excess, below, above, xtol=tolerance * above, rtol=4 * tolerance)
     step = tolerance
     while root < above and not safe(root):
         root, step = root * (1 + step), step * 2

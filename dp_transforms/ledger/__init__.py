@@ -11,7 +11,7 @@ Each module imports only those above it:
 
 - `errors`: what is refused, busy or damaged. `actor`: who writes, and whether the process that wrote still lives.
 - `records`: what is asked, stored and answered. `judgement`: may this part run? Pure: no database.
-- `schema`: the tables, and how older ones are brought up to date.
+- `schema`: the tables.
 - `counter_file`: the number of the last entry, kept beside a ledger file. `engines`: SQLite and PostgreSQL.
   `database`: transactions on them.
 - `rows`: records to rows and back. `doctor`: what is wrong with a ledger. `reserving`: how a part is reserved.

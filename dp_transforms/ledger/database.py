@@ -42,11 +42,10 @@ from dp_transforms.ledger.schema import (
     META,
     VERSION,
     check_row,
+    check_version,
     create_tables,
     entry_digest,
     has_tables,
-    migrate,
-    read_version,
 )
 from dp_transforms.local_files import create_new
 from dp_transforms.sql_engines import reason_of
@@ -212,14 +211,17 @@ class Database:
             yield connection
 
     def _is_ready(self) -> bool:
-        """Whether the tables are there and up to date, which needs no writing."""
+        """Whether the tables are there, which needs no writing."""
         if self.file and not os.path.lexists(self.file):
             return False
         with self._reading() as connection:
-            return has_tables(connection) and read_version(connection) == VERSION
+            if not has_tables(connection):
+                return False
+            check_version(connection)
+            return True
 
     def _prepare(self, create: bool, rebuild: bool) -> None:
-        """Makes the tables, or brings them up to date."""
+        """Makes the tables, unless another process has done so."""
         found = read_counter(self.file) if self.file else None
         if self.file and not self._check_file(self.file, found, create, rebuild):
             create_new(self.file, 0o600).close()
@@ -227,7 +229,7 @@ class Database:
             if not self.file:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
             if has_tables(connection):
-                self._migrate(connection, found)
+                check_version(connection)
                 return
             was_deleted = self._was_deleted(found, create, rebuild)
             create_tables(connection)
@@ -239,21 +241,6 @@ class Database:
             if self.file:
                 write_counter(self.file, empty)
         self._settle(empty)
-
-    def _migrate(self, connection: sa.Connection, found: CounterFile | None) -> None:
-        before = migrate(connection)
-        if before == VERSION or not self.file:
-            return
-        meta = self.meta(connection)
-        if found is None or found.ledger_id != meta.ledger_id or found.after.counter != meta.counter:
-            raise LedgerDamagedError(
-                f"{self.name} is of version {before} and does not end where its counter file says. Bring back the"
-                " newest copy of both."
-            )
-        # Only the digest changes, by a rule that the next process repeats if this one dies before the commit.
-        end = Place(meta.counter, meta.digest)
-        spent, trail = self._spent(connection), _trail(connection)
-        write_counter(self.file, CounterFile(meta.ledger_id, found.before, end, found.settled, spent, trail))
 
     def _was_deleted(self, found: CounterFile | None, create: bool, rebuild: bool) -> bool:
         """Of a ledger that is not there. Raises LedgerError unless it may be made."""

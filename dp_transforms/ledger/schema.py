@@ -1,17 +1,14 @@
-"""The tables of a ledger, and how those of an older version are brought up to date.
+"""The tables of a ledger.
 
 Amounts are whole numbers as decimal text (`Whole`): a delta in units of 10^-30 does not fit into 64 bits, and no
 database may round. Times are ISO 8601 text in UTC, for people: order is by the number of the entry, never by a clock.
-
-Version 0, of before the first release, had no `claim` of a part and no `digest` of an entry. Version 1 gave all that a
-released run had taken back: it had no ``kept_`` columns.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -151,49 +148,13 @@ def entry_digest(before: str, entry: Mapping[str, Any]) -> str:
     return hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()
 
 
-def read_version(connection: sa.Connection) -> int:
+def check_version(connection: sa.Connection) -> None:
+    """Raises LedgerError for tables of another version, which this program would not keep to."""
     version = connection.execute(sa.select(META.c.version)).scalar_one()
     if not isinstance(version, int) or version < 0:
         raise LedgerDamagedError(DAMAGED)
-    return version
-
-
-def migrate(connection: sa.Connection) -> int:
-    """Brings the tables up to date within the caller's transaction. Returns the version that they had.
-
-    Raises LedgerError for tables of a newer version, which this program would not keep to.
-    """
-    version = read_version(connection)
-    if version > VERSION:
+    if version != VERSION:
         raise LedgerError(
-            f"the ledger has version {version}, and this program knows versions up to {VERSION}. Update shh."
+            f"the ledger has version {version}, and this program knows version {VERSION} alone. Use the shh that wrote"
+            " it."
         )
-    for step in range(version, VERSION):
-        _STEPS[step](connection)
-    if version < VERSION:
-        connection.execute(sa.update(META).values(version=VERSION))
-    return version
-
-
-def _from_0(connection: sa.Connection) -> None:
-    """Parts get a claim that no process has, entries the chain of digests."""
-    connection.execute(sa.text("ALTER TABLE shh_parts ADD COLUMN claim BIGINT NOT NULL DEFAULT 0"))
-    connection.execute(sa.text("ALTER TABLE shh_journal ADD COLUMN digest VARCHAR(64) NOT NULL DEFAULT ''"))
-    connection.execute(sa.text("ALTER TABLE shh_ledger ADD COLUMN digest VARCHAR(64) NOT NULL DEFAULT ''"))
-    digest = ""
-    for entry in connection.execute(sa.select(JOURNAL).order_by(JOURNAL.c.counter)).mappings().all():
-        digest = entry_digest(digest, dict(entry))
-        of_entry = sa.update(JOURNAL).where(JOURNAL.c.counter == entry["counter"])
-        connection.execute(of_entry.values(digest=digest))
-    connection.execute(sa.update(META).values(digest=digest))
-
-
-def _from_1(connection: sa.Connection) -> None:
-    """A run of `names` may have a histogram of activity, and nobody knows what it took: all of its price is kept."""
-    for name in ("epsilon", "delta", "sampling"):
-        connection.execute(sa.text(f"ALTER TABLE shh_runs ADD COLUMN kept_{name} VARCHAR(60) NOT NULL DEFAULT '0'"))
-    prices = {f"kept_{name}": RUNS.c[f"price_{name}"] for name in ("epsilon", "delta", "sampling")}
-    connection.execute(sa.update(RUNS).where(RUNS.c.release == "names", RUNS.c.status != "released").values(prices))
-
-
-_STEPS: dict[int, Callable[[sa.Connection], None]] = {0: _from_0, 1: _from_1}

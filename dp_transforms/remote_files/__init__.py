@@ -3,13 +3,13 @@
     stored_file    StoredFile, the protocol FileStore, the errors; what is a URL, and which are refused
     range_reader   RangeReader: one version of a file, open for reading at any position
     patterns       which files a URL names: a file, a folder or a glob
-    s3, gs, azfs, hdfs     one module per kind of store
+    s3, gs, azfs   one module per kind of store
 
-A file is read in one version: on S3 and Azure by ETag, on Google Cloud Storage by generation, on HDFS by number, length
-and time of the last change. A file that changes meanwhile is an error, never a mixture of two.
+A file is read in one version: on S3 and Azure by ETag, on Google Cloud Storage by generation. A file that
+changes meanwhile is an error, never a mixture of two.
 
 A new file appears at once, and in the place of none: S3 and Azure by ``If-None-Match: *``, Google Cloud Storage by
-``ifGenerationMatch=0``, HDFS by a rename. Nothing here writes to a local disk.
+``ifGenerationMatch=0``. Nothing here writes to a local disk.
 
 The libraries of a store are imported when it is used first. Everything raises OSError, whose `strerror` says why,
 without any secret; `UrlError` for a URL that cannot be used.

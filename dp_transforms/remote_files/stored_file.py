@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple, Protocol
 
-SCHEMES = ("s3", "gs", "azfs", "hdfs")
+SCHEMES = ("s3", "gs", "azfs")
 Content = bytes | BinaryIO
 _PIECE_BYTES = 8 << 20
 
@@ -47,7 +47,7 @@ class StoredFile:
 
 
 class Url(NamedTuple):
-    """host: the bucket, or the address of a name node. key: without the slash before it; nothing is unquoted."""
+    """host: the bucket, or the account. key: without the slash before it; nothing is unquoted."""
 
     scheme: str
     host: str
@@ -114,14 +114,15 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
         )
     if scheme not in SCHEMES:
         raise UrlError(
-            f"URLs {scheme}://... are not known. Use {', '.join(f'{known}://' for known in SCHEMES)} or a path."
+            f"URLs {scheme}://... are not known. Use {', '.join(f'{known}://' for known in SCHEMES)} or a path:"
+            " copy files of another store, or mount it (docs/object_stores.md)."
         )
     if not rest.partition("/")[0] or found[1] != scheme:
         raise UrlError(f"a URL must begin with {scheme}:// and then name a {_HOSTS[scheme]}.")
     return True
 
 
-_HOSTS = {"s3": "bucket", "gs": "bucket", "azfs": "account", "hdfs": "name node, with the port of WebHDFS"}
+_HOSTS = {"s3": "bucket", "gs": "bucket", "azfs": "account"}
 
 
 def split_url(url: str) -> Url:

@@ -19,7 +19,6 @@ from dp_transforms import avro_container
 from dp_transforms.avro_container import BlockTooLargeError, DamagedContainerError, HeaderTooLargeError, read_long
 from dp_transforms.monitoring.window_report import WINDOW_REPORT_AVRO_SCHEMA, WindowReport
 from dp_transforms.report_files.records import (
-    FIELDS_WITHOUT_LEVELS,
     HEADER_KEY,
     MAX_HEADER_BYTES,
     MAX_HEAVY_HITTERS,
@@ -62,16 +61,14 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     except DamagedContainerError:
         raise ReportFileError("the file is not an Avro object container file, or its header is damaged.") from None
     header = parse_header(container.metadata.get(HEADER_KEY.encode()))  # first, since it has the version
-    shape = _shape(parse_json(container.schema or b"null"))
-    with_levels = shape == _shape(WINDOW_REPORT_AVRO_SCHEMA)
-    if not with_levels and shape != _shape(AVRO_SCHEMA_WITHOUT_LEVELS):
+    if _shape(parse_json(container.schema or b"null")) != _shape(WINDOW_REPORT_AVRO_SCHEMA):
         raise ReportFileError("the Avro schema is not that of a report, so shh did not write the file.")
     if container.codec not in ("null", "deflate"):
         raise ReportFileError("the Avro codec of a report file must be null or deflate.")
-    return header, _records(handle, container, with_levels)
+    return header, _records(handle, container)
 
 
-def _records(handle: IO[bytes], container: avro_container.Header, with_levels: bool) -> Iterator[WindowReport]:
+def _records(handle: IO[bytes], container: avro_container.Header) -> Iterator[WindowReport]:
     try:
         for count, begin, length in avro_container.iter_frames(handle, container):
             block = avro_container.read_block(handle, container, begin, length, _MAX_BLOCK_BYTES)
@@ -79,7 +76,7 @@ def _records(handle: IO[bytes], container: avro_container.Header, with_levels: b
                 raise ReportFileError("a block of the Avro file does not hold as many records as it claims.")
             stream = io.BytesIO(block)
             for _ in range(count):
-                yield read_datum(stream, with_levels)
+                yield read_datum(stream)
             if stream.tell() != len(block):
                 raise ReportFileError("a block of the Avro file holds more than its records.")
     except BlockTooLargeError:
@@ -88,13 +85,12 @@ def _records(handle: IO[bytes], container: avro_container.Header, with_levels: b
         raise ReportFileError("the Avro file is truncated or damaged: write it again.") from None
 
 
-def read_datum(stream: IO[bytes], with_levels: bool) -> WindowReport:
+def read_datum(stream: IO[bytes]) -> WindowReport:
     """The report at the position of a stream. Heavy hitters are counted before they are decoded.
 
-    with_levels: whether it was written by `WINDOW_REPORT_AVRO_SCHEMA`, or by `AVRO_SCHEMA_WITHOUT_LEVELS`.
     Raises ReportFileError, DamagedContainerError, or what fastavro raises for broken bytes.
     """
-    before, heavy_hitter, behind = _parts(with_levels)
+    before, heavy_hitter, behind = _parts()
     fields: Any = fastavro.schemaless_reader(stream, before, None)
     entries: list[Any] = []
     while (count := read_long(stream)) != 0:
@@ -109,9 +105,9 @@ def read_datum(stream: IO[bytes], with_levels: bool) -> WindowReport:
 
 
 @functools.cache
-def _parts(with_levels: bool) -> tuple[Any, Any, Any]:
+def _parts() -> tuple[Any, Any, Any]:
     """Parsed schemas: the fields before the heavy hitters, a heavy hitter, and the fields after them."""
-    schema = without_logical_types(WINDOW_REPORT_AVRO_SCHEMA if with_levels else AVRO_SCHEMA_WITHOUT_LEVELS)
+    schema = without_logical_types(WINDOW_REPORT_AVRO_SCHEMA)
     fields = schema["fields"]
     place = [field["name"] for field in fields].index("heavy_hitters")
     before, behind = ({**schema, "fields": part} for part in (fields[:place], fields[place + 1 :]))
@@ -129,19 +125,6 @@ def _shape(schema: Any) -> Any:
             kept["name"] = name.rpartition(".")[2]
         return kept
     return schema
-
-
-def _without_levels(schema: dict[str, Any]) -> dict[str, Any]:
-    fields = [dict(field) for field in schema["fields"]]
-    (windows,) = (field for field in fields if field["name"] == "heavy_hitters")
-    heavy_hitter = windows["type"]["items"]
-    kept = [field for field in heavy_hitter["fields"] if field["name"] in FIELDS_WITHOUT_LEVELS]
-    windows["type"] = {**windows["type"], "items": {**heavy_hitter, "fields": kept}}
-    return {**schema, "fields": fields}
-
-
-# Of reports that were written before there were levels.
-AVRO_SCHEMA_WITHOUT_LEVELS = _without_levels(WINDOW_REPORT_AVRO_SCHEMA)
 
 
 def without_logical_types(schema: Any) -> Any:

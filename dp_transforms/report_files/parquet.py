@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dp_transforms.monitoring.window_report import WINDOW_REPORT_AVRO_SCHEMA, WindowReport
-from dp_transforms.report_files.avro import AVRO_SCHEMA_WITHOUT_LEVELS
 from dp_transforms.report_files.records import (
     HEADER_KEY,
     MAX_HEADER_BYTES,
@@ -54,7 +53,6 @@ def _arrow_field(avro: dict[str, Any]) -> pa.Field:
 
 # Names, types and documentation follow the Avro schema.
 WINDOW_REPORT_ARROW_SCHEMA = pa.schema([_arrow_field(field) for field in WINDOW_REPORT_AVRO_SCHEMA["fields"]])
-_SCHEMA_WITHOUT_LEVELS = pa.schema([_arrow_field(field) for field in AVRO_SCHEMA_WITHOUT_LEVELS["fields"]])
 
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
@@ -84,8 +82,7 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     )
     schema = file.schema.to_arrow_schema()
     header = parse_header((schema.metadata or {}).get(HEADER_KEY.encode()))  # first, since it has the version
-    known = (WINDOW_REPORT_ARROW_SCHEMA, _SCHEMA_WITHOUT_LEVELS)
-    if not any(schema.equals(one, check_metadata=False) for one in known):
+    if not schema.equals(WINDOW_REPORT_ARROW_SCHEMA, check_metadata=False):
         raise ReportFileError("the Parquet schema is not that of a report, so shh did not write the file.")
     return header, _records(file)
 

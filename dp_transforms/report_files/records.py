@@ -17,22 +17,16 @@ if TYPE_CHECKING:
     from dp_transforms.accounting.release_plan import ReleasePlan
 
 HEADER_KEY = "shh.header"
-# Written, and read. Heavy hitters have levels from version 2 on; readers take both shapes whatever the version says,
-# since a stream that began with version 1 goes on under its first header.
 HEADER_VERSION = 2
-_KNOWN_VERSIONS = (1, 2)
-# Of a heavy hitter before there were levels, also in the files of these formats. Read, and never written.
-FIELDS_WITHOUT_LEVELS = ("item", "zone", "noisy_count")
 MAX_HEADER_BYTES = 1 << 20
 # Of one report, in every format: a heavy hitter of 5 bytes becomes about 400 when it is decoded. Checked when a report
 # is written, and when it is read before anything is decoded.
 MAX_HEAVY_HITTERS = 1 << 18
-# One report as JSON; every other format takes less. Files are read in pieces of about this size. A report without
-# levels had <= 2^25 bytes; with `"level": null, "at_least_users": null` in 2^18 heavy hitters it has less than this.
+# One report as JSON; every other format takes less. Files are read in pieces of about this size.
 MAX_RECORD_BYTES = 3 << 24
 # The most that a record, and each heavy hitter, takes as JSON without its texts.
 _RECORD_FRAME_BYTES, _HEAVY_HITTER_FRAME_BYTES = 512, 120
-_FIELDS, _OLD_FIELDS = frozenset(HeavyHitter._fields), frozenset(FIELDS_WITHOUT_LEVELS)
+_FIELDS = frozenset(HeavyHitter._fields)
 # Smaller JSON is parsed without a count of its values: it becomes at most 50 times as large.
 _UNCOUNTED_JSON_BYTES = 1 << 20
 _COUNTED_BYTES = 1 << 20
@@ -87,11 +81,10 @@ class ReportHeader:
         """From the JSON object that `to_json` wrote. Raises ReportFileError for anything else."""
         if not isinstance(fields, dict):
             raise ReportFileError("the header of the report file is not a JSON object.")
-        version = fields.get("version")
-        if version not in _KNOWN_VERSIONS:
+        if fields.get("version") != HEADER_VERSION:
             raise ReportFileError(
-                f"the header of the report file must have version {' or '.join(map(str, _KNOWN_VERSIONS))}. Read it"
-                " with the version of shh that wrote it."
+                f"the header of the report file must have version {HEADER_VERSION}. Read it with the version of shh"
+                " that wrote it."
             )
         try:
             text = json.dumps(fields, ensure_ascii=False)
@@ -231,7 +224,7 @@ def _heavy_hitters(entries: Any, measure: Callable[[str], int]) -> tuple[list[He
     for entry in entries:
         if type(entry) is HeavyHitter:
             entry = entry._asdict()
-        if not isinstance(entry, Mapping) or not (entry.keys() == _FIELDS or entry.keys() == _OLD_FIELDS):
+        if not isinstance(entry, Mapping) or entry.keys() != _FIELDS:
             raise _wrong_names(HeavyHitter._fields)
         zone, count = entry["zone"], entry["noisy_count"]
         if not (zone is None or (isinstance(zone, str) and zone in (ABOVE, BETWEEN))):
@@ -240,7 +233,7 @@ def _heavy_hitters(entries: Any, measure: Callable[[str], int]) -> tuple[list[He
             raise ReportFileError(f"noisy_count must be null where zone is {ABOVE!r}: it would break the guarantee.")
         if count is not None:
             count = _whole(count, "noisy_count", -(1 << 63), _MAX_LONG)
-        level, at_least_users = _size(entry.get("level"), entry.get("at_least_users"))
+        level, at_least_users = _size(entry["level"], entry["at_least_users"])
         if level is not None and zone is not None:
             raise ReportFileError("zone must be null beside a level: it would break the guarantee.")
         if level is not None and count is not None and count < 0:

@@ -12,7 +12,7 @@ and is not written (docs/guarantee.md, section 6).
     `topic_run`           what a topic holds of a run
     `report_topic`        transactions, so that a worker that was replaced can write no more
     `topic_follower`      a topic read as it grows, for who shows a run
-    `report_table`        a key for each window, in PostgreSQL, SQLite or DuckDB
+    `report_table`        a key for each window, in PostgreSQL or SQLite
     `table_schema`        its tables and their view
     `table_rows`          the statements on them
     `table_store`         how a run is written and read

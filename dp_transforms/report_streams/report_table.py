@@ -1,4 +1,4 @@
-"""Reports as a table of a database: PostgreSQL, SQLite or DuckDB. A row for each heavy item, and a view of the newest.
+"""Reports as a table of a database: PostgreSQL or SQLite. A row for each heavy item, and a view of the newest.
 
     NAME              an item of a window: (run_id, window_start, rank) is its key
     NAME_windows      a window with heavy items: (run_id, window_start) is its key
@@ -6,7 +6,7 @@
     NAME_top_now      view: the items of the newest window of each stream
 
 A window is written in one transaction with all of its items, under its key. On PostgreSQL the row of the run is locked
-first, on SQLite and DuckDB the whole file: so one of two workers is first, the other finds the answer, and no reader
+first, on SQLite the whole file: so one of two workers is first, the other finds the answer, and no reader
 sees a part of one.
 
 This module loads no database library before it is used.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dp_transforms.report_streams.table_store import ReportTableWriter
 
 DEFAULT_TABLE = "shh_reports"
-_URL = re.compile(r"postgresql(\+psycopg)?://|(sqlite|duckdb):///")
+_URL = re.compile(r"postgresql(\+psycopg)?://|sqlite:///")
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,47}")  # with what is appended PostgreSQL has no more than 63 characters
 
 
@@ -40,8 +40,8 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,47}")  # with what is appended PostgreSQL
 class ReportTable:
     """A table, made with its view if it is missing. Several runs can share it.
 
-    url: ``postgresql://user@host/database``, ``sqlite:///FILE`` or ``duckdb:///FILE``; ``sqlite:////FILE`` from the
-        root. It travels in the job graph, so leave the password to a file that every worker has
+    url: ``postgresql://user@host/database`` or ``sqlite:///FILE``; ``sqlite:////FILE`` from the root. It
+        travels in the job graph, so leave the password to a file that every worker has
         (``?passfile=/run/secrets/pgpass``, or what libpq looks for by itself).
     table: small letters, digits and underscores, at most 48.
     """
@@ -52,7 +52,8 @@ class ReportTable:
     def __post_init__(self) -> None:
         if not isinstance(self.url, str) or not _URL.match(self.url):
             raise ValueError(
-                "url of a report table must be postgresql://HOST/DATABASE, sqlite:///FILE or duckdb:///FILE."
+                "url of a report table must be postgresql://HOST/DATABASE or sqlite:///FILE. DuckDB reads reports that"
+                " are Parquet files (docs/databases.md)."
             )
         if not isinstance(self.table, str) or not _NAME.fullmatch(self.table):
             raise ValueError(
@@ -60,11 +61,11 @@ class ReportTable:
                 f" digit, got {shown(self.table)}."
             )
         if self.file in ("", ":memory:"):
-            raise ValueError(f"url of a report table must name a file, such as {self.database}:///reports.db.")
+            raise ValueError("url of a report table must name a file, such as sqlite:///reports.db.")
 
     @property
     def database(self) -> str:
-        """``postgresql``, ``sqlite`` or ``duckdb``."""
+        """``postgresql`` or ``sqlite``."""
         return database_of(self.url) or ""
 
     @property

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pathlib
 import stat
-import threading
 from collections.abc import Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -20,26 +18,15 @@ from dp_transforms.report_files import ReportFileError, ReportHeader
 from dp_transforms.report_files.records import check_report, parse_header
 from dp_transforms.report_streams.report_table import ReportTable
 from dp_transforms.report_streams.report_writer import parse_ended
-from dp_transforms.report_streams.table_schema import Micros, ReportTables
-from dp_transforms.sql_engines import READS, NoDriverError, duckdb_engine, postgres_engine, reason_of, sqlite_engine
-from dp_transforms.sql_urls import DUCKDB, POSTGRESQL, SQLITE
+from dp_transforms.report_streams.table_schema import ReportTables
+from dp_transforms.sql_engines import READS, NoDriverError, postgres_engine, reason_of, sqlite_engine
+from dp_transforms.sql_urls import POSTGRESQL
 
 DAMAGED = "was changed by another program, or is damaged. Start a new run, with another --output-table"
-_WAIT_SECONDS = 60.0  # for another worker, or a reader of a DuckDB file
+_WAIT_SECONDS = 60.0  # for another worker
 _FILE_MODE = 0o644
 _WINDOWS_AT_ONCE = 500  # a database takes so many values in a statement, and more
 _ITEMS_AT_ONCE = 20_000
-_DUCKDB_TURNS: dict[pathlib.Path | None, threading.Lock] = {}  # by file
-# DuckDB takes a millisecond for each row that is given as values, and a thousandth of it from JSON: what JSON has for a
-# column, and how its value is made of it.
-_DUCKDB_COLUMNS: dict[type, tuple[str, str]] = {
-    Micros: ("BIGINT", "make_timestamp({})"),
-    sa.LargeBinary: ("VARCHAR", "unhex({})"),
-    sa.Text: ("VARCHAR", "{}"),
-    sa.Integer: ("INTEGER", "{}"),
-    sa.BigInteger: ("BIGINT", "{}"),
-    sa.Double: ("DOUBLE", "{}"),
-}
 
 
 class StoredRun(NamedTuple):
@@ -82,8 +69,7 @@ class TableRows:
 
     def prepare(self, run_id: str) -> StoredRun | None:
         """Makes what is missing of the database. Returns the run, None if it has not begun."""
-        if not self.find_file() and self.sink.database == SQLITE:
-            assert self._file is not None
+        if self._file is not None and not self.find_file():
             with contextlib.suppress(FileExistsError):  # another worker was first
                 create_new(self._file, _FILE_MODE).close()
         with self.transaction() as connection:
@@ -102,7 +88,7 @@ class TableRows:
         options: dict[str, Any] = {READS: not self._writes}
         if self.sink.database == POSTGRESQL and not self._writes:
             options["isolation_level"] = "REPEATABLE READ"  # one snapshot for all statements
-        with self._turn(), engine.connect().execution_options(**options) as connection, connection.begin():
+        with engine.connect().execution_options(**options) as connection, connection.begin():
             if self.sink.database == POSTGRESQL:
                 connection.exec_driver_sql("SET LOCAL TIME ZONE 'UTC'")
             yield connection
@@ -160,9 +146,7 @@ class TableRows:
                 windows.append({"run_id": run_id, **of_both, "heavy_items": len(held), **spent})
                 items += [{"run_id": run_id, **of_both, **_item_row(*ranked)} for ranked in enumerate(held, start=1)]
             for table, rows in ((self.tables.windows, windows), (self.tables.items, items)):
-                if self.sink.database == DUCKDB:
-                    _insert_into_duckdb(connection, table, rows)
-                elif rows:
+                if rows:
                     connection.execute(sa.insert(table), rows)
 
     def report(self, connection: sa.Connection, run_id: str, window_start: int) -> WindowReport | None:
@@ -214,26 +198,9 @@ class TableRows:
         if self._made is None:
             if self._file is None:
                 self._made = postgres_engine(sa.make_url(self.sink.url), _WAIT_SECONDS)
-            elif self.sink.database == SQLITE:
-                self._made = sqlite_engine(self._file, _WAIT_SECONDS)
             else:
-                self._made = duckdb_engine(self._file, _WAIT_SECONDS, reads=not self._writes)
+                self._made = sqlite_engine(self._file, _WAIT_SECONDS)
         return self._made
-
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Of the writers of a DuckDB file in this process: it keeps other processes out, and lets threads write at once
-        what contradicts each other."""
-        if not self._writes or self.sink.database != DUCKDB:
-            yield
-            return
-        lock = _DUCKDB_TURNS.setdefault(self._file, threading.Lock())
-        if not lock.acquire(timeout=_WAIT_SECONDS):
-            raise StreamError(f"{self.sink.place} cannot be used: another writer has it. Try again later.")
-        try:
-            yield
-        finally:
-            lock.release()
 
     def _encoding(self, connection: sa.Connection) -> str:
         return str(connection.exec_driver_sql("SHOW server_encoding").scalar_one())
@@ -286,16 +253,3 @@ def _pieces(reports: Sequence[WindowReport]) -> Iterator[list[WindowReport]]:
         piece.append(report)
     if piece:
         yield piece
-
-
-def _insert_into_duckdb(connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-    kinds = {column.name: _DUCKDB_COLUMNS[type(column.type)] for column in table.columns}
-    names = ", ".join(kinds)
-    made = ", ".join(making.format(name) for name, (_, making) in kinds.items())
-    statement = sa.text(
-        f'INSERT INTO "{table.name}" ({names}) SELECT {made} FROM'
-        " (SELECT unnest(from_json(CAST(:rows AS JSON), :shape), recursive := true))"
-    )
-    shape = json.dumps([{name: kind for name, (kind, _) in kinds.items()}])
-    text = json.dumps(rows, ensure_ascii=False, default=lambda data: data.hex().upper())
-    connection.execute(statement, {"rows": text, "shape": shape})

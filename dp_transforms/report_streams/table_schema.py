@@ -1,7 +1,7 @@
 """The tables of reports and their view, made where they are missing.
 
-Times are UTC: with a time zone on PostgreSQL, whose readers then show them in theirs, and without one on SQLite and
-DuckDB, which have none.
+Times are UTC: with a time zone on PostgreSQL, whose readers then show them in theirs, and without one on SQLite,
+which has none.
 """
 
 from __future__ import annotations

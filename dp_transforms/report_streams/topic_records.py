@@ -17,7 +17,7 @@ import fastavro.schema
 
 from dp_transforms.monitoring.window_report import WINDOW_REPORT_AVRO_SCHEMA, RunEnded, WindowReport
 from dp_transforms.report_files import ReportFileError, ReportHeader, encode_report, report_of_json
-from dp_transforms.report_files.avro import AVRO_SCHEMA_WITHOUT_LEVELS, read_datum, without_logical_types
+from dp_transforms.report_files.avro import read_datum, without_logical_types
 from dp_transforms.report_files.records import is_unicode, parse_header, parse_json, report_fields
 from dp_transforms.report_streams.report_writer import ended_fields, parse_ended
 
@@ -39,12 +39,11 @@ HEADER_AVRO_SCHEMA: dict[str, Any] = {
     ],
 }
 
-
-def _with_run_id(schema: dict[str, Any]) -> dict[str, Any]:
-    return {**schema, "namespace": "shh.stream", "fields": [_RUN_ID, *schema["fields"]]}
-
-
-REPORT_AVRO_SCHEMA = _with_run_id(WINDOW_REPORT_AVRO_SCHEMA)
+REPORT_AVRO_SCHEMA: dict[str, Any] = {
+    **WINDOW_REPORT_AVRO_SCHEMA,
+    "namespace": "shh.stream",
+    "fields": [_RUN_ID, *WINDOW_REPORT_AVRO_SCHEMA["fields"]],
+}
 ENDED_AVRO_SCHEMA: dict[str, Any] = {
     "type": "record",
     "name": "RunEnded",
@@ -58,9 +57,7 @@ ENDED_AVRO_SCHEMA: dict[str, Any] = {
     ],
 }
 TOPIC_AVRO_SCHEMAS = (HEADER_AVRO_SCHEMA, REPORT_AVRO_SCHEMA, ENDED_AVRO_SCHEMA)
-# A topic may hold reports from before there were levels. They are read, and never written.
-_READ_SCHEMAS = (*TOPIC_AVRO_SCHEMAS, _with_run_id(AVRO_SCHEMA_WITHOUT_LEVELS))
-_HEADER, _REPORT, _ENDED, _REPORT_WITHOUT_LEVELS = range(4)
+_HEADER, _REPORT, _ENDED = range(3)
 
 
 def encode_record(record: TopicRecord, run_id: str, record_format: str) -> bytes:
@@ -108,11 +105,10 @@ def _decode_avro(value: bytes) -> tuple[str, TopicRecord]:
     index = next((index for index, (known, _) in enumerate(_schemas()) if known == fingerprint), None)
     if index is None:
         raise ReportFileError("the fingerprint of a record belongs to no schema of reports.")
-    is_report = index in (_REPORT, _REPORT_WITHOUT_LEVELS)
     try:
-        if is_report:
+        if index == _REPORT:
             run_id: Any = fastavro.schemaless_reader(stream, "string", None)
-            report = read_datum(stream, with_levels=index == _REPORT)
+            report = read_datum(stream)
         else:
             fields: Any = fastavro.schemaless_reader(stream, _schemas()[index][1], None)
     except ReportFileError:
@@ -121,7 +117,7 @@ def _decode_avro(value: bytes) -> tuple[str, TopicRecord]:
         raise ReportFileError("a record is not an Avro datum of its schema.") from error
     if stream.tell() != len(value):
         raise ReportFileError("a record holds more than its Avro datum.")
-    if is_report:
+    if index == _REPORT:
         return run_id, report
     rest = {name: field for name, field in fields.items() if name != "run_id"}
     return fields["run_id"], parse_header(rest["header"]) if index == _HEADER else parse_ended(rest)
@@ -131,7 +127,7 @@ def _decode_avro(value: bytes) -> tuple[str, TopicRecord]:
 def _schemas() -> list[tuple[bytes, Any]]:
     """Fingerprint and parsed schema. Times are plain microseconds: the calendar of datetime ends before a long."""
     found = []
-    for schema in _READ_SCHEMAS:
+    for schema in TOPIC_AVRO_SCHEMAS:
         canonical = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(schema))
         # fastavro returns the bytes in the order in which they are sent: the lowest first.
         fingerprint = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))

@@ -7,7 +7,6 @@ from dp_transforms.runners.engine_process import EngineError, engine_file, java
 from dp_transforms.runners.flink_cluster import FLINK_LIBRARIES
 from dp_transforms.runners.kafka_server import KAFKA_LIBRARIES
 from tests.engines.azurite_server import AZURITE, node
-from tests.engines.hdfs_server import HDFS_LIBRARIES
 from tests.engines.language_examples import GO_EXAMPLE, JAVA_EXAMPLE
 
 
@@ -24,9 +23,6 @@ def skip_reason(name: str) -> str | None:
         elif name == "azurite":
             node()
             engine_file(AZURITE, "azurite")
-        elif name == "hdfs":
-            java()
-            engine_file(HDFS_LIBRARIES, "hdfs")
         elif name == "go-example":
             engine_file(GO_EXAMPLE, "go-example")
         elif name == "java-example":

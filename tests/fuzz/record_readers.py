@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -118,13 +117,11 @@ def _read_topic_record(_sample: Sample, data: bytes) -> Any:
 @functools.cache
 def _topic_records() -> list[Sample]:
     records = [HEADER, LABELS, COUNTS, RunEnded("news", 12, 2), NAMES]
-    found = [
+    return [
         Sample(f"{form} {index}", encode_record(record, "run-1", form), "", mutators)
         for form, mutators in (("json", format_mutators.JSON), ("avro", ()))
         for index, record in enumerate(records)
     ]
-    old = pathlib.Path(__file__).parents[1] / "data" / "reports_without_levels" / "topic.avro_record"
-    return [*found, Sample("avro, without levels", old.read_bytes(), "", ())]
 
 
 def record_readers() -> list[Reader]:

@@ -33,7 +33,6 @@ from tests.helpers.pages import Page
 from tests.helpers.report_samples import COUNTS, HEADER, LABELS, NAMES, NAMES_HEADER, REPORTS, report
 from tests.helpers.small_runs import small_plan
 
-_WITHOUT_LEVELS = pathlib.Path(__file__).parents[1] / "data" / "reports_without_levels"
 _BIG_HEADER = ReportHeader("run-1", "news", "Each user", json.loads(small_plan().to_json()))
 
 
@@ -43,17 +42,10 @@ def report_samples() -> list[Sample]:
     mutators = {"avro": avro_mutators.CONTAINER, "json": format_mutators.JSON, "parquet": parquet_mutators.PARQUET}
     kinds = {"none": (HEADER, []), "four": (HEADER, REPORTS), "nine": (_BIG_HEADER, many)}
     kinds["names"] = (NAMES_HEADER, [NAMES])
-    found = [
+    return [
         Sample(f"{form}, {name}", report_file_bytes(header, held, file_format=form), f".{form}", mutators[form])
         for form in mutators
         for name, (header, held) in kinds.items()
-    ]
-    endings = {"avro": "avro", "json": "jsonl", "parquet": "parquet"}
-    return found + [
-        Sample(
-            f"{form}, without levels", (_WITHOUT_LEVELS / f"report.{ending}").read_bytes(), f".{form}", mutators[form]
-        )
-        for form, ending in endings.items()
     ]
 
 

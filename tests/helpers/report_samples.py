@@ -33,9 +33,8 @@ NAMES = report(
     HeavyHitter("known", None, None, 1, 0),
     spent=2.0,
 )
-WITHOUT_LEVELS = [OTHER_STREAM, LABELS, COUNTS]
 REPORTS = [COUNTS, NAMES, LABELS, OTHER_STREAM]
-IN_ORDER = [*WITHOUT_LEVELS, NAMES]
+IN_ORDER = [OTHER_STREAM, LABELS, COUNTS, NAMES]
 
 
 def written(folder, ending, reports=REPORTS, header=HEADER):

@@ -14,7 +14,7 @@ import pytest
 from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded
 from dp_transforms.report_files import read_report_file
 from dp_transforms.report_streams import ReportTable
-from tests.helpers.report_samples import COUNTS, HEADER, LABELS, WITHOUT_LEVELS, report, written
+from tests.helpers.report_samples import COUNTS, HEADER, LABELS, OTHER_STREAM, report, written
 from tests.pipelines.stream_words import HOURS, PLAN, START, run
 
 FOLDER = ["--folder", "logs", "--time-unit", "s"]
@@ -43,12 +43,11 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
     return tmp_path
 
 
-def test_a_stream_writes_to_duckdb_what_it_shows(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("duckdb_sqlalchemy", reason="the extra duckdb is not installed")
-    words = [*FOLDER, *PLAN, *KEY, *HISTORY, "--output", "duckdb:///reports.duckdb", "--output-table", "news"]
+def test_a_stream_writes_to_sqlite_what_it_shows(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*FOLDER, *PLAN, *KEY, *HISTORY, "--output", "sqlite:///reports.db", "--output-table", "news"]
     code, out, err = run([*words, "--run-id", "run-1"], capsys)
     assert code == 0, err
-    table = ReportTable(f"duckdb:///{folder}/reports.duckdb", "news")
+    table = ReportTable(f"sqlite:///{folder}/reports.db", "news")
     header, reports, ended = table.read("run-1")
     assert header is not None
     assert ended == RunEnded("events", HOURS, 4)
@@ -94,6 +93,7 @@ def test_what_is_wrong_with_a_database_is_told_before_anything_starts(
         ),
         ([*stream, "--output", "sqlite:///r.db", "--output-format", "avro"], ["--output-format", "Leave it out"]),
         ([*stream, "--output", "sqlite:///r.db", "--output-topic", "t"], ["one output"]),
+        ([*stream, "--output", "duckdb:///r.db"], ["--output must be postgresql://", "DuckDB reads reports"]),
         ([*stream, "--output", "sqlite://r.db"], ["--output must be postgresql://", "sqlite:///FILE"]),
         ([*stream, "--output", "mysql://h/d"], ["--output must be a path, got a URL"]),
         ([*stream, "--output", "sqlite:///nowhere/r.db"], ["nowhere does not exist"]),
@@ -161,7 +161,7 @@ def test_reports_are_copied_part_by_part_and_again_and_no_answer_is_replaced(
     )
     assert (code, "already has another answer" in err) == (1, True)
     assert table.read() == (HEADER, [LABELS, COUNTS], None)
-    mixed = written(folder, "parquet", WITHOUT_LEVELS)
+    mixed = written(folder, "parquet", [OTHER_STREAM, LABELS, COUNTS])
     assert len(list(read_report_file(mixed)[1])) == 3
     code, _, err = run([str(mixed), "--output", table.url], capsys, "load")
     assert (code, "different streams" in err) == (1, True)
@@ -194,7 +194,7 @@ def test_the_queries_of_the_page_run_on_what_a_table_holds(folder: pathlib.Path)
 
 
 def test_duckdb_reads_report_files_as_the_page_says(folder: pathlib.Path) -> None:
-    duckdb = pytest.importorskip("duckdb", reason="the extra duckdb is not installed")
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
     page = (pathlib.Path(__file__).parents[2] / "docs" / "databases.md").read_text()
     (folder / "reports").mkdir()
     written(folder / "reports", "parquet", [LABELS, COUNTS])

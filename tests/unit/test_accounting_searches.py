@@ -95,7 +95,7 @@ def test_a_root_that_is_not_safe_moves_up_in_steps_that_double(
         given.append({"low": low, "high": high, **more})
         return 2.0
 
-    monkeypatch.setattr(composition, "brent_root", solve)
+    monkeypatch.setattr("scipy.optimize.brentq", solve)
     seen: list[float] = []
 
     def safe(x: float) -> bool:

@@ -51,13 +51,11 @@ def test_on_google_cloud_storage(google: str, monkeypatch: pytest.MonkeyPatch) -
     ("url", "words"),
     [
         (f"s3://user:{SECRET}@bucket/a.csv", "holds a password or a signature"),
-        (f"hdfs://{SECRET}@host:9870/a.csv", "holds a password or a signature"),
+        (f"azfs://{SECRET}@host/a.csv", "holds a password or a signature"),
         (f"https://bucket.example/a.csv?X-Amz-Signature={SECRET}", "holds a password or a signature"),
         (f"s3://bucket/a.csv?X-Amz-Credential=a&X-Amz-Signature={SECRET}", "holds a password or a signature"),
-        (
-            f"https://{SECRET}.example/a.csv",
-            "URLs https://... are not known. Use s3://, gs://, azfs://, hdfs:// or",
-        ),
+        (f"https://{SECRET}.example/a.csv", "URLs https://... are not known. Use s3://, gs://, azfs:// or a path"),
+        (f"hdfs://{SECRET}:9870/a.csv", "URLs hdfs://... are not known. Use s3://, gs://, azfs:// or a path: copy"),
         ("S3://bucket/a.csv", "must begin with s3:// and then name a bucket"),
         ("s3:///a.csv", "must begin with s3:// and then name a bucket"),
     ],

@@ -38,6 +38,7 @@ from tests.helpers.report_samples import (
     IN_ORDER,
     LABELS,
     MAX_LONG,
+    NAMES,
     REPORTS,
     START,
     read_all,
@@ -274,3 +275,47 @@ def test_a_file_that_exists_is_never_overwritten_by_writing(tmp_path):
 def test_writing_into_a_missing_folder_names_the_remedy(tmp_path):
     with pytest.raises(ReportFileError, match="Check the folder"):
         write_report_file(tmp_path / "none" / "report.avro", HEADER, [])
+
+
+@pytest.mark.parametrize("missing", [("level",), ("at_least_users",), ("level", "at_least_users")])
+def test_a_heavy_hitter_without_its_level_or_size_is_refused(tmp_path, missing):
+    for one in (LABELS, NAMES):
+        fields = json.loads(encode_report(one))
+        for entry in fields["heavy_hitters"]:
+            for name in missing:
+                del entry[name]
+        with pytest.raises(ReportFileError, match="exactly the fields item, zone, noisy_count, level, at_least_users"):
+            decode_report(json.dumps(fields))
+
+    schema = json.loads(json.dumps(WINDOW_REPORT_AVRO_SCHEMA))
+    hitter = schema["fields"][3]["type"]["items"]
+    hitter["fields"] = [field for field in hitter["fields"] if field["name"] not in missing]
+    with (tmp_path / "one.avro").open("wb") as handle:
+        fastavro.writer(handle, schema, [], metadata={HEADER_KEY: HEADER.to_json()})
+    with pytest.raises(ReportFileError, match="schema is not that of a report"):
+        read_all(tmp_path / "one.avro")
+
+    schema = pq.read_schema(written(tmp_path, "parquet"))
+    kept = [field for field in schema.field("heavy_hitters").type.value_type if field.name not in missing]
+    hitters = pa.field("heavy_hitters", pa.list_(pa.field("element", pa.struct(kept), False)), False)
+    pq.write_table(schema.set(3, hitters).empty_table(), tmp_path / "one.parquet")
+    with pytest.raises(ReportFileError, match="schema is not that of a report"):
+        read_all(tmp_path / "one.parquet")
+
+
+@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_of_another_version_names_the_remedy_whatever_its_schema(tmp_path, ending, version):
+    header = HEADER.to_json().replace('"version": 2', f'"version": {version}')
+    path = tmp_path / f"other.{ending}"
+    if ending == "avro":
+        with path.open("wb") as handle:
+            other = {"type": "record", "name": "Other", "fields": []}
+            fastavro.writer(handle, other, [], metadata={HEADER_KEY: header})
+    elif ending == "parquet":
+        schema = pq.read_schema(written(tmp_path, "parquet")).append(pa.field("other", pa.int64()))
+        pq.write_table(schema.empty_table().replace_schema_metadata({HEADER_KEY: header}), path)
+    else:
+        path.write_text(f'{{"header": {header}}}\n')
+    with pytest.raises(ReportFileError, match=r"must have version 2\. Read it with the version of shh"):
+        read_all(path)

@@ -20,7 +20,7 @@ HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected.", {"epsilon": 2.0})
 OTHER = ReportHeader("run-2", "news", "Each user's whole log is protected.", {"epsilon": 2.0})
 ENDED = RunEnded("news", 6, 4)
-KINDS = ("folder", "sqlite", "duckdb", "topic")
+KINDS = ("folder", "sqlite", "topic")
 
 
 def report(window: int, users: int = 9) -> WindowReport:
@@ -41,8 +41,6 @@ def sink_of(kind: str, place: pathlib.Path) -> Iterator[ReportSink]:
         yield ReportTopic(f"{broker.host}:{broker.port}", "reports")
         del cluster
     else:
-        if kind == "duckdb":
-            pytest.importorskip("duckdb_sqlalchemy", reason="the extra duckdb is not installed")
         yield ReportTable(f"{kind}:///{place}/reports.db")
 
 

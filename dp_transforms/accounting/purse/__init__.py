@@ -12,6 +12,5 @@ prices in docs/purse.md. Read in this order:
 - `price_work`: a limit on the work that a plan costs when it is read.
 - `open_threshold`: the smallest safe threshold of an open domain; what sizes allow for noise; from how many users on
   an item is found.
-- `looks_game`: a second, tighter accountant for a fixed number of equal looks.
 - `purse_search`, `purse_choice`: `choose_purse`, the numbers that find most for a budget and a declared activity.
 """

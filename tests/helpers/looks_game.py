@@ -1,4 +1,4 @@
-"""A second, tighter accountant for a fixed number of equal looks: the best adaptive choice of counts, by Bellman.
+"""A tighter accountant for a fixed number of equal looks, to compare: the best adaptive choice of counts, by Bellman.
 
 Guarantee: if a user has at most `looks` looks, each with this weight or a smaller one, whatever the counts of the
 others are and however they react to what was published, all looks together are (epsilon, delta)-DP for the delta of
