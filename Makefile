@@ -2,8 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The package as it is installed, for mypy, which does not know package_dir.
-TYPED := $(VENV)/typed
 INSTALLED := $(VENV)/.installed
 # At once, in tests: on two cores a third one works while others wait.
 JOBS ?= 3
@@ -48,13 +46,13 @@ $(INSTALLED): pyproject.toml setup.py
 	@touch $@
 
 demo: $(INSTALLED)
-	@$(BIN)/python -m dp_transforms.pipelines.demo
+	@$(BIN)/python -m dp_transforms.cli.demo
 
 demo-flink: $(INSTALLED) flink
-	@$(BIN)/python -m dp_transforms.pipelines.demo_flink
+	@$(BIN)/python -m dp_transforms.cli.demo_flink
 
 demo-stream: $(INSTALLED) flink kafka
-	@$(BIN)/python -m dp_transforms.pipelines.demo_stream
+	@$(BIN)/python -m dp_transforms.cli.demo_stream
 
 # No engine is started: neither Java nor Go is needed. How long all this takes: CONTRIBUTING.md.
 test: $(INSTALLED)
@@ -130,7 +128,7 @@ engines: $(INSTALLED)
 
 flink: $(FLINK_JOB_SERVER) $(FLINK_LIBRARIES)
 
-$(FLINK_JOB_SERVER): runners/engines/flink/pom.xml $(shell find runners/engines/flink/src -name '*.java')
+$(FLINK_JOB_SERVER): runners/flink/pom.xml $(shell find runners/flink/src -name '*.java')
 	@mkdir -p $(SHH_ENGINES)
 	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< -Dbuild.folder=$(SHH_ENGINES)/.build package
 	@mv $(SHH_ENGINES)/.build/flink-job-server.jar $@
@@ -167,7 +165,7 @@ $(KUBERNETES)/flinkdeployments.yml: | $(INSTALLED)
 
 kafka: $(KAFKA_LIBRARIES)
 
-$(KAFKA_LIBRARIES): runners/engines/kafka/pom.xml
+$(KAFKA_LIBRARIES): runners/kafka/pom.xml
 	@rm -rf $(@D)
 	@mkdir -p $(@D)
 	$(MVN) -B -ntp -q -Dstyle.color=never $(MVNFLAGS) -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(@D)
@@ -219,15 +217,13 @@ $(PRISM_MADE):
 
 # What pages of reports draw with, from what package-lock.json pins; the result is in git and is the same again. Needs npm.
 page-library:
-	cd pipelines/page/library && npm ci --silent --omit-lockfile-registry-resolved --ignore-scripts && npm run --silent bundle
-	cd pipelines/page/library && sha256sum --check --quiet SHA256SUMS && git diff --stat -- .
+	cd dp_transforms/web/page/library && npm ci --silent --omit-lockfile-registry-resolved --ignore-scripts && npm run --silent bundle
+	cd dp_transforms/web/page/library && sha256sum --check --quiet SHA256SUMS && git diff --stat -- .
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@rm -rf $(TYPED) && mkdir -p $(TYPED)/dp_transforms
-	@ln -s $(CURDIR)/dp_transforms/* $(CURDIR)/pipelines $(CURDIR)/runners $(TYPED)/dp_transforms
-	cd $(TYPED) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache
+	$(BIN)/mypy
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -104,7 +104,7 @@ def _measured(log: pathlib.Path, name: str) -> Measurement:
     start = datetime.datetime.fromisoformat(logs.START.replace("Z", "+00:00"))
     end = start + datetime.timedelta(days=logs.DAYS)
     return run_measured(
-        "dp_transforms.pipelines.cli",
+        "dp_transforms.cli.main",
         *("replay", str(log), "--start", logs.START, "--end", end.isoformat(), "--window", "1h"),
         *("--epsilon", "2", "--delta", "1e-9", *_VARIANTS[name], "--output", f"{OUTPUT}.avro"),
         python=str(environments.installed_shh()),

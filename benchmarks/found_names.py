@@ -34,7 +34,7 @@ LOOKS_ALONE: dict[str, Any] = {
     "known_error": 1e-5,
     **({"hits_per_user": 0} if "hits_per_user" in NamesPlan.CHOICES else {}),
 }
-_COMMAND = "dp_transforms.pipelines.cli"
+_COMMAND = "dp_transforms.cli.main"
 
 
 def replay(log: LogPairs, plan: ReleasePlan) -> FoundPairs:

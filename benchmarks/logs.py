@@ -36,7 +36,7 @@ def simulated_log(
     path = data_folder() / f"events_{events}{'' if usual else f'_{users_per_event:g}_{items}'}.{ending}"
     if not path.exists():
         run_measured(
-            *("dp_transforms.pipelines.cli", "simulate"),
+            *("dp_transforms.cli.main", "simulate"),
             "--events", str(events), "--users", str(max(1, int(events * users_per_event))),
             "--items", str(items), "--start", START, "--days", str(DAYS), "--seed", str(SEED), "--output", str(path),
         )  # fmt: skip

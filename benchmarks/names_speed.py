@@ -31,7 +31,7 @@ def run(*, quick: bool = False, full: bool = False, rounds: int = 3) -> list[Fig
         for _ in range(rounds):
             for mode, options in _MODES.items():
                 console.print(f"  {events:,} events, {mode} ...")
-                runs[mode].append(run_measured("dp_transforms.pipelines.cli", *_replay(str(log), options)))
+                runs[mode].append(run_measured("dp_transforms.cli.main", *_replay(str(log), options)))
     figures = _figures(measured)
     show_figures("A replay of names and one of labels", figures)
     raw = {

@@ -44,7 +44,7 @@ def _replay(processes: int) -> _Peer:
     end = (start + datetime.timedelta(days=logs.DAYS)).isoformat()
     usual = ("--start", logs.START, "--end", end, "--window", "1h", "--epsilon", "2", "--delta", "1e-9")
     return _Peer(
-        "dp_transforms.pipelines.cli",
+        "dp_transforms.cli.main",
         lambda log, report: [
             *("replay", str(log), *usual, "--processes", str(processes)),
             *("--output", str(report)),

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from dp_transforms.pipelines import cli, replay
+from dp_transforms.cli import main as cli
+from dp_transforms.cli import replay
 
 if __name__ == "__main__":
     replay.fresh_run_id = lambda: sys.argv[1]

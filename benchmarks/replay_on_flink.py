@@ -23,9 +23,9 @@ from rich.console import Console
 from benchmarks import logs
 from benchmarks.processes import run_measured
 from benchmarks.report import Figure, show_figures, write_results
+from dp_transforms.engines.flink import WorkerPool
+from dp_transforms.engines.flink_cluster import FlinkCluster
 from dp_transforms.report_files import read_report_file
-from dp_transforms.runners.flink import WorkerPool
-from dp_transforms.runners.flink_cluster import FlinkCluster
 
 _BUDGET = ("--epsilon", "2", "--delta", "1e-9", "--window", "1h")
 _SECONDS_BETWEEN_LOOKS = 0.1
@@ -151,6 +151,6 @@ def _on_flink(words: list[str], workers: int, folder: pathlib.Path) -> tuple[flo
         started = time.perf_counter()
         words = [*words, "--flink-master", cluster.address, "--worker-pool", pool.address]
         words += ["--parallelism", str(workers), "--", f"--sdk_worker_parallelism={workers}"]
-        run_measured("dp_transforms.pipelines.cli", *words)
+        run_measured("dp_transforms.cli.main", *words)
         wall = time.perf_counter() - started
     return wall, watch.uses()

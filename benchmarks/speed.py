@@ -42,20 +42,18 @@ def run(*, quick: bool = False, full: bool = False) -> list[Figure]:
         measured.setdefault(name, []).append(run_measured(module, *arguments))
 
     for _ in range(rounds):
-        measure("parquet", "dp_transforms.pipelines.cli", *_replay(parquet))
+        measure("parquet", "dp_transforms.cli.main", *_replay(parquet))
         measure("peer", "benchmarks.beam_elements", str(prefix), str(_HOUR))
-        measure("small", "dp_transforms.pipelines.cli", *_replay(small))
+        measure("small", "dp_transforms.cli.main", *_replay(small))
         for ending, path in others.items():
-            measure(ending, "dp_transforms.pipelines.cli", *_replay(path))
+            measure(ending, "dp_transforms.cli.main", *_replay(path))
         for windows in (100, 10_000):
-            measure(f"{windows} windows", "dp_transforms.pipelines.cli", *_replay_in_windows(parquet, windows))
-            measure(
-                f"{windows} windows, shuffled", "dp_transforms.pipelines.cli", *_replay_in_windows(shuffled, windows)
-            )
+            measure(f"{windows} windows", "dp_transforms.cli.main", *_replay_in_windows(parquet, windows))
+            measure(f"{windows} windows, shuffled", "dp_transforms.cli.main", *_replay_in_windows(shuffled, windows))
     if full:
         measure("peer, all events", "benchmarks.beam_elements", str(parquet), str(_HOUR))
     if not quick:
-        measure("three times as many", "dp_transforms.pipelines.cli", *_replay(logs.simulated_log(3 * events)))
+        measure("three times as many", "dp_transforms.cli.main", *_replay(logs.simulated_log(3 * events)))
 
     results = {name: medians(runs) for name, runs in measured.items()}
     figures = _figures(results, events, prefix_events, rounds)

@@ -38,7 +38,7 @@ def run(*, quick: bool = False, rounds: int = 5) -> list[Figure]:
         log = logs.simulated_log(_EVENTS, "csv")
         large = logs.simulated_log(_READ_EVENTS).resolve()
         report = str(Path(folder) / "report.avro")
-        run_measured("dp_transforms.pipelines.cli", "replay", str(log), *_BUDGET, "--output", report)
+        run_measured("dp_transforms.cli.main", "replay", str(log), *_BUDGET, "--output", report)
         commands = {
             "shh --help": ("--help",),
             "shh show": ("show", report),
@@ -48,7 +48,7 @@ def run(*, quick: bool = False, rounds: int = 5) -> list[Figure]:
         for round_ in range(rounds):
             taken.setdefault("import numpy", []).append(_measured([sys.executable, "-c", "import numpy"]))
             for name, words in commands.items():
-                command = [sys.executable, "-m", "dp_transforms.pipelines.cli", *words]
+                command = [sys.executable, "-m", "dp_transforms.cli.main", *words]
                 taken.setdefault(name, []).append(_measured(command))
             taken.setdefault("shh plan, its first sentence", []).append(_until_first_line(["plan", *_BUDGET]))
             taken.setdefault("shh replay, until the log is read", []).append(_until_read(large, Path(folder), round_))
@@ -84,7 +84,7 @@ def _measured(command: list[str]) -> _Taken:
 def _until_first_line(words: list[str]) -> _Taken:
     """Until a command says its first line; then it is killed."""
     begun = time.monotonic()
-    command = [sys.executable, "-m", "dp_transforms.pipelines.cli", *words]
+    command = [sys.executable, "-m", "dp_transforms.cli.main", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
         assert child.stdout is not None
         line = child.stdout.readline()
@@ -103,7 +103,7 @@ def _until_read(log: Path, folder: Path, number: int) -> _Taken:
     words = ["replay", str(log), *_BUDGET, "--processes", "2", "--output", str(folder / f"read-{number}.avro")]
     begun = time.monotonic()
     with subprocess.Popen(
-        [sys.executable, "-m", "dp_transforms.pipelines.cli", *words],
+        [sys.executable, "-m", "dp_transforms.cli.main", *words],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as child:

@@ -32,14 +32,14 @@ from benchmarks import stream_samples
 from benchmarks.processes import OUTPUT, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 from benchmarks.stream_samples import Sample, Sampler, percentile
+from dp_transforms.cli.line_plot import line_plot_svg
+from dp_transforms.engines.engine_process import EngineError, engine_file, java
+from dp_transforms.engines.flink import JOB_SERVER_JAR, WorkerPool
+from dp_transforms.engines.flink_cluster import FLINK_LIBRARIES, FlinkCluster
+from dp_transforms.engines.kafka_server import KAFKA_LIBRARIES, KafkaServer
 from dp_transforms.monitoring.user_budgets import budget_blobs
 from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.pipelines.line_plot import line_plot_svg
 from dp_transforms.report_streams.topic_records import decode_record
-from dp_transforms.runners.engine_process import EngineError, engine_file, java
-from dp_transforms.runners.flink import JOB_SERVER_JAR, WorkerPool
-from dp_transforms.runners.flink_cluster import FLINK_LIBRARIES, FlinkCluster
-from dp_transforms.runners.kafka_server import KAFKA_LIBRARIES, KafkaServer
 
 PLOT = Path(__file__).parents[1] / "docs" / "stream_delay.svg"
 _RATES = (20_000, 40_000, 60_000, 80_000, 100_000, 125_000, 150_000, 200_000)
@@ -192,7 +192,7 @@ def load(engines: Engines, topic: str, steps: Sequence[tuple[int, int]]) -> Load
             time.sleep(0.5)
         if shh.poll():
             raise RuntimeError(
-                f"shh stream failed: {(engines.folder / 'dp_transforms.pipelines.cli.log').read_text()[-1500:]}"
+                f"shh stream failed: {(engines.folder / 'dp_transforms.cli.main.log').read_text()[-1500:]}"
             )
         produced = json.loads(producer.communicate()[0]) if producer.poll() is not None or shh.poll() == 0 else {}
         seen = dict(arrivals.seen)
@@ -205,7 +205,7 @@ def load(engines: Engines, topic: str, steps: Sequence[tuple[int, int]]) -> Load
 
 def _stream_command(engines: Engines, topic: str, reports: str, start: int, end: int) -> list[str]:
     return [
-        *(sys.executable, "-m", "dp_transforms.pipelines.cli", "stream"),
+        *(sys.executable, "-m", "dp_transforms.cli.main", "stream"),
         *("--kafka", engines.kafka.bootstrap, "--topic", topic, "--time-unit", "ms", "--output-topic", reports),
         *("--start", _utc(start), "--end", _utc(end), "--window", f"{_WINDOW_SECONDS}s", *_BUDGET),
         *("--allowed-lateness", f"{_LATENESS_SECONDS}s", "--out-of-order", "0s"),
@@ -270,7 +270,7 @@ def _peers(engines: Engines, hold: LoadRun) -> tuple[float, float, int]:
     end = hold.start_seconds + len(hold.delays) * _WINDOW_SECONDS
     replay = run_measured(
         *(
-            "dp_transforms.pipelines.cli",
+            "dp_transforms.cli.main",
             "replay",
             str(path),
             "--time-unit",

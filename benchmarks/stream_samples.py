@@ -22,7 +22,7 @@ _ROLES = (
     ("producer", "benchmarks.stream_producer"),
     ("Python worker", "SdkHarness"),
     ("worker pool", "worker_pool_main"),
-    ("shh stream", "dp_transforms.pipelines.cli"),
+    ("shh stream", "dp_transforms.cli.main"),
     ("benchmark", "benchmarks"),
 )
 _SECONDS_BETWEEN_SAMPLES = 2.0

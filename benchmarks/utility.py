@@ -83,7 +83,7 @@ def _replays(log: RealLog, rounds: int) -> Iterator[_Variant]:
             for number in range(rounds):
                 report = Path(folder) / f"{number}.jsonl"
                 arguments = log.replay_arguments(report, "--release", mode, "--hits-per-user", str(hits))
-                run_measured("dp_transforms.pipelines.cli", *arguments)
+                run_measured("dp_transforms.cli.main", *arguments)
                 runs.append(read_found(log, report))
         yield _Variant(f"{mode}, {hits} hits", runs, f"L = {_MAX_ITEMS}")
 

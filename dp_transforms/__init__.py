@@ -49,7 +49,7 @@ Map of the package, from what knows nothing to what knows all:
   that run them.
 - beam: wires the modules above to Beam. Of the library (the folder dp_transforms) only beam/ imports Beam; `pipelines`
   and `runners` may too.
-- `runners` and `pipelines`: folders beside this one, installed as dp_transforms.runners and dp_transforms.pipelines:
+- `runners` and `pipelines`: folders beside this one, installed as dp_transforms.engines and dp_transforms.cli:
   engines and their options; the command ``shh``.
 """
 

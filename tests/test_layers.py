@@ -41,7 +41,12 @@ VERBS = {
 # fmt: on
 # Its head names public transforms for type checkers alone.
 LAZY = ROOT / "dp_transforms" / "__init__.py"
-WITHOUT_BEAM = [path for path in _sources("dp_transforms") if path != LAZY and path.parent.name != "beam"]
+WITH_BEAM = ("beam", "cli", "engines")
+WITHOUT_BEAM = [
+    path
+    for path in _sources("dp_transforms")
+    if path != LAZY and path.relative_to(ROOT).parts[1] not in (*WITH_BEAM, "web")
+]
 
 
 def _package_of(path: pathlib.Path) -> list[str]:
@@ -131,49 +136,49 @@ def test_the_lowest_modules_know_only_each_other() -> None:
 
 
 def test_the_library_does_not_know_the_command_nor_the_tests() -> None:
-    for path in _sources("dp_transforms", "runners", "pipelines"):
+    for path in _sources("dp_transforms"):
         names = _imports(path)
-        assert not _within(names, "tests") | _within(names, "benchmarks"), _relative(path)
-        assert not _within(names, "pipelines") | _within(names, "runners"), f"{_relative(path)}: not names of a package"
-        if not _relative(path).startswith("pipelines/"):
-            assert not _within(names, "dp_transforms.pipelines"), _relative(path)
-        if _relative(path).startswith("dp_transforms/"):
-            assert not _within(names, "dp_transforms.runners"), _relative(path)
+        for other in ("tests", "benchmarks", "pipelines", "runners"):
+            assert not _within(names, other), _relative(path)
+        if path.relative_to(ROOT).parts[1] not in ("cli", "web"):
+            assert not _within(names, "dp_transforms.cli") | _within(names, "dp_transforms.web"), _relative(path)
+        if path.relative_to(ROOT).parts[1] not in ("cli", "web", "engines"):
+            assert not _within(names, "dp_transforms.engines"), _relative(path)
 
 
 def test_pages_are_made_of_what_was_released_and_wait_for_no_engine() -> None:
     """They know the plan and the report, and no log, noise or pipeline. What draws is loaded when it is used."""
-    for path in [*_sources("pipelines/page"), ROOT / "pipelines" / "explain.py"]:
+    for path in [*_sources("dp_transforms/web/page"), ROOT / "dp_transforms" / "cli" / "explain.py"]:
         names = _imports(path)
-        for other in ("mechanisms", "naming", "run_state", "event_files", "event_streams", "runners", "beam"):
+        for other in ("mechanisms", "naming", "run_state", "event_files", "event_streams", "engines", "beam"):
             assert not _within(names, f"dp_transforms.{other}"), _relative(path)
         assert {each for each in _within(names, "dp_transforms.monitoring") if "window_report" not in each} == set()
         assert not _within(names, "apache_beam"), _relative(path)
         assert not _within(names, "vl_convert") or path.stem == "picture", _relative(path)
-    code = "import dp_transforms.pipelines.show, dp_transforms.pipelines.page.show_pictures, sys; "
+    code = "import dp_transforms.cli.show, dp_transforms.web.page.show_pictures, sys; "
     code += "print([m for m in sys.modules if m.startswith(('apache_beam', 'vl_convert', 'playwright'))])"
     assert _run(code) == "[]"
 
 
 def test_the_live_page_is_made_of_what_was_released_and_only_the_part_for_the_operator_knows_an_engine() -> None:
-    for path in _sources("pipelines/serving"):
+    for path in _sources("dp_transforms/web/serving"):
         names = _imports(path)
         for other in ("mechanisms", "naming", "run_state", "event_files", "beam"):
             assert not _within(names, f"dp_transforms.{other}"), _relative(path)
-        engines = _within(names, "dp_transforms.runners") - _within(names, "dp_transforms.runners.open_ports")
-        assert path.stem == "operator_numbers" or engines <= {"dp_transforms.runners"}, _relative(path)
+        engines = _within(names, "dp_transforms.engines") - _within(names, "dp_transforms.engines.open_ports")
+        assert path.stem == "operator_numbers" or engines <= {"dp_transforms.engines"}, _relative(path)
         of_requests = _within(names, "starlette") | _within(names, "uvicorn")
         assert not of_requests or path.stem in ("access", "web_app", "listening"), _relative(path)
-    code = "import dp_transforms.pipelines.serve, dp_transforms.pipelines.serving.web_app, sys; "
+    code = "import dp_transforms.cli.serve, dp_transforms.web.serving.web_app, sys; "
     code += "print([m for m in sys.modules if m.startswith(('apache_beam', 'vl_convert', 'sqlalchemy', 'scipy'))])"
     assert _run(code) == "[]"
     assert not _loaded_by(["serve", "--help"], "--token-file") & {"starlette", "uvicorn", "numpy"}
 
 
 def test_runners_know_nothing_of_privacy() -> None:
-    for path in _sources("runners"):
+    for path in _sources("dp_transforms/engines"):
         ours = _within(_imports(path), "dp_transforms") - {"dp_transforms"}
-        assert ours == _within(ours, "dp_transforms.runners"), _relative(path)
+        assert ours == _within(ours, "dp_transforms.engines"), _relative(path)
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
@@ -188,7 +193,7 @@ def _loaded_by(words: list[str], said: str) -> set[str]:
     """The modules of a fresh process after this command, which must print `said`."""
     code = (
         "import contextlib, io, sys\n"
-        "from dp_transforms.pipelines.cli import main\n"
+        "from dp_transforms.cli.main import main\n"
         "with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
         f"    main({words!r})\n"
         "print(*sorted(sys.modules))\n"
@@ -242,7 +247,7 @@ def test_worker_processes_of_a_replay_load_no_engine() -> None:
 
 def test_no_module_of_the_tests_imports_a_test_module() -> None:
     """What two test modules need is in tests/helpers, or in a module of the suite that is not named test_*."""
-    sources = _sources("tests", "benchmarks", "examples", "dp_transforms", "pipelines", "runners")
+    sources = _sources("tests", "benchmarks", "examples", "dp_transforms", "runners")
     found = {
         f"{_relative(path)}: {name}"
         for path in sources
@@ -269,8 +274,8 @@ def _seedable(path: pathlib.Path) -> list[str]:
 
 def test_no_seedable_generator_outside_the_simulation() -> None:
     simulation = []
-    for path in _sources("dp_transforms", "runners", "pipelines"):
-        if path.parent == ROOT / "pipelines" and path.name.startswith("simulat"):
+    for path in _sources("dp_transforms"):
+        if path.parent == ROOT / "dp_transforms" / "cli" and path.name.startswith("simulat"):
             simulation += _seedable(path)
         else:
             assert not _seedable(path), _relative(path)

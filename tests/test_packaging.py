@@ -44,9 +44,7 @@ def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_messages_name_extras_that_there_are_and_no_package_of_an_index() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named: set[str] = set()
-    for path in (
-        path for folder in ("dp_transforms", "pipelines", "runners") for path in (ROOT / folder).rglob("*.py")
-    ):
+    for path in (ROOT / "dp_transforms").rglob("*.py"):
         text = path.read_text()
         assert "shifting-heavy-hitters[" not in text, path
         named |= set(re.findall(r"""how_to_install\(["'](\w+)["']\)""", text))
@@ -54,9 +52,9 @@ def test_messages_name_extras_that_there_are_and_no_package_of_an_index() -> Non
 
 
 EACH_MODULE = """
-import importlib, pkgutil, dp_transforms, dp_transforms.pipelines, dp_transforms.runners
+import importlib, pkgutil, dp_transforms, dp_transforms.cli, dp_transforms.engines
 count = 0
-for package in (dp_transforms, dp_transforms.pipelines, dp_transforms.runners):
+for package in (dp_transforms, dp_transforms.cli, dp_transforms.engines):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
         count += 1
@@ -73,7 +71,7 @@ def test_every_module_can_be_imported() -> None:
 def write_a_page(site: pathlib.Path, folder: pathlib.Path) -> None:
     """All that a page is made of is in the package."""
     program = (
-        "import datetime, sys; from dp_transforms.pipelines.page.report_page import report_page;"
+        "import datetime, sys; from dp_transforms.web.page.report_page import report_page;"
         "from dp_transforms.report_files import ReportHeader;"
         "import dp_transforms; assert dp_transforms.__file__.startswith(sys.argv[1]), dp_transforms.__file__;"
         "print(len(report_page(ReportHeader('r', 's', 'g', {}), [], datetime.UTC)))"
@@ -94,9 +92,9 @@ def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pa
     assert {name for name in names if not name.endswith(".dist-info")} == {"dp_transforms"}, "one name of ours alone"
     assert (target / "dp_transforms" / "py.typed").exists()
     write_a_page(target, tmp_path)
-    used = "import dp_transforms.pipelines.subcommands, dp_transforms.runners.flink, dp_transforms.mechanisms.papers"
+    used = "import dp_transforms.cli.subcommands, dp_transforms.engines.flink, dp_transforms.mechanisms.papers"
     run(sys.executable, "-c", used, cwd=tmp_path, PYTHONPATH=str(target))
-    use = "from dp_transforms import ReleasePlan, ShiftingHeavyHitters; import dp_transforms.pipelines, dp_transforms; "
+    use = "from dp_transforms import ReleasePlan, ShiftingHeavyHitters; import dp_transforms.cli, dp_transforms; "
     place = run(sys.executable, "-c", use + "print(dp_transforms.__file__)", cwd=tmp_path, PYTHONPATH=str(target))
     assert pathlib.Path(place.strip()).is_relative_to(target)
     version = run(target / "bin" / "shh", "--version", cwd=tmp_path, PYTHONPATH=str(target))
@@ -115,7 +113,7 @@ def test_setup_py_builds_what_beam_ships_to_workers(checkout: pathlib.Path, tmp_
     (sdist,) = (tmp_path / "dist").glob("shifting_heavy_hitters-*.tar.gz")
     with tarfile.open(sdist) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
-    folder = checkout / "pipelines" / "page"
+    folder = checkout / "dp_transforms" / "web" / "page"
     carried = {path.relative_to(checkout).as_posix() for path in folder.rglob("*") if path.is_file()}
-    left_out = {f"pipelines/page/library/{name}" for name in ("bundle.mjs", "package-lock.json")}
+    left_out = {f"dp_transforms/web/page/library/{name}" for name in ("bundle.mjs", "package-lock.json")}
     assert carried - left_out <= names

@@ -9,8 +9,8 @@ import sys
 
 COMMAND_AND_LOG = """
 import logging, warnings
-from dp_transforms.pipelines import operator_log
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli import operator_log
+from dp_transforms.cli.main import main
 
 def test_one_runs_a_command():
     logging.getLogger("asked").isEnabledFor(logging.WARNING)

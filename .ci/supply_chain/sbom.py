@@ -3,7 +3,7 @@
 cyclonedx-bom lists all that is installed, development tools too. This keeps the requirements of the package and theirs,
 and marks what only an extra for users brings as optional, as far as it is installed here: it says which is not. The
 result is checked against the schema of CycloneDX. The JavaScript that the package carries for its pages
-(pipelines/page/library) is listed too.
+(dp_transforms/web/page/library) is listed too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from supply_chain.tools import ROOT, NoAnswerError, run, tool
 
 PROJECT = "shifting-heavy-hitters"
 _FOR_DEVELOPERS = ("dev", "docs")
-PAGE_LIBRARY = ROOT / "pipelines" / "page" / "library"
+PAGE_LIBRARY = ROOT / "dp_transforms" / "web" / "page" / "library"
 OUTPUT = ROOT / "dist" / "sbom.cdx.json"
 _VALIDATE = """
 import sys

@@ -26,12 +26,7 @@ from typing import Any
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.local_files import create_new, open_regular, read_regular, sync_folder
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.report_files import (
-    ReportFileError,
-    ReportHeader,
-    read_report_file,
-    report_file_bytes,
-)
+from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file, report_file_bytes
 from dp_transforms.report_files.records import MAX_HEADER_BYTES, checked_report, in_file_order, parse_json
 from dp_transforms.report_streams.report_writer import (
     StreamContents,

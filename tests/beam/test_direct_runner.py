@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.runners.portability.prism_runner import PrismJobServer
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.runners.local import pipeline_options
+from dp_transforms.engines.local import pipeline_options
 from tests.helpers.beam_pipelines import Script, local_pipeline, pairs_source, run_monitor
 from tests.helpers.names_plans import small_names_plan
 from tests.helpers.no_network import no_network

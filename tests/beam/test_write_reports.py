@@ -17,11 +17,7 @@ from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.local_files import draft_of, publish
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.report_files import (
-    ReportFileError,
-    ReportHeader,
-    read_report_file,
-)
+from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file
 from tests.helpers.forked import run_python
 
 REPOSITORY = pathlib.Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 from tests.canaries.traces import Recorded
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def test_other_files_that_change_under_the_run(shell: Shell, canaries: Canaries,
 KILLING = """
 import os, sys
 from dp_transforms.beam import {module} as module
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 called = module.{function}
 def then_die(*arguments, **named):
     result = called(*arguments, **named)
@@ -103,7 +103,7 @@ def test_what_is_left_of_a_run_that_is_killed(home: Home, canaries: Canaries, se
 
 LITTLE_SPACE = """
 import resource
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
 main()
 """
@@ -240,7 +240,7 @@ def test_processes_of_beam_print_the_words_of_a_library(
     rows = [row for row in logs.rows_of(canaries) if row[1] != SHARED]
     home.put("log.csv", logs.file_of("csv", rows))
     home.put("noise.key", bytes(range(32)), 0o600)
-    command = ("-m", "dp_transforms.pipelines.cli", *REPLAY, "--noise-key-file", "noise.key", *more)
+    command = ("-m", "dp_transforms.cli.main", *REPLAY, "--noise-key-file", "noise.key", *more)
     ran = run_apart(home, command, environment=quoting_library(tmp_path))
     assert ran.code == 1
     assert message in ran.err.splitlines()[-1]

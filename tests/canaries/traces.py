@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import pytest
 
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import HASH_SEED
 from tests.helpers import forked, shh_process

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from dp_transforms.beam.count_for_operator import NAMESPACE
+from dp_transforms.engines import flink
 from dp_transforms.operator_counts import STREAM_GAUGES
-from dp_transforms.runners import flink
 from tests.canaries.conftest import canaries, home, recorded, search, shell  # noqa: F401  (fixtures)
 from tests.engines import skip_reason
 from tests.engines.flink_cluster import FlinkCluster

@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from dp_transforms.runners import kafka_server
-from dp_transforms.runners.kafka_server import CALL_SECONDS
+from dp_transforms.engines import kafka_server
+from dp_transforms.engines.kafka_server import CALL_SECONDS
 
 
 class KafkaServer(kafka_server.KafkaServer):

@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 import sys
 
-from dp_transforms.runners.engine_process import Engine, engine_file, free_port, is_port_open, java
+from dp_transforms.engines.engine_process import Engine, engine_file, free_port, is_port_open, java
 
 JAVA_EXAMPLE = "java-example/lib/java-example.jar"
 GO_EXAMPLE = "go-example/heavyitems"
@@ -19,7 +19,7 @@ class ExpansionService(Engine):
     def __init__(self, log_path: pathlib.Path) -> None:
         port = free_port()
         self.address = f"localhost:{port}"
-        command = [sys.executable, "-m", "dp_transforms.runners.on_loopback"]
+        command = [sys.executable, "-m", "dp_transforms.engines.on_loopback"]
         command += ["apache_beam.runners.portability.expansion_service_main", f"--port={port}"]
         command += ["--fully_qualified_name_glob=dp_transforms.*", "--serve_loopback_worker"]
         command += ["--environment_type=EXTERNAL", f"--environment_config={self.address}"]

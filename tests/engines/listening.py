@@ -72,7 +72,7 @@ def started(words: Sequence[str], folder: pathlib.Path) -> Iterator[subprocess.P
     """`shh` with these words in this folder, its stderr in the file `err` there. It has ended after the block."""
     with open(folder / "err", "wb") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dp_transforms.pipelines.cli", *words],
+            [sys.executable, "-m", "dp_transforms.cli.main", *words],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.DEVNULL,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.runners.kafka_server import KafkaServer
+from dp_transforms.engines.kafka_server import KafkaServer
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, FORMATS, SHARED
 from tests.canaries.places import BROKER, CHECKPOINTS, ENGINE_LOGS, assert_as_documented
@@ -88,7 +88,7 @@ def test_a_library_that_quotes_cells_on_an_engine(
     command = ("stream", *BUDGET, *HISTORY, "--noise-key-file", "noise.key", "--folder", "logs", "--time-unit", "s")
     command += ("--output", "reports", "--engine", engine)
     command += ("--", "--number_of_execution_retries=0") if engine == "flink" else ()
-    ran = run_apart(home, ("-m", "dp_transforms.pipelines.cli", *command), environment=quoting_library(tmp_path))
+    ran = run_apart(home, ("-m", "dp_transforms.cli.main", *command), environment=quoting_library(tmp_path))
     assert ran.code == 1, ran.err
     assert "Traceback" not in ran.err
     assert "the pipeline failed with" in ran.err

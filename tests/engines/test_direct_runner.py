@@ -8,8 +8,8 @@ import apache_beam as beam
 import pytest
 from apache_beam.transforms.periodicsequence import PeriodicSequence
 
-from dp_transforms.runners import prism
-from dp_transforms.runners.on_loopback import listen_on_loopback
+from dp_transforms.engines import prism
+from dp_transforms.engines.on_loopback import listen_on_loopback
 from tests.engines import skip_reason
 from tests.helpers.beam_pipelines import pairs_source, run_monitor
 from tests.helpers.names_plans import small_names_plan

@@ -10,7 +10,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from dp_transforms.runners import flink
+from dp_transforms.engines import flink
 from tests.engines import looping, skip_reason
 from tests.engines.flink_cluster import FlinkCluster
 

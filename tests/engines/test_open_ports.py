@@ -14,10 +14,10 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from dp_transforms.engines import flink
+from dp_transforms.engines.engine_process import free_port, is_port_open
+from dp_transforms.engines.flink_cluster import FlinkCluster
 from dp_transforms.report_streams import ReportFolder
-from dp_transforms.runners import flink
-from dp_transforms.runners.engine_process import free_port, is_port_open
-from dp_transforms.runners.flink_cluster import FlinkCluster
 from tests.engines import looping, skip_reason
 from tests.engines.listening import (
     ROOT,
@@ -159,7 +159,7 @@ def test_no_stranger_gets_a_worker_of_the_pool_for_flink() -> None:
 
 @pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
 def test_beams_own_pool_is_open_to_strangers(tmp_path: pathlib.Path) -> None:
-    """Why all this is done. Where Beam has mended it, `dp_transforms.runners.on_loopback` can go."""
+    """Why all this is done. Where Beam has mended it, `dp_transforms.engines.on_loopback` can go."""
     port = free_port()
     command = [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"]
     with open(tmp_path / "log", "wb") as log:

@@ -11,8 +11,8 @@ import time
 import pytest
 from apache_beam.runners.runner import PipelineState
 
-from dp_transforms.runners import flink
-from dp_transforms.runners.flink_rest import ENDED
+from dp_transforms.engines import flink
+from dp_transforms.engines.flink_rest import ENDED
 from tests.engines.conftest import ROOT
 from tests.engines.running_jobs import TASK_MANAGER, WORKER, running
 from tests.engines.stream_case import (

@@ -21,16 +21,16 @@ import pytest
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.read_events import ReadProgress
+from dp_transforms.cli.cluster_replay import replay_on_cluster
+from dp_transforms.cli.engine_choice import EngineChoice
+from dp_transforms.cli.replay_engine import ClusterReplay
+from dp_transforms.cli.replay_request import ReplaySummary
+from dp_transforms.cli.replay_run import run_replay
+from dp_transforms.cli.stream_options import FLINK
+from dp_transforms.engines.flink_rest import ENDED
+from dp_transforms.engines.local import pipeline_options
 from dp_transforms.event_files import EventFields, find_log_chunks, parquet, spread_chunks, text_spans
-from dp_transforms.pipelines.cluster_replay import replay_on_cluster
-from dp_transforms.pipelines.engine_choice import EngineChoice
-from dp_transforms.pipelines.replay_engine import ClusterReplay
-from dp_transforms.pipelines.replay_request import ReplaySummary
-from dp_transforms.pipelines.replay_run import run_replay
-from dp_transforms.pipelines.stream_options import FLINK
 from dp_transforms.report_files import read_report_file
-from dp_transforms.runners.flink_rest import ENDED
-from dp_transforms.runners.local import pipeline_options
 from tests.engines import skip_reason
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log, write_large_piece
 from tests.helpers.shh_process import python
@@ -98,7 +98,7 @@ def test_large_pieces_that_are_cut_change_nothing_on_flink(key_path, tmp_path, m
 
 def _words(cluster, log: pathlib.Path, output: pathlib.Path, key_path: str) -> list[object]:
     """A replay on the cluster of two processes, with two Python workers."""
-    words = ["-m", "dp_transforms.pipelines.cli", "replay", log, *RANGE, *_BUDGET, "--output", output]
+    words = ["-m", "dp_transforms.cli.main", "replay", log, *RANGE, *_BUDGET, "--output", output]
     words += ["--engine", "flink", "--flink-master", cluster.flink.address, "--worker-pool", cluster.pool.address]
     return [*words, "--parallelism", "2", "--noise-key-file", key_path]
 

@@ -13,7 +13,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
-from dp_transforms.runners import flink, job_service, prism
+from dp_transforms.engines import flink, job_service, prism
 from tests.engines import looping, skip_reason
 
 LIMIT = 40

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.runners.flink_rest import ENDED
+from dp_transforms.engines.flink_rest import ENDED
 from tests.engines.kafka_server import KafkaServer
 from tests.helpers.pages import Page
 from tests.helpers.served import Listener, served
@@ -64,7 +64,7 @@ def until(question: Callable[[], Any], process: subprocess.Popen[str], said: lis
 def stream(folder: pathlib.Path, *words: object) -> Iterator[Said]:
     """The command in a process of its own; at the end it is stopped at once."""
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with python("-m", "dp_transforms.pipelines.cli", "stream", *words, cwd=folder, **pipes) as process:
+    with python("-m", "dp_transforms.cli.main", "stream", *words, cwd=folder, **pipes) as process:
         said = Said(process)
         try:
             yield said

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from dp_transforms.cli.ledger_tables import chart_of, json_of
 from dp_transforms.ledger import (
     BudgetExceededError,
     Caps,
@@ -27,7 +28,6 @@ from dp_transforms.ledger import (
     database,
 )
 from dp_transforms.ledger.actor import Actor
-from dp_transforms.pipelines.ledger_tables import chart_of, json_of
 from tests.fuzz import format_mutators
 from tests.fuzz.mutators import flip_bits
 from tests.fuzz.reader import FaultError, Reader, Sample

@@ -120,8 +120,7 @@ def _place(error: BaseException) -> str:
     place, step = "?", error.__traceback__
     while step is not None:
         name = step.tb_frame.f_code.co_filename
-        for package in ("dp_transforms", "pipelines"):
-            if f"/{package}/" in name:
-                place = f"{package}/{name.split(f'/{package}/')[-1]}:{step.tb_lineno}"
+        if "/dp_transforms/" in name:
+            place = f"dp_transforms/{name.split('/dp_transforms/')[-1]}:{step.tb_lineno}"
         step = step.tb_next
     return place

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.load_noise_key import KeyFile
+from dp_transforms.cli import show
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.event_ids import MAX_ID_BYTES
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.item_domain import ItemDomain
 from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, RunEnded
-from dp_transforms.pipelines import show
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.plan_options import read_plan
 from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file, report_file_bytes
 from dp_transforms.report_streams import ReportFolder, read_report_folder
 from tests.fuzz import avro_mutators, format_mutators, parquet_mutators

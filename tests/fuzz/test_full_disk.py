@@ -73,7 +73,7 @@ def test_a_full_disk_is_told_in_one_line_that_names_the_output(name: str, free: 
     command = [*_commands(tmp_path)[name], str(output)]
     done = _unshare(
         *("sh", "-c", _SCRIPT, "sh", str(disk), str(free)),
-        *(sys.executable, "-m", "dp_transforms.pipelines.cli", *command),
+        *(sys.executable, "-m", "dp_transforms.cli.main", *command),
         env={**os.environ, "DISK": str(disk), "LISTING": str(listing)},
     )
     words = done.stderr.strip()

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.event_files import EventFields, find_log_chunks
-from dp_transforms.pipelines.replay_request import ReplayRequest
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.event_files_oracle import write_avro, write_csv, write_json
 

@@ -8,7 +8,7 @@ import json
 import threading
 from collections.abc import Iterable, Iterator
 
-from dp_transforms.runners.flink_rest import FlinkRest
+from dp_transforms.engines.flink_rest import FlinkRest
 
 
 class FlinkAnswers(http.server.BaseHTTPRequestHandler):

@@ -166,4 +166,4 @@ def run_python(
 
 def shh(*words: object, cwd: pathlib.Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs the command in a process of its own."""
-    return run_python("-m", "dp_transforms.pipelines.cli", *words, cwd=cwd, environment=environment)
+    return run_python("-m", "dp_transforms.cli.main", *words, cwd=cwd, environment=environment)

@@ -13,7 +13,7 @@ _PATIENCE_SECONDS = 300  # a run takes some seconds of a machine that has nothin
 
 def started(live: LiveParts, output: str, *words: str, **options: str) -> subprocess.Popen[str]:
     """A stream, once it can be stopped."""
-    command = ("-m", "dp_transforms.pipelines.cli", *live.words("stream", output, *words, **options))
+    command = ("-m", "dp_transforms.cli.main", *live.words("stream", output, *words, **options))
     process = forked.python(*command, cwd=live.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stderr is not None
     while "Ctrl-C" not in (line := process.stderr.readline()):

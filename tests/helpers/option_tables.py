@@ -23,7 +23,7 @@ _NAME = re.compile(r"^\| `(\w+)` \|.*$", re.MULTILINE)
 
 
 def commands() -> dict[str, click.Command]:
-    from dp_transforms.pipelines.subcommands import shh
+    from dp_transforms.cli.subcommands import shh
 
     context = click.Context(shh)
     found = {name: shh.get_command(context, name) for name in shh.list_commands(context)}

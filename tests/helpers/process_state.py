@@ -21,7 +21,7 @@ def logs_as_before() -> Iterator[None]:
             root.handlers[:] = handlers
             root.manager.disable = disabled
             root.setLevel(level)  # after which no logger remembers what it was asked before
-            if "dp_transforms.pipelines.operator_log" in sys.modules:
-                from dp_transforms.pipelines import operator_log
+            if "dp_transforms.cli.operator_log" in sys.modules:
+                from dp_transforms.cli import operator_log
 
                 operator_log.use_format(operator_log.TEXT, "")

@@ -67,7 +67,7 @@ def served(report: pathlib.Path | str | None, *words: object, port: int = 0) -> 
 
     report: None if the words say what is served."""
     what = () if report is None else (report,)
-    command = ("-m", "dp_transforms.pipelines.cli", "serve", *what, "--port", port, *words)
+    command = ("-m", "dp_transforms.cli.main", "serve", *what, "--port", port, *words)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with python(
         *command,

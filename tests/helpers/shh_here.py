@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from unittest import mock
 
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 from tests.helpers.process_state import logs_as_before
 
 

@@ -20,7 +20,7 @@ def python(*words: object, environment: Mapping[str, str] | None = None, **optio
 
 def shh(*words: object, cwd: pathlib.Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs the command in a process of its own."""
-    command = ("-m", "dp_transforms.pipelines.cli", *words)
+    command = ("-m", "dp_transforms.cli.main", *words)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with python(*command, environment=environment, cwd=cwd, **pipes) as process:
         out, err = process.communicate()

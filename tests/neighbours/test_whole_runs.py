@@ -13,12 +13,12 @@ import pytest
 
 from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.poll_partitions import PollPartitions
+from dp_transforms.cli.main import main
 from dp_transforms.event_files import EventFields
 from dp_transforms.event_streams.kafka_topic import KafkaTopic
 from dp_transforms.event_streams.log_folder import LogFolder
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
-from dp_transforms.pipelines.cli import main
 from dp_transforms.report_files import read_report_file
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.names_plans import small_names_plan
@@ -104,7 +104,7 @@ BUDGET = [
 def replay(folder: pathlib.Path, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[Any]]:
     """Exit code and reports of `shh replay` in this process. The key is kept, and the id of the run is the same: no
     user may choose both, so the test takes the place of what draws ids."""
-    monkeypatch.setattr("dp_transforms.pipelines.replay.fresh_run_id", lambda: "7")
+    monkeypatch.setattr("dp_transforms.cli.replay.fresh_run_id", lambda: "7")
     output = folder.parent / f"{folder.name}.jsonl"
     try:
         main(["replay", str(folder), *BUDGET, *words, "--output", str(output)])

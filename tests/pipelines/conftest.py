@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dp_transforms.pipelines import cli
+from dp_transforms.cli import main as cli
 from dp_transforms.report_files import write_report_file
 from tests.pipelines.shown_reports import HEADER
 

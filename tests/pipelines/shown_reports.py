@@ -7,8 +7,8 @@ import unicodedata
 
 from rich.console import Console
 
+from dp_transforms.cli.report_table import windows_table
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
-from dp_transforms.pipelines.report_table import windows_table
 from dp_transforms.report_files import ReportHeader
 
 HOUR = 3_600_000_000

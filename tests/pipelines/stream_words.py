@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 
 START = 1_577_836_800  # 2020-01-01T00:00:00Z
 HOURS = 6

@@ -17,10 +17,10 @@ from dp_transforms.auditing.exact import ExactAudit, audit_exactly
 from dp_transforms.auditing.query_law import ThresholdLaw
 from dp_transforms.auditing.sampled import FALSE_ALARM, SampledAudit
 from dp_transforms.auditing.worst_streams import rounds_until_excluded
+from dp_transforms.cli.audit import command, finish, sample
+from dp_transforms.cli.audit_report import as_record, print_audit
+from dp_transforms.cli.options import UserError
 from dp_transforms.item_domain import ItemDomain
-from dp_transforms.pipelines.audit import command, finish, sample
-from dp_transforms.pipelines.audit_report import as_record, print_audit
-from dp_transforms.pipelines.options import UserError
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers import shh_here
 from tests.helpers.shh_process import shh
@@ -282,7 +282,7 @@ def _finish(
 
 
 def test_half_the_noise_ends_in_a_loud_sentence(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`UserError` is exit code 1 (dp_transforms.pipelines.cli)."""
+    """`UserError` is exit code 1 (dp_transforms.cli.main)."""
     plan = _plan()
     mechanism = dataclasses.replace(
         Mechanism.of_plan(plan), law=ThresholdLaw(2 * plan.epsilon_per_query, plan.zone_width)

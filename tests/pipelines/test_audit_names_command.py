@@ -13,10 +13,10 @@ from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.auditing.names.exact import audit_names_exactly
 from dp_transforms.auditing.names.payments import PaymentAudit
 from dp_transforms.auditing.names.sampled import FALSE_ALARM
+from dp_transforms.cli.audit import command
+from dp_transforms.cli.audit_names import finish, sample
+from dp_transforms.cli.options import UserError
 from dp_transforms.exponential_power import ExponentialPower
-from dp_transforms.pipelines.audit import command
-from dp_transforms.pipelines.audit_names import finish, sample
-from dp_transforms.pipelines.options import UserError
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim, run_settings
 from tests.helpers.shh_process import shh
 
@@ -132,7 +132,7 @@ def _record_of_violation(
 def test_prices_that_are_too_low_end_in_a_loud_sentence(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`UserError` is exit code 1 (dp_transforms.pipelines.cli)."""
+    """`UserError` is exit code 1 (dp_transforms.cli.main)."""
     mechanism, claim = mechanism_and_claim(audited_plan())
     cheap = dataclasses.replace(mechanism, scale=150)
     exact = audit_names_exactly(cheap, claim, most_looks=1)

@@ -21,10 +21,10 @@ from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.auditing.claim import Claim, Mechanism
 from dp_transforms.auditing.exact import audit_exactly
 from dp_transforms.auditing.names.exact import audit_names_exactly
+from dp_transforms.cli import audit_names_report, audit_report
+from dp_transforms.cli.audit import command
+from dp_transforms.cli.options import UserError
 from dp_transforms.item_domain import ItemDomain
-from dp_transforms.pipelines import audit_names_report, audit_report
-from dp_transforms.pipelines.audit import command
-from dp_transforms.pipelines.options import UserError
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from dp_transforms.cli.demo import demo
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.pipelines.demo import demo
 from dp_transforms.report_streams import ReportFolder
 from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
@@ -243,7 +243,7 @@ def watch(event, arguments):
     if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC) and not flags & os.O_EXCL:
         opened.append(path)
 sys.addaudithook(watch)
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 found = {}
 for name, folder, words in json.load(sys.stdin):
     os.chdir(folder)

@@ -10,12 +10,12 @@ import shlex
 import click
 import pytest
 
-from dp_transforms.pipelines.dataflow_template.main import command_line
-from dp_transforms.pipelines.replay import command as replay
-from dp_transforms.pipelines.stream import command
+from dp_transforms.cli.replay import command as replay
+from dp_transforms.cli.stream import command
+from runners.dataflow.main import command_line
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "pipelines" / "dataflow_template"
+FOLDER = ROOT / "runners" / "dataflow"
 COMMANDS = {"stream": command, "replay": replay}
 METADATA = {
     "stream": json.loads((FOLDER / "metadata.json").read_text()),
@@ -180,7 +180,7 @@ def test_the_image_has_what_it_runs() -> None:
     (program,) = re.findall(r"^ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/(\S+)$", text, re.MULTILINE)
     assert (ROOT / program).is_file()
     copied = [name for line in re.findall(r"^COPY (?!--)(.*) \S+$", text, re.MULTILINE) for name in line.split()]
-    assert {"pyproject.toml", "setup.py", "dp_transforms", "pipelines", "runners"} <= set(copied)
+    assert {"pyproject.toml", "setup.py", "dp_transforms", "runners"} <= set(copied)
     assert all((ROOT / name).exists() for name in copied)
     # The Beam of the image is the Beam of the package.
     (version,) = re.findall(r"beam_python3\.11_sdk:(\d+\.\d+)\.\d+$", text, re.MULTILINE)

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from dp_transforms.pipelines import show, stream_engine
+from dp_transforms.cli import show, stream_engine
 from tests.helpers import forked, option_tables, shh_here, shh_process
 from tests.helpers.replay_logs import BUDGET
 
@@ -111,7 +111,7 @@ def test_a_standard_output_that_is_full_is_named(folder: pathlib.Path, words: li
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
     with open("/dev/full", "w") as full:
-        ended = forked.run_python("-m", "dp_transforms.pipelines.cli", *words, cwd=folder, stdout=full)
+        ended = forked.run_python("-m", "dp_transforms.cli.main", *words, cwd=folder, stdout=full)
     assert ended.returncode == 1
     assert ended.stderr == "shh: cannot write to standard output: No space left on device.\n"
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 from tests.helpers.replay_logs import BUDGET, write_log
 from tests.helpers.shh_process import ROOT
 
@@ -25,7 +25,7 @@ SECONDS = 1.5  # a command takes so long to import all that it needs, on a machi
 AT_ONCE = 4
 PATIENCE_SECONDS = 300
 # Says when the interpreter, which is not ours, has begun to run what is.
-STARTING = "import os; os.write(1, b'.'); from dp_transforms.pipelines.cli import main; main()"
+STARTING = "import os; os.write(1, b'.'); from dp_transforms.cli.main import main; main()"
 KEY = bytes(range(32))
 COMMANDS = {
     "plan": ["plan", *BUDGET, "--output", "plan.json"],
@@ -121,7 +121,7 @@ def test_a_signal_at_any_moment_is_one_line(
 
 PROGRAM = """
 import signal, sys, time
-from dp_transforms.pipelines import exit_signals
+from dp_transforms.cli import exit_signals
 {before}
 exit_signals.install()
 with exit_signals.Unwinding():

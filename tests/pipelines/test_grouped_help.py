@@ -6,8 +6,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dp_transforms.pipelines.grouped_options import ENGINE, GROUPS, GroupedCommand, GroupedOption
-from dp_transforms.pipelines.subcommands import shh
+from dp_transforms.cli.grouped_options import ENGINE, GROUPS, GroupedCommand, GroupedOption
+from dp_transforms.cli.subcommands import shh
 from tests.helpers.option_tables import commands
 
 _MANY = ("plan", "replay", "stream")

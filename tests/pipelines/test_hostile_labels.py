@@ -13,14 +13,14 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
+from dp_transforms.cli import replay, stream_status
+from dp_transforms.cli.main import main
+from dp_transforms.cli.report_table import label_text
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
-from dp_transforms.pipelines import replay, stream_status
-from dp_transforms.pipelines.cli import main
-from dp_transforms.pipelines.page import picture
-from dp_transforms.pipelines.page.report_columns import report_columns
-from dp_transforms.pipelines.page.shown_text import shown_text
-from dp_transforms.pipelines.report_table import label_text
 from dp_transforms.report_files import ReportHeader, write_report_file
+from dp_transforms.web.page import picture
+from dp_transforms.web.page.report_columns import report_columns
+from dp_transforms.web.page.shown_text import shown_text
 
 HOUR = 3_600_000_000
 HOSTILE = {

@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.pipelines import audit, plan
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.plan_options import read_plan
+from dp_transforms.cli import audit, plan
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.plan_files import changed_plan
 

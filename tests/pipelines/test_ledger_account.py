@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.cli.ledger_account import LedgerAccount
+from dp_transforms.cli.ledger_options import account_of_options
+from dp_transforms.cli.options import LogError, UserError
 from dp_transforms.ledger import Ledger, database
-from dp_transforms.pipelines.ledger_account import LedgerAccount
-from dp_transforms.pipelines.ledger_options import account_of_options
-from dp_transforms.pipelines.options import LogError, UserError
 from dp_transforms.window_schedule import WindowSchedule
 
 

@@ -13,7 +13,8 @@ import sys
 
 import pytest
 
-from dp_transforms.pipelines import cli, operator_log, stream_status
+from dp_transforms.cli import main as cli
+from dp_transforms.cli import operator_log, stream_status
 from tests.helpers import forked
 from tests.helpers.shh_here import shh
 
@@ -103,7 +104,7 @@ def test_a_stream_tells_its_counts(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 def test_a_signal_says_so_in_the_same_format(folder: pathlib.Path) -> None:
-    command = ("-m", "dp_transforms.pipelines.cli", "--log-format", "json", "simulate", "--events", "100000000")
+    command = ("-m", "dp_transforms.cli.main", "--log-format", "json", "simulate", "--events", "100000000")
     with forked.python(*command, "--output", "log.jsonl", cwd=folder, stderr=subprocess.PIPE) as process:
         while not list(folder.glob(".log.jsonl*")):
             assert process.poll() is None

@@ -19,7 +19,7 @@ from tests.pipelines.command_paths import BUDGET, lines_that_write, make_inputs,
 # disk, and needs no disk of its own.
 FULL = """
 import contextlib, io, json, os, resource, sys
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 found = {}
 for name, folder, words in json.load(sys.stdin):
@@ -44,7 +44,7 @@ def and_then(*arguments):
     import os, signal
     os.kill(os.getpid(), signal.SIGKILL)
 read_events.ReadProgress.advance = and_then
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 main()
 """
 

@@ -15,10 +15,10 @@ import zoneinfo
 
 import pytest
 
-from dp_transforms.pipelines.page.fact_sheet import fact_sheet
-from dp_transforms.pipelines.page.report_page import report_page
-from dp_transforms.pipelines.page.shown_text import shown_text
-from dp_transforms.pipelines.time_axis import local_text, ticks
+from dp_transforms.cli.time_axis import local_text, ticks
+from dp_transforms.web.page.fact_sheet import fact_sheet
+from dp_transforms.web.page.report_page import report_page
+from dp_transforms.web.page.shown_text import shown_text
 from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.calibrated_plans import IN_DOMAIN, short_names_plan
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
@@ -202,7 +202,7 @@ def test_a_page_fits_its_window_and_all_controls_have_names(opened, width, schem
 @pytest.mark.long
 def test_the_picture_of_the_docs(browser, tmp_path):
     """docs/page.png, the page of `make demo`, which is written anew into the folder SHH_SCREENSHOTS."""
-    with python("-m", "dp_transforms.pipelines.demo", cwd=tmp_path, stdout=subprocess.PIPE) as demo:
+    with python("-m", "dp_transforms.cli.demo", cwd=tmp_path, stdout=subprocess.PIPE) as demo:
         printed, _ = demo.communicate()
     page_file = tmp_path / "demo" / "looks.html"
     assert printed.splitlines()[-1] == f"Open {page_file} in a browser: it needs no network."

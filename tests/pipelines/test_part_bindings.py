@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dp_transforms.cli import replay, replay_runs, state_part, stream_run
+from dp_transforms.cli.options import LogError
+from dp_transforms.cli.replay_state import ReplayPart
+from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.ledger import Ledger, LedgerError
-from dp_transforms.pipelines import replay, replay_runs, state_part, stream_run
-from dp_transforms.pipelines.options import LogError
-from dp_transforms.pipelines.replay_state import ReplayPart
-from dp_transforms.pipelines.run_account import RunAccount
 from dp_transforms.run_state.state_cells import Kind
 from dp_transforms.run_state.state_file import StateFile, replace_state, write_state
 from tests.helpers.live_parts import LiveParts

@@ -13,12 +13,12 @@ from click.testing import CliRunner, Result
 
 from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.cli import plan as plan_module
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.plan import command
+from dp_transforms.cli.plan_comparison import Comparison
+from dp_transforms.cli.plan_options import PLAN_OPTIONS, plan_from_options, plan_options
 from dp_transforms.item_domain import ItemDomain
-from dp_transforms.pipelines import plan as plan_module
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.plan import command
-from dp_transforms.pipelines.plan_comparison import Comparison
-from dp_transforms.pipelines.plan_options import PLAN_OPTIONS, plan_from_options, plan_options
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.forked import shh
 

@@ -16,9 +16,9 @@ from dp_transforms.accounting.other_methods import (
     weighted_gaussian_found_from,
 )
 from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.plan import command
-from dp_transforms.pipelines.plan_words import in_a_sentence
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.plan import command
+from dp_transforms.cli.plan_words import in_a_sentence
 from dp_transforms.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import calibrated_plan
 

@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 
 from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.cli import plan_from_log
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.plan import command
 from dp_transforms.mechanisms import noisy_histogram
-from dp_transforms.pipelines import plan_from_log
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.plan import command
 from tests.helpers.replay_logs import START, write_log, write_parquet
 
 DAY = ["--window", "1h", "--start", "2026-01-01", "--end", "2026-01-02"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.pipelines import replay_runs
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.replay_state import ReplayPart
+from dp_transforms.cli import replay_runs
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.replay_state import ReplayPart
 from dp_transforms.run_state.state_file import StateFile
 from tests.helpers import forked
 from tests.helpers.nights import DAY, START, Nights
@@ -18,14 +18,14 @@ MICROS = 1_000_000
 # Killed when the pipeline has made its drafts, before or after the report gets its name.
 KILLED = """
 import os, signal, sys
-from dp_transforms.pipelines import replay_state
+from dp_transforms.cli import replay_state
 when, publish = sys.argv.pop(1), replay_state.publish_output
 def die(*arguments):
     if when == "after":
         publish(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 replay_state.publish_output = die
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 main()
 """
 

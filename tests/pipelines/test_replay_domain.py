@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from dp_transforms.cli import plan, replay
+from dp_transforms.cli.options import UserError
 from dp_transforms.item_domain import ItemDomain
-from dp_transforms.pipelines import plan, replay
-from dp_transforms.pipelines.options import UserError
 
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
 BUDGET = [

@@ -23,7 +23,7 @@ import os
 from tests.helpers.dying_programs import DyingProgram
 program = DyingProgram()
 program.dies_at(os, "replace", "link", "fsync", "mkdir", "unlink")
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 main()
 """
 

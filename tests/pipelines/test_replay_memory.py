@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms import EventFields, ReleasePlan, WindowSchedule, find_log_chunks
-from dp_transforms.pipelines import replay_memory
-from dp_transforms.pipelines.options import UserError
+from dp_transforms.cli import replay_memory
+from dp_transforms.cli.options import UserError
 from tests.helpers.forked import python
 
-_SHH = "import sys; from dp_transforms.pipelines.cli import main; main(sys.argv[1:])"
+_SHH = "import sys; from dp_transforms.cli.main import main; main(sys.argv[1:])"
 
 
 def write_log(folder: pathlib.Path, pairs: list[tuple[str, str]]) -> None:

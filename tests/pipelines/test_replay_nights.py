@@ -17,13 +17,13 @@ from tests.helpers.nights import Nights
 # Killed when the report has its name, and the state has not.
 KILLED = """
 import os, signal
-from dp_transforms.pipelines import replay_state
+from dp_transforms.cli import replay_state
 publish = replay_state.publish_output
 def and_die(*arguments):
     publish(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 replay_state.publish_output = and_die
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 main()
 """
 

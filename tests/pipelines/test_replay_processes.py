@@ -20,17 +20,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms import ItemDomain, ReleasePlan
+from dp_transforms.cli import home_workers
+from dp_transforms.cli.home_workers import read_ahead
+from dp_transforms.cli.options import LogError, UserError
+from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
+from dp_transforms.cli.replay_run import run_replay
+from dp_transforms.engines.local import pipeline_options
 from dp_transforms.event_files import EventFields, cut_chunks, find_log_chunks, parquet, text_spans
-from dp_transforms.pipelines import home_workers
-from dp_transforms.pipelines.home_workers import read_ahead
-from dp_transforms.pipelines.options import LogError, UserError
-from dp_transforms.pipelines.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.pipelines.replay_run import run_replay
 from dp_transforms.processes import PoolError, ProcessPool
 from dp_transforms.processes.blob_store import BlobStore, make_files
 from dp_transforms.report_files import read_report_file
 from dp_transforms.run_settings import settings_of_plan
-from dp_transforms.runners.local import pipeline_options
 from tests.helpers.crowded_logs import DAY, RANGE, SCHEDULE, START, replay_request, write_crowded_log, write_large_piece
 from tests.helpers.forked import run_python
 from tests.helpers.names_plans import names_plan_of
@@ -335,7 +335,7 @@ def test_the_key_is_in_no_command_line_and_in_no_environment(request_of: MakeReq
         assert form not in seen + stored
 
 
-STARTED = "import os, sys; from dp_transforms.pipelines.cli import main; main(sys.argv[1:])"
+STARTED = "import os, sys; from dp_transforms.cli.main import main; main(sys.argv[1:])"
 
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from dp_transforms.beam.read_events import ReadProgress
-from dp_transforms.pipelines import replay_progress
+from dp_transforms.cli import replay_progress
 
 
 def shown_while(steps: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> str:

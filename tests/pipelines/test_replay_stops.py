@@ -11,8 +11,8 @@ import time
 import psutil
 import pytest
 
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.pipeline_errors import errors_in_one_line
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from tests.helpers.forked import python, run_python
 from tests.helpers.replay_logs import BUDGET, write_log
 from tests.helpers.shh_here import shh
@@ -38,7 +38,7 @@ STOPPING = """
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have switched off for us
 from dp_transforms.beam import read_events
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 
 advance = read_events.ReadProgress.advance
 def stop_after(*arguments):
@@ -55,7 +55,7 @@ def test_a_standard_output_that_is_full_gives_one_line(tmp_path: pathlib.Path) -
     write_log(tmp_path / "log.parquet")
     assert shh("replay", "log.parquet", *BUDGET, "--output", "report.avro", cwd=tmp_path).returncode == 0
     with open("/dev/full", "w") as full:
-        result = run_python("-m", "dp_transforms.pipelines.cli", "show", "report.avro", cwd=tmp_path, stdout=full)
+        result = run_python("-m", "dp_transforms.cli.main", "show", "report.avro", cwd=tmp_path, stdout=full)
     assert result.returncode == 1
     assert result.stderr == "shh: cannot write to standard output: No space left on device.\n"
 
@@ -98,7 +98,7 @@ def test_workers_in_processes_of_their_own_end_with_the_replay(tmp_path: pathlib
     assert shh("simulate", "--events", 1_000_000, "--output", "log.parquet", cwd=tmp_path).returncode == 0
     words = ["replay", "log.parquet", *BUDGET, "--noise-key-file", key_file(tmp_path), "--output", "report.avro"]
     words += ["--", "--direct_running_mode=multi_processing"]
-    process = python("-m", "dp_transforms.pipelines.cli", *words, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    process = python("-m", "dp_transforms.cli.main", *words, cwd=tmp_path, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not (workers := psutil.Process(process.pid).children(recursive=True)):
         assert time.monotonic() < deadline

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import fastavro
 import pytest
 
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 
 TIME = "2020-01-01T00:30:00Z"
 MICROS = 1_577_838_600_000_000

@@ -228,12 +228,12 @@ def test_options_that_do_not_go_together(folder: pathlib.Path, words: tuple[str,
 KILLED = """
 from tests.helpers.dying_programs import DyingProgram
 from dp_transforms.ledger import Ledger
-from dp_transforms.pipelines import replay_state, state_part
+from dp_transforms.cli import replay_state, state_part
 program = DyingProgram()
 program.dies_at(Ledger, "reserve", "start", "publishing", "finish")
 program.dies_at(state_part, "replace_state")
 program.dies_at(replay_state, "publish_output")
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 main()
 """
 STEPS = 16
@@ -302,7 +302,7 @@ def test_a_stream_that_fails_stays_charged(folder: pathlib.Path) -> None:
     write_parquet(folder / "logs" / "log.parquet", log_rows())
     endless = ("--start", "2026-01-01", "--end", "2096-01-01", "--window", "3650d", *BUDGET, "--idle-timeout", "1h")
     words = ("--folder", "logs", *endless, *ACCOUNT, *CAPS, "--engine", "in-process", "--clock", "event")
-    command = ("-m", "dp_transforms.pipelines.cli", "stream", *words, "--output", "reports", "--run-id", "live")
+    command = ("-m", "dp_transforms.cli.main", "stream", *words, "--output", "reports", "--run-id", "live")
     with forked.python(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         while "Ctrl-C" not in (line := process.stderr.readline()):

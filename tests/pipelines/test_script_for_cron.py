@@ -23,7 +23,7 @@ USERS = 400
 # state is replaced.
 KILLED = """
 import os, signal, sys
-from dp_transforms.pipelines import replay_state, state_part
+from dp_transforms.cli import replay_state, state_part
 left = [int(os.environ["DIE_AT"])]
 def dying(function):
     def and_die(*arguments):
@@ -34,7 +34,7 @@ def dying(function):
     return and_die
 state_part.replace_state = dying(state_part.replace_state)
 replay_state.publish_output = dying(replay_state.publish_output)
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 main()
 """
 

@@ -362,7 +362,7 @@ def test_what_cannot_be_served_is_said_in_a_line_with_a_remedy(tmp_path: pathlib
 
 def test_without_its_extra_it_says_what_to_install(tmp_path: pathlib.Path) -> None:
     code = (
-        "import importlib.util, sys; from dp_transforms.pipelines.cli import main;"
+        "import importlib.util, sys; from dp_transforms.cli.main import main;"
         "found = importlib.util.find_spec;"
         "importlib.util.find_spec = lambda name, *rest: None if name == 'uvicorn' else found(name, *rest);"
         "main(['serve', 'reports'])"

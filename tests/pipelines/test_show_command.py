@@ -12,9 +12,9 @@ import sys
 
 import pytest
 
+from dp_transforms.cli import main as cli
+from dp_transforms.cli.report_table import escape_text, label_text, legend
 from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
-from dp_transforms.pipelines import cli
-from dp_transforms.pipelines.report_table import escape_text, label_text, legend
 from dp_transforms.report_files import ReportHeader, decode_report, write_report_file
 from dp_transforms.report_streams import ReportFolder
 from tests.helpers.forked import python
@@ -253,7 +253,7 @@ def test_show_starts_without_beam(tmp_path):
     path = tmp_path / "report.jsonl"
     write_report_file(path, HEADER, LABELS)
     program = (
-        "import sys; from dp_transforms.pipelines import cli; "
+        "import sys; from dp_transforms.cli import cli; "
         "cli.main(['show', sys.argv[1]]); sys.exit('apache_beam' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(path)], cwd=REPOSITORY, check=False, capture_output=True)
@@ -264,7 +264,7 @@ def test_show_starts_without_beam(tmp_path):
 def test_a_pipe_that_closes_early_is_not_an_error(tmp_path, options):
     path = tmp_path / "report.jsonl"
     write_report_file(path, HEADER, many(3000))
-    command = ["-m", "dp_transforms.pipelines.cli", "show", path, "--all", *options]
+    command = ["-m", "dp_transforms.cli.main", "show", path, "--all", *options]
     with python(*command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         running.stdout.readline()
         running.stdout.close()

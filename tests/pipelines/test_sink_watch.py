@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from dp_transforms.cli import stream_watch
+from dp_transforms.cli.engine_choice import EngineChoice
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.sink_watch import SinkWatch
 from dp_transforms.event_streams.partition_progress import StreamClock
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.pipelines import stream_watch
-from dp_transforms.pipelines.engine_choice import EngineChoice
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.sink_watch import SinkWatch
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportFolder
 

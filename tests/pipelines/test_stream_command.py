@@ -26,8 +26,8 @@ from dp_transforms import (
     find_log_chunks,
 )
 from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.cli.stream_job import job_name
 from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.pipelines.stream_job import job_name
 from dp_transforms.report_files import read_report_file
 from dp_transforms.run_settings import settings_of_plan
 from tests.helpers import forked, shh_process
@@ -284,7 +284,7 @@ ENDLESS = ["--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", 
 
 def started(folder: pathlib.Path, *words: str, start: Start = forked.python) -> subprocess.Popen[str]:
     """A run whose range is not over when all is read, once it says that it drains at a stop."""
-    command = ("-m", "dp_transforms.pipelines.cli", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words)
+    command = ("-m", "dp_transforms.cli.main", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words)
     process = start(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stderr is not None
     while "Ctrl-C" not in (line := process.stderr.readline()):

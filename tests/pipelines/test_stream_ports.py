@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.pipelines.engine_choice import EngineChoice
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.pipelines.stream_engine import started_engine
-from dp_transforms.pipelines.stream_ports import check_ports, check_worker_pool
-from dp_transforms.runners.prism import ON_LOOPBACK_MARK
+from dp_transforms.cli.engine_choice import EngineChoice
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.stream_engine import started_engine
+from dp_transforms.cli.stream_ports import check_ports, check_worker_pool
+from dp_transforms.engines.prism import ON_LOOPBACK_MARK
 from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
@@ -35,14 +35,14 @@ while True:
 # `shh`, in a process that begins to listen on all addresses once the pipeline runs.
 OPENS_LATE = """
 import socket, sys, threading, time
-import dp_transforms.pipelines.cli
+import dp_transforms.cli.main
 opened = []
 def open_late():
     while not any(thread.name == "pipeline" for thread in threading.enumerate()):
         time.sleep(0.05)
     opened.append(socket.create_server(("0.0.0.0", 0)))
 threading.Thread(target=open_late, daemon=True).start()
-dp_transforms.pipelines.cli.main(sys.argv[1:])
+dp_transforms.cli.main.main(sys.argv[1:])
 """
 
 

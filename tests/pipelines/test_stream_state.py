@@ -14,10 +14,10 @@ import types
 import pytest
 
 from dp_transforms import EventFields, KafkaTopic, LogFolder, ReleasePlan, StreamClock
+from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.event_streams.stream_source import StreamError
 from dp_transforms.ledger import Ledger
 from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.pipelines.stream_request import StreamRequest
 from dp_transforms.report_files import ReportHeader
 from dp_transforms.report_streams import ReportFolder
 from dp_transforms.run_state.state_header import StateError
@@ -259,7 +259,7 @@ program = DyingProgram()
 program.dies_at(os, "replace", "link")
 from dp_transforms.ledger import Ledger
 program.dies_at(Ledger, "reserve", "start", "publishing", "finish")
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 try:
     main()
 finally:

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from dp_transforms import HeavyHitter, WindowReport
+from dp_transforms.cli import stream_status
 from dp_transforms.operator_counts import (
     CLOCK_LAG_SECONDS,
     EVENTS_LATE,
@@ -18,7 +19,6 @@ from dp_transforms.operator_counts import (
     EVENTS_REJECTED,
     PENDING_WINDOWS,
 )
-from dp_transforms.pipelines import stream_status
 
 HOUR = 3_600_000_000
 

@@ -59,7 +59,7 @@ def test_rows_are_mapped_and_answered_in_order(tmp_path: pathlib.Path) -> None:
 def test_a_log_is_read_in_columns_and_written_as_parquet(tmp_path: pathlib.Path) -> None:
     """The largest story of the simulated log has hundreds of users: it is missed with a probability below 1e-9."""
     simulate = ("simulate", "--events", 100_000, "--users", 10_000, "--days", 2, "--output", "clicks.parquet")
-    result = run_python("-m", "dp_transforms.pipelines.cli", *simulate, "--seed", 7, cwd=tmp_path)
+    result = run_python("-m", "dp_transforms.cli.main", *simulate, "--seed", 7, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     run_yaml((EXAMPLES / "log_to_parquet.yaml").read_text(), tmp_path)
     (written,) = tmp_path.glob("heavy_items.parquet*")

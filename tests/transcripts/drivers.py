@@ -31,15 +31,15 @@ from dp_transforms import (
     read_report,
 )
 from dp_transforms.beam.count_for_operator import operator_counts
-from dp_transforms.pipelines.cluster_replay import replay_on_cluster
-from dp_transforms.pipelines.engine_choice import EngineChoice
-from dp_transforms.pipelines.home_workers import read_ahead
-from dp_transforms.pipelines.replay_engine import ClusterReplay
-from dp_transforms.pipelines.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.pipelines.replay_run import run_replay
-from dp_transforms.pipelines.stream_options import FLINK
+from dp_transforms.cli.cluster_replay import replay_on_cluster
+from dp_transforms.cli.engine_choice import EngineChoice
+from dp_transforms.cli.home_workers import read_ahead
+from dp_transforms.cli.replay_engine import ClusterReplay
+from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
+from dp_transforms.cli.replay_run import run_replay
+from dp_transforms.cli.stream_options import FLINK
+from dp_transforms.engines.local import pipeline_options
 from dp_transforms.processes import ProcessPool
-from dp_transforms.runners.local import pipeline_options
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.shh_here import shh

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import peers, pipeline_dp_replay, tables
 from benchmarks.beam_elements import _items_in_windows
 from benchmarks.processes import Measurement
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 
 HOUR = 3600
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import report, scale, sequential_stage, skewed_logs, stage_costs
-from dp_transforms.pipelines.cli import main
+from dp_transforms.cli.main import main
 
 
 def test_a_step_begins_when_the_one_before_it_has_ended() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.pipelines.flink_progress import FlinkProgress, JobProgress, ReplayWatch
-from dp_transforms.runners.flink_rest import FlinkRest
+from dp_transforms.cli.flink_progress import FlinkProgress, JobProgress, ReplayWatch
+from dp_transforms.engines.flink_rest import FlinkRest
 from tests.helpers.flink_answers import FlinkAnswers, overview, serving
 
 OF_PIPELINE = (

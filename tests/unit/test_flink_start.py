@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
-from dp_transforms.pipelines import flink_start
-from dp_transforms.pipelines.flink_start import FlinkStart
-from dp_transforms.pipelines.options import UserError
-from dp_transforms.runners.flink_rest import FlinkRest
+from dp_transforms.cli import flink_start
+from dp_transforms.cli.flink_start import FlinkStart
+from dp_transforms.cli.options import UserError
+from dp_transforms.engines.flink_rest import FlinkRest
 from tests.helpers.flink_answers import FlinkAnswers, overview, serving
 
 Jobs = list[tuple[str, str, str]]

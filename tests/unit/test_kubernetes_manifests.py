@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from dp_transforms.pipelines.stream import command as stream
-from dp_transforms.runners import flink, flink_cluster
+from dp_transforms.cli.stream import command as stream
+from dp_transforms.engines import flink, flink_cluster
 from tests.helpers.kubernetes_manifests import (
     BASE,
     EXAMPLE,
@@ -130,5 +130,5 @@ def test_the_image_has_what_is_installed() -> None:
     lines = (BASE / "Containerfile").read_text().splitlines()
     copied = [word for line in lines if line.startswith("COPY") and "--from" not in line for word in line.split()[1:-1]]
     assert all((ROOT / path).exists() for path in copied)
-    assert {"pyproject.toml", "setup.py", "dp_transforms", "pipelines", "runners"} <= set(copied)
+    assert {"pyproject.toml", "setup.py", "dp_transforms", "runners"} <= set(copied)
     assert flink.JOB_SERVER_JAR in "".join(lines)

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from dp_transforms.runners.open_ports import OpenPort, addresses_of, is_loopback, is_open_here, open_ports
+from dp_transforms.engines.open_ports import OpenPort, addresses_of, is_loopback, is_open_here, open_ports
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Starts a server at each address that it is given and says where this process then listens.
@@ -40,7 +40,7 @@ def listens_on(folder: pathlib.Path, *words: str) -> list[str]:
 
 
 def test_a_program_on_loopback(tmp_path: pathlib.Path) -> None:
-    hosts = listens_on(tmp_path, "-m", "dp_transforms.runners.on_loopback", "servers", *ANY, "127.0.0.1:0")
+    hosts = listens_on(tmp_path, "-m", "dp_transforms.engines.on_loopback", "servers", *ANY, "127.0.0.1:0")
     assert len(hosts) >= len(ANY) + 1
     assert all(is_loopback(host) for host in hosts)
 
@@ -51,20 +51,20 @@ def test_without_it_the_program_listens_on_all_addresses(tmp_path: pathlib.Path)
 
 
 def test_an_address_that_is_named_is_kept(tmp_path: pathlib.Path) -> None:
-    hosts = listens_on(tmp_path, "-m", "dp_transforms.runners.on_loopback", "servers", "127.0.0.3:0")
+    hosts = listens_on(tmp_path, "-m", "dp_transforms.engines.on_loopback", "servers", "127.0.0.3:0")
     assert [host.removeprefix("::ffff:") for host in hosts] == ["127.0.0.3"]
 
 
 def test_a_program_must_be_named() -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "dp_transforms.runners.on_loopback"],
+        [sys.executable, "-m", "dp_transforms.engines.on_loopback"],
         capture_output=True,
         text=True,
         cwd=ROOT,
         check=False,
     )
     assert result.returncode == 1
-    assert "usage: python -m dp_transforms.runners.on_loopback MODULE" in result.stderr
+    assert "usage: python -m dp_transforms.engines.on_loopback MODULE" in result.stderr
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"])

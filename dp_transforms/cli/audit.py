@@ -1,0 +1,138 @@
+"""``shh audit --plan FILE``: the most that the mechanism of a plan can reveal, against what the plan claims."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dp_transforms.accounting.charging_plan import ChargingPlan
+from dp_transforms.accounting.names_plan import NamesPlan
+from dp_transforms.auditing.claim import Claim, Mechanism
+from dp_transforms.auditing.exact import ExactAudit, audit_exactly
+from dp_transforms.auditing.sampled import Observed, SampledAudit, chunks_of, design_sampling, judge, run_chunk
+from dp_transforms.auditing.worker_settings import settings_violations
+from dp_transforms.auditing.worst_streams import default_rounds, rounds_until_excluded
+from dp_transforms.cli import audit_names
+from dp_transforms.cli.audit_report import as_record, print_audit
+from dp_transforms.cli.operator_log import operator_console
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.output_file import check_output, write_output
+from dp_transforms.cli.plan_options import read_plan
+from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.run_settings import fresh_run_id, settings_of_plan
+
+_MOST_RUNS = 200_000
+_LEAST_RUNS = 1_000
+_HITS_OF_ALL_RUNS = 600_000  # about 15 seconds for each world
+_HOLDERS_OF_ALL_RUNS = 40 * _HITS_OF_ALL_RUNS  # in labels an item has about as many holders as the zone is wide
+
+Advance = Callable[[str, float], None]
+
+
+@click.command(name="audit")
+@click.option("--plan", "plan_file", metavar="FILE", help="The plan to check, a file of `shh plan --output`.")
+@click.option(
+    "--runs",
+    type=click.IntRange(min=0, max=10_000_000),
+    metavar="N",
+    help="Runs of the real code with the user, and as many without; 0: no runs, only exact computation. "
+    f"Default: {_MOST_RUNS:,}; fewer if a run has more than three hits, a wide zone or many holders.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1, max=100_000),
+    metavar="N",
+    help="How many items the adversary gives the user, one per window if there are enough windows; in names, the most "
+    "looks of the user in what is tried. "
+    "Default: until the user is excluded, or its purse is empty.",
+)
+@click.option("--output", type=click.Path(path_type=str), metavar="FILE", help="Also write all numbers here, as JSON.")
+def command(plan_file: str | None, runs: int | None, rounds: int | None, output: str | None) -> None:
+    """Check a plan before it is used: the most that its mechanism can reveal, computed exactly and by running the real
+    code, against what the plan claims. Uses no data and no noise key; takes about a minute. Exit code 1 if a claim does
+    not hold.
+
+    \b
+    shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2026-01-01 --end 2026-02-01 --output plan.json
+    shh audit --plan plan.json --output audit.json
+    """
+    if plan_file is None:
+        raise click.UsageError("Missing --plan. Write a plan with `shh plan --output plan.json`, then give it here.")
+    if output is not None:
+        check_output(output)
+    plan = read_plan(plan_file)
+    if isinstance(plan, NamesPlan):
+        with _progress() as advance:
+            parts = audit_names.audit_names(plan, runs, rounds, advance)
+        audit_names.finish(plan, *parts, output)
+        return
+    if not isinstance(plan, ChargingPlan):
+        raise UserError(f"--plan {plan_file} has release {plan.release}, which shh audit does not cover yet.")
+    mechanism, claim = Mechanism.of_plan(plan), Claim.of_plan(plan)
+    rounds = default_rounds(mechanism) if rounds is None else rounds
+    runs = _default_runs(plan) if runs is None else runs
+    with _progress() as advance:
+        exact = audit_exactly(mechanism, claim, rounds=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0))
+        exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, _settings(plan))))
+        sampled = sample(plan, mechanism, claim, runs, rounds, advance) if runs else None
+    finish(plan, exact, sampled, output)
+
+
+def finish(plan: ChargingPlan, exact: ExactAudit, sampled: SampledAudit | None, output: str | None) -> None:
+    """Prints and writes the result. Raises UserError if a claim does not hold."""
+    enough = rounds_until_excluded(Mechanism.of_plan(plan))
+    if output is not None:
+        write_output(output, json.dumps(as_record(plan, exact, sampled), indent=2, allow_nan=False) + "\n")
+    print_audit(Console(highlight=False, markup=False), plan, exact, sampled, enough_rounds=enough)
+    if output is not None:
+        click.echo(f"All numbers are in {output}.")
+    violations = [*exact.violations, *(sampled.violations if sampled else ())]
+    if violations:
+        raise UserError(f"DO NOT USE THIS PLAN. A claim does not hold: {'; '.join(violations)}.")
+
+
+def sample(
+    plan: ChargingPlan, mechanism: Mechanism, claim: Claim, runs: int, rounds: int, advance: Advance
+) -> SampledAudit:
+    """Runs the real code with a noise key that is drawn for this audit and forgotten."""
+    advance("choosing what to sample", 0.0)
+    sampling = design_sampling(mechanism, claim, runs, rounds)
+    chunks = chunks_of(_settings(plan), mechanism.law, sampling, os.urandom(32))
+    seen: dict[bool, Observed] = {}
+    for done, chunk in enumerate(chunks):
+        advance(f"sampled: {runs:,} runs in each world", done / len(chunks))
+        observed = run_chunk(chunk)
+        if chunk.with_user in seen:
+            seen[chunk.with_user].add(observed)
+        else:
+            seen[chunk.with_user] = observed
+    return judge(sampling, mechanism.law, claim, seen[False], seen[True])
+
+
+def _default_runs(plan: ChargingPlan) -> int:
+    """As many as about half a minute allows."""
+    affordable = min(_HITS_OF_ALL_RUNS, _HOLDERS_OF_ALL_RUNS // (plan.zone_width + 1)) // plan.hits_per_user
+    return min(_MOST_RUNS, max(_LEAST_RUNS, affordable))
+
+
+def _settings(plan: ChargingPlan) -> MonitorSettings:
+    """The settings that workers have in a real run."""
+    return settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Advance]:
+    """A line on stderr that says what is done; gone at the end."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = operator_console()
+    # Where nobody looks, rich would leave an empty line in the place of the bar.
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("reading the plan", total=1.0)
+        yield lambda text, share: progress.update(task, description=text, completed=share)

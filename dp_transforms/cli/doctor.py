@@ -1,0 +1,96 @@
+"""``shh doctor LOG...``: a look at a log without a run. Also what ``shh replay LOG`` does that has no budget yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+
+from dp_transforms.cli.event_options import reading_of, separator_of
+from dp_transforms.cli.log_look import LogLook, look_at_log
+from dp_transforms.cli.look_words import (
+    FOR_THE_OPERATOR,
+    choice_lines,
+    fault_lines,
+    field_words,
+    given_roles,
+    log_lines,
+    proposal_of,
+    range_lines,
+    replay_command,
+    wrapped,
+)
+from dp_transforms.cli.operator_log import is_json
+from dp_transforms.cli.options import UserError, time_text_options
+from dp_transforms.cli.report_table import is_ascii_only
+from dp_transforms.event_files import EventFileError
+from dp_transforms.event_files.samples import sample_log
+from dp_transforms.remote_files import UrlError
+
+
+@click.command(name="doctor")
+@click.argument("logs", metavar="LOG...", nargs=-1, required=True)
+@click.option("--user-field", metavar="NAME", help="Look at this field as the user. Default: one is proposed.")
+@click.option("--item-field", metavar="NAME", help="Look at this field as the item. Default: one is proposed.")
+@click.option("--time-field", metavar="NAME", help="Look at this field as the time. Default: one is proposed.")
+@click.option(
+    "--time-unit",
+    type=click.Choice(["s", "ms", "us", "iso"]),
+    help="Unit of times that are numbers, since 1970 UTC. Default: the one that gives times of our days.",
+)
+@time_text_options
+@click.option(
+    "--csv-line-ends-in-cells", is_flag=True, help="Quoted cells of CSV files may contain line ends, as in a replay."
+)
+def command(logs: tuple[str, ...], **options: Any) -> None:
+    """Look at a log without a run: which fields and times it has, what is damaged, and how to replay it.
+
+    LOG is what `shh replay` takes: files, folders, globs or URLs. Some rows at the beginning and the end of some
+    files are read, however large they are. What is printed is for the operator alone: no privacy covers it.
+
+    \b
+    shh doctor clicks.csv
+    """
+    look = show_look(logs, options, click.echo, Console())
+    if not look.is_complete or look.sample.faults:
+        raise UserError("the log cannot be replayed as it is; what is in the way is said above.")
+
+
+def show_look(logs: Sequence[str], options: Mapping[str, Any], say: Callable[[str], None], console: Console) -> LogLook:
+    """Says what a log is like, and the command that replays it. options: of the fields, None for those that were not
+    given. console: where it is said. Raises UserError if there is no log."""
+    ascii_only = is_ascii_only(console)
+    try:
+        reading = reading_of(options)
+        sample = sample_log(
+            logs, csv_line_ends_in_cells=options["csv_line_ends_in_cells"], csv_separator=separator_of(options)
+        )
+    except (EventFileError, UrlError) as error:
+        raise UserError(str(error)) from None
+    except OSError as error:
+        raise UserError(f"the log cannot be read: {error.strerror}.") from None
+    if not sample.samples and len(sample.faults) == 1:
+        raise UserError(str(sample.faults[0]))
+    look = look_at_log(sample, given_roles(options), reading)
+    blocks = [[FOR_THE_OPERATOR], log_lines(look, ascii_only)]
+    if look.has_rows:
+        blocks.append(["Read it as:", *choice_lines(look, ascii_only)])
+    if faults := fault_lines(look, ascii_only):
+        blocks.append(["Look at this:", *(f"  - {fault}" for fault in faults)])
+    proposal = proposal_of(look)
+    if look.is_complete and proposal is not None:
+        blocks.append(range_lines(look, proposal, ascii_only))
+        fields = field_words(look, options["csv_line_ends_in_cells"])
+        blocks.append(
+            [
+                "For a private report, with a range of your own:",
+                f"  {replay_command(logs, fields, proposal)}",
+                "What this budget finds, before anything is read: shh plan with the same --start, --end, --window,"
+                " --epsilon and --delta.",
+            ]
+        )
+    width = console.width if console.is_terminal and not is_json() else None
+    say("\n\n".join("\n".join(wrapped(line, width) for line in block) for block in blocks))
+    return look

@@ -1,0 +1,130 @@
+"""``shh explain``: what a report or a plan promises, in plain words, for somebody who decides about it."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+
+import click
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.cli.options import FORCE_OPTION, UserError
+from dp_transforms.cli.output_file import check_output, write_output
+from dp_transforms.cli.plan_options import read_plan
+from dp_transforms.cli.plan_words import in_a_sentence
+from dp_transforms.cli.report_table import escape_text
+from dp_transforms.cli.show import read_report
+from dp_transforms.cli.time_axis import local_text
+from dp_transforms.monitoring.window_report import WindowReport
+from dp_transforms.report_files import ReportFileError, ReportHeader
+from dp_transforms.web.page.fact_sheet import fact_sheet, plan_facts
+from dp_transforms.web.page.promise import (
+    budget_of,
+    in_three_sentences,
+    may_be_done,
+    must_not_be_concluded,
+    not_covered,
+)
+from dp_transforms.web.page.report_check import Finding, check_against_plan
+from dp_transforms.web.page.report_columns import plan_of
+from dp_transforms.web.page.report_page import named_in_words
+from dp_transforms.web.page.shown_text import shown_text
+
+_WIDTH = 100
+
+
+@click.command(name="explain")
+@click.argument("reports", metavar="[REPORT]...", nargs=-1, type=click.Path(path_type=str))
+@click.option(
+    "--plan", "plan_file", metavar="FILE", help="Explain a plan of `shh plan --output` instead, before it is run."
+)
+@click.option(
+    "--html",
+    metavar="FILE.html",
+    help="Also write a fact sheet of the plan, one page to attach to an approval.",
+)
+@FORCE_OPTION
+def command(reports: tuple[str, ...], plan_file: str | None, html: str | None, force: bool) -> None:
+    """Say in plain words what a report promises, what it may be used for, and what it does not cover.
+
+    REPORT is a file of `shh replay`, several of one run or their folder, or a folder of `shh stream`. Exit code 1 if
+    the report contradicts its own plan.
+    """
+    if bool(reports) == (plan_file is not None):
+        raise click.UsageError("Name a report, or a plan with --plan.")
+    if html is not None and not html.lower().endswith((".html", ".htm")):
+        raise click.UsageError(f"--html must end in .html, got {html!r}.")
+    if html is not None:
+        check_output(html, "--html", force=force)
+    findings: list[Finding] = []
+    if plan_file is not None:
+        plan: ReleasePlan | None = read_plan(plan_file)
+        windows: list[WindowReport] = []
+    else:
+        try:
+            header, read, state = read_report(reports)
+            windows = list(read)
+        except ReportFileError as error:
+            raise UserError(str(error)) from error
+        plan = plan_of(header)
+        findings = check_against_plan(header, windows, plan)
+        _say_report(header, windows, state)
+    _say_promise(plan, windows, is_plan=plan_file is not None)
+    if findings:
+        _say("Does the report agree with its plan?", [f"{_mark(each)} {each.sentence}" for each in findings])
+    if html is not None:
+        if plan is None:
+            raise UserError(
+                "the plan in the report cannot be read, so there is no fact sheet. Use --plan with its file."
+            )
+        write_output(html, fact_sheet(plan), force=force)
+        click.echo(f"\nFact sheet written to {html}.")
+    if not all(each.holds for each in findings):
+        raise UserError("the report and its plan do not agree: see the points marked NO. Do not rely on its guarantee.")
+
+
+def _mark(finding: Finding) -> str:
+    return "yes:" if finding.holds else "NO, this does not hold:"
+
+
+def _say_report(header: ReportHeader, reports: Sequence[WindowReport], state: str) -> None:
+    items = {heavy_hitter.item for report in reports for heavy_hitter in report.heavy_hitters}
+    lines = [
+        f"Stream {shown_text(header.stream)}, run {shown_text(header.run_id)}: which items many users had, window by"
+        " window.",
+        "No window has a heavy item."
+        if not reports
+        else f"{named_in_words(len(items), len(reports))}, between"
+        f" {_utc(min(report.window_start for report in reports))} and"
+        f" {_utc(max(report.window_end for report in reports))} (UTC).",
+    ]
+    _say("The report", [*lines, *([state] if state else [])])
+    _say("What it states", [escape_text(header.guarantee)])
+
+
+def _say_promise(plan: ReleasePlan | None, reports: Sequence[WindowReport], *, is_plan: bool) -> None:
+    if plan is not None:
+        _say("The plan", [f"{name}: {value}" for name, value in plan_facts(plan)])
+    budget = budget_of(plan, reports)
+    if budget is not None:
+        _say("What is promised to each person", in_three_sentences(budget))
+    if plan is not None:
+        _say("What it finds, and what not", [in_a_sentence(plan)])
+    _say(f"You may, with {'a report of this plan' if is_plan else 'this report'}", may_be_done(plan))
+    _say("You must not conclude", must_not_be_concluded(plan))
+    _say("What is not covered", not_covered(budget, plan))
+
+
+def _say(title: str, sentences: Iterable[str]) -> None:
+    click.echo(f"\n{title}")
+    for sentence in sentences:
+        width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
+        click.echo(
+            textwrap.fill(sentence, width, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
+        )
+
+
+def _utc(micros: int) -> str:
+    return local_text(micros, datetime.UTC)

@@ -1,0 +1,196 @@
+"""Worker processes of a local replay: how many, how much memory, and what they begin with before Beam is loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from dp_transforms.accounting.release_plan import DEFAULT_RELEASE
+from dp_transforms.cli.event_options import event_fields
+from dp_transforms.cli.grouped_options import ENGINE, AnyFunction, add_options, option
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.plan_options import schedule_from_options
+from dp_transforms.cli.replay_memory import bytes_of_domain, fits
+from dp_transforms.cli.replay_request import ReplayRequest
+from dp_transforms.engines.this_machine import cores, free_memory_bytes
+from dp_transforms.event_files import LogChunk, find_log_chunks, spread_chunks
+from dp_transforms.item_domain import DomainFile
+from dp_transforms.noise_key_file import read_key_file
+from dp_transforms.processes import PoolError, ProcessPool
+from dp_transforms.remote_files import is_remote
+from dp_transforms.steps.read_pairs import ReadPairsStep
+from dp_transforms.steps.reading_step import reading_step
+from dp_transforms.window_schedule import WindowSchedule
+
+_SMALL_LOG_BYTES = 4_000_000  # a smaller log is read before other processes have started
+_BYTES_OF_THIS_PROCESS = 350_000_000
+_MOST_IN_THIS_PROCESS = 2_000_000_000  # a worker takes less for the same: what lies between its steps is in files
+_BYTES_OF_A_WORKER = 350_000_000  # its libraries, and the columns of one task
+_EVENTS_PER_SHARD = 1_250_000
+_BYTES_PER_EVENT = 20  # of formats that do not say how many rows they have; rather too few
+_MOST_SHARDS = 256
+_UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
+
+
+class _MemorySize(click.ParamType):
+    """``4GB``, ``500MB``, ``1.5GiB``: bytes."""
+
+    name = "size"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?) ?(MB|GB|MiB|GiB)", value.strip())
+        if match is None or not float(match[1]):
+            self.fail(f"{value!r} is not a size. Use a number and MB, GB, MiB or GiB, such as 4GB.", param, ctx)
+        return int(float(match[1]) * _UNITS[match[2]])
+
+
+def home_worker_options(function: AnyFunction) -> AnyFunction:
+    """Adds the options of worker processes on this machine."""
+    return add_options(
+        function,
+        option(
+            ENGINE,
+            "--memory",
+            brief="The most that all processes take, e.g. 4GB.",
+            type=_MemorySize(),
+            metavar="SIZE",
+            help="Memory that all processes of a replay on this machine may take together, such as 4GB. What does not "
+            "fit goes to disk, to files without a name in the folder for temporary files (TMPDIR). Default: what is "
+            "free.",
+        ),
+        option(
+            ENGINE,
+            "--processes",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Worker processes of a replay on this machine; the report does not depend on it. 1: this process does "
+            "all the work, unless the log does not fit into its memory. Default: one for each core; 1 for a small log, "
+            "with --state, and with options for Beam.",
+        ),
+    )
+
+
+def pool_for(logs: Sequence[str], options: dict[str, Any], beam_words: Sequence[str]) -> ProcessPool | None:
+    """Starts worker processes, before anything is known of the log but the size of local files; None if these are
+    small, or the replay is not by such workers.
+
+    Raises UserError for options that contradict each other.
+    """
+    reason = why_one_process(options, beam_words)
+    wanted = options["processes"]
+    if reason is not None:
+        for name in ("processes", "memory"):
+            if options[name] is not None and not (name == "processes" and wanted == 1):
+                raise UserError(f"--{name} cannot be used {reason}. Leave --{name} out.")
+        return None
+    number = _number(_bytes_of(logs), options)
+    return _start(number, options) if number > 1 else None
+
+
+def pool_for_request(request: ReplayRequest, options: dict[str, Any]) -> ProcessPool | None:
+    """The same when all is known, and one worker process for a log that does not fit into the memory of this one; None
+    for a replay by this process."""
+    number = _number(sum(chunk.bytes for chunk in request.chunks), options)
+    if number > 1:
+        return _start(number, options)
+    memory = options["memory"] or free_memory_bytes()
+    if options["processes"] is None:
+        memory = min(memory, _MOST_IN_THIS_PROCESS)
+    if options["allow_large_log"] or fits(memory, request.chunks, request.fields, request.plan, request.domain_file):
+        return None
+    return _start(1, options)
+
+
+def why_one_process(options: dict[str, Any], beam_words: Sequence[str]) -> str | None:
+    """Why the workers of this module cannot be used; None if they can."""
+    if options["engine"] not in (None, "in-process") or options["flink_master"] is not None:
+        return "with --engine: an engine has workers of its own"
+    if options["state"] is not None:
+        return "with --state: each window is taken by this process, in order"
+    if beam_words:
+        return "with options for Beam (after --), which say how it runs"
+    return None
+
+
+def read_early(pool: ProcessPool, logs: Sequence[str], options: dict[str, Any]) -> None:
+    """Begins to read the log before its plan is made, where the command line says enough.
+
+    Whatever is wrong with it is found again, and told, when the replay is checked.
+    """
+    if any(options[name] is not None for name in ("plan_file", "domain_file", "ledger")) or any(map(is_remote, logs)):
+        return
+    with contextlib.suppress(ValueError, UserError, click.UsageError):
+        fields, schedule = event_fields(options), schedule_from_options(options)
+        release = options["release"] or DEFAULT_RELEASE
+        chunks = find_log_chunks(logs, fields)
+        step = reading_step(schedule, release, fields, shards_of_log(chunks, schedule, release))
+        _begin(pool, step, chunks, options["noise_key_file"])
+
+
+def read_ahead(pool: ProcessPool, request: ReplayRequest) -> None:
+    """Begins to read the log, if it has not begun. Raises ValueError for a noise key that cannot be used."""
+    plan, domain = request.plan, None
+    if request.domain_file is not None:
+        domain = DomainFile(request.domain_file, plan.domain_size, plan.domain_fingerprint)
+        pool.memory_bytes -= (pool.processes + 1) * bytes_of_domain(request.domain_file)
+    step = reading_step(plan.schedule, plan.release, request.fields, request.shards, domain)
+    _begin(pool, step, request.chunks, request.noise_key_file)
+
+
+def _begin(pool: ProcessPool, step: ReadPairsStep, chunks: Sequence[LogChunk], key_file: str | None) -> None:
+    if pool.secret is None:
+        pool.use_key(secrets.token_bytes(32) if key_file is None else read_key_file(key_file))
+    for joined in spread_chunks(chunks, step.fields, pool.processes):
+        pool.submit_ahead(step, joined)
+
+
+def shards_of_log(chunks: Sequence[LogChunk], schedule: WindowSchedule, release: str) -> int | None:
+    """Into how many parts users and items are cut, so that each fits into a worker; None where windows are cut too."""
+    if release != "names":
+        return None
+    rows = sum(chunk.bytes // _BYTES_PER_EVENT if chunk.events is None else chunk.events for chunk in chunks)
+    return min(_MOST_SHARDS, max(8, -(-rows * schedule.windows_per_event // _EVENTS_PER_SHARD)))
+
+
+def _number(log_bytes: int, options: dict[str, Any]) -> int:
+    """Of processes. By default one for each core, as far as memory goes: a worker that has not enough of it spills."""
+    if options["processes"] is not None or log_bytes < _SMALL_LOG_BYTES:
+        return options["processes"] or 1
+    memory = options["memory"] or free_memory_bytes()
+    return min(cores(), max(1, (memory - _BYTES_OF_THIS_PROCESS) // (2 * _BYTES_OF_A_WORKER)))
+
+
+def _start(number: int, options: dict[str, Any]) -> ProcessPool:
+    memory = options["memory"] or free_memory_bytes()
+    stored = max(0, memory - _BYTES_OF_THIS_PROCESS - number * _BYTES_OF_A_WORKER)
+    try:
+        return ProcessPool(number, stored, shows_faults=options["verbose"])
+    except PoolError as error:
+        raise UserError(str(error)) from None
+
+
+def _bytes_of(logs: Sequence[str]) -> int:
+    """Of local files and folders; 0 for what takes a search or a store to find."""
+    size = 0
+    for log in logs:
+        if os.path.isdir(log):
+            for folder, _, names in os.walk(log):
+                size += sum(_size(os.path.join(folder, name)) for name in names)
+        else:
+            size += _size(log)
+    return size
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:  # a URL or a glob, or reading will say why
+        return 0

@@ -1,0 +1,200 @@
+"""``shh ledger``: what users have lost in all runs together, what is left, and what an operator may do about it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+
+from dp_transforms.accounting.lifetime_cost import NOTHING, RULES, from_epsilon_units
+from dp_transforms.cli.ledger_tables import chart_of, json_of, print_balances, print_runs
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.output_file import check_output, write_output
+from dp_transforms.cli.plan_options import read_plan
+from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, StateMark
+from dp_transforms.ledger.records import amount
+from dp_transforms.run_state.state_file import StateFile
+from dp_transforms.run_state.state_header import StateError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_LEDGER_HELP = "The ledger: a file, or postgresql://host/database."
+
+
+def _ledger_option(function: _F) -> _F:
+    return click.option("--ledger", "place", metavar="FILE|URL", help=_LEDGER_HELP)(function)
+
+
+@click.group(name="ledger", invoke_without_command=True)
+@_ledger_option
+@click.option("--population", metavar="NAME", help="Show only this population.")
+@click.option("--runs", "show_runs", is_flag=True, help="Also show each run, with what it took and how far it is.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with exact amounts.")
+@click.option("--chart", metavar="FILE.svg", help="Also draw what was spent over time, as SVG.")
+@click.pass_context
+def command(
+    context: click.Context,
+    place: str | None,
+    population: str | None,
+    show_runs: bool,
+    as_json: bool,
+    chart: str | None,
+) -> None:
+    """Show what users have lost in all runs together, and what is left, for each population."""
+    context.meta["shh.ledger"] = place
+    if context.invoked_subcommand is not None:
+        return
+    if chart is not None and not chart.lower().endswith(".svg"):
+        raise click.UsageError("--chart must end in .svg, the only format that it draws.")
+    if chart is not None:
+        check_output(chart, "--chart")
+    with _opened(place) as ledger:
+        balances, runs = ledger.balances(population), ledger.runs(population)
+        journal = ledger.journal() if chart is not None else []
+    if chart is not None:
+        write_output(chart, chart_of(balances, journal))
+    if as_json:
+        click.echo(json_of(balances, runs))
+        return
+    print_balances(balances)
+    if show_runs:
+        print_runs(runs)
+
+
+@command.command("reserve")
+@_ledger_option
+@click.option("--population", metavar="NAME", required=True, help="Name for all streams that share users.")
+@click.option("--plan", "plan_file", metavar="FILE", required=True, help="A plan of `shh plan --output`.")
+@click.option("--stream", default="events", show_default=True, metavar="NAME", help="Name of the stream.")
+@click.option("--run-id", help="Name of the run. Default: a fresh one.")
+@click.option("--max-epsilon", metavar="FLOAT", help="What users of a new population may ever lose. Set once.")
+@click.option("--max-delta", metavar="FLOAT", help="Failure probability of that bound. Set once.")
+@click.option(
+    "--rule",
+    type=click.Choice(RULES),
+    help="How runs of a new population add up. Default: by which more runs of this plan fit; renyi is for plans of"
+    " names.",
+)
+def reserve(
+    place: str | None,
+    population: str,
+    plan_file: str,
+    stream: str,
+    run_id: str | None,
+    max_epsilon: str | None,
+    max_delta: str | None,
+    rule: str | None,
+) -> None:
+    """Set the budget of a run aside before it begins. Makes the ledger, and declares the population, if they are
+    new.
+    """
+    plan = read_plan(plan_file)
+    caps = caps_of(max_epsilon, max_delta, rule)
+    try:
+        request = PartRequest.of_plan(
+            plan, population=population, stream=stream, run_id=run_id, input_fingerprint="", key_fingerprint=""
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    with _opened(place, create=True) as ledger:
+        verdict = ledger.reserve_run(request, caps)
+    click.echo(f"Run {verdict.run_id}: {verdict.line}")
+
+
+@command.command("release")
+@_ledger_option
+@click.argument("run_id")
+def release(place: str | None, run_id: str) -> None:
+    """Give back what RUN_ID was charged. Only of a run that has no start record, and so drew nothing. What the
+    histogram took that its plan was made from stays spent.
+    """
+    with _opened(place) as ledger:
+        kept = ledger.release(run_id)
+    if kept == NOTHING:
+        click.echo(f"Run {run_id} is released: it drew nothing, and is not charged any more.")
+        return
+    click.echo(
+        f"Run {run_id} is released: it drew nothing. But its plan was made from a histogram of the same users, which"
+        f" stays spent: {amount(from_epsilon_units(kept.epsilon))}."
+    )
+
+
+@command.command("abandon")
+@_ledger_option
+@click.argument("run_id")
+def abandon(place: str | None, run_id: str) -> None:
+    """Say that RUN_ID will never go on. What it cost stays spent."""
+    with _opened(place) as ledger:
+        ledger.abandon(run_id)
+    click.echo(f"Run {run_id} is abandoned. What it cost stays spent.")
+
+
+@command.command("fail")
+@_ledger_option
+@click.argument("run_id")
+def fail(place: str | None, run_id: str) -> None:
+    """Say that the processes of RUN_ID are certainly dead, on another machine. It may then be resumed."""
+    with _opened(place) as ledger:
+        count = ledger.fail_run(run_id)
+    click.echo(f"Run {run_id}: {count} of its parts may be resumed now, by the same command and input.")
+
+
+@command.command("doctor")
+@_ledger_option
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Accept a restored copy, charge what its counter file knows to be spent, and abandon all open runs. Make a new"
+    " ledger where the file is gone. Only if no newer copy is left.",
+)
+@click.option(
+    "--state",
+    "states",
+    metavar="FILE",
+    multiple=True,
+    help="Also compare this state of a run with the ledger: which of them is an older copy. Several may be given.",
+)
+def doctor(place: str | None, repair: bool, states: tuple[str, ...]) -> None:
+    """Say what is wrong with a ledger, and which runs need a hand. Ends with exit code 1 if there is a fault."""
+    marks = [_mark_of(path) for path in states]
+    with _opened(place, rebuild=repair) as ledger:
+        if repair:
+            for line in ledger.repair():
+                click.echo(line)
+        findings = ledger.doctor(marks)
+    for finding in findings:
+        click.echo(f"{'FAULT' if finding.is_fault else 'note'}: {finding.text}")
+    if any(finding.is_fault for finding in findings):
+        raise UserError("the ledger must not be used as it is.")
+    click.echo("The ledger is sound.")
+
+
+def _mark_of(path: str) -> StateMark:
+    try:
+        state = StateFile(path)
+    except StateError as error:
+        raise UserError(str(error)) from None
+    header = state.header
+    return StateMark(header.run_id, header.plan_fingerprint, header.closed_through, state.fingerprint)
+
+
+def caps_of(max_epsilon: str | None, max_delta: str | None, rule: str | None = None) -> Caps | None:
+    """The caps that were given; None without any. Raises UserError for half of them."""
+    if max_epsilon is None and max_delta is None and rule is None:
+        return None
+    if max_epsilon is None or max_delta is None:
+        raise UserError("--max-epsilon and --max-delta are set together, once, when a population is new.")
+    return Caps(max_epsilon, max_delta, rule)
+
+
+@contextlib.contextmanager
+def _opened(place: str | None, *, create: bool = False, rebuild: bool = False) -> Iterator[Ledger]:
+    """The ledger of the command or of its subcommand. Its errors become one line."""
+    place = place or click.get_current_context().meta.get("shh.ledger")
+    if place is None:
+        raise click.UsageError("--ledger is missing: a file, or postgresql://host/database.")
+    try:
+        yield Ledger.open(place, create=create, rebuild=rebuild)
+    except LedgerError as error:
+        raise UserError(str(error)) from None

@@ -1,0 +1,182 @@
+"""A replay that takes part in a ledger: reserved before the log is read, and finished when its report is published."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.cli.ledger import caps_of
+from dp_transforms.cli.operator_log import tell
+from dp_transforms.cli.options import LogError, UserError
+from dp_transforms.cli.run_account import DONE, PartFacts, RunAccount
+from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
+
+
+class LedgerAccount(RunAccount):
+    """The account of one replay. Build it with `ledger_options.account_of_options`."""
+
+    def __init__(self, ledger: Ledger, population: str, caps: Caps | None) -> None:
+        self._ledger = ledger
+        self._population = population
+        self._caps = caps
+        self._verdict: Verdict | None = None
+
+    @classmethod
+    def of_options(cls, options: dict[str, Any]) -> LedgerAccount:
+        """For options with ``--ledger``, which `ledger_options.account_of_options` has checked. Raises UserError."""
+        with _ledger_errors():
+            caps = caps_of(options["max_epsilon"], options["max_delta"])
+            return cls(Ledger.open(options["ledger"]), options["population"], caps)
+
+    def check_fits(self, plan: ReleasePlan, stream: str, run_id: str | None) -> None:
+        """Raises UserError if a new run does not fit into what is left. Before its log is looked for."""
+        with _ledger_errors():
+            request = self._request(plan, stream, run_id=run_id, input_fingerprint="", key_fingerprint="")
+            self._ledger.check_fits(request, self._caps)
+
+    def reserve(self, facts: PartFacts) -> None:
+        """Raises UserError if the part must not run. Says what the run takes, and what is left."""
+        header, record = facts.header, facts.record
+        if facts.how == DONE and (header.intent is not None or record != header.parts[-1]):
+            return  # the ledger is asked about the latest part alone
+        # What is done is at its end; a run that has no state yet has no fingerprint of one.
+        first = header.closed_through if facts.how == DONE else record.first
+        end = header.closed_through if facts.how == DONE else record.end
+        verdict = self.reserve_part(
+            facts.plan,
+            stream=header.stream,
+            run_id=header.run_id,
+            first_window=first,
+            end_window=end,
+            input_fingerprint=record.input_fingerprint,
+            key_fingerprint=header.key_fingerprint,
+            state_fingerprint=facts.state_fingerprint if header.parts else "",
+        )
+        if verdict.kind == VerdictKind.DONE and facts.how != DONE:
+            raise UserError(
+                f"the state {facts.state_path} is an older copy: the ledger knows that this part is finished. Bring"
+                " back the newest copy. Without it the run cannot go on; a new one has another run id and pays in full."
+            )
+
+    def reserve_whole(self, plan: ReleasePlan, stream: str, run_id: str | None, input_fingerprint: str) -> Verdict:
+        """A run without a state: one part, with a key that is forgotten, so that nothing can resume it."""
+        return self.reserve_part(
+            plan,
+            stream=stream,
+            run_id=run_id,
+            input_fingerprint=input_fingerprint,
+            key_fingerprint=secrets.token_hex(32),
+        )
+
+    def reserve_part(self, plan: ReleasePlan, *, stream: str, **fields: Any) -> Verdict:
+        """fields: of `PartRequest`; without windows, all of the plan's."""
+        with _ledger_errors():
+            self._verdict = self._ledger.reserve(self._request(plan, stream, **fields), self._caps)
+        tell(f"{self._verdict.line[:1].upper()}{self._verdict.line[1:]}")
+        return self._verdict
+
+    def _request(self, plan: ReleasePlan, stream: str, **fields: Any) -> PartRequest:
+        try:
+            return PartRequest.of_plan(plan, population=self._population, stream=stream, **fields)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+
+    def start(self, facts: PartFacts | None = None) -> None:
+        with _ledger_errors():
+            self._ledger.start(self._reserved)
+
+    def start_whole(self) -> None:
+        """Starts what has no state, and so no `fail` of its own. What could not start is used again by its run id."""
+        try:
+            self.start()
+        except UserError:
+            self.fail(forget=not self.resumes)  # nothing was drawn
+            raise
+
+    def finish(self, facts: PartFacts | None = None, state_fingerprint: str = "") -> None:
+        """Raises UserError, which says that the report is published, if the ledger cannot be told."""
+        if self._verdict is None:  # a part that was done long ago
+            return
+        try:
+            end = None if facts is None else facts.record.end
+            self._ledger.finish(self._verdict, state_fingerprint, end)
+        except RunRefusedError as error:
+            raise UserError(f"{_published(facts)}, and valid: it was charged. But {error}") from None
+        except LedgerError as error:
+            words = f"{_published(facts)}, and valid. Only its end is not in the ledger: {error}"
+            if facts:  # with a state the command finds that the part is done
+                remedy = "Give the same command again: it draws nothing, and tells the ledger."
+            else:
+                remedy = (
+                    "Do not run it again: that would be a new run, which pays. To close this one: shh ledger abandon"
+                    f" {self._verdict.run_id}"
+                )
+            raise UserError(f"{words} {remedy}") from None
+
+    def publishing(self, facts: PartFacts, state_fingerprint: str) -> None:
+        with _ledger_errors():
+            self._ledger.publishing(self._reserved, state_fingerprint)
+
+    @property
+    def resumes(self) -> bool:
+        return self._verdict is not None and self._verdict.kind == VerdictKind.RESUMES
+
+    @property
+    def was_publishing(self) -> bool:
+        return self._verdict is not None and self._verdict.was_publishing
+
+    def fail(self, facts: PartFacts | None = None, *, forget: bool = False) -> None:
+        """Does not hide why the part failed: if the ledger cannot be told, that is said beside it."""
+        try:
+            self._ledger.fail(self._reserved, forget=forget)
+        except LedgerError as error:
+            tell(f"The ledger could not be told that the run failed, and shows it as running: {error}")
+
+    @contextlib.contextmanager
+    def whole(self, *, is_private: bool = True) -> Iterator[None]:
+        """Runs the block, in which all of a run without a state is drawn and published.
+
+        is_private: whether nobody else could read the report before it is published. Else a run that refuses its log
+        has drawn for it, and its id is never used for another one: that would be two answers for one price.
+        """
+        self.start_whole()
+        try:
+            yield
+        except LogError:
+            self.fail(forget=is_private and not self.resumes)
+            if is_private:
+                words = (
+                    "and published nothing. To use it when the log is mended: the same command with --run-id"
+                    f" {self._reserved.run_id}, without --noise-key-file."
+                )
+            else:
+                words = (
+                    "and is not for another log: its report may have lain beside the output as a draft, which others"
+                    " may have read."
+                )
+            tell(f"The run stays charged, {words}")
+            raise
+        except BaseException:
+            self.fail()
+            raise
+        self.finish()
+
+    @property
+    def _reserved(self) -> Verdict:
+        assert self._verdict is not None, "reserve comes first"
+        return self._verdict
+
+
+def _published(facts: PartFacts | None) -> str:
+    return "what was released is published" if facts is None else f"the report {facts.record.output} is published"
+
+
+@contextlib.contextmanager
+def _ledger_errors() -> Iterator[None]:
+    try:
+        yield
+    except LedgerError as error:
+        raise UserError(str(error)) from None

@@ -1,0 +1,349 @@
+"""What a look at a log says, in plain words, and the command that it ends in. No privacy covers it."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from dp_transforms.cli.field_roles import (
+    ADDRESS,
+    CLOCKS,
+    DEVICE,
+    ITEM,
+    SESSION,
+    TIME,
+    USER,
+    Field,
+    Times,
+    is_private,
+    user_candidates,
+    user_kind,
+)
+from dp_transforms.cli.log_look import LogLook
+from dp_transforms.cli.output_file import free_report_name
+from dp_transforms.cli.report_table import escape_text, label_text, length_text
+from dp_transforms.event_files.samples import OTHER, FileSample
+from dp_transforms.event_files.text_files import NOT_UTF8_TEXT
+from dp_transforms.remote_files import is_remote
+from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
+
+_NOT_PERSONS = {
+    DEVICE: "a device: each device or browser of a person gets a budget of its own, so the person is not protected",
+    ADDRESS: "an address of the network: a person with several gets a budget for each, so the person is not protected,"
+    " and people behind one address share one",
+    SESSION: "a session: each session of a person gets a budget of its own, so the person is not protected",
+}
+FOR_THE_OPERATOR = "For you, the operator: no privacy covers what follows, so do not publish it."
+_DAY = 86_400
+_WINDOWS = ((42 * _DAY, 3600), (1100 * _DAY, _DAY))  # up to such a range: the proposed length
+_FLAGS = {USER: ("--user-field", "user"), ITEM: ("--item-field", "item"), TIME: ("--time-field", "timestamp")}
+_BUDGET = ("--epsilon", "2", "--delta", "1e-9")
+_MOST_FIELDS, _MOST_FAULTS = 40, 10
+_FORMATS = {"parquet": "Parquet", "avro": "Avro", "csv": "CSV", "json": "JSON lines"}
+WHY_DECLARED = (
+    "Why the range must be declared: a plan and a report are public, and --start and --end are in them. Copied from the"
+    " data they would say when the first and the last event were, which are events of two people, and no noise covers"
+    " that. So give the range that you would give without the log, such as the month that was collected. For a trial of"
+    " your own it does not matter."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Proposal:
+    """A range of whole days, and how long its windows are; in seconds."""
+
+    start: int
+    end: int
+    window: int
+
+    @property
+    def range_words(self) -> list[str]:
+        return [
+            *("--start", format_utc(self.start * MICROS_PER_SECOND)),
+            *("--end", format_utc(self.end * MICROS_PER_SECOND)),
+        ]
+
+    @property
+    def budget_words(self) -> list[str]:
+        return ["--window", length_text(self.window * MICROS_PER_SECOND), *_BUDGET]
+
+
+def proposal_of(look: LogLook) -> Proposal | None:
+    """Whole days around the times that were seen; None without any."""
+    if look.low is None or look.high is None:
+        return None
+    start = look.low // (_DAY * MICROS_PER_SECOND) * _DAY
+    end = (look.high // (_DAY * MICROS_PER_SECOND) + 1) * _DAY
+    window = next((length for most, length in _WINDOWS if end - start <= most), 7 * _DAY)
+    return Proposal(start, end, max(window, _DAY) if look.are_days else window)
+
+
+def field_words(look: LogLook, csv_line_ends_in_cells: bool) -> list[str]:
+    """The options that say how the log is read; none for what is the default."""
+    words = []
+    for role, (flag, default) in _FLAGS.items():
+        name = look.chosen.get(role, default)
+        words += [] if name == default else [flag, name]
+    separator = "tab" if look.separator == "\t" else look.separator
+    for flag, value in (
+        ("--time-unit", look.unit),
+        ("--time-format", look.time_format),
+        ("--time-zone", look.time_zone),
+        ("--csv-separator", separator),
+    ):
+        words += [] if value is None else [flag, value]
+    return [*words, "--csv-line-ends-in-cells"] if csv_line_ends_in_cells else words
+
+
+def replay_command(logs: Sequence[str], fields: Sequence[str], proposal: Proposal) -> str:
+    """For a shell, on several lines."""
+    named = [f"./{log}" if log.startswith("-") else log for log in logs]
+    output = ["--output", free_report_name()]
+    lines = [["shh", "replay", *named], list(fields), proposal.range_words, proposal.budget_words, output]
+    return " \\\n      ".join(shlex.join(line) for line in lines if line)
+
+
+def wrapped(line: str, width: int | None) -> str:
+    """Cut between words for a terminal of this width; None: for a program, which gets it whole. Commands stay whole."""
+    if width is None or "\n" in line:
+        return line
+    indent = " " * (len(line) - len(line.lstrip(" -")))
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def log_lines(look: LogLook, ascii_only: bool) -> list[str]:
+    """The files and their fields."""
+    sample = look.sample
+    lines = []
+    if len(sample.samples) == 1 and sample.files == 1:
+        lines.append(_file_line(sample.samples[0], sample.size))
+    else:
+        looked_at = len(sample.samples) + len(sample.faults)
+        rows = sum(each.looked_at for each in sample.samples)
+        formats = ", ".join(sorted({_FORMATS[each.format] for each in sample.samples}))
+        which = "all of them" if looked_at == sample.files else f"the first and the last {looked_at // 2} by name"
+        lines.append(
+            f"{sample.files:,} files ({formats}), {_size(sample.size)}."
+            f" Looked at {rows:,} rows of {looked_at} ({which})."
+        )
+    if any(is_remote(each.path) for each in sample.samples):
+        lines.append("They are in an object store: only some ranges of them were read.")
+    if folders := list(_partitions_of(each.path for each in sample.samples)):
+        names = ", ".join(label_text(name, ascii_only) for name in folders)
+        lines.append(f"Their folders are partitions by {names}: that is part of the path, and no field of an event.")
+    if not look.has_rows:
+        return [*lines, "", "There is no row in them."]
+    shown = [
+        [label_text(field.name, ascii_only), _kind(field), *_counts(field)] for field in look.fields[:_MOST_FIELDS]
+    ]
+    table = [["field", "holds", "different", "empty"], *shown]
+    widths = [max(len(row[column]) for row in table) for column in range(4)]
+    lines.append("")
+    for row in table:
+        cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].rjust(widths[2]), row[3].rjust(widths[3])]
+        lines.append("  " + "   ".join(cells).rstrip())
+    if len(look.fields) > _MOST_FIELDS:
+        lines.append(f"  and {len(look.fields) - _MOST_FIELDS} more")
+    return lines
+
+
+def choice_lines(look: LogLook, ascii_only: bool) -> list[str]:
+    """Which field has which role, and how time is read."""
+    lines = []
+    for role in (USER, ITEM, TIME):
+        name, flag = look.chosen.get(role), _FLAGS[role][0]
+        if name is None:
+            lines.append(f"  {role}   none was found: name it with {flag}")
+            continue
+        doubt = "   (a guess: its name does not say so)" if role in look.guessed else ""
+        found = look.field(role)
+        how = f"   {_how(found.times, look.time_zone)}" if role == TIME and found is not None and found.times else ""
+        lines.append(f"  {role}   {flag} {label_text(name, ascii_only)}{how}{doubt}")
+    return lines
+
+
+def fault_lines(look: LogLook, ascii_only: bool) -> list[str]:
+    """What stands in the way of a replay, or may be wrong. Holds no cell."""
+    faults = [escape_text(str(error), ascii_only) for error in look.sample.faults]
+    for sample in look.sample.samples:
+        of_file = f"of {sample.looked_at:,} rows that were looked at are broken"
+        faults += [
+            f"{escape_text(sample.path, ascii_only)}: {count:,} {of_file}: {reason}.{_remedy(reason)}"
+            for reason, count in sample.broken.items()
+        ]
+        if sample.not_utf8:
+            what = f"in {sample.not_utf8:,} of the lines that were looked at"
+            faults.append(
+                f"{escape_text(sample.path, ascii_only)}: {what} {NOT_UTF8_TEXT}. Else such ids are left out."
+            )
+    faults += [
+        f"{escape_text(path, ascii_only)}: it has other fields than the first file, or another separator. Replay such"
+        " files by themselves."
+        for path in look.differing
+    ]
+    if look.has_rows:
+        faults += _faults_of_user(look, ascii_only)
+    for role in (USER, ITEM, TIME):
+        faults += _faults_of_field(look, role, ascii_only)
+    if look.odd_times:
+        faults.append(f"{look.odd_times:,} rows have times before 1990 or after 2100: is the unit right?")
+    left_out = len(faults) - _MOST_FAULTS
+    return [*faults[:_MOST_FAULTS], f"and {left_out} more of this kind."] if left_out > 0 else faults
+
+
+def _faults_of_user(look: LogLook, ascii_only: bool) -> list[str]:
+    """Whether the user is a person."""
+    user, name, candidates = look.field(USER), look.chosen.get(USER), user_candidates(look.fields)
+    label = "" if name is None else label_text(name, ascii_only)
+    persons = [field for field in candidates if user_kind(field) not in _NOT_PERSONS]
+    found = []
+    if not persons and (user is None or user_kind(user) is None or user_kind(user) in _NOT_PERSONS):
+        guess = "" if user is None else f": {label} is what is left" if USER in look.guessed else f", {label} neither"
+        found.append(f"no field looks like a person{guess}. The guarantee protects what --user-field names, no more.")
+    if user is not None and (kind := user_kind(user)) in _NOT_PERSONS:
+        found.append(f"{label} seems to be {_NOT_PERSONS[kind]}.")
+    others = [field for field in candidates if field is not user]
+    if user is not None and others:
+        named = ", ".join(label_text(field.name, ascii_only) for field in others)
+        found.append(
+            f"besides {label} the user could be {named}. Name the one that a person keeps: --user-field. A session or a"
+            " device as the user protects only that, since each one gets a budget of its own."
+        )
+    return found
+
+
+def _faults_of_field(look: LogLook, role: str, ascii_only: bool) -> list[str]:
+    field, name = look.field(role), look.chosen.get(role)
+    if name is None or not look.has_rows:
+        return []
+    label = label_text(name, ascii_only)
+    if field is None:
+        return [f"there is no field {label}."]
+    found = []
+    if role != TIME and not field.may_be_id:
+        found.append(f"{label} holds {_kind(field)}; a {role} must be text or a whole number. Convert it.")
+    if role == ITEM and is_private(field):
+        what = f"holds {field.holds}" if field.holds else "is named like an address, a token or a person"
+        found.append(f"{label} {what}: items are published, so choose another field.")
+    if role == TIME and field.times is None and field.has_nanoseconds:
+        found.append(f"{label} seems to count nanoseconds, which have no unit here. Convert them to microseconds.")
+    elif role == TIME and field.are_other_dates:
+        found.append(
+            f"{label} looks like times, but not in a form that is known here. Say it with --time-format, such as"
+            " '%d.%m.%Y %H:%M' (docs/formats.md)."
+        )
+    elif role == TIME and field.times is None:
+        found.append(f"{label} cannot be read as times. They must be typed, ISO 8601 text, or numbers in s, ms or us.")
+    if role == TIME and field.times is not None and field.times.other_format:
+        found.append(
+            f"{label}: day and month cannot be told apart. If it is not --time-format"
+            f" {shlex.quote(str(field.times.time_format))}, it is {shlex.quote(field.times.other_format)}."
+        )
+    if role == TIME and look.are_days and any(other.holds == CLOCKS for other in look.fields):
+        found.append(f"{label} holds days, and the clock is in another field: join both, or take windows of days.")
+    if role == TIME and field.times is not None and field.times.unread:
+        found.append(f"{label}: {field.times.unread:,} of {field.rows:,} values are no times; such rows are left out.")
+    if field.empty:
+        found.append(f"{label}: {field.empty:,} of {field.rows:,} rows have no {role}; such rows are left out.")
+    if role != TIME and field.rows >= 50 and field.different >= 0.98 * field.rows:
+        what = (
+            "is it the id of a row? Then nobody is protected: the guarantee is for one user with all of its events"
+            if role == USER
+            else "then nothing is held by many. Perhaps there is a coarser field, such as a page in place of a link"
+        )
+        found.append(f"{label} differs in nearly every row: {what}.")
+    return found
+
+
+def range_lines(look: LogLook, proposal: Proposal, ascii_only: bool) -> list[str]:
+    """When the events are, and why this must not simply be copied."""
+    assert look.low is not None
+    assert look.high is not None
+    is_all = look.sample.files == len(look.sample.samples) and all(
+        each.is_whole or _states_times(each, look.chosen[TIME]) for each in look.sample.samples
+    )
+    seen = "The events are from" if is_all else "The events that were looked at are from"
+    low, high = (format_utc(micros)[:16].replace("T", " ") for micros in (look.low, look.high))
+    start, end = (format_utc(seconds * MICROS_PER_SECOND)[:10] for seconds in (proposal.start, proposal.end))
+    hold = "hold them" if is_all else "hold what was seen"
+    lines = [f"{seen} {low} to {high} UTC, so the days {start} .. {end} (exclusive) {hold}."]
+    unseen = [
+        each.path for each in look.sample.samples if not each.sees_end and not _states_times(each, look.chosen[TIME])
+    ]
+    if unseen:
+        more = f" and of {len(unseen) - 1:,} more" if len(unseen) > 1 else ""
+        lines.append(
+            f"The end was not seen of {escape_text(unseen[0], ascii_only)}{more}: if its events go on after {high} UTC,"
+            " --end must be later, or they are left out."
+        )
+    return [*lines, WHY_DECLARED]
+
+
+def _states_times(sample: FileSample, name: str) -> bool:
+    return any(field.bounds for field in sample.fields if field.name == name)
+
+
+def _file_line(sample: FileSample, size: int) -> str:
+    rows = "" if sample.rows is None else f", {sample.rows:,} rows"
+    which = "all of them" if sample.is_whole else f"at its beginning{' and end' if sample.sees_end else ''}"
+    what = f"{escape_text(sample.path)}: {_FORMATS[sample.format]}, {_size(size)}{rows}."
+    return f"{what} Looked at {sample.looked_at:,} rows ({which})."
+
+
+def _remedy(reason: str) -> str:
+    if reason.startswith("quote"):
+        return " If cells of this file hold line ends, add --csv-line-ends-in-cells."
+    return ""
+
+
+def _kind(field: Field) -> str:
+    if field.kind == OTHER:
+        return "nothing" if field.rows and field.empty == field.rows else "lists, objects or several kinds of values"
+    if field.times is not None and field.times.zone != "typed":
+        return "text, times"
+    return field.kind
+
+
+def _counts(field: Field) -> tuple[str, str]:
+    return (f"{field.different:,}", f"{field.empty:,}") if field.rows else ("", "")
+
+
+def _how(found: Times, time_zone: str | None) -> str:
+    if found.time_format is not None:
+        return f"--time-format {shlex.quote(found.time_format)}   {_zone_words(found.zone, time_zone)}"
+    if found.unit is not None and found.unit != "iso":
+        return f"--time-unit {found.unit}   (numbers that count {found.unit} since 1970 UTC)"
+    return _zone_words(found.zone, time_zone)
+
+
+def _zone_words(zone: str, time_zone: str | None) -> str:
+    read_as = f"read as of {time_zone}" if time_zone else "read as UTC"
+    local = "" if time_zone else "; if it is local time, add --time-zone, such as Europe/Berlin"
+    return {
+        "all": "(text with a zone)",
+        "some": f"(text; some with a zone, the others are {read_as}{local})",
+        "none": f"(text without a zone: it is {read_as}{local})",
+        "typed": f"(it has its own unit; without a zone it is {read_as if time_zone else 'UTC'})",
+    }[zone]
+
+
+def _size(size: int) -> str:
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def given_roles(options: Mapping[str, str | None]) -> dict[str, str]:
+    """The roles that the operator named. options: by the names of the parameters; None: not given."""
+    return {role: name for role in (USER, ITEM, TIME) if (name := options.get(f"{role}_field")) is not None}
+
+
+def _partitions_of(paths: Iterable[str]) -> Iterator[str]:
+    """Names of folders such as ``date=2026-01-01``, each once."""
+    found = dict.fromkeys(
+        folder.partition("=")[0] for path in paths for folder in path.split("/")[:-1] if "=" in folder.strip("=")
+    )
+    yield from found

@@ -1,0 +1,33 @@
+"""Entrance of the command ``shh``. Handlers of Ctrl-C and SIGTERM are installed before anything else is imported."""
+
+from __future__ import annotations
+
+import sys
+
+from dp_transforms.cli import exit_signals
+
+TYPE_CHECKING = False  # what typing has, without its 10 ms
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs ``shh``. Returns when it is done; else raises SystemExit with one of these codes.
+
+    1: refused or failed; one line on stderr begins with ``shh:`` and says why. 2: the command line cannot be read (an
+    unknown or missing option, a value of the wrong kind); stderr shows the usage. 130, 143: stopped by Ctrl-C, SIGTERM.
+
+    arguments: None for those of this process, whose handlers then stay installed to its end.
+    """
+    before = exit_signals.install()
+    try:
+        from dp_transforms.cli import subcommands
+
+        subcommands.run(sys.argv[1:] if arguments is None else arguments)
+    finally:
+        if arguments is not None:
+            exit_signals.restore(before)
+
+
+if __name__ == "__main__":
+    main()

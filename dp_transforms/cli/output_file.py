@@ -1,0 +1,179 @@
+"""How all commands write files: each appears whole or not at all, and not over one that exists: only a page or chart,
+and only with ``--force``.
+
+An output is a path or a URL (`dp_transforms.remote_files`). A pipeline on this machine writes both into a local draft,
+which `publish_output` copies to a URL in one request that fails if the name is taken. Workers on other machines write
+beside the URL, at a hidden one; the last step is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from dp_transforms.cli.options import UserError
+from dp_transforms.local_files import (
+    Path,
+    draft_of,
+    is_replaceable,
+    open_regular,
+    publish,
+    remove_dead_drafts,
+    write_whole,
+)
+from dp_transforms.remote_files import (
+    RemoteFileError,
+    UrlError,
+    copy_new,
+    draft_url,
+    exists,
+    is_remote,
+    put_new,
+    put_over,
+    remove,
+)
+
+
+def check_output(output: Path, option: str = "--output", *, force: bool | None = None) -> None:
+    """Raises UserError for an output that could not be written. Call it before the work, which may spend a budget.
+
+    force: of a view, which can be made again, whether ``--force`` is given; None for all else, which is never replaced.
+    """
+    if _is_url(output, option):
+        _check_url(os.fspath(output), option, force)
+        return
+    if os.path.lexists(output) and not (force and is_replaceable(output)):
+        remove_dead_drafts(pathlib.Path(output))  # of a run that was killed after it had published
+        raise _exists(f"{option} {os.fspath(output)}", has_force=force is False)
+    if not pathlib.Path(output).absolute().parent.is_dir():
+        raise UserError(
+            f"{option} {os.fspath(output)} cannot be written: No such file or directory. The folder does not exist."
+            " Create it, or name another one."
+        )
+    with output_draft(output):
+        return
+
+
+@contextlib.contextmanager
+def output_draft(output: Path) -> Iterator[pathlib.Path]:
+    """While the block runs, a folder in which the output takes shape (`dp_transforms.local_files`)."""
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(draft_of(output))
+        except OSError as error:
+            raise _cannot_write(output, error) from None
+        yield folder
+
+
+@contextlib.contextmanager
+def output_draft_file(output: str, *, workers_are_here: bool) -> Iterator[str]:
+    """The same, as the path or URL of the file itself; its ending says the format.
+
+    workers_are_here: whether the workers have the disk of this machine. The draft of a URL is then a local file, and
+    nothing that is not published ever reaches the store.
+    """
+    name = f"file{pathlib.PurePath(output).suffix}"
+    if not is_remote(output):
+        with output_draft(output) as folder:
+            yield str(folder.absolute() / name)  # workers may have another current folder
+    elif workers_are_here:
+        with output_draft(pathlib.Path(tempfile.gettempdir()) / f"shh-{os.getuid()}") as folder:
+            yield str(folder.absolute() / name)
+    else:
+        draft = draft_url(output)
+        try:
+            yield draft
+        finally:
+            with contextlib.suppress(OSError):
+                remove(draft)
+
+
+def publish_output(finished: Path, output: Path) -> None:
+    """Gives a file of an `output_draft` its name."""
+    try:
+        if not is_remote(output):
+            publish(finished, output)
+        elif is_remote(finished):
+            copy_new(os.fspath(finished), os.fspath(output))
+        else:
+            with open_regular(finished) as file:
+                copy_new(file, os.fspath(output))
+    except OSError as error:
+        raise _cannot_write(output, error) from None
+
+
+def write_output(output: Path, content: str | Callable[[BinaryIO], None], *, force: bool = False) -> None:
+    """content: a text, or a function that writes the file. force: in the place of a file that is there."""
+    write = _writes(content) if isinstance(content, str) else content
+    try:
+        if is_remote(output):
+            with tempfile.TemporaryFile() as file:  # without a name, for its owner alone
+                write(file)
+                (put_over if force else put_new)(os.fspath(output), file)
+        else:
+            write_whole(output, write, may_replace=force)
+    except OSError as error:
+        raise _cannot_write(output, error) from None
+
+
+def _is_url(output: Path, option: str) -> bool:
+    try:
+        return is_remote(output)
+    except UrlError as error:
+        raise UserError(f"{option}: {error}") from None
+
+
+def free_report_name() -> str:
+    """A name in the current folder that no file has yet: for a command that is printed, to be run next."""
+    names = itertools.chain(["report.avro"], (f"report-{number}.avro" for number in itertools.count(2)))
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def is_taken(output: Path) -> bool:
+    """Whether something has the name. Raises UserError if a store does not say."""
+    try:
+        return exists(output)
+    except OSError as error:
+        raise UserError(f"{os.fspath(output)} cannot be looked for: {error.strerror}.") from None
+
+
+def _check_url(output: str, option: str, force: bool | None) -> None:
+    """Also by writing and removing a hidden file beside it."""
+    try:
+        has_name = exists(output)
+        if not has_name:
+            draft = draft_url(output)
+            put_new(draft, b"")
+            with contextlib.suppress(OSError):
+                remove(draft)
+    except OSError as error:
+        raise UserError(f"{option} {output} cannot be written: {error.strerror}.") from None
+    if has_name and not force:
+        raise _exists(f"{option} {output}", has_force=force is False)
+
+
+def _writes(text: str) -> Callable[[BinaryIO], None]:
+    def write(file: BinaryIO) -> None:
+        file.write(text.encode())
+
+    return write
+
+
+def _cannot_write(output: Path, error: OSError) -> UserError:
+    if isinstance(error, FileExistsError):
+        return _exists(os.fspath(output))
+    if isinstance(error, RemoteFileError):
+        return UserError(f"cannot write {os.fspath(output)}: {error.strerror}.")
+    reason = error.strerror or "input or output failed"
+    return UserError(f"cannot write {os.fspath(output)}: {reason}. Check the folder and its free space.")
+
+
+def _exists(output: str, *, has_force: bool = False) -> UserError:
+    if has_force:
+        return UserError(f"{output} exists. Replace it with --force, or name another file.")
+    return UserError(f"{output} exists and is never overwritten. Name another output, or move it away.")

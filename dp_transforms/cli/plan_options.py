@@ -1,0 +1,336 @@
+"""The command line options that define a release plan, for ``shh plan``, ``shh replay`` and ``shh stream``."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dp_transforms.accounting.charging_plan import DEFAULT_MAX_ITEMS_PER_USER
+from dp_transforms.accounting.names_calibration import DEFAULT_FORGET_AFTER
+from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS, DEFAULT_USUAL_LOOKS
+from dp_transforms.accounting.release_modes import ACCOUNTANTS, RELEASE_MODES
+from dp_transforms.accounting.release_plan import (
+    DEFAULT_MAX_ITEMS,
+    DEFAULT_MAX_USERS,
+    DEFAULT_RELEASE,
+    RELEASES,
+    ReleasePlan,
+    plan_class,
+)
+from dp_transforms.cli.grouped_options import ADVANCED, BUDGET, INPUT, AnyFunction, add_options, option
+from dp_transforms.cli.operator_log import tell
+from dp_transforms.cli.options import DURATION, UTC_TIME, UserError
+from dp_transforms.local_files import read_regular
+from dp_transforms.remote_files import UrlError, is_remote, read_stored
+from dp_transforms.window_schedule import WindowSchedule
+
+if TYPE_CHECKING:
+    from dp_transforms.item_domain import ItemDomain
+
+_MOST_PLAN_BYTES = 1 << 20
+_LARGEST_USUAL_EPSILON = 10.0
+_LARGEST_USUAL_DELTA = 1e-6
+
+_OPTIONS = {
+    "epsilon": option(
+        BUDGET,
+        "--epsilon",
+        brief="Privacy loss of a user, e.g. 2.",
+        needed="required",
+        type=float,
+        help="Bound on the privacy loss of a user over the whole run, e.g. 2.",
+    ),
+    "delta": option(
+        BUDGET,
+        "--delta",
+        brief="Its failure probability, e.g. 1e-9.",
+        needed="required",
+        type=float,
+        help="Failure probability of that bound: far below 1 / users, e.g. 1e-9.",
+    ),
+    "window": option(
+        BUDGET,
+        "--window",
+        brief="Length of a window, e.g. 1h.",
+        needed="required",
+        type=DURATION,
+        help="Length of a window, e.g. 1h. Windows are aligned to --start.",
+    ),
+    "slide": option(
+        BUDGET,
+        "--slide",
+        type=DURATION,
+        help="Time between the starts of two windows; must divide --window. Default: --window.",
+    ),
+    "start": option(
+        BUDGET,
+        "--start",
+        brief="Declared start, e.g. 2026-01-01.",
+        needed="required",
+        type=UTC_TIME,
+        help="Declared start of the run, ISO 8601; UTC unless it has an offset.",
+    ),
+    "end": option(
+        BUDGET,
+        "--end",
+        brief="Declared end, exclusive.",
+        needed="required",
+        type=UTC_TIME,
+        help="Declared end of the run (exclusive). Never take it from the data.",
+    ),
+    "release": option(
+        BUDGET,
+        "--release",
+        brief="names (default), labels, counts or kms21.",
+        type=click.Choice(RELEASES),
+        help="names: names and sizes of heavy items, paid for by each user's number of pairs (window, item); finds "
+        "most where users are not active for ever. labels: names of heavy items, free far above the threshold. "
+        "counts: noisy counts, each one charged. kms21: names, each one charged, by the algorithm of the original "
+        f"paper; its proof needs thousands of times more noise. Default: {DEFAULT_RELEASE}.",
+    ),
+    "hits_per_user": option(
+        ADVANCED,
+        "--hits-per-user",
+        type=int,
+        help="Number of charged results after which a user no longer counts. With names, a user with many pairs pays "
+        "less for each of them, and besides for up to so many hits; 0 for pairs alone. "
+        f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}; in names "
+        "what finds most, which is 0 where many of a user's items are near the threshold.",
+    ),
+    "max_items_per_user": option(
+        ADVANCED,
+        "--max-items-per-user",
+        type=int,
+        help=f"Distinct items of one user that count in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}.",
+    ),
+    "threshold": option(
+        ADVANCED,
+        "--threshold",
+        type=int,
+        help="Noisy counts of at least this number are reported. Default: the smallest safe one; with --domain-file "
+        "the smallest one at which items that nobody holds are rarely reported.",
+    ),
+    "usual_looks": option(
+        ADVANCED,
+        "--usual-looks",
+        type=int,
+        nargs=2,
+        metavar="LOW HIGH",
+        help="With names: most users have between so many pairs (window, item) in the whole run. Expect it, never "
+        f"count it in the log. Default: {DEFAULT_USUAL_LOOKS[0]} {DEFAULT_USUAL_LOOKS[1]}, at most --most-looks.",
+    ),
+    "most_looks": option(
+        ADVANCED,
+        "--most-looks",
+        type=int,
+        help="With names: a user's further pairs (window, item) in the run do not count. "
+        f"Default: {DEFAULT_MOST_LOOKS:,}.",
+    ),
+    "forget_after": option(
+        ADVANCED,
+        "--forget-after",
+        type=int,
+        metavar="WINDOWS",
+        help="With names: an item that was named is followed down to fewer users until it was not named for so many "
+        f"windows. Default: {DEFAULT_FORGET_AFTER}.",
+    ),
+    "no_known_items": option(
+        ADVANCED,
+        "--no-known-items",
+        is_flag=True,
+        default=None,
+        help="With names: do not follow items that were named; each window is judged alike.",
+    ),
+    "counts_for": option(
+        BUDGET,
+        "--counts-for",
+        type=int,
+        metavar="N",
+        help="With names, for a replay: publish a noisy count of users for the N largest named items of each window. "
+        "It is paid for out of the same purse, so fewer items are named. Default: 0.",
+    ),
+    "domain_file": option(
+        INPUT,
+        "--domain-file",
+        metavar="FILE",
+        help="Public list of all items, one per line, UTF-8. Never make it from the log. Other items are left out. "
+        "Default: any item.",
+    ),
+    "max_users": option(
+        ADVANCED,
+        "--max-users",
+        type=int,
+        help="At least the number of different users that may ever appear (for hash collisions). The default fits most "
+        f"logs. Default: {DEFAULT_MAX_USERS:,}.",
+    ),
+    "max_items": option(
+        ADVANCED,
+        "--max-items",
+        type=int,
+        help="At least the number of different items that may ever appear (for hash collisions). The default fits most "
+        f"logs. Default: {DEFAULT_MAX_ITEMS:,}.",
+    ),
+    "accountant": option(
+        ADVANCED,
+        "--accountant",
+        type=click.Choice(ACCOUNTANTS),
+        help="The proof that sets the noise. game proves the smallest epsilon, so it needs the least noise; exact_tail "
+        "and closed_form are for comparison. "
+        "Default: game; in kms21 threshold_monitor.",
+    ),
+}
+PLAN_OPTIONS = tuple(_OPTIONS)  # parameter names; each is None when it was not given
+_REQUIRED = ("epsilon", "delta", "window", "start", "end")
+
+
+def flag(name: str) -> str:
+    """``hits_per_user`` -> ``--hits-per-user``."""
+    return "--" + name.replace("_", "-")
+
+
+def plan_options(function: AnyFunction) -> AnyFunction:
+    """Adds the options of `PLAN_OPTIONS`, all of them optional, so that ``--plan FILE`` can replace them."""
+    return add_options(function, *_OPTIONS.values())
+
+
+def schedule_from_options(options: dict[str, Any]) -> WindowSchedule:
+    """The declared windows. Raises click.UsageError for a missing option and UserError for a wrong one."""
+    _require(options, ("window", "start", "end"))
+    slide = options["window"] if options.get("slide") is None else options["slide"]
+    try:
+        return WindowSchedule(options["start"], options["end"], options["window"], slide)
+    except ValueError as error:
+        raise option_error(error) from None
+
+
+def plan_from_options(**options: Any) -> ReleasePlan:
+    """The calibrated plan; options: the parameters of `plan_options`, and ``activity_epsilon`` of ``--from-log``.
+
+    Others are ignored.
+
+    Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
+    """
+    _require(options, _REQUIRED)
+    schedule = schedule_from_options(options)
+    _check_release_options(options)
+    given = {
+        name: options[name]
+        for name in PLAN_OPTIONS
+        if options.get(name) is not None and name not in ("window", "slide", "start", "end", "domain_file")
+    }
+    if options.get("activity_epsilon") is not None:
+        given["activity_epsilon"] = options["activity_epsilon"]
+    if given.pop("no_known_items", None):
+        given["known_items"] = False
+    domain = read_domain_file(options.get("domain_file"))
+    try:
+        plan = ReleasePlan.calibrate(schedule=schedule, domain=domain, **given)
+    except ValueError as error:
+        raise option_error(error) from None
+    warn_of_budget(plan.epsilon, plan.delta)
+    return plan
+
+
+def _check_release_options(options: dict[str, Any]) -> None:
+    """Raises click.UsageError for an option of another release mode than the one that is asked for."""
+    release = options.get("release") or DEFAULT_RELEASE
+    for name in PLAN_OPTIONS:
+        choice = "known_items" if name == "no_known_items" else name
+        releases = [each for each in RELEASES if choice in plan_class(each).CHOICES]
+        if options.get(name) is not None and releases and release not in releases:
+            raise click.UsageError(
+                f"{flag(name)} cannot be used with --release {release}. Leave it out, or use --release"
+                f" {' or '.join(releases)}.",
+                ctx=click.get_current_context(silent=True),
+            )
+
+
+def read_plan(path: str, option: str = "--plan") -> ReleasePlan:
+    """The plan in a file of ``shh plan --output``, checked again. Raises UserError, which names the option."""
+    try:
+        text = (read_stored if is_remote(path) else read_regular)(path, _MOST_PLAN_BYTES)
+        if len(text) > _MOST_PLAN_BYTES:
+            raise ValueError("it has more than 1 MB, so it is not a plan. Write one with `shh plan --output`.")
+        plan = ReleasePlan.from_json(text)
+    except OSError as error:
+        raise UserError(
+            f"{option} {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
+        ) from None
+    except UrlError as error:
+        raise UserError(f"{option}: {error}") from None
+    except ValueError as error:
+        raise UserError(f"{option} {path}: {error}") from None
+    warn_of_budget(plan.epsilon, plan.delta)
+    return plan
+
+
+def warn_of_budget(epsilon: float | None, delta: float) -> None:
+    """Prints on stderr what a large epsilon or delta allows. Neither is forbidden: an example may have one."""
+    if epsilon is not None and epsilon > _LARGEST_USUAL_EPSILON:
+        tell(
+            f"shh: warning: epsilon = {epsilon:g} is large. What is published may be {math.exp(epsilon):,.0f} times as"
+            " likely with a user's events as without them, which protects hardly anybody. Use 1 or 2."
+        )
+    _warn_of_delta(delta)
+
+
+def _warn_of_delta(delta: float) -> None:
+    if delta > _LARGEST_USUAL_DELTA:
+        share = f"1 in {round(1 / delta):,}" if delta < 0.4 else f"{delta:.0%} of the"
+        tell(
+            f"shh: warning: delta = {delta:g} is large. A mechanism with this delta may publish everything about"
+            f" {share} users, and keep its promise. Use one far below 1 / users, such as 1e-9."
+        )
+
+
+def plan_of_command(options: dict[str, Any]) -> ReleasePlan:
+    """The plan of ``--plan FILE`` or of the budget options, which exclude each other.
+
+    options: `plan_options` and ``plan_file``. Whether the domain file belongs to the plan is checked when it is read.
+    """
+    path = options["plan_file"]
+    if path is None:
+        return plan_from_options(**options)
+    given = [flag(name) for name in PLAN_OPTIONS if options[name] is not None and name != "domain_file"]
+    if given:
+        raise UserError(f"--plan already sets {', '.join(given)}. Leave the plan or the options out.")
+    plan = read_plan(path)
+    if options["domain_file"] is None and plan.domain_size:
+        raise UserError(
+            f"the plan is for a known domain of {plan.domain_size:,} items. Give the list of them with --domain-file."
+        )
+    if options["domain_file"] is not None and not plan.domain_size:
+        raise UserError("the plan is for an open domain. Leave --domain-file out, or make a plan with it.")
+    return plan
+
+
+def read_domain_file(path: str | None) -> ItemDomain | None:
+    """The items of ``--domain-file``; None without one. Raises UserError."""
+    if path is None:
+        return None
+    from dp_transforms.item_domain import ItemDomain  # loads pyarrow
+
+    try:
+        return ItemDomain.read(path)
+    except ValueError as error:
+        raise UserError(f"--domain-file {error}") from None
+
+
+def option_error(error: ValueError) -> UserError:
+    """The message with the flags of the command line in the place of parameter names."""
+    message = re.sub(r"\b(window|slide|start|end)_seconds\b", r"--\1", str(error))
+    message = message.replace("known_items=False", "--no-known-items")
+    message = re.sub(r"\bactivity_epsilon\b", "--from-log-share times --epsilon", message)
+    names = "|".join(sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True))
+    message = re.sub(rf"\b({names})\b", lambda match: flag(match[1]), message)
+    # Names that are also plain words are flags if they are the first word, before "must" or "=".
+    return UserError(re.sub(r"^(epsilon|delta|threshold|release|accountant)\b(?= (must|=))", r"--\1", message))
+
+
+def _require(options: dict[str, Any], names: tuple[str, ...]) -> None:
+    missing = [flag(name) for name in names if options.get(name) is None]
+    if missing:
+        raise click.UsageError(f"Missing {', '.join(missing)}.", ctx=click.get_current_context(silent=True))

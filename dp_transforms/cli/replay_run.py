@@ -1,0 +1,217 @@
+"""A replay as a pipeline: read, find heavy hitters, write; and what is checked before anything is published."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineResult
+
+from dp_transforms.beam.count_for_operator import operator_counts
+from dp_transforms.beam.load_noise_key import FreshKey
+from dp_transforms.beam.read_events import ReadEvents, ReadProgress
+from dp_transforms.beam.release_heavy_hitters import ReleaseOutput, ShiftingHeavyHitters
+from dp_transforms.beam.release_log import ReleaseLog
+from dp_transforms.beam.release_part import ReleasePart
+from dp_transforms.beam.write_rejected import WriteRejected
+from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.beam.write_state import WriteState
+from dp_transforms.cli.options import LogError, NothingFoundError
+from dp_transforms.cli.output_file import output_draft_file, publish_output
+from dp_transforms.cli.pipeline_errors import errors_in_one_line
+from dp_transforms.cli.quiet_workers import quiet_workers
+from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
+from dp_transforms.cli.replay_state import ReplayPart
+from dp_transforms.cli.table_output import publish_to_table
+from dp_transforms.engines.local import is_local
+from dp_transforms.event_files import spread_chunks, unit_hint
+from dp_transforms.operator_counts import (
+    EVENTS_OUTSIDE_DOMAIN,
+    EVENTS_OUTSIDE_RANGE,
+    EVENTS_READ,
+    EVENTS_REJECTED,
+    PAIRS_UNPAID,
+)
+from dp_transforms.processes import ProcessPool
+from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
+
+
+def run_to_end(pipeline: beam.Pipeline) -> PipelineResult:
+    """Runs a pipeline in this thread."""
+    result = pipeline.run()
+    result.wait_until_finish()
+    return result
+
+
+def run_replay(
+    request: ReplayRequest,
+    options: PipelineOptions,
+    progress: ReadProgress | None,
+    part: ReplayPart | None = None,
+    run: Callable[[beam.Pipeline], PipelineResult] = run_to_end,
+    pool: ProcessPool | None = None,
+) -> ReplaySummary:
+    """Runs the pipeline and publishes its files, the report last; none of them if anything fails.
+
+    part: of a run with a state; the new state comes after the report. None: the whole range of the plan is the run.
+    run: runs a pipeline to its end, and raises what it fails with.
+    pool: worker processes of this machine that do the heavy steps, for the whole range and on the local runner alone.
+    Raises UserError: one line, without any cell.
+    """
+    started = time.monotonic()
+    with contextlib.ExitStack() as drafts:
+        workers_are_here = is_local(options)
+
+        def draft(output: str) -> str:
+            return drafts.enter_context(output_draft_file(output, workers_are_here=workers_are_here))
+
+        report = draft(request.output if request.table is None else _path_of_draft())
+        rejected = draft(request.dead_letter) if request.dead_letter else None
+        state = draft(part.facts.state_path) if part else None
+        with quiet_workers(), errors_in_one_line("nothing was published"):
+            pipeline = beam.Pipeline(options=options)
+            if pool is not None:
+                reports, bad_rows = _release_by(pool, pipeline, request, progress)
+            else:
+                batches, bad_rows = read_log(pipeline, request, progress)
+                if part and state:
+                    reports = _release_part(batches, request, part, state)
+                else:
+                    reports = release_whole(batches, request)
+            _ = reports | "WriteReports" >> WriteReports(report, request.header, shown_name=request.output)
+            if rejected:
+                _ = bad_rows | "WriteRejected" >> WriteRejected(rejected, shown_name=request.dead_letter)
+            result = run(pipeline)
+        counts = operator_counts(result)
+        summary = ReplaySummary(
+            events=counts.get(EVENTS_READ, 0),
+            outside_range=counts.get(EVENTS_OUTSIDE_RANGE, 0),
+            outside_domain=counts.get(EVENTS_OUTSIDE_DOMAIN, 0),
+            rejected=counts.get(EVENTS_REJECTED, 0),
+            unpaid=counts.get(PAIRS_UNPAID, 0),
+            seconds=time.monotonic() - started,
+        )
+        if part:
+            part.check_log()
+        elif summary.events == summary.outside_range:
+            check_not_empty(request, summary.events, summary.rejected)
+        if rejected and request.dead_letter and not (part and part.has_dead_letter(request.dead_letter)):
+            publish_output(rejected, request.dead_letter)
+        _check_bad_fraction(summary, request)
+        if part and state:
+            part.publish(report, state)
+        elif request.table is not None:
+            publish_to_table(report, request.table, request.plan.schedule.horizon)
+        else:
+            publish_output(report, request.output)
+        return summary
+
+
+def _path_of_draft() -> str:
+    """Of a report that goes to a database: in the temporary folder, where its draft is a folder of its owner alone."""
+    return os.path.join(tempfile.gettempdir(), f"shh-{os.getuid()}.avro")
+
+
+def read_log(
+    pipeline: beam.Pipeline, request: ReplayRequest, progress: ReadProgress | None = None
+) -> tuple[beam.PCollection, beam.PCollection]:
+    """The events, and the rows that cannot be read."""
+    read = ReadEvents(
+        request.chunks,
+        request.fields,
+        progress,
+        workers=request.workers,
+        windows_per_event=request.plan.schedule.windows_per_event,
+    )
+    batches, bad_rows = pipeline | "ReadEvents" >> read
+    return batches, bad_rows
+
+
+def release_whole(batches: beam.PCollection, request: ReplayRequest) -> beam.PCollection:
+    """All windows of the plan -> their reports."""
+    transform = ShiftingHeavyHitters(
+        request.plan,
+        noise_key=request.noise_key,
+        run_id=request.run_id,
+        stream=request.stream,
+        domain=request.domain_file,
+        shards=request.shards,
+    )
+    return (batches | "ShiftingHeavyHitters" >> transform).reports
+
+
+def _release_by(
+    pool: ProcessPool, pipeline: beam.Pipeline, request: ReplayRequest, progress: ReadProgress | None
+) -> ReleaseOutput:
+    """The same by worker processes, and the rows that cannot be read."""
+    spread = spread_chunks(request.chunks, request.fields, pool.processes)
+    chunks = pipeline | "Chunks" >> beam.Create(spread, reshuffle=False)  # the pool has begun with the first
+    release = ReleaseLog(
+        request.plan,
+        request.fields,
+        pool,
+        noise_key=FreshKey(pool.secret),
+        run_id=request.run_id,
+        stream=request.stream,
+        shards=request.shards,
+        domain_file=request.domain_file,
+        progress=progress,
+    )
+    released: ReleaseOutput = chunks | "ShiftingHeavyHitters" >> release
+    return released
+
+
+def _release_part(batches: beam.PCollection, request: ReplayRequest, part: ReplayPart, state: str) -> beam.PCollection:
+    """state: the path where workers write the new state."""
+    noise_key, shown_name = part.facts.noise_key, part.facts.state_path
+    transform = ReleasePart(
+        request.plan,
+        part.run_part,
+        noise_key=noise_key,
+        run_id=request.run_id,
+        stream=request.stream,
+        domain=request.domain_file,
+    )
+    released = batches | "ReleasePart" >> transform
+    _ = released.state | "WriteState" >> WriteState(
+        state, part.begun, part.run_part, part.forget_after, shown_name, noise_key
+    )
+    return released.reports
+
+
+def check_not_empty(request: ReplayRequest, events: int, rejected: int) -> None:
+    """For a log without an event in the range: raises NothingFoundError, unless the report may be empty, or too many
+    rows cannot be read, which is said later. For the operator alone: docs/guarantee.md, section 7."""
+    if request.allow_empty or rejected > request.max_bad_fraction * (events + rejected):
+        return
+    schedule = request.plan.schedule
+    start, end = (format_utc(MICROS_PER_SECOND * at) for at in (schedule.start_seconds, schedule.end_seconds))
+    found = f"{events:,} are outside, {rejected:,} rows cannot be read"
+    what = f"no event of the log is inside {start} .. {end}: {found}" if events + rejected else "the log has no rows"
+    unit = unit_hint(request.chunks, request.fields)
+    raise NothingFoundError(
+        f"{what}. No report was written, and nothing is spent. Check the log, --start, --end and --time-unit (shh"
+        f" doctor LOG shows its times{f'; {unit}' if unit else ''}), or give --allow-empty."
+    )
+
+
+def _check_bad_fraction(summary: ReplaySummary, request: ReplayRequest) -> None:
+    rows = summary.events + summary.rejected
+    if summary.rejected > request.max_bad_fraction * rows:
+        where = (
+            f"{request.dead_letter} says where and why"
+            if request.dead_letter
+            else "see where and why with --dead-letter FILE"
+        )
+        unit = unit_hint(request.chunks, request.fields) if 2 * summary.rejected > rows else None
+        hint = f" Perhaps: {request.hint}" if request.hint else f" {unit[0].upper()}{unit[1:]}." if unit else ""
+        raise LogError(
+            f"{summary.rejected:,} of {rows:,} rows ({summary.rejected / rows:.1%}) could not be read, more than the"
+            f" {request.max_bad_fraction:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}."
+            f"{hint}"
+        )

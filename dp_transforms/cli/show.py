@@ -1,0 +1,239 @@
+"""``shh show REPORT``: prints a report (a file, or the folder of a stream) as a table, a chart or JSON."""
+
+from __future__ import annotations
+
+import datetime
+import heapq
+import os
+from collections.abc import Iterator, Sequence
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from dp_transforms.cli.options import FORCE_OPTION, TIME_ZONE_OPTION, TITLES_OPTION, NothingFoundError, UserError
+from dp_transforms.cli.output_file import check_output
+from dp_transforms.cli.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
+from dp_transforms.cli.run_words import ended_words
+from dp_transforms.monitoring.window_report import RunEnded, WindowReport
+from dp_transforms.report_files import (
+    ReportFileError,
+    ReportHeader,
+    encode_report,
+    read_report_file,
+    read_report_files,
+    report_files_in,
+)
+from dp_transforms.sql_urls import is_database
+
+_LATEST_WINDOWS = 24
+_ITEMS_PER_WINDOW = 20
+_NO_END_IN_TABLE = (
+    "The table does not have the end of the run: further windows may follow, unless it was copied from a file, which"
+    " does not say its end."
+)
+_NO_END_IN_PARTS = "These files are parts of a run, and do not say whether it has ended."
+
+
+@click.command(name="show")
+@click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=click.Path(path_type=str))
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Show only the latest N windows with heavy items. [default: {_LATEST_WINDOWS}; with --json all]",
+)
+@click.option("--all", "show_all", is_flag=True, help="Show every window with all its items.")
+@click.option(
+    "--table", metavar="NAME", help="The table of a database, as --output-table named it. [default: shh_reports]"
+)
+@click.option("--run-id", metavar="RUN", help="The run of a table that has several.")
+@click.option("--item", metavar="LABEL", help="Show only this item, and the windows in which it was heavy.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines, one per window.")
+@click.option(
+    "--html",
+    metavar="FILE.html",
+    help="Write a page for the browser instead, one file that loads nothing: all windows unless --last is given.",
+)
+@click.option(
+    "--chart",
+    metavar="FILE.svg",
+    help="Draw the items over time instead, as .svg, .png or .pdf: all windows unless --last is given, and the 40 "
+    "items with most windows unless --all is given. Needs the extra charts.",
+)
+@FORCE_OPTION
+@TITLES_OPTION
+@TIME_ZONE_OPTION
+def command(
+    reports: tuple[str, ...],
+    last: int | None,
+    show_all: bool,
+    item: str | None,
+    as_json: bool,
+    html: str | None,
+    chart: str | None,
+    force: bool,
+    titles: str | None,
+    zone: datetime.tzinfo,
+    table: str | None,
+    run_id: str | None,
+) -> None:
+    """Print a report: its guarantee, and which items were heavy in which window.
+
+    REPORT is a file of `shh replay` (Avro, JSON lines or Parquet), several files of one run or a folder of them, a
+    folder of `shh stream`, or a database that either wrote to (docs/databases.md).
+    """
+    if last is not None and show_all:
+        raise click.UsageError("--last and --all exclude each other. Give one of them.")
+    pictures = {"--html": html, "--chart": chart}
+    is_drawn = _check_pictures(pictures, titles, force=force)
+    keep = None if show_all or (as_json and last is None) else last or _LATEST_WINDOWS
+    try:
+        header, windows, state = read_report(reports, table, run_id)
+        selected, total = _latest(_only_item(windows, item), None if is_drawn and last is None else keep)
+    except ReportFileError as error:
+        raise UserError(str(error)) from error
+    if item is not None and not total:
+        raise NothingFoundError(f"no window reports {label_text(item)}. Some users may have held it, but too few.")
+    if is_drawn:
+        from dp_transforms.web.page.show_pictures import write_pictures
+
+        write_pictures(pictures, header, selected, zone, titles=titles, state=state, all_items=show_all, force=force)
+        for option, path in pictures.items():
+            if path is not None:
+                click.echo(f"{'Page' if option == '--html' else 'Chart'} written to {path}.", err=as_json)
+    if as_json:
+        for window in selected:
+            click.echo(encode_report(window, ascii_only=True))
+    elif not is_drawn:
+        _print_table(header, selected, total, _ITEMS_PER_WINDOW if not show_all else None, zone)
+        if state:
+            click.echo(state)
+
+
+def read_report(
+    paths: Sequence[str], table: str | None = None, run_id: str | None = None
+) -> tuple[ReportHeader, Iterator[WindowReport], str]:
+    """The header, the reports, and for all but one file whether the run has ended.
+
+    table, run_id: of a database; None: as commands name it, and the only run.
+    """
+    header, reports, ended = read_report_and_end(paths, table, run_id)
+    if ended is not None:
+        return header, reports, ended_words(ended)
+    if is_database(paths[0]):
+        return header, reports, _NO_END_IN_TABLE
+    if _parts(paths):
+        return header, reports, _NO_END_IN_PARTS
+    return header, reports, "The run goes on: further windows may follow." if os.path.isdir(paths[0]) else ""
+
+
+def read_report_and_end(
+    paths: Sequence[str], table: str | None = None, run_id: str | None = None
+) -> tuple[ReportHeader, Iterator[WindowReport], RunEnded | None]:
+    """The same with the end of the run; None where a run goes on, and for files, which do not say it."""
+    path, in_database = paths[0], is_database(paths[0])
+    for option, value in {"--table": table, "--run-id": run_id}.items():
+        if value is not None and not in_database:
+            raise UserError(f"{option} is for a database, such as sqlite:///reports.db. Leave it out.")
+    if parts := _parts(paths):
+        header, found = read_report_files(parts)
+        return header, iter(found), None
+    if not in_database and not os.path.isdir(path):
+        return *read_report_file(path), None
+    from dp_transforms.event_streams.stream_source import StreamError
+    from dp_transforms.report_streams import read_report_folder, read_report_table
+
+    try:
+        header, reports, ended = read_report_table(path, table, run_id) if in_database else read_report_folder(path)
+    except StreamError as error:
+        raise UserError(str(error)) from error
+    except ReportFileError:
+        raise
+    except ValueError as error:  # of the URL
+        raise UserError(str(error)) from None
+    return header, iter(reports), ended
+
+
+def _parts(paths: Sequence[str]) -> Sequence[str]:
+    """The files that make one report: those that are named, or all in a folder that is not of a stream. None of them
+    where the report is one file, a database or the folder of a stream."""
+    if len(paths) > 1:
+        if any(is_database(path) or os.path.isdir(path) for path in paths):
+            raise UserError("several reports must be files of one run. Name one folder or database, by itself.")
+        return paths
+    if not os.path.isdir(paths[0]):
+        return ()
+    from dp_transforms.report_streams import ReportFolder
+
+    return () if ReportFolder(paths[0]).is_begun else report_files_in(paths[0])
+
+
+def _check_pictures(pictures: dict[str, str | None], titles: str | None, *, force: bool) -> bool:
+    """Whether any is asked for. Raises before the report is read."""
+    asked = {option: path for option, path in pictures.items() if path is not None}
+    if titles is not None and not asked:
+        raise click.UsageError("--titles is for pages and charts. Give --html or --chart as well.")
+    if force and not asked:
+        raise click.UsageError("--force replaces a page or a chart. Give --html or --chart as well.")
+    if asked:
+        from dp_transforms.web.page.show_pictures import check_pictures
+
+        check_pictures(asked)
+    for option, path in asked.items():
+        check_output(path, option, force=force)
+    return bool(asked)
+
+
+def _only_item(reports: Iterator[WindowReport], item: str | None) -> Iterator[WindowReport]:
+    for report in reports:
+        if item is None:
+            yield report
+        elif kept := [heavy_hitter for heavy_hitter in report.heavy_hitters if heavy_hitter.item == item]:
+            yield report._replace(heavy_hitters=kept)
+
+
+def _latest(reports: Iterator[WindowReport], keep: int | None) -> tuple[list[WindowReport], int]:
+    """The latest ``keep`` windows over all streams, in time order, and how many there are."""
+    total = 0
+
+    def counted() -> Iterator[WindowReport]:
+        nonlocal total
+        for report in reports:
+            total += 1
+            yield report
+
+    if keep is None:
+        return sorted(counted(), key=_time_order), total
+    latest = heapq.nlargest(keep, counted(), key=_time_order)
+    return latest[::-1], total
+
+
+def _time_order(report: WindowReport) -> tuple[int, str]:
+    return report.window_start, report.stream
+
+
+def _print_table(
+    header: ReportHeader,
+    reports: list[WindowReport],
+    total: int,
+    max_items: int | None,
+    zone: datetime.tzinfo,
+) -> None:
+    console = Console(markup=False, highlight=False, emoji=False)
+    ascii_only = is_ascii_only(console)
+    console.print(Text(escape_text(header.guarantee, ascii_only), style="bold"))
+    console.print(
+        Text(
+            f"Stream {label_text(header.stream, ascii_only)}, run {label_text(header.run_id, ascii_only)}.", style="dim"
+        )
+    )
+    if not reports:
+        console.print(Text("No window reports any item. Some users may have held some, but too few."))
+        return
+    console.print(windows_table(reports, max_items=max_items, ascii_only=ascii_only, zone=zone, plan=header.plan))
+    console.print(Text(legend(reports, plan=header.plan, ascii_only=ascii_only), style="dim"))
+    if total > len(reports):
+        console.print(
+            Text(f"The latest {len(reports)} of {total} windows with heavy items; --all shows every one.", style="dim")
+        )

@@ -1,0 +1,91 @@
+"""The options by which a command takes one part of a run, ``--state`` and ``--until``, and what goes with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+from dp_transforms.cli.grouped_options import ADVANCED, AnyFunction, add_options, option
+from dp_transforms.cli.options import MAKE_A_KEY, UTC_TIME, UserError
+from dp_transforms.cli.plan_options import flag
+from dp_transforms.local_files import open_regular
+
+
+@dataclasses.dataclass(frozen=True)
+class StateOptions:
+    """What a command says of its part.
+
+    path: of the state. noise_key_file: the key of the run. user_field, item_field: of what is read. output: what is
+    published, as it is named in the state. until_seconds: of ``--until``; None for the end of the plan. run_id: of
+    ``--run-id``, or what the run is called if it is new; None: a fresh one then. is_named: whether it is of
+    ``--run-id``. population: of ``--population``; None without a ledger.
+    """
+
+    path: str
+    noise_key_file: str
+    user_field: str
+    item_field: str
+    output: str
+    until_seconds: int | None = None
+    run_id: str | None = None
+    is_named: bool = True
+    population: str | None = None
+
+
+def state_options(function: AnyFunction) -> AnyFunction:
+    """Adds the options."""
+    options = (
+        option(
+            ADVANCED,
+            "--state",
+            metavar="FILE",
+            help="Take the range in parts, one command after the other, for one budget: a private file with what one "
+            "part hands to the next, made by the first one (mode 0600). Replays and streams may follow each other. The "
+            "budget options and the key are the same in all parts. With --release names users spend at their own pace, "
+            "as in a stream.",
+        ),
+        option(
+            ADVANCED,
+            "--until",
+            type=UTC_TIME,
+            help="With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
+            "Default: --end.",
+        ),
+    )
+    return add_options(function, *options)
+
+
+def check_state_options(options: dict[str, Any]) -> None:
+    """Raises UserError for options that do not go with ``--state``, or not without it."""
+    state = options["state"]
+    if state is None:
+        if options["until"] is not None:
+            raise UserError("--until belongs to --state. Give --state FILE, or declare another range with --end.")
+        return
+    if "://" in state:
+        raise UserError(
+            "--state must be a path on a disk, got a URL. One process at a time may work on a state, and stores have no"
+            " lock that ends with its process. Logs, plan, report and dead letters may be URLs."
+        )
+    if options["noise_key_file"] is None:
+        raise UserError(
+            "--state needs --noise-key-file: all parts of a run have one key, since users are recognised by it."
+            f" {MAKE_A_KEY}"
+        )
+    if os.path.islink(state):
+        raise UserError(f"--state {state} is a link, not a regular file. Give the path of the file itself.")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(state))):
+        raise UserError(
+            f"--state {state} cannot be written: its folder does not exist. Create it, or name another one."
+        )
+    try:
+        open_regular(state).close()
+    except FileNotFoundError:
+        pass  # the first part makes it
+    except OSError as error:
+        raise UserError(f"--state {state} cannot be read: {error.strerror}. Check the path.") from None
+    for name in ("output", "dead_letter", "noise_key_file", "plan_file"):
+        if options[name] is not None and os.path.realpath(options[name]) == os.path.realpath(state):
+            other = "--plan" if name == "plan_file" else flag(name)
+            raise UserError(f"--state and {other} name the same file. Name two different ones.")

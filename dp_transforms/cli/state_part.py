@@ -1,0 +1,357 @@
+"""A command with ``--state`` takes one part of a run, from the first look at the state to the new one in its place.
+
+At most one answer exists for each window, and the same command repairs a run that was killed:
+
+1. The state says where the part begins, and whether it may: `open_part`.
+2. `RunAccount.reserve`. Then the intent goes into the state: from here on these windows may be published from this
+   input alone. `RunAccount.start`: the part counts as drawn.
+3. The pipeline draws. The new state is written as a draft.
+4. The state and `RunAccount.publishing` say which state is to follow: from here on the report may be read.
+5. The report is published, then the new state, without the intent. `RunAccount.finish`.
+
+A stream publishes its reports while it runs, so for it the first of these moments is the intent.
+
+`run_account` has what an account of runs hears of it, `replay_state` what is a replay's own, `stream_state` what is a
+stream's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+from collections.abc import Callable, Iterator
+
+from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.beam.load_noise_key import KeyFile
+from dp_transforms.checks import shown
+from dp_transforms.cli.options import PublishedError, UserError
+from dp_transforms.cli.output_file import output_draft
+from dp_transforms.cli.run_account import CONTINUES, DONE, NEW, RESUMES, PartFacts, RunAccount
+from dp_transforms.cli.state_options import StateOptions
+from dp_transforms.local_files import publish
+from dp_transforms.run_settings import fresh_run_id
+from dp_transforms.run_state.fingerprints import key_fingerprint, sealing_key
+from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.run_state.state_file import StateFile, replace_state, write_state
+from dp_transforms.run_state.state_header import PartRecord, StateError, StateHeader
+from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
+
+_BEGIN_ANEW = "To begin a new run, which costs its full price, name a new state file."
+_VERSION = importlib.metadata.version("shifting-heavy-hitters")
+
+
+class StatePart:
+    """A part that may be taken. Use it while the state is held (`hold_state`).
+
+    facts: of the part; once it is published, its record says where it has ended. is_empty: it has closed no window.
+    """
+
+    def __init__(self, facts: PartFacts) -> None:
+        self.facts = facts
+        self._account = RunAccount()
+        self._publishes = False
+        self.is_empty = False
+
+    @property
+    def run_part(self) -> RunPart:
+        """What workers need."""
+        record = self.facts.record
+        return RunPart(record.first, record.end, os.path.abspath(self.facts.state_path), self.facts.state_fingerprint)
+
+    @property
+    def begun(self) -> StateHeader:
+        """The header of the state while the part runs. Of a part that resumes it stands there already."""
+        facts = self.facts
+        return facts.header if facts.how == RESUMES else facts.header.with_intent(facts.record, _VERSION)
+
+    @property
+    def forget_after(self) -> int:
+        """For how many windows an item is known."""
+        return self.facts.plan.known_for
+
+    @contextlib.contextmanager
+    def account_of(self, account: RunAccount) -> Iterator[None]:
+        """Writes the intent, and runs the block, in which the pipeline draws and the part is published."""
+        facts, may_have_drawn = self.facts, False
+        self._account = account
+        try:
+            if facts.how != RESUMES:
+                self._write_header(self.begun)
+            account.start(facts)
+            may_have_drawn = True
+            yield
+        except BaseException as error:
+            if not self._publishes:
+                # Where the failure may depend on the noise, another log must not be drawn for with the same noise.
+                if may_have_drawn:
+                    forget = self._is_of_the_log(error) and not self._was_publishing
+                else:
+                    forget = facts.how != RESUMES and not account.resumes
+                if forget:
+                    with contextlib.suppress(UserError, StateError):  # then it resumes
+                        self._write_header(facts.header.with_intent(None))
+                account.fail(facts, forget=forget)
+            raise
+        if self.is_empty:
+            account.fail(facts, forget=True)
+        else:
+            account.finish(self.facts, StateFile(facts.state_path).fingerprint)
+
+    @property
+    def _was_publishing(self) -> bool:
+        """Whether a process that was killed may have published something of this part."""
+        return bool(self.facts.header.next_fingerprint) or self._account.was_publishing
+
+    def _is_of_the_log(self, error: BaseException) -> bool:
+        """Whether the log alone is why the part failed, and this process has published nothing."""
+        return False
+
+    def _announce(self, draft: str | os.PathLike[str]) -> None:
+        """Call it when all is drawn and before anything of it is published. draft: the new state.
+
+        Raises StateError if the noise key was exchanged, UserError if the account cannot be told.
+        """
+        state = StateFile(draft)
+        state.check_seal(self._sealing_key())
+        self._write_header(self.begun.publishing(state.fingerprint))
+        self._account.publishing(self.facts, state.fingerprint)
+        self._publishes = True
+
+    def _sealing_key(self) -> bytes:
+        """Raises StateError if the file holds another key than that of the run."""
+        with _key_errors():
+            return sealing_key(self.facts.noise_key.get_secret_bytes())
+
+    def _replace_state(self, draft: str | os.PathLike[str]) -> None:
+        try:
+            replace_state(draft, self.facts.state_path)
+        except OSError as error:
+            raise cannot_write(self.facts.state_path, error) from None
+
+    def _write_header(self, header: StateHeader) -> None:
+        state, key = StateFile(self.facts.state_path), self._sealing_key()
+        state.check_seal(key)
+        cells = ((row.kind, row.bucket, state.cell(row)) for row in state.rows)
+        with output_draft(self.facts.state_path) as folder:
+            draft = folder / "state"
+            try:
+                write_state(draft, header, cells, key)
+                replace_state(draft, self.facts.state_path)
+            except OSError as error:
+                raise cannot_write(self.facts.state_path, error) from None
+
+
+def open_part(
+    plan: ReleasePlan,
+    options: StateOptions,
+    *,
+    stream: str,
+    input_fingerprint: str,
+    account: RunAccount,
+    check: Callable[[PartFacts], PartFacts],
+) -> PartFacts:
+    """Decides what this command is to its run, and reserves it. A state is made where there is none.
+
+    input_fingerprint: hex SHA-256 of what is read. check: raises UserError if the part cannot be published; returns the
+    facts, to which it may add where the log begins.
+    Raises StateError or UserError, with the remedy, for a state that does not fit, and for a part that must not be
+    taken.
+    """
+    secret = secret_of_run(options.noise_key_file)
+    fingerprint, key = key_fingerprint(secret), sealing_key(secret)
+    is_new = not os.path.lexists(options.path)
+    if is_new:
+        _create(plan, options, stream, fingerprint, key)
+    try:
+        state = StateFile(options.path)
+        _check_run(state, plan, options, stream, fingerprint)
+        state.check_seal(key)
+        end = end_of_part(plan.schedule, options.until_seconds)
+        noise_key = KeyFile(os.path.abspath(options.noise_key_file), fingerprint)
+        facts = _facts(state, plan, end, input_fingerprint, options.output, noise_key)
+        facts = check(facts)
+        account.reserve(facts)
+    except BaseException:
+        if is_new:
+            os.unlink(options.path)
+        raise
+    return facts
+
+
+@contextlib.contextmanager
+def state_errors() -> Iterator[None]:
+    """Turns an error of a state into a UserError."""
+    try:
+        yield
+    except StateError as error:
+        raise UserError(str(error)) from None
+
+
+def secret_of_run(noise_key_file: str) -> bytes:
+    """What is in the key file. Raises UserError."""
+    with _key_errors():
+        return KeyFile(noise_key_file).get_secret_bytes()
+
+
+@contextlib.contextmanager
+def _key_errors() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def end_of_part(schedule: WindowSchedule, until_seconds: int | None) -> int:
+    """The first window after the part. Raises UserError unless a window ends at ``until_seconds``."""
+    if until_seconds is None or until_seconds == schedule.end_seconds:
+        return schedule.horizon
+    if not schedule.start_seconds < until_seconds < schedule.end_seconds:
+        raise UserError(
+            f"--until {_utc(until_seconds)} lies outside of the plan, {_utc(schedule.start_seconds)} .."
+            f" {_utc(schedule.end_seconds)}. Use a time in it."
+        )
+    ended, rest = divmod(until_seconds - schedule.start_seconds, schedule.slide_seconds)
+    if rest:
+        before, after = (schedule.start_seconds + n * schedule.slide_seconds for n in (ended, ended + 1))
+        near = [_utc(time) for time in (before, after) if schedule.start_seconds < time <= schedule.end_seconds]
+        raise UserError(f"--until {_utc(until_seconds)} is not the end of a window. Use {' or '.join(near)}.")
+    return ended
+
+
+def part_is_done(facts: PartFacts) -> str:
+    """A sentence for the operator, of a part that was finished before."""
+    output = f" as {facts.record.output}" if facts.record in facts.header.parts else ""
+    return (
+        f"This part of the run, {format_utc(facts.start_micros)} .. {format_utc(facts.end_micros)}, is done: it was"
+        f" published from the same log{output}. Nothing was done, and nothing was spent."
+    )
+
+
+def part_is_taken(facts: PartFacts) -> str:
+    """The same of a part that has just been taken."""
+    covered = f"This part of the run covers {format_utc(facts.start_micros)} .. {format_utc(facts.end_micros)}."
+    closed, windows = facts.record.end, facts.plan.schedule.horizon
+    if closed == windows:
+        return f"{covered} The run is at its end: all of its {windows:,} windows are closed."
+    return (
+        f"{covered} {closed:,} of the {windows:,} windows of the run are closed; the others cost nothing more. Keep"
+        f" {facts.state_path} and the noise key: the next part needs both."
+    )
+
+
+def _create(plan: ReleasePlan, options: StateOptions, stream: str, fingerprint: str, key: bytes) -> None:
+    """A state before the first window, of a run with a fresh id."""
+    if options.run_id is not None and options.is_named and options.population is None:
+        raise UserError(
+            "--run-id begins a run only with a ledger, which knows the run ids that were used. If one was used again"
+            " with the same key on another log, both runs would draw the same noise, and their reports would show what"
+            " changed. Leave --run-id out: a fresh one is drawn, and kept in the state."
+        )
+    run_id = options.run_id or fresh_run_id()
+    fields = options.user_field, options.item_field
+    of_run = plan.to_json(), plan.fingerprint, stream, run_id, fingerprint
+    header = StateHeader(*of_run, *fields, population=options.population or "")
+    with output_draft(options.path) as folder:
+        draft = folder / "state"
+        try:
+            write_state(draft, header, [], key)
+            publish(draft, options.path)
+        except OSError as error:
+            raise cannot_write(options.path, error) from None
+
+
+def _check_run(state: StateFile, plan: ReleasePlan, options: StateOptions, stream: str, key: str) -> None:
+    """Raises UserError unless the state is of this plan, stream, key and run id."""
+    header, path = state.header, state.path
+    remedy = _BEGIN_ANEW
+    if not header.parts and header.intent is None:
+        remedy = "No window of its run is published: remove the file to begin another run there."
+    if header.plan_fingerprint != plan.fingerprint:
+        raise UserError(
+            f"the state {path} is of another plan. Give the plan with which its run began: all parts of a run have one"
+            f" plan, for the whole range. {remedy}"
+        )
+    if header.stream != stream:
+        raise UserError(
+            f"the state {path} is of the stream {shown(header.stream)}, not {shown(stream)}. Give the same --stream."
+            f" {remedy}"
+        )
+    if header.key_fingerprint != key:
+        raise UserError(
+            f"the state {path} belongs to another noise key. Give the file with the key of its run: with another key no"
+            f" user is recognised. {remedy}"
+        )
+    if (options.user_field, options.item_field) != (header.user_field, header.item_field):
+        read = f"--user-field {shown(header.user_field)} and --item-field {shown(header.item_field)}"
+        raise UserError(
+            f"the run of the state {path} was begun with {read}, and all of its parts must be: from another field no"
+            f" user is recognised. Give the same options. {remedy}"
+        )
+    if (options.population or "") != header.population:
+        begun = f"with --ledger and --population {header.population}" if header.population else "without --ledger"
+        raise UserError(
+            f"the run of the state {path} was begun {begun}, and all of its parts must be. Give the same options."
+            f" {remedy}"
+        )
+    if options.run_id is not None and options.run_id != header.run_id:
+        raise UserError(
+            f"the state {path} is of the run {shown(header.run_id)}, not {shown(options.run_id)}. Leave --run-id out."
+            f" {remedy}"
+        )
+    if header.closed_through > plan.schedule.horizon:
+        raise UserError(f"the state {path} is closed beyond the end of its plan: it is damaged. {_BEGIN_ANEW}")
+
+
+def _facts(state: StateFile, plan: ReleasePlan, end: int, log: str, output: str, noise_key: KeyFile) -> PartFacts:
+    header, schedule = state.header, plan.schedule
+
+    def facts(how: str, record: PartRecord) -> PartFacts:
+        return PartFacts(how, plan, record, header, state.path, state.fingerprint, noise_key)
+
+    done = header.finished(end, log, output)
+    if done is not None:
+        return facts(DONE, done)
+    if end <= header.closed_through:
+        closed = _end_utc(schedule, header.closed_through)
+        if header.closed_through == schedule.horizon:
+            remedy = f"All windows of the plan are published. {_BEGIN_ANEW}"
+        else:
+            remedy = f"The next part begins there: give a later --until. {_BEGIN_ANEW}"
+        raise PublishedError(f"the windows up to {closed} are published already (state {state.path}). {remedy}")
+    if header.intent is not None:
+        record = header.intent
+        if (record.end, record.input_fingerprint, record.output) != (end, log, output):
+            differs = "another input" if record.input_fingerprint != log else "another --until or --output"
+            raise UserError(
+                f"a part of the run in {state.path} was begun and not finished, and this command has {differs}. What it"
+                " drew may be published, so it must be finished first: by the same command from the same input, with"
+                f" --until {_end_utc(schedule, record.end)} --output {record.output}. {_BEGIN_ANEW}"
+            )
+        if header.begun_by != _VERSION:
+            raise UserError(
+                f"a part of the run in {state.path} was begun by shh {header.begun_by} and not finished, and this is"
+                f" shh {_VERSION}, which may draw otherwise. Finish it with the version that began it, and update then."
+                f" {_BEGIN_ANEW}"
+            )
+        return facts(RESUMES, record)
+    record = PartRecord(header.closed_through, end, log, output)
+    return facts(CONTINUES if header.parts else NEW, record)
+
+
+def _end_utc(schedule: WindowSchedule, end: int) -> str:
+    """Of the windows before this one. The last one of a plan may end after its range."""
+    if end == schedule.horizon:
+        return _utc(schedule.end_seconds)
+    return format_utc(schedule.window_end_micros(end - 1))
+
+
+def _utc(seconds: int) -> str:
+    return format_utc(seconds * MICROS_PER_SECOND)
+
+
+def cannot_write(path: str, error: OSError) -> UserError:
+    """Why a state cannot be written."""
+    if isinstance(error, FileExistsError):
+        return UserError(f"{path} was just made by another process. Try again when that has ended.")
+    return UserError(f"cannot write {path}: {error.strerror}. Check the folder and its free space.")

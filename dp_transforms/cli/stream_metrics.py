@@ -1,0 +1,143 @@
+"""``--metrics-port``: the operator's numbers of a stream for Prometheus, on the loopback address alone.
+
+They depend on the data and are not covered by the guarantee (docs/deploy.md, what to watch), and each says so in its
+help text. No other machine can ask for them, nor can a page in a browser on this one, which may give its own name our
+address (DNS rebinding): only requests to our own names are answered. Whoever can log in on this machine can ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import click
+
+from dp_transforms import operator_counts as names
+from dp_transforms.checks import how_to_install
+from dp_transforms.cli.grouped_options import ENGINE, option
+from dp_transforms.cli.options import UserError
+
+_Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]  # of WSGI
+
+LOOPBACK = "127.0.0.1"
+METRICS_PORT = option(
+    ENGINE,
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve the numbers for the operator to Prometheus while this command runs, on the loopback address alone "
+    "(0: any free port). Needs the extra metrics.",
+)
+_WARNING = "For the operator, not covered by the guarantee."
+_COUNTERS = {
+    names.RECORDS_READ: "Records read, broken ones too.",
+    names.EVENTS_READ: "Events read.",
+    names.EVENTS_REJECTED: "Records that cannot be read.",
+    names.EVENTS_OUTSIDE_RANGE: "Events before the start of the run or after its end.",
+    names.EVENTS_OUTSIDE_DOMAIN: "Events of other items than the declared ones.",
+    names.EVENTS_LATE: "Events too late for a window.",
+    names.EVENTS_FROM_THE_FUTURE: "Events later than their arrival by too much, rejected.",
+    names.EVENTS_AFTER_STOP: "Events that arrived after the stop.",
+    names.STOPS_SEEN_LATE: "Partitions that saw the stop after they had counted later arrivals.",
+    names.WINDOWS_CLOSED: "Windows closed, with heavy items or without.",
+    names.INTENTS: "Moves of a partition's clock by the idle timeout, a stop or its drain.",
+    names.PAIRS_UNPAID: "Pairs of user and item that a purse could not pay for.",
+    names.LATE_BATCHES: "Messages for a window that was complete: an error.",
+}
+_GAUGES = {
+    names.CLOCK_LAG_SECONDS: "Clock of a partition behind the wall clock.",
+    names.PENDING_WINDOWS: "Windows that wait in the monitor.",
+    names.PARTITION_STATE_BYTES: "State of a partition.",
+    names.BUDGET_STATE_BYTES: "Hits of all users ever charged.",
+    names.PURSE_STATE_BYTES: "What the users of one shard have left.",
+    names.KNOWN_ITEMS: "Items of one shard that were named lately.",
+}
+
+
+class OperatorMetrics:
+    """The latest numbers, as families of Prometheus. run: labels that name the run, declared values alone."""
+
+    def __init__(self, run: Mapping[str, str]) -> None:
+        self._families = importlib.import_module("prometheus_client.core")
+        self._run = dict(run)
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self._gauges: dict[str, int] = {}
+        self._seconds_without_checkpoint: float | None = None
+
+    def update(self, counts: Mapping[str, int], gauges: Mapping[str, int]) -> None:
+        """What the engine says now. A counter that is lower than before began anew, as after a restart of its job."""
+        with self._lock:
+            self._counts, self._gauges = dict(counts), dict(gauges)
+
+    def wait_for_checkpoint(self, seconds: float | None) -> None:
+        """seconds: since the engine has completed one; None where it has none, or does not say."""
+        with self._lock:
+            self._seconds_without_checkpoint = seconds
+
+    def collect(self) -> Iterator[Any]:
+        """As a registry of prometheus_client asks for them."""
+        with self._lock:
+            counts, gauges, without = dict(self._counts), dict(self._gauges), self._seconds_without_checkpoint
+        labels, values = list(self._run), list(self._run.values())
+        counter, gauge = self._families.CounterMetricFamily, self._families.GaugeMetricFamily
+        info = gauge("shh_run_info", f"1 while the command runs. {_WARNING}", labels=[*labels])
+        info.add_metric(values, 1)
+        yield info
+        for name, text in _COUNTERS.items():
+            # All of them from the first numbers on, so that a rate is known before the first rejected record.
+            if counts or gauges:
+                family = counter(f"shh_{name}", f"{text} {_WARNING}", labels=labels)
+                family.add_metric(values, counts.get(name, 0))
+                yield family
+        for name, text in _GAUGES.items():
+            if name in gauges:
+                family = gauge(f"shh_{name}", f"{text} {_WARNING}", labels=labels)
+                family.add_metric(values, gauges[name])
+                yield family
+        if without is not None:
+            text = "Seconds since Flink has completed a checkpoint of the job."
+            family = gauge("shh_seconds_without_checkpoint", f"{text} {_WARNING}", labels=labels)
+            family.add_metric(values, without)
+            yield family
+
+
+def _under_own_names(app: _Application) -> _Application:
+    """The application for requests to this machine by its loopback names; others get 403."""
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ.get("HTTP_HOST", "").rpartition(":")[0] in (LOOPBACK, "localhost"):
+            return app(environ, start_response)
+        start_response("403 Forbidden", [("Content-Type", "text/plain")])
+        return [f"Ask for http://{LOOPBACK} or http://localhost.\n".encode()]
+
+    return answer
+
+
+@contextlib.contextmanager
+def served_metrics(port: int | None, run: Mapping[str, str]) -> Iterator[tuple[OperatorMetrics, int] | None]:
+    """Serves them at ``http://127.0.0.1:PORT/metrics`` while the block runs; None without a port. Raises UserError."""
+    if port is None:
+        yield None
+        return
+    try:
+        prometheus = importlib.import_module("prometheus_client")
+    except ImportError:
+        raise UserError(f"--metrics-port needs prometheus-client. {how_to_install('metrics')}") from None
+    metrics = OperatorMetrics(run)
+    registry = prometheus.CollectorRegistry(auto_describe=False)
+    try:
+        server, thread = prometheus.start_http_server(port, LOOPBACK, registry)
+    except OSError as error:
+        raise UserError(f"--metrics-port {port} cannot be used: {error.strerror}. Name another one, or 0.") from None
+    server.set_app(_under_own_names(server.get_app()))
+    registry.register(metrics)  # not before: the server runs already
+    try:
+        yield metrics, server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,282 @@
+"""The command line options of ``shh stream``, in the order in which ``--help`` shows them."""
+
+from __future__ import annotations
+
+import click
+
+from dp_transforms.cli.engine_options import (
+    ALLOW_OPEN_PORTS,
+    FLINK_MASTER,
+    NOISE_KEY_SECRET,
+    PARALLELISM,
+    WORKER_POOL,
+)
+from dp_transforms.cli.grouped_options import (
+    ADVANCED,
+    BUDGET,
+    ENGINE,
+    INPUT,
+    OUTPUT,
+    AnyFunction,
+    add_options,
+    option,
+)
+from dp_transforms.cli.ledger_options import ledger_options
+from dp_transforms.cli.options import DURATION, DURATION_OR_ZERO, field_options
+from dp_transforms.cli.plan_options import plan_options
+from dp_transforms.cli.state_options import state_options
+from dp_transforms.cli.stream_metrics import METRICS_PORT
+from dp_transforms.cli.table_output import OUTPUT_TABLE
+
+# Only in this process the noise key can be drawn and forgotten: no other process needs it.
+IN_PROCESS = "in-process"
+FLINK, PRISM, JOB_SERVICE, DATAFLOW = "flink", "prism", "job-service", "dataflow"
+ENGINES = (PRISM, FLINK, DATAFLOW, JOB_SERVICE, IN_PROCESS)
+
+_INPUT = (
+    option(
+        INPUT,
+        "--kafka",
+        brief="Read a topic of Kafka, with --topic.",
+        needed="or another input",
+        metavar="HOST:PORT",
+        help="Read a Kafka topic from these bootstrap servers (commas between).",
+    ),
+    option(
+        INPUT,
+        "--topic",
+        help="The topic to read, from the first record that can count; with --kafka.",
+    ),
+    option(
+        INPUT,
+        "--folder",
+        brief="Read a folder that grows.",
+        needed="or another input",
+        metavar="PATH",
+        help="Read a folder of log files, and those that are moved into it later.",
+    ),
+    option(
+        INPUT,
+        "--pubsub-subscription",
+        needed="or another input",
+        metavar="SUBSCRIPTION",
+        help="Read JSON messages of a Pub/Sub subscription, projects/P/subscriptions/S. Only on Dataflow.",
+    ),
+    option(
+        INPUT,
+        "--format",
+        "record_format",
+        type=click.Choice(["json", "avro"]),
+        default="json",
+        show_default=True,
+        help="Format of a Kafka record. The format of a file is known from its ending.",
+    ),
+    option(INPUT, "--avro-schema", metavar="FILE", help="The Avro schema of the records (.avsc); with --format avro."),
+    option(
+        INPUT,
+        "--avro-framing",
+        type=click.Choice(["none", "confluent", "single-object"]),
+        help="What is before each Avro record: nothing, the id of a schema registry, or a fingerprint. Default: none.",
+    ),
+    option(
+        INPUT,
+        "--avro-schema-id",
+        type=click.IntRange(min=0),
+        help="With confluent framing: the only schema id that is accepted.",
+    ),
+    option(
+        INPUT,
+        "--kafka-config",
+        metavar="FILE",
+        help="More settings of the Kafka client, one NAME=VALUE per line, such as security.protocol=SASL_SSL. Every "
+        "worker reads the file at this path.",
+    ),
+)
+
+_CLOCK = (
+    option(
+        INPUT,
+        "--clock",
+        brief="arrival (default), or event for history.",
+        type=click.Choice(["arrival", "event"]),
+        default="arrival",
+        show_default=True,
+        help="What closes windows. arrival: the log's own clock, which no user can change. event: the times in the "
+        "events, only for history.",
+    ),
+    option(
+        INPUT,
+        "--producer-times",
+        is_flag=True,
+        default=None,
+        help="With --clock arrival: let the producers of Kafka records set the times of arrival. No producer may be a "
+        "user's device. Without this option the broker must set them (message.timestamp.type=LogAppendTime).",
+    ),
+    option(
+        INPUT,
+        "--allowed-lateness",
+        type=DURATION_OR_ZERO,
+        default="1m",
+        show_default=True,
+        help="How long after its end a window still accepts events.",
+    ),
+    option(
+        INPUT,
+        "--out-of-order",
+        type=DURATION_OR_ZERO,
+        default="10s",
+        show_default=True,
+        help="By how much the clock of a partition may run backwards.",
+    ),
+    option(
+        INPUT,
+        "--max-ahead",
+        type=DURATION_OR_ZERO,
+        default="5m",
+        show_default=True,
+        help="Events whose time is this much later than their arrival are rejected.",
+    ),
+    option(
+        INPUT,
+        "--idle-timeout",
+        type=DURATION,
+        default="1m",
+        show_default=True,
+        help="A partition with nothing new for this long no longer keeps windows open.",
+    ),
+    option(
+        INPUT,
+        "--shown-within",
+        type=DURATION_OR_ZERO,
+        help="The longest time between the arrival of a record and when readers can see it. A drain waits so long for "
+        "what arrived before. Default: 1s with --folder, else --idle-timeout.",
+    ),
+)
+
+_OUTPUT = (
+    option(
+        OUTPUT,
+        "--output",
+        needed="or a topic",
+        brief="Where reports go: folder, database.",
+        metavar="FOLDER|URL",
+        help="Where reports go: a folder that every worker has at this path, or a database, as "
+        "postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
+    ),
+    OUTPUT_TABLE,
+    option(
+        OUTPUT,
+        "--output-topic",
+        brief="Where they go instead: a topic of Kafka.",
+        metavar="TOPIC",
+        help="Where reports go instead: a Kafka topic.",
+    ),
+    option(
+        OUTPUT,
+        "--output-kafka",
+        metavar="HOST:PORT",
+        help="Bootstrap servers of --output-topic. Default: those of --kafka.",
+    ),
+    option(
+        OUTPUT,
+        "--output-kafka-config",
+        metavar="FILE",
+        help="Like --kafka-config, for --output-kafka. Default: --kafka-config, if the servers are the same.",
+    ),
+    option(
+        OUTPUT,
+        "--output-format",
+        type=click.Choice(["json", "avro"]),
+        default="json",
+        show_default=True,
+        help="Format of the reports.",
+    ),
+    option(
+        OUTPUT,
+        "--dead-letter",
+        brief="For lists of records that cannot be read.",
+        metavar="FOLDER",
+        help="Folder for lists of the records that cannot be read (files of mode 0600).",
+    ),
+    option(
+        OUTPUT, "--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in reports."
+    ),
+)
+
+_RUN = (
+    option(
+        BUDGET,
+        "--noise-key-file",
+        needed="required",
+        brief="A secret that all workers share.",
+        metavar="FILE",
+        help="The noise key: a secret of at least 32 random bytes, mode 0600, at this path on every worker. Required, "
+        "except with --engine in-process: there the default is a key that is drawn for this run and forgotten.",
+    ),
+    NOISE_KEY_SECRET,
+    option(
+        ADVANCED,
+        "--run-id",
+        help="Name of the run. Default: that of --state, or a fresh one. Every new run must have a new one; to resume "
+        "a run, give its own.",
+    ),
+    option(
+        ENGINE,
+        "--stop-file",
+        metavar="FILE",
+        help="When this file appears, the run is drained: what arrived by then counts, all windows close and the run "
+        "ends; with --state only windows that are over close, and the state is handed over. Workers look for it: leave "
+        "it there until the run has ended. Default: beside the folder of --output; with "
+        "--output-topic and databases a temporary file if all workers run on this machine, else none.",
+    ),
+    option(
+        ENGINE,
+        "--once",
+        brief="Read what is there now, and end.",
+        is_flag=True,
+        help="Read what is there now, and end: the run is drained from its first moment on, as by Ctrl-C. What arrived "
+        "by then counts and all windows close, also those that are not over; with --state only those that are. It "
+        "waits --out-of-order, --shown-within and 2 seconds: by default 13 s with --folder, and 72 s with --kafka.",
+    ),
+    option(
+        ENGINE,
+        "--engine",
+        brief="prism (default), flink, dataflow, in-process.",
+        type=click.Choice(ENGINES),
+        help="What runs the pipeline. prism: a stream on this machine. flink, dataflow: a cluster. job-service, "
+        "in-process: for trials; they show nothing until all windows are closed, which --once does now. Default: flink "
+        "with --flink-master, dataflow with --pubsub-subscription, else prism.",
+    ),
+    FLINK_MASTER,
+    option(
+        ENGINE,
+        "--checkpoint-dir",
+        metavar="PATH",
+        help="Where Flink keeps checkpoints: a path or URI that its machines share.",
+    ),
+    option(ENGINE, "--checkpoint-interval", type=DURATION, help="Time between checkpoints on Flink. Default: 10s."),
+    PARALLELISM,
+    WORKER_POOL,
+    ALLOW_OPEN_PORTS,
+    option(
+        ENGINE,
+        "--resume-from",
+        metavar="SAVEPOINT",
+        help="A savepoint or checkpoint of Flink to resume from; with --run-id or --state.",
+    ),
+    option(
+        ENGINE,
+        "--detach",
+        is_flag=True,
+        help="Print the job's id and leave the job running; on a Flink cluster and Dataflow.",
+    ),
+    METRICS_PORT,
+    option(ADVANCED, "--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data."),
+)
+
+
+def stream_options(function: AnyFunction) -> AnyFunction:
+    """Adds all options of ``shh stream``."""
+    function = add_options(function, *_CLOCK, *_OUTPUT, *_RUN)
+    function = field_options(plan_options(state_options(ledger_options(function))))
+    return add_options(function, *_INPUT)

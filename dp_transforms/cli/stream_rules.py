@@ -1,0 +1,184 @@
+"""Which options of ``shh stream`` need or exclude each other, and which folders and files must be there beforehand."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Collection
+from typing import Any
+
+from dp_transforms.cli.engine_choice import EngineChoice
+from dp_transforms.cli.options import READING_OPTIONS, UserError
+from dp_transforms.cli.plan_options import flag
+from dp_transforms.cli.state_options import check_state_options
+from dp_transforms.cli.stream_options import DATAFLOW
+from dp_transforms.cli.table_output import check_table, check_table_for_workers, output_table
+from dp_transforms.local_files import open_regular
+from dp_transforms.report_streams import ReportTable
+
+CLOCK_OPTIONS = ("allowed_lateness", "out_of_order", "max_ahead", "idle_timeout", "shown_within")
+_OF_KAFKA = ("topic", "kafka_config", "avro_schema", "avro_framing", "avro_schema_id", "producer_times")
+_FILES_READ_HERE = ("avro_schema", "kafka_config")
+_PATHS = (
+    "folder",
+    *_FILES_READ_HERE,
+    "output_kafka_config",
+    "output",
+    "dead_letter",
+    "noise_key_file",
+    "stop_file",
+    "state",
+)
+_NOT_ON_DATAFLOW = (
+    ("folder", "Give --kafka or --pubsub-subscription"),
+    ("output", "Give --output-topic"),
+    ("dead_letter", "Leave it out; the job's metrics count such records"),
+    ("stop_file", "Leave it out, and cancel the job to stop it"),
+    ("noise_key_file", "Give --noise-key-secret"),
+    ("state", "Leave it out: on Dataflow a stream is a whole run. Or use --engine flink"),
+)
+
+
+def with_absolute_paths(options: dict[str, Any]) -> dict[str, Any]:
+    """A copy: workers have another current folder. Raises UserError for a URL in the place of a path."""
+    table = output_table(options)
+    if table is not None:
+        options = {**options, "output": table.url}
+    paths = [name for name in _PATHS if not (name == "output" and table is not None)]
+    for name in paths:
+        if "://" in (options[name] or ""):
+            raise UserError(f"{flag(name)} must be a path, got a URL. Mount what it names, and give the path of that.")
+    return {
+        name: os.path.abspath(value) if name in paths and value is not None else value
+        for name, value in options.items()
+    }
+
+
+def check_rules(options: dict[str, Any], given: Collection[str], engine: EngineChoice) -> None:
+    """given: the options that the operator gave. Raises UserError for the first rule that is broken."""
+    _check_input(options)
+    _check_output(options, given)
+    table = output_table(options)
+    if table is not None:
+        _check_table(table, engine)
+    _check_folders({**options, "output": options["output"] if table is None else None}, engine)
+    _check_pubsub(options, given, engine)
+    if engine.name == DATAFLOW:
+        for name, remedy in _NOT_ON_DATAFLOW:
+            if options[name] is not None:
+                raise UserError(f"{flag(name)} is a path, and workers of Dataflow share no disk. {remedy}.")
+    _check_files(options, engine)
+    check_state_options(options)
+    if options["metrics_port"] is not None and options["detach"]:
+        raise UserError(
+            "--metrics-port cannot be used with --detach: this command serves the numbers while it runs. Leave it out;"
+            " the cluster's own reporter has them (docs/deploy.md, what to watch)."
+        )
+    if options["once"] and options["detach"]:
+        raise UserError("--once cannot be used with --detach: this command drains the run. Leave one of them out.")
+    if options["state"] is not None and options["detach"]:
+        raise UserError(
+            "--state cannot be used with --detach: this command puts the new state in its place when the stream ends."
+            " Leave --detach out."
+        )
+
+
+def _check_input(options: dict[str, Any]) -> None:
+    inputs = [name for name in ("kafka", "folder", "pubsub_subscription") if options[name] is not None]
+    if len(inputs) != 1:
+        raise UserError("give one input: --kafka HOST:PORT --topic TOPIC, --folder PATH or --pubsub-subscription NAME.")
+    for name in _OF_KAFKA:
+        if options[name] is not None and options["kafka"] is None:
+            raise UserError(f"{flag(name)} belongs to --kafka. Leave it out, or give --kafka.")
+    if options["record_format"] == "avro" and options["kafka"] is None:
+        raise UserError("--format avro belongs to --kafka: the ending of a file says its format. Leave it out.")
+    if options["kafka"] is None:
+        return
+    if options["csv_separator"] is not None or options["csv_line_ends_in_cells"]:
+        raise UserError("--csv-separator and --csv-line-ends-in-cells are for files of --folder. Leave them out.")
+    if options["topic"] is None:
+        raise UserError("--kafka needs --topic: which topic to read.")
+    if options["producer_times"] and options["clock"] != "arrival":
+        raise UserError("--producer-times belongs to --clock arrival. Leave it out.")
+    if (options["record_format"] == "avro") != (options["avro_schema"] is not None):
+        raise UserError("--format avro and --avro-schema FILE belong together. Give both or none.")
+    if options["record_format"] != "avro" and options["avro_framing"] is not None:
+        raise UserError("--avro-framing belongs to --format avro. Leave it out.")
+    if options["avro_schema_id"] is not None and options["avro_framing"] != "confluent":
+        raise UserError("--avro-schema-id belongs to --avro-framing confluent. Leave it out.")
+
+
+def _check_output(options: dict[str, Any], given: Collection[str]) -> None:
+    if (options["output"] is None) == (options["output_topic"] is None):
+        raise UserError("give one output: --output FOLDER, a database in --output, or --output-topic TOPIC.")
+    if "output_format" in given and output_table(options) is not None:
+        raise UserError("--output-format is for folders and topics; a table has columns. Leave it out.")
+    for name in ("output_kafka", "output_kafka_config"):
+        if options[name] is not None and options["output_topic"] is None:
+            raise UserError(f"{flag(name)} belongs to --output-topic. Leave it out, or name the topic.")
+    if options["output_topic"] is not None and (options["output_kafka"] or options["kafka"]) is None:
+        raise UserError("--output-topic needs --output-kafka HOST:PORT: the servers that have the topic.")
+
+
+def _check_table(table: ReportTable, engine: EngineChoice) -> None:
+    if engine.name == DATAFLOW:
+        raise UserError("--output as a database was not tried with workers of Dataflow. Give --output-topic.")
+    check_table_for_workers(table, is_local=engine.is_local)
+    check_table(table)
+
+
+def _check_folders(options: dict[str, Any], engine: EngineChoice) -> None:
+    for name in ("output", "dead_letter"):
+        if options[name] is not None and engine.is_local:
+            _check_can_be_written(options[name], flag(name))
+    if options["dead_letter"] and options["output"]:
+        one, other = (os.path.realpath(options[name]) for name in ("dead_letter", "output"))
+        if one == other or one.startswith(other + os.sep):
+            raise UserError(
+                "--dead-letter must lie outside --output: the guarantee does not cover it. Name another folder."
+            )
+    if options["folder"] is not None and engine.is_local and not os.path.isdir(options["folder"]):
+        raise UserError(f"--folder {options['folder']} is not a folder. Make it, or name another one.")
+
+
+def _check_can_be_written(path: str, option: str) -> None:
+    """The folder, or the one that it will be made in, can be written."""
+    place = pathlib.Path(path).absolute()
+    if place.exists() and not place.is_dir():
+        raise UserError(f"{option} {path} is a file. Name a folder.")
+    existing = next(folder for folder in (place, *place.parents) if folder.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"{option} {path} cannot be written: Permission denied. Name another folder.")
+
+
+def _check_pubsub(options: dict[str, Any], given: Collection[str], engine: EngineChoice) -> None:
+    """Pub/Sub and Dataflow decide when a window closes; no option may be ignored in silence."""
+    if options["pubsub_subscription"] is None:
+        return
+    if engine.name != DATAFLOW:
+        raise UserError("--pubsub-subscription runs only on Dataflow. Give --engine dataflow, or another input.")
+    if options["clock"] != "arrival":
+        raise UserError("--pubsub-subscription has one clock: when a message was published. Leave --clock out.")
+    if options["time_field"] != "timestamp" or any(options[name] for name in READING_OPTIONS):
+        flags = ", ".join(map(flag, ("time_field", *READING_OPTIONS)))
+        raise UserError(
+            f"the time of a Pub/Sub message is when it was published, and it is not CSV. Leave {flags} out."
+        )
+    if unused := [flag(name) for name in CLOCK_OPTIONS if name in given]:
+        raise UserError(
+            f"with --pubsub-subscription Dataflow's watermark closes windows. Leave {', '.join(unused)} out."
+        )
+
+
+def _check_files(options: dict[str, Any], engine: EngineChoice) -> None:
+    """Files that this process reads are regular ones: a pipe would be waited for, perhaps forever."""
+    for name in (*_FILES_READ_HERE, "output_kafka_config"):
+        path = options[name]
+        if path is None:
+            continue
+        if name not in _FILES_READ_HERE and not engine.is_local and not os.path.lexists(path):
+            continue  # a mount of the workers, who check it
+        try:
+            open_regular(path).close()
+        except OSError as error:
+            raise UserError(f"{flag(name)} {path} cannot be read: {error.strerror}. Name a regular file.") from None

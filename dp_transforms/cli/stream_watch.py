@@ -1,0 +1,227 @@
+"""Watches a run to its end: shows reports, drains it at a stop or ends it at once, and says how it ended."""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+import time
+
+from dp_transforms.cli.flink_watch import FlinkWatch
+from dp_transforms.cli.pipeline_errors import errors_in_one_line
+from dp_transforms.cli.sink_watch import SinkWatch
+from dp_transforms.cli.stop_signals import caught_stops
+from dp_transforms.cli.stream_job import StreamJob, cancel_on_cluster, job_name
+from dp_transforms.cli.stream_metrics import OperatorMetrics
+from dp_transforms.cli.stream_options import FLINK, IN_PROCESS
+from dp_transforms.cli.stream_ports import check_ports
+from dp_transforms.cli.stream_request import StreamRequest
+from dp_transforms.cli.stream_state import StreamPart
+from dp_transforms.cli.stream_status import StreamStatus
+from dp_transforms.cli.table_output import show_command
+from dp_transforms.monitoring.window_report import RunEnded
+from dp_transforms.report_streams import ReportFolder, ReportTable
+from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
+
+_SECONDS_BETWEEN_CHECKS = 1.0
+_PAUSE_PER_CHECK = 10  # a check that takes long is followed by a pause so many times longer
+_METRICS_EVERY_SECONDS = 5.0
+_FAILED = "the windows that were reported before are valid and stay"
+
+
+def watch_stream(
+    job: StreamJob,
+    request: StreamRequest,
+    status: StreamStatus,
+    flink: FlinkWatch | None,
+    part: StreamPart | None = None,
+    served: OperatorMetrics | None = None,
+) -> RunEnded | None:
+    """Returns when the run is over or drained, with its end if it came so far. flink: on Flink alone. part: of a run
+    with a state, which is over when the new state is there too. served: what Prometheus is told.
+
+    Raises UserError, and SystemExit if the operator ended it at once.
+    """
+    # A run that is resumed goes on to drain where that was asked for.
+    is_draining = request.engine.resume_from is not None and os.path.lexists(request.stop_file or "")
+    made_stop_file = is_draining
+    ended: RunEnded | None = None
+    is_over = False
+    next_metrics = 0.0
+    sink = SinkWatch(request.sink, request.run_id, status)
+    try:
+        with caught_stops() as stops:
+            if request.stop_file is not None:  # not before signals are caught
+                what = "all windows close" if part is None else "windows that are over close, it hands its state over"
+                status.tell(f"Ctrl-C drains it: {what} and it ends. So does: touch {request.stop_file}")
+                if is_draining:
+                    status.tell(_draining_words(request, request.stop_file))
+                elif request.once:
+                    made_stop_file = _ask_to_drain(request, request.stop_file, status)
+                elif request.engine.reads_once and (waiting := _waiting_words(request)):
+                    status.tell(waiting)
+            asked = 0
+            # On engines that read once, the job ends by itself.
+            while not job.is_over and (not is_over or request.engine.reads_once):
+                if stops.count > asked:
+                    asked = stops.count
+                    made_stop_file = _drain_or_end(asked, stops.code, job, request, status) or made_stop_file
+                begin = time.monotonic()
+                ended = sink.check(_goes_on_words(request))
+                is_over = ended is not None and (part is None or part.is_handed_over(ended))
+                if begin >= next_metrics:
+                    _show_metrics(job, request, status, flink, begin, served)
+                    # A cluster that does not answer must not delay reports and signals at every check.
+                    next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
+                if not is_over:
+                    took = time.monotonic() - begin
+                    stops.wait(max(_SECONDS_BETWEEN_CHECKS, _PAUSE_PER_CHECK * took), asked)
+            if not is_over:
+                with errors_in_one_line(_FAILED):
+                    job.raise_error()
+                ended = sink.check_until_read(lambda: stops.wait(_SECONDS_BETWEEN_CHECKS, asked))
+            cancel_on_cluster(request, status)
+            job.cancel()
+        stop_file = request.stop_file
+        was_asked = made_stop_file or (stop_file is not None and os.path.lexists(stop_file))
+        _tell_end(ended, was_asked, request, status, part)
+        return ended
+    finally:
+        sink.close()
+        status.close()
+        if made_stop_file and (ended is not None or not request.engine.can_go_on):
+            _remove_stop_file(request)
+
+
+def _show_metrics(
+    job: StreamJob,
+    request: StreamRequest,
+    status: StreamStatus,
+    flink: FlinkWatch | None,
+    now: float,
+    served: OperatorMetrics | None,
+) -> None:
+    if not request.engine.allow_open_ports:
+        check_ports(request.engine.name, allow=False)
+    metrics = job.metrics() if flink is None else flink.metrics()
+    if metrics is not None:
+        status.show_operator_line(*metrics)
+        if served is not None:
+            served.update(*metrics)
+    stuck = None if flink is None else flink.stuck(now)
+    if served is not None:
+        served.wait_for_checkpoint(None if flink is None else flink.seconds_without_checkpoint(now))
+    if stuck is not None:
+        status.tell(stuck)
+
+
+def _drain_or_end(times: int, code: int, job: StreamJob, request: StreamRequest, status: StreamStatus) -> bool:
+    """The first signal is a stop, and the run drains; the second ends it at once. Returns whether the stop
+    file was made here."""
+    if times == 1:
+        if request.stop_file is None:
+            status.tell("This run has no --stop-file, so it cannot be drained. Ask again to end it at once.")
+            return False
+        return _ask_to_drain(request, request.stop_file, status)
+    status.tell(_words_of_end_at_once(request))
+    status.close()
+    if request.engine.name == IN_PROCESS:
+        _remove_stop_file(request)
+        os._exit(code)  # its threads cannot be cancelled
+    cancel_on_cluster(request, status)
+    job.cancel()
+    if not request.engine.can_go_on:
+        _remove_stop_file(request)
+    raise SystemExit(code)
+
+
+def _ask_to_drain(request: StreamRequest, stop_file: str, status: StreamStatus) -> bool:
+    """Whether the stop file was made here."""
+    try:
+        pathlib.Path(stop_file).parent.mkdir(mode=0o700, exist_ok=True)  # /tmp may have been cleaned
+        pathlib.Path(stop_file).touch(exist_ok=False)
+        made = True
+    except FileExistsError:
+        made = False
+    status.tell(_draining_words(request, stop_file))
+    return made
+
+
+def _waiting_words(request: StreamRequest) -> str:
+    """Of an engine that shows nothing until all windows are closed; empty if that does not wait for the future."""
+    schedule, until = request.plan.schedule, None if request.state is None else request.state.until_seconds
+    end_micros = schedule.window_end_micros(schedule.horizon - 1) if until is None else until * MICROS_PER_SECOND
+    if end_micros <= time.time_ns() // 1000:
+        return ""
+    return (
+        f"--engine {request.engine.name} shows its reports when all windows are closed, so not before"
+        f" {format_utc(end_micros)}, unless events of later times come. With --once it reads what is there now, and"
+        " ends."
+    )
+
+
+def _remove_stop_file(request: StreamRequest) -> None:
+    if request.stop_file is not None:
+        pathlib.Path(request.stop_file).unlink(missing_ok=True)
+
+
+def _draining_words(request: StreamRequest, stop_file: str) -> str:
+    """What counts, and how long it takes at least: a stop and the end behind it wait for two checkpoints each."""
+    checkpoints = 2 * request.engine.checkpoint_seconds if request.engine.recovers else 0
+    now_micros = time.time_ns() // 1000
+    try:
+        asked_micros = os.stat(stop_file).st_ctime_ns // 1000
+    except OSError:  # somebody has removed it again
+        asked_micros = now_micros
+    stop_micros = request.clock.stop_micros(asked_micros)
+    waiting = stop_micros + request.clock.shown_within_micros - now_micros
+    seconds = max(math.ceil(waiting / MICROS_PER_SECOND), checkpoints) + checkpoints
+    until = time.strftime("%H:%M:%S", time.gmtime(stop_micros // MICROS_PER_SECOND))
+    what = "all windows" if request.state is None else "windows that are over"
+    return (
+        f"Draining: what arrives by {until} UTC counts; {what} then close, in about {seconds:,} s, or when all of"
+        " it is read. Ask again to end at once."
+    )
+
+
+def _goes_on_words(request: StreamRequest) -> str:
+    """Of a job that does not end with this command; empty for others."""
+    if request.engine.is_local:
+        return ""
+    place = f"http://{request.engine.flink_master}" if request.engine.name == FLINK else "the console of Dataflow"
+    return f"The job {job_name(request)} still runs: see it at {place}. When to cancel it: docs/deploy.md."
+
+
+def _words_of_end_at_once(request: StreamRequest) -> str:
+    words = "Ended at once. What was reported stays; open windows were not answered."
+    if request.engine.can_go_on:
+        left = request.stop_file
+        drain = "" if left is None else f" It then drains by the same stop: leave {left} there."
+        return (
+            f"{words} Resume it from the last checkpoint with --resume-from PATH --run-id {request.run_id}, and the"
+            f" rest of this command line.{drain}"
+        )
+    if request.state is not None and request.log_decides:
+        return f"{words} To finish this part of the run, give the same command again: it begins the part anew."
+    return f"{words} This run cannot be resumed; a new one has a new run id and a budget of its own."
+
+
+def _tell_end(
+    ended: RunEnded | None, was_asked: bool, request: StreamRequest, status: StreamStatus, part: StreamPart | None
+) -> None:
+    """was_asked: somebody asked for a stop. The end record does not say so: that would depend on the run's data."""
+    if part is not None:
+        pass  # the command says it, when the state is in its place
+    elif ended is None:
+        status.tell("All that was there is read. Windows that were still open then are not answered.")
+    elif was_asked:
+        status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
+    else:
+        status.tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
+    show = None
+    if isinstance(request.sink, ReportFolder):
+        show = f"shh show {request.sink.path}"
+    elif isinstance(request.sink, ReportTable):
+        show = show_command(request.sink, request.run_id)
+    if show is not None:
+        status.tell(f"{status.windows_shown:,} windows with heavy items; see all with: {show}")

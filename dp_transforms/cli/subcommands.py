@@ -1,0 +1,200 @@
+"""The subcommands of ``shh``: runs the module of each, and turns expected errors into one line."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import logging
+import os
+import pathlib
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from dp_transforms.checks import on_one_line
+from dp_transforms.cli import completion, exit_signals, operator_log
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.standard_output import (
+    ClosedPipeError,
+    StandardOutputError,
+    drop_standard_output,
+    watched_standard_output,
+)
+
+# Each is in a module of its name. What it does is said here too, so that ``shh --help`` imports none of them.
+_COMMANDS = {
+    "audit": "Check a plan before it is used: the most that its mechanism can reveal.",
+    "completion": "Print the script that lets bash, zsh or fish complete the words of shh.",
+    "doctor": "Look at a log without a run: fields, times, damage, and how to replay it.",
+    "explain": "Say in plain words what a report or a plan promises, and what not.",
+    "ledger": "Show what users have lost and what is left; reserve budgets, and end runs.",
+    "load": "Copy a report into a table of a database.",
+    "plan": "Show what a budget buys: noise, threshold, and what can be found.",
+    "replay": "Replay a log: which items were held by many users in each window.",
+    "serve": "Show a live page of a report, which follows a stream.",
+    "show": "Print a report file: its guarantee, and which items were heavy when.",
+    "simulate": "Write a simulated event log to try things on.",
+    "stream": "Watch a live stream: which items are held by many users right now.",
+}
+_WELCOME = """\
+shh says which items many users hold, window by window, under differential privacy for each user.
+
+You have a log (CSV, JSON lines, Parquet or Avro) of who had what when:
+  shh doctor clicks.csv                     looks at it: which fields and times it has, what is damaged
+  shh replay clicks.csv                     looks at it too, and prints the command for a private report
+
+You have none yet:
+  shh simulate --output clicks.parquet      makes one, and prints the command to replay it
+
+You have a report:
+  shh show report.avro --html report.html   makes a page of it for the browser
+  shh explain report.avro                   says what it promises, and what not
+
+All commands: shh --help. Options of one: shh replay --help, and all of them: shh replay --help-all."""
+_OF_ALL = ("--config", "--log-format")
+_WITH_BEAM_OPTIONS = ("replay", "stream")
+
+
+class _LazyGroup(click.Group):
+    """Imports a subcommand only when it is used: ``shh plan`` must not wait for Beam."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = importlib.import_module(f"dp_transforms.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        if completion.VARIABLE in os.environ:
+            return completion.complete_files(command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _COMMANDS and not ctx.resilient_parsing:
+            import difflib
+
+            if close := difflib.get_close_matches(args[0], _COMMANDS, n=1):
+                ctx.fail(f"No such command {args[0]!r}. Do you mean {close[0]}?")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            if isinstance(error, ClosedPipeError):
+                raise
+            # click would take any closed connection for a closed standard output, and end without a word.
+            raise ConnectionError().with_traceback(error.__traceback__) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(
+    cls=_LazyGroup,
+    invoke_without_command=True,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(package_name="shifting-heavy-hitters", prog_name="shh")
+@click.option(
+    "--config",
+    metavar="FILE.toml",
+    help="Options of commands in a TOML file, a table for each command; the command line wins (docs/commands.md).",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice([operator_log.TEXT, operator_log.JSON]),
+    default=operator_log.TEXT,
+    show_default=True,
+    help="Format of all that is said on stderr: status, progress, warnings and errors.",
+)
+@click.pass_context
+def shh(context: click.Context, config: str | None, log_format: str) -> None:
+    """Private shifting heavy hitters: which items are held by many users right now, window by window, under
+    differential privacy for each user over all windows of the declared range."""
+    name = context.invoked_subcommand
+    operator_log.use_format(log_format, name or "")
+    if name is None:
+        click.echo(_WELCOME)
+        return
+    if config is not None:
+        from dp_transforms.cli.config_file import defaults_of, read_config
+
+        table, command = read_config(config, _COMMANDS).get(name), shh.get_command(context, name)
+        if table is not None and command is not None:
+            context.default_map = {name: defaults_of(config, command, table)}
+
+
+def run(words: Sequence[str]) -> None:
+    """Runs ``shh``. Returns when it is done; else raises SystemExit, with the codes of `cli.main`."""
+    words, beam_options = list(words), []
+    operator_log.use_format(_log_format(words), "")
+    if completion.VARIABLE in os.environ:
+        completion.complete_files(shh)
+    if "--" in words and next((word for word in words if word in _COMMANDS), "") in _WITH_BEAM_OPTIONS:
+        split = words.index("--")
+        words, beam_options = words[:split], words[split + 1 :]
+    _quiet_logs("--verbose" in words)
+    try:
+        with watched_standard_output():
+            shh.main(args=words, prog_name="shh", standalone_mode=False, obj=beam_options)
+    except UserError as error:
+        _fail(on_one_line(str(error)), error.exit_code)
+    except click.ClickException as error:
+        if operator_log.is_json():
+            _fail(on_one_line(error.format_message()), error.exit_code)
+        error.show()
+        if isinstance(error, click.NoSuchOption) and error.option_name in _OF_ALL and words[0] in _COMMANDS:
+            click.echo(f"It belongs before the command: shh {error.option_name} ... {words[0]} ...", err=True)
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("stopped.", exit_signals.stopped_with or exit_signals.INTERRUPTED)
+    except ClosedPipeError:  # at the last flush
+        drop_standard_output()
+        sys.exit(1)
+    except StandardOutputError as error:
+        drop_standard_output()
+        _fail(f"cannot write to standard output: {error.strerror}.", 1)
+    except Exception as error:  # a fault of ours, or of a library: its message may hold a cell of the data
+        if "--verbose" in words:
+            raise
+        _fail(_unexpected(error), 1)
+
+
+def _log_format(words: Sequence[str]) -> str:
+    """Before click has read the command line, which may be what is wrong."""
+    pairs = list(itertools.pairwise(words))
+    is_json = f"--log-format={operator_log.JSON}" in words or ("--log-format", operator_log.JSON) in pairs
+    return operator_log.JSON if is_json else operator_log.TEXT
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    """Ends the process with one line."""
+    fields = {"exit_code": code} if operator_log.is_json() else {}
+    operator_log.tell(f"{'' if operator_log.is_json() else 'shh: '}{message}", operator_log.ERROR, **fields)
+    sys.exit(code)
+
+
+def _unexpected(error: Exception) -> str:
+    paths = [(pathlib.PurePath(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    ours = [f"{path.parent.name}/{path.name}:{line}" for path, line in paths if "dp_transforms" in path.parts]
+    return (
+        f"failed with {type(error).__name__} at {ours[-1]}. This should not happen, please report it. With --verbose"
+        " replay and stream show the whole traceback, which may contain cells of the log."
+    )
+
+
+def _quiet_logs(verbose: bool) -> None:
+    """Beam logs whole tracebacks, and messages of other code in them may contain a cell of the data."""
+    logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, force=True)
+    if not verbose:
+        warnings.simplefilter("ignore")

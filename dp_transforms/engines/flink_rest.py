@@ -1,0 +1,212 @@
+"""A small client of Flink's REST interface: jobs, their states, checkpoints, savepoints and metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
+
+from dp_transforms.engines.engine_process import EngineError
+
+ENDED = ("FINISHED", "CANCELED", "FAILED", "SUSPENDED")
+_POLL_SECONDS = 0.2
+_ERROR_CHARACTERS = 300
+_METRICS_AT_ONCE = 20  # their names are part of a URL
+
+
+class FlinkJob(NamedTuple):
+    """`state` as Flink names it: CREATED, RUNNING, RESTARTING, FINISHED, CANCELED, FAILED and others."""
+
+    job_id: str
+    name: str
+    state: str
+
+
+class FlinkStage(NamedTuple):
+    """A stage of a job, which Flink calls a vertex. `state`: CREATED, RUNNING, FINISHED and others."""
+
+    name: str
+    state: str
+
+
+class FlinkRest:
+    """Asks the Flink cluster at `address` ("host:port"). Methods raise EngineError if it refuses or does not answer."""
+
+    def __init__(self, address: str, timeout_seconds: float = 10.0) -> None:
+        self.address = address
+        self._timeout_seconds = timeout_seconds
+
+    def is_up(self) -> bool:
+        """Whether the cluster answers."""
+        try:
+            self.get("/overview")
+        except EngineError:
+            return False
+        return True
+
+    def task_managers(self) -> int:
+        """How many task managers are alive, as far as the job manager knows."""
+        return int(self.get("/overview")["taskmanagers"])
+
+    def jobs(self) -> list[FlinkJob]:
+        """All jobs that the cluster remembers, the newest first."""
+        found = sorted(self.get("/jobs/overview")["jobs"], key=lambda job: -int(job["start-time"]))
+        return [FlinkJob(job["jid"], job["name"], job["state"]) for job in found]
+
+    def newest(self, name: str) -> FlinkJob | None:
+        """The newest job of exactly this name; None if there is none."""
+        return next((job for job in self.jobs() if job.name == name), None)
+
+    def wait_for_job(self, name: str, timeout_seconds: float = 120.0) -> FlinkJob:
+        """The newest job whose name holds `name` (of ``--job_name``), as soon as Flink knows it.
+
+        Beam's `Pipeline.run` returns earlier than that. Raises EngineError after the timeout.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while (job := next((job for job in self.jobs() if name in job.name), None)) is None:
+            if time.monotonic() > deadline:
+                raise EngineError(f"Flink has no job named {name} after {timeout_seconds:g} s.")
+            time.sleep(_POLL_SECONDS)
+        return job
+
+    def job_state(self, job_id: str) -> str:
+        """RUNNING and so on."""
+        return str(self.get(f"/jobs/{job_id}")["state"])
+
+    def wait_for_state(self, job_id: str, states: Iterable[str], timeout_seconds: float = 120.0) -> str:
+        """Waits for one of `states`, and returns it. Raises EngineError if the job ends otherwise or takes longer."""
+        wanted = tuple(states)
+        deadline = time.monotonic() + timeout_seconds
+        while (state := self.job_state(job_id)) not in wanted:
+            if state in ENDED or time.monotonic() > deadline:
+                raise EngineError(f"the Flink job {job_id} is {state}, wanted {' or '.join(wanted)}.")
+            time.sleep(_POLL_SECONDS)
+        return state
+
+    def exceptions(self, job_id: str) -> list[str]:
+        """The first line of each failure that Flink remembers of the job, the newest first."""
+        return [text.partition("\n")[0] for text in self.failures(job_id)]
+
+    def failures(self, job_id: str) -> list[str]:
+        """All that Flink remembers of each failure of the job, the newest first. May contain cells of the data."""
+        entries = self.get(f"/jobs/{job_id}/exceptions")["exceptionHistory"]["entries"]
+        return [str(entry["stacktrace"]) for entry in entries]
+
+    def cancel(self, job_id: str) -> None:
+        """Cancels the job without a savepoint and returns at once; `wait_for_state` waits for its end."""
+        self._ask("PATCH", f"/jobs/{job_id}?mode=cancel")
+
+    def stop_with_savepoint(self, job_id: str, folder: str, timeout_seconds: float = 120.0) -> str:
+        """Ends the job with a savepoint in `folder` and returns its path, for `savepoint=` of a later run.
+
+        Flink does not advance watermarks here: a drain by Flink would look like the end of the stream.
+        """
+        body = {"targetDirectory": folder, "drain": False}
+        trigger = self._ask("POST", f"/jobs/{job_id}/stop", body)["request-id"]
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            answer = self.get(f"/jobs/{job_id}/savepoints/{trigger}")
+            if answer["status"]["id"] == "COMPLETED":
+                operation = answer["operation"]
+                if "location" in operation:
+                    return str(operation["location"])
+                cause = str(operation.get("failure-cause", {}).get("stack-trace", "no cause given"))
+                raise EngineError(f"Flink took no savepoint: {cause[:_ERROR_CHARACTERS]}")
+            if time.monotonic() > deadline:
+                raise EngineError(f"Flink took no savepoint in {timeout_seconds:g} s.")
+            time.sleep(_POLL_SECONDS)
+
+    def checkpoints(self, job_id: str) -> Any:
+        """Flink's own answer: "counts", "summary", "latest", "history"."""
+        return self.get(f"/jobs/{job_id}/checkpoints")
+
+    def completed_checkpoints(self, job_id: str) -> int:
+        """How many checkpoints the job completed since it was submitted."""
+        return int(self.checkpoints(job_id)["counts"]["completed"])
+
+    def latest_checkpoint(self, job_id: str) -> str | None:
+        """The path of the newest complete checkpoint, for `savepoint=` of a later run; None before the first."""
+        latest = self.checkpoints(job_id)["latest"]["completed"]
+        return None if latest is None else str(latest["external_path"])
+
+    def wait_for_checkpoints(self, job_id: str, more: int = 1, timeout_seconds: float = 120.0) -> int:
+        """Waits until `more` further checkpoints are complete; returns the number of all."""
+        wanted = self.completed_checkpoints(job_id) + more
+        deadline = time.monotonic() + timeout_seconds
+        while (count := self.completed_checkpoints(job_id)) < wanted:
+            if time.monotonic() > deadline:
+                raise EngineError(f"the Flink job {job_id} completed no {more} checkpoints in {timeout_seconds:g} s.")
+            time.sleep(_POLL_SECONDS)
+        return count
+
+    def vertices(self, job_id: str) -> dict[str, str]:
+        """Id of each stage -> its name."""
+        return {vertex["id"]: vertex["name"] for vertex in self.get(f"/jobs/{job_id}")["vertices"]}
+
+    def vertex_metrics(self, job_id: str, vertex_id: str, names: Iterable[str] = ()) -> dict[str, str]:
+        """Metric -> value for "<subtask>.<name>"; without `names`, the names that exist, each with value ""."""
+        wanted = ",".join(names)
+        path = f"/jobs/{job_id}/vertices/{vertex_id}/metrics"
+        found = self.get(f"{path}?get={urllib.parse.quote(wanted)}" if wanted else path)
+        return {metric["id"]: str(metric.get("value", "")) for metric in found}
+
+    def stages(self, job_id: str) -> list[FlinkStage]:
+        """All stages of the job, in the order of the job's graph."""
+        found = self.get(f"/jobs/{job_id}")["vertices"]
+        return [FlinkStage(str(each["name"]), str(each["status"])) for each in found]
+
+    def beam_metrics(
+        self, job_id: str, namespace: str, gauges: Collection[str]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Beam's counters and gauges of a namespace, as they are now, without those that were never set.
+
+        gauges: which names are gauges; Flink does not say. A counter is the sum over all parts of the job, a gauge the
+        largest value. Both start again at 0 when Flink restarts the job.
+        """
+        values: dict[str, list[int]] = {}
+        for vertex in self.vertices(job_id):
+            short = {
+                name: found
+                for name in self.vertex_metrics(job_id, vertex)
+                if (found := beam_metric_name(name, namespace)) is not None
+            }
+            wanted = list(short)
+            for start in range(0, len(wanted), _METRICS_AT_ONCE):
+                found_now = self.vertex_metrics(job_id, vertex, wanted[start : start + _METRICS_AT_ONCE])
+                for name, value in found_now.items():
+                    values.setdefault(short[name], []).append(int(float(value)))
+        counters = {name: sum(parts) for name, parts in values.items() if name not in gauges}
+        return counters, {name: max(parts) for name, parts in values.items() if name in gauges}
+
+    def get(self, path: str) -> Any:
+        """The JSON answer to GET `path`."""
+        return self._ask("GET", path)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        request = urllib.request.Request(
+            f"http://{self.address}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_seconds) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            said = error.read().decode(errors="replace")[:_ERROR_CHARACTERS]
+            raise EngineError(f"Flink at {self.address} refused {method} {path}: {error.code} {said}") from None
+        except OSError as error:
+            raise EngineError(f"Flink at {self.address} does not answer: {error}. Is the cluster up?") from None
+        return json.loads(text) if text else {}
+
+
+def beam_metric_name(name: str, namespace: str) -> str | None:
+    """Beam's name of a metric that Flink names "<subtask>.<operator>.<namespace>_<name>"; None for any other metric."""
+    spelled = re.sub(r"\W", "_", namespace)  # as Flink does, since a dot ends a part of its names
+    _, found, short = name.rpartition(f".{spelled}_")
+    return short if found and short else None

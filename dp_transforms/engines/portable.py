@@ -1,0 +1,41 @@
+"""Beam flags that every engine with a job service understands. Nothing is searched for or downloaded."""
+
+from __future__ import annotations
+
+from dp_transforms.engines.on_loopback import listen_on_loopback
+
+ENVIRONMENTS = ("LOOPBACK", "EXTERNAL")
+
+
+def portable_options(
+    endpoint: str,
+    *,
+    environment: str = "LOOPBACK",
+    worker_address: str | None = None,
+    streaming: bool = True,
+    job_name: str | None = None,
+) -> list[str]:
+    """Flags for a job service at `endpoint` ("host:port").
+
+    environment: where the Python code runs. "LOOPBACK": in the process that submits. It must then stay alive, and its
+        servers listen on the loopback address alone from now on (`listen_on_loopback`).
+        "EXTERNAL": in workers that the pool at `worker_address` ("host:port") starts.
+    Raises ValueError.
+    """
+    if environment not in ENVIRONMENTS:
+        raise ValueError(f"environment must be one of {', '.join(ENVIRONMENTS)}, got {environment!r}.")
+    if (environment == "EXTERNAL") != (worker_address is not None):
+        raise ValueError(
+            f"worker_address must be given for EXTERNAL, and only then, got {worker_address!r} for {environment}."
+            " Use the address of a dp_transforms.engines.flink.WorkerPool."
+        )
+    if environment == "LOOPBACK":
+        listen_on_loopback()
+    flags = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", f"--environment_type={environment}"]
+    if worker_address is not None:
+        flags.append(f"--environment_config={worker_address}")
+    if streaming:
+        flags.append("--streaming")
+    if job_name is not None:
+        flags.append(f"--job_name={job_name}")
+    return flags
