@@ -32,7 +32,7 @@ class EngineError(RuntimeError):
 def engines_folder() -> pathlib.Path:
     """``SHH_ENGINES``, or ``.engines`` of this checkout."""
     chosen = os.environ.get("SHH_ENGINES")
-    return pathlib.Path(chosen) if chosen else pathlib.Path(__file__).resolve().parent.parent / ".engines"
+    return pathlib.Path(chosen) if chosen else pathlib.Path(__file__).resolve().parents[2] / ".engines"
 
 
 def engine_file(name: str, target: str) -> pathlib.Path:
