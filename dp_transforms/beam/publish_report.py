@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
+import secrets
 import struct
 from collections.abc import Iterable, Iterator
 
@@ -20,7 +22,7 @@ from dp_transforms.local_files import publish
 from dp_transforms.monitoring.event_batch import EventBatch
 from dp_transforms.operator_counts import REPORTS_WITHHELD
 from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.remote_files import copy_new, is_remote, remove
+from dp_transforms.remote_files import copy_new, draft_url, is_remote, remove
 from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file
 from dp_transforms.report_files.files import write_error
 
@@ -33,10 +35,10 @@ _WRITTEN = b"w"
 class PublishReport(beam.PTransform):
     """``(paths, batches, rejected)`` -> the path of the published report, or nothing if it is withheld.
 
-    paths: what `WriteReports` returns. batches, rejected: all rows that were read. draft: the path that `WriteReports`
-        was given, in a folder of its own, which stays, since a step that is repeated needs it. output: the name that it
-        gets, in a folder that every worker has at this path. Or both are URLs. Nothing is written over: a file of
-        another run makes the job fail, and one of this run is what this step wrote before it was repeated.
+    paths: what `WriteReports` returns. batches, rejected: all rows that were read. draft: of `new_draft`, the path that
+        `WriteReports` was given. output: the name that it gets, in a folder that every worker has at this path.
+        Or both are URLs. Nothing is written over: a file of another run makes the job fail, and one of this run is
+        what this step wrote before it was repeated.
     max_bad_fraction: if a larger fraction of the rows was rejected, nothing is published; the counter
         ``reports_withheld`` says so to the operator.
     """
@@ -52,6 +54,20 @@ class PublishReport(beam.PTransform):
         bad = rejected | "CountRejected" >> beam.Map(_count_rejected).with_output_types(bytes)
         said = (written, events, bad) | "WithRows" >> beam.Flatten()
         return gather_all(said, "PublishReport") | "PublishDraft" >> beam.ParDo(self._do_fn).with_output_types(str)
+
+
+def new_draft(output: str) -> str:
+    """The path or URL of a draft. That of a path is in a hidden folder of its own beside it, which is made here for all
+    workers and which no step removes, since one that is repeated needs it. Raises ReportFileError."""
+    if is_remote(output):
+        return draft_url(output)
+    path = pathlib.Path(output).absolute()
+    folder = path.with_name(f".{path.name}.{secrets.token_hex(8)}.detached")
+    try:
+        os.mkdir(folder, 0o700)
+    except OSError as error:
+        raise ReportFileError(f"--output {output} cannot be written: {error.strerror}. Check its folder.") from None
+    return str(folder / f"file{path.suffix}")
 
 
 def _say_written(path: str) -> bytes:

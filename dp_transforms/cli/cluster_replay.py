@@ -6,20 +6,16 @@ The report gets its name once: from the command that waits, or from the last ste
 from __future__ import annotations
 
 import dataclasses
-import os
-import pathlib
-import secrets
 
 import apache_beam as beam
 
-from dp_transforms.beam.publish_report import PublishReport
+from dp_transforms.beam.publish_report import PublishReport, new_draft
 from dp_transforms.beam.write_rejected import WriteRejected
 from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.cli.dataflow_replay import is_dry_run, leave_on_dataflow, make_job, run_on_dataflow
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.flink_progress import ReplayWatch
 from dp_transforms.cli.flink_replay import leave_on_flink, run_on_flink
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.quiet_workers import quiet_workers
 from dp_transforms.cli.replay_engine import ClusterReplay
@@ -29,7 +25,6 @@ from dp_transforms.cli.replay_shards import shards_for
 from dp_transforms.cli.stream_engine import StartedEngine, started_engine
 from dp_transforms.cli.stream_job import job_name
 from dp_transforms.cli.stream_options import DATAFLOW
-from dp_transforms.remote_files import draft_url, is_remote
 
 _WORKERS_OF_DATAFLOW = 16  # the service decides how many there are
 _NOTHING_STARTED = "nothing was started"
@@ -74,7 +69,7 @@ def _leave(request: ReplayRequest, started: StartedEngine, name: str) -> None:
 
 def build_detached(pipeline: beam.Pipeline, request: ReplayRequest) -> None:
     """The pipeline of a replay that publishes by itself (`PublishReport`)."""
-    draft = draft_url(request.output) if is_remote(request.output) else _draft_in_a_folder(request.output)
+    draft = new_draft(request.output)
     batches, bad_rows = read_log(pipeline, request)
     reports = release_whole(batches, request)
     paths = reports | "WriteReports" >> WriteReports(draft, request.header, shown_name=request.output)
@@ -82,14 +77,3 @@ def build_detached(pipeline: beam.Pipeline, request: ReplayRequest) -> None:
     _ = (paths, batches, bad_rows) | "PublishReport" >> publish
     if request.dead_letter is not None:
         _ = bad_rows | "WriteRejected" >> WriteRejected(request.dead_letter)
-
-
-def _draft_in_a_folder(path: str) -> str:
-    """The folder stays."""
-    output = pathlib.Path(path)
-    folder = output.with_name(f".{output.name}.{secrets.token_hex(8)}.detached")
-    try:
-        os.mkdir(folder, 0o700)
-    except OSError as error:
-        raise UserError(f"--output {output} cannot be written: {error.strerror}. Check its folder.") from None
-    return str(folder / f"file{output.suffix}")

@@ -19,7 +19,7 @@ from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines.local import pipeline_options
 from dp_transforms.operator_counts import REPORTS_WITHHELD
-from dp_transforms.report_files import read_report_file
+from dp_transforms.report_files import ReportFileError, read_report_file
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log
 from tests.helpers.names_plans import names_plan_of
 from tests.helpers.small_runs import key_file
@@ -93,5 +93,5 @@ def test_a_file_of_another_run_is_not_written_over(request_of):
 
 
 def test_an_output_in_a_folder_that_is_missing_is_refused_before_the_job_runs(request_of, tmp_path):
-    with pytest.raises(UserError, match="Check its folder"):
+    with pytest.raises(ReportFileError, match="Check its folder"):
         build_detached(beam.Pipeline(), request_of(os.path.join("missing", "report.jsonl")))
