@@ -1,105 +1,149 @@
-"""One live stream, one Beam job, a private report of each window as it closes: what to submit where a job of your own
-is wanted.
+"""One live stream, one Beam job, a private report of each window as it closes: to be submitted to any runner.
 
-    python pipelines/live_stream.py --kafka localhost:9092 --topic clicks --plan plan.json --noise_key_file noise.key \
-        --run_id summer --output reports --runner=FlinkRunner --streaming ...
+    python pipelines/live_stream.py --kafka b:9092 --topic clicks --plan plan.json --noise-key-file noise.key \
+        --output reports --runner=FlinkRunner --flink_master=jobs.internal:8081
 
-All other options are Beam's own (the folder runners has a page for each runner). A runner that stores no state, such
-as DirectRunner, reads each partition in one call until the run has ended (``--driver=loop``). Each worker must reach
-the broker, the folder of reports and, at its path, the key. ``shh stream`` does the same and looks after the rest:
-engines, stops, states, the ledger, dead letters.
+Options with a hyphen are those of ``shh stream``, all others are Beam's, such as ``--runner`` (runners has a page for
+each). ``shh stream`` does the same and looks after the rest: engines, stops, states, the ledger, open ports.
 
 Guarantee: all reports together are (epsilon, delta)-DP for one user with all of its events, as the plan says
-(docs/guarantee.md). Condition: a run id is used once with a key, but to resume the same run from its stored state.
+(docs/guarantee.md). A job draws a run id, and with it noise of its own, when it is built. ``--run-id`` is taken only
+with the stored state of that run: two jobs with one key, one run id and other events would show what differs.
+
+The output keeps the first answer for each window. stderr, rejected rows and Beam's own log are for the operator alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import pathlib
+import os
 import sys
+import time
 from collections.abc import Sequence
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.runners.runner import PipelineState
 
-from dp_transforms import (
-    EventFields,
-    KafkaTopic,
-    LogFolder,
-    MonitorStream,
-    ReleasePlan,
-    ReportFolder,
-    ReportHeader,
-    StreamClock,
-    WriteReportStream,
-)
+from dp_transforms import KafkaTopic, LogFolder, MonitorStream, ReportFolder, ReportHeader, ReportTopic, StreamClock
+from dp_transforms.beam.write_rejected import WriteRejectedFolder
+from dp_transforms.beam.write_report_stream import WriteReportStream
+from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
+from dp_transforms.cli.operator_log import tell
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.plan_options import read_plan
+from dp_transforms.cli.stream_job import job_name
+from dp_transforms.engines import dataflow
+from dp_transforms.engines.engine_process import EngineError
+from dp_transforms.engines.submitted import can_loop, recovers, submitted_options
+from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.event_streams.topic_rules import check_clock, check_topic
+from dp_transforms.run_settings import fresh_run_id
 
-_DRIVERS = ("timers", "loop")
-
-
-class StreamOptions(PipelineOptions):
-    """What is ours on the command line; `shh plan` makes the plan."""
-
-    @classmethod
-    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--kafka", help="host:port of the brokers, with --topic")
-        parser.add_argument("--topic", help="its records are JSON, and the broker sets their time (LogAppendTime)")
-        parser.add_argument("--folder", help="in place of a topic: a folder that finished log files are moved into")
-        parser.add_argument("--plan", help="the plan, a file that shh plan --output wrote")
-        parser.add_argument("--noise_key_file", help="a private file of at least 32 random bytes, for all workers")
-        parser.add_argument("--run_id", help="a name that was never used with this key")
-        parser.add_argument("--output", help="a folder for the reports that all workers see")
-        parser.add_argument("--user_field", default="user")
-        parser.add_argument("--item_field", default="item")
-        parser.add_argument("--time_field", default="timestamp")
-        parser.add_argument("--time_unit", choices=("s", "ms", "us"), help="of times that are numbers")
-        parser.add_argument("--clock", choices=("arrival", "event"), default="arrival", help="event: to replay history")
-        parser.add_argument(
-            "--driver", choices=_DRIVERS, default="timers", help="loop: for runners without stored state"
-        )
-        parser.add_argument("--stop_file", help="when this file appears, all windows close and the run ends")
+_PATHS = ("folder", "output", "dead_letter", "stop_file", "noise_key_file", "kafka_config")
+_FROM_STATE = ("--savepoint_path", "--update")  # Flink's, Dataflow's
 
 
-def build(pipeline: beam.Pipeline, options: StreamOptions) -> None:
+def parser() -> argparse.ArgumentParser:
+    """Ours; `shh plan` makes the plan."""
+    made = job_parser("One live stream, one Beam job, a private report of each window.")
+    source = made.add_mutually_exclusive_group(required=True)
+    source.add_argument("--kafka", help="host:port of the brokers, with --topic")
+    source.add_argument("--folder", help="a folder that finished log files are moved into, which all workers see")
+    made.add_argument("--topic", help="its records are JSON, and the broker sets their times (LogAppendTime)")
+    made.add_argument("--kafka-config", help="settings of librdkafka: a file that every worker has at this path")
+    sink = made.add_mutually_exclusive_group(required=True)
+    sink.add_argument("--output", help="a new folder for the reports, which all workers see")
+    sink.add_argument("--output-topic", help="a topic of --kafka for the reports")
+    made.add_argument("--run-id", help=f"the run to resume from its state, with {' or '.join(_FROM_STATE)}")
+    made.add_argument("--dead-letter", help="a folder for lists of the rows that cannot be read")
+    made.add_argument("--clock", choices=("arrival", "event"), default="arrival", help="event: to replay history")
+    made.add_argument("--stop-file", help="when it is there, what has come counts, all windows close, and the run ends")
+    return made
+
+
+def build(pipeline: beam.Pipeline, ours: argparse.Namespace) -> None:
     """Reading, the monitor, and a sink that keeps the first answer. Raises ValueError and StreamError."""
-    plan = ReleasePlan.from_json(pathlib.Path(options.plan).read_text())
-    monitor = MonitorStream(
-        _source(options),
+    source, clock = source_of(ours)
+    plan, options = read_plan(ours.plan), pipeline.options
+    reports, ended, rejected = pipeline | "MonitorStream" >> MonitorStream(
+        source,
         plan,
-        clock=StreamClock(options.clock),
-        noise_key=options.noise_key_file,
-        run_id=options.run_id,
-        driver=options.driver,
-        confirm=options.driver == "timers",
-        stop_file=options.stop_file,
+        clock=clock,
+        noise_key=noise_key_of(ours),
+        run_id=ours.run_id,
+        stream=ours.stream,
+        domain=ours.domain_file,
+        driver="timers" if can_loop(options) else "loop",
+        confirm=recovers(options),
+        stop_file=ours.stop_file,
     )
-    monitored = pipeline | "MonitorStream" >> monitor
-    header = ReportHeader.of_plan(plan, options.run_id, "events")
-    _ = (monitored.reports, monitored.ended) | "WriteReportStream" >> WriteReportStream(
-        ReportFolder(options.output), header
-    )
+    write = WriteReportStream(sink_of(ours), ReportHeader.of_plan(plan, ours.run_id, ours.stream))
+    _ = (reports, ended) | "WriteReportStream" >> write
+    if ours.dead_letter is not None:
+        _ = rejected | "WriteRejected" >> WriteRejectedFolder(ours.dead_letter)
 
 
-def _source(options: StreamOptions) -> KafkaTopic | LogFolder:
-    fields = EventFields(options.user_field, options.item_field, options.time_field, options.time_unit)
-    if options.folder is not None:
-        return LogFolder(options.folder, fields)
-    return KafkaTopic(options.kafka, options.topic, fields, append_times_only=options.clock == "arrival")
+def source_of(ours: argparse.Namespace) -> tuple[KafkaTopic | LogFolder, StreamClock]:
+    """Asks the broker who sets the times of records. Raises ValueError and StreamError."""
+    clock, fields = StreamClock(ours.clock), fields_of(ours)
+    check_clock(clock, tell)
+    if ours.folder is not None:
+        folder = LogFolder(ours.folder, fields)
+        return folder, StreamClock(ours.clock, shown_within_seconds=folder.settle_seconds)
+    config, by_broker = ours.kafka_config, ours.clock == "arrival"
+    topic = KafkaTopic(ours.kafka, ours.topic, fields, client_config_file=config, append_times_only=by_broker)
+    check_topic(topic, clock, tell)
+    return topic, clock
+
+
+def sink_of(ours: argparse.Namespace) -> ReportFolder | ReportTopic:
+    if ours.output is not None:
+        return ReportFolder(ours.output)
+    return ReportTopic(ours.kafka, ours.output_topic, client_config_file=ours.kafka_config)
+
+
+def check_run_id(ours: argparse.Namespace, beam_words: Sequence[str]) -> None:
+    """Draws the name of a new run. Raises UserError for a name without a state, or a state without a name."""
+    resumes = any(word.partition("=")[0] in _FROM_STATE for word in beam_words)
+    if resumes != (ours.run_id is not None):
+        raise UserError(f"--run-id and {' or '.join(_FROM_STATE)} belong together: a new run draws a name of its own.")
+    if not resumes and ours.output is not None and os.path.isdir(ours.output) and os.listdir(ours.output):
+        raise UserError(f"--output {ours.output} holds files. Name a new or an empty folder.")
+    ours.run_id = ours.run_id or fresh_run_id()
+
+
+def check_paths(ours: argparse.Namespace, options: PipelineOptions) -> None:
+    """What workers must share, by names that do not depend on their current folder. Raises UserError."""
+    if (ours.kafka is None) != (ours.topic is None) or (ours.output_topic is not None and ours.kafka is None):
+        raise UserError("--kafka and --topic belong together, and --output-topic is a topic of --kafka.")
+    paths = [name for name in _PATHS if getattr(ours, name) is not None]
+    if paths and options.view_as(StandardOptions).runner == dataflow.RUNNER:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in paths)
+        raise UserError(f"workers of Dataflow share no disk: give topics and --noise-key-secret, not {flags}.")
+    for name in paths:
+        setattr(ours, name, os.path.abspath(getattr(ours, name)))
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Waits for the end of the job, as Beam does. Ends the process if an option is missing."""
-    options = PipelineOptions(arguments)
-    ours = options.view_as(StreamOptions)
-    for name in ("plan", "noise_key_file", "run_id", "output"):
-        if getattr(ours, name) is None:
-            sys.exit(f"--{name} is missing. See --help.")
-    if (ours.folder is None) == (ours.kafka is None or ours.topic is None):
-        sys.exit("Give --kafka and --topic, or --folder.")
-    options.view_as(SetupOptions).save_main_session = False
-    with beam.Pipeline(options=options) as pipeline:
+    """Waits for the end of the job. Ends the process for what cannot be used; raises what Beam raises for the job."""
+    ours, beam_words = parse_words(parser(), arguments)
+    try:
+        check_run_id(ours, beam_words)
+        options = submitted_options(beam_words, job_name=job_name(ours), streaming=True)
+        check_paths(ours, options)
+        pipeline = beam.Pipeline(options=options)
         build(pipeline, ours)
+    except (UserError, ValueError, EngineError, StreamError) as error:
+        sys.exit(f"live_stream: {error}")
+    tell(f"Run {ours.run_id}. To resume it, keep this name, the noise key and what the runner has stored.")
+    result = pipeline.run()
+    while not PipelineState.is_terminal(result.state):
+        if sink_of(ours).ended(ours.run_id) is not None:
+            result.cancel()  # some runners never end a job by themselves
+            return
+        time.sleep(2)
+    result.wait_until_finish()
 
 
 if __name__ == "__main__":

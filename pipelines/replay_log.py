@@ -1,74 +1,120 @@
-"""One event log, one Beam job, one private report: what to submit where a job of your own is wanted.
+"""One event log, one Beam job, one private report: to be submitted to any runner.
 
-    python pipelines/replay_log.py --log 'clicks/*.parquet' --plan plan.json --noise_key_file noise.key \
-        --output report.avro --runner=FnApiRunner
+    python pipelines/replay_log.py --log 'clicks/*.parquet' --plan plan.json --noise-key-file noise.key \
+        --output report.avro --runner=FlinkRunner --flink_master=jobs.internal:8081
 
-All other options are Beam's own: ``--runner=DirectRunner``, ``FlinkRunner``, ``DataflowRunner``, ``PrismRunner`` and
-theirs (the folder runners has a page for each). Each worker must be able to read the log and, at its path, the key.
-``shh replay`` does the same on one machine many times faster, and looks after the rest: ledger, states, dead letters.
+Options with a hyphen are those of ``shh replay``; all others are Beam's, such as ``--runner``: the folder runners has a
+page for each. ``shh replay`` does the same on one machine many times faster, and looks after the ledger and states.
 
 Guarantee: the report is (epsilon, delta)-DP for one user with all of its events, as the plan says (docs/guarantee.md).
-Each job draws a run id of its own, and with it noise of its own: so build a new job for each run, never a template.
+Each job draws a run id, and with it noise of its own, when it is built: so there is no option for it, as two jobs with
+one key, one run id and different logs would show what differs. Submit each job once: never keep it as a template.
+
+Nothing is published but by the last step, when all rows were read: the report appears whole or not at all, over no
+other file, however often a worker dies. What is told on stderr, and Beam's own log, is for the operator alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import pathlib
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, TestOptions
 
-from dp_transforms import EventFields, ReadEvents, ReleasePlan, ReportHeader, ShiftingHeavyHitters, find_log_chunks
+from dp_transforms import ReadEvents, ReportHeader, ShiftingHeavyHitters, find_log_chunks
+from dp_transforms.beam.publish_report import PublishReport, new_draft
 from dp_transforms.beam.write_rejected import WriteRejected
 from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
+from dp_transforms.cli.options import UserError
+from dp_transforms.cli.output_file import check_output, is_taken
+from dp_transforms.cli.plan_options import read_plan
+from dp_transforms.cli.stream_job import job_name
+from dp_transforms.engines import dataflow
+from dp_transforms.engines.engine_process import EngineError
+from dp_transforms.engines.submitted import submitted_options
+from dp_transforms.remote_files import full_name, is_remote
 from dp_transforms.run_settings import fresh_run_id
 
 
-class ReplayOptions(PipelineOptions):
-    """What is ours on the command line; `shh plan` makes the plan."""
-
-    @classmethod
-    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--log", action="append", help="a file, a folder, a glob or a URL; may be given again")
-        parser.add_argument("--plan", help="the plan, a file that shh plan --output wrote")
-        parser.add_argument("--noise_key_file", help="a private file of at least 32 random bytes, for all workers")
-        parser.add_argument("--output", help="the report: a path or URL that ends in .avro, .jsonl or .parquet")
-        parser.add_argument("--dead_letter", help="rows that cannot be read: a path or URL, for the operator alone")
-        parser.add_argument("--user_field", default="user")
-        parser.add_argument("--item_field", default="item")
-        parser.add_argument("--time_field", default="timestamp")
-        parser.add_argument("--time_unit", choices=("s", "ms", "us"), help="of times that are numbers")
-        parser.add_argument("--domain_file", help="of a plan with a known domain: its items, for all workers")
+def parser() -> argparse.ArgumentParser:
+    """Ours; `shh plan` makes the plan."""
+    made = job_parser("One event log, one Beam job, one private report.")
+    made.add_argument("--log", action="append", required=True, help="a file, a folder, a glob or a URL; or several")
+    made.add_argument("--output", required=True, help="a new path or URL that ends in .avro, .jsonl or .parquet")
+    made.add_argument("--dead-letter", help="a new path or URL for a list of the rows that cannot be read")
+    made.add_argument("--max-bad-fraction", type=float, default=0.5, help="of rows; with more nothing is published")
+    made.add_argument("--shards", type=int, help="parts of users and of items; more for more than 10 M events")
+    return made
 
 
-def build(pipeline: beam.Pipeline, options: ReplayOptions) -> None:
-    """Reading, the transform, and one file. Raises ValueError and EventFileError for what cannot be used."""
-    fields = EventFields(options.user_field, options.item_field, options.time_field, options.time_unit)
-    plan = ReleasePlan.from_json(pathlib.Path(options.plan).read_text())
-    run_id = fresh_run_id()
-    batches, unread = pipeline | "ReadEvents" >> ReadEvents(find_log_chunks(options.log, fields), fields)
+def build(pipeline: beam.Pipeline, ours: argparse.Namespace, draft: str) -> None:
+    """Reading, the transform, a draft of the report, and its name. Raises ValueError for what cannot be used."""
+    fields = fields_of(ours)
+    plan = read_plan(ours.plan)
+    read = ReadEvents(find_log_chunks(ours.log, fields), fields, windows_per_event=plan.schedule.windows_per_event)
+    batches, unread = pipeline | "ReadEvents" >> read
     heavy = batches | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(
-        plan, noise_key=options.noise_key_file, run_id=run_id, domain=options.domain_file
+        plan,
+        noise_key=noise_key_of(ours),
+        run_id=ours.run_id,
+        stream=ours.stream,
+        domain=ours.domain_file,
+        shards=ours.shards,
     )
-    _ = heavy.reports | "WriteReports" >> WriteReports(options.output, ReportHeader.of_plan(plan, run_id, "events"))
-    if options.dead_letter is not None:
-        rejected = (unread, heavy.rejected) | "AllRejected" >> beam.Flatten()
-        _ = rejected | "WriteRejected" >> WriteRejected(options.dead_letter)
+    header = ReportHeader.of_plan(plan, ours.run_id, ours.stream)
+    paths = heavy.reports | "WriteReports" >> WriteReports(draft, header, shown_name=ours.output)
+    publish = PublishReport(draft, ours.output, header, ours.max_bad_fraction)
+    _ = (paths, batches, unread) | "PublishReport" >> publish
+    if ours.dead_letter is not None:
+        _ = unread | "WriteRejected" >> WriteRejected(ours.dead_letter)
+
+
+def check(ours: argparse.Namespace, options: PipelineOptions) -> None:
+    """Before anything is read. Raises UserError."""
+    files = {name: getattr(ours, name) for name in ("output", "dead_letter", "domain_file", "noise_key_file")}
+    if options.view_as(StandardOptions).runner == dataflow.RUNNER:
+        if ours.noise_key_secret is None:
+            raise UserError("workers of Dataflow share no disk: give --noise-key-secret, and no --noise-key-file.")
+        for path in filter(None, [*ours.log, *files.values()]):
+            if not is_remote(path):
+                raise UserError(f"workers of Dataflow share no disk, got {path}. Use gs://BUCKET/NAME.")
+    for name, path in files.items():  # workers may have another current folder
+        setattr(ours, name, None if path is None else full_name(path))
+    ours.log = [full_name(path) for path in ours.log]
+    check_output(ours.output)
+    if ours.dead_letter is not None:
+        check_output(ours.dead_letter, "--dead-letter")
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Waits for the end of the job, as Beam does. Ends the process if an option is missing."""
-    options = PipelineOptions(arguments)
-    ours = options.view_as(ReplayOptions)
-    for name in ("log", "plan", "noise_key_file", "output"):
-        if getattr(ours, name) is None:
-            sys.exit(f"--{name} is missing. See --help.")
-    options.view_as(SetupOptions).save_main_session = False
-    with beam.Pipeline(options=options) as pipeline:
-        build(pipeline, ours)
+    """Waits for the end of the job. Ends the process for what cannot be used; raises what Beam raises for the job."""
+    ours, beam_words = parse_words(parser(), arguments)
+    ours.run_id, draft = fresh_run_id(), None
+    try:
+        options = submitted_options(beam_words, job_name=job_name(ours), streaming=False)
+        check(ours, options)
+        pipeline, draft = beam.Pipeline(options=options), new_draft(ours.output)
+        build(pipeline, ours, draft)
+    except (UserError, ValueError, EngineError) as error:
+        _remove(draft)
+        sys.exit(f"replay_log: {error}")
+    try:
+        pipeline.run().wait_until_finish()
+    finally:
+        _remove(draft)
+    if not options.view_as(TestOptions).dry_run and not is_taken(ours.output):
+        sys.exit("replay_log: more rows than --max-bad-fraction could not be read, so nothing was published.")
+
+
+def _remove(draft: str | None) -> None:
+    """The folder of a draft. Nobody needs it any more; the last step removes one that is in a store."""
+    if draft is not None and not is_remote(draft):
+        shutil.rmtree(os.path.dirname(draft), ignore_errors=True)
 
 
 if __name__ == "__main__":

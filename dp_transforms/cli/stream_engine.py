@@ -18,11 +18,10 @@ from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.local import LOCAL_RUNNER
 from dp_transforms.engines.on_loopback import listen_on_loopback
+from dp_transforms.engines.portable import WATCH_FOREVER
 
 # Beam would stage a list of the packages of this machine, and a worker that starts later would need the job server.
 _STAGE_NOTHING = "--experiments=disable_logging_submission_environment"
-# Beam watches a job for so long at most: ten years, in place of one minute.
-_WATCH_FOREVER = "--job_server_timeout=315360000"
 
 
 class StartedEngine(NamedTuple):
@@ -49,7 +48,7 @@ def started_engine(choice: EngineChoice, beam_words: Sequence[str], job_name: st
             raise UserError(what) from None
         check_ports(choice.name, allow=choice.allow_open_ports)
         if choice.name not in (DATAFLOW, IN_PROCESS):
-            words.append(_WATCH_FOREVER)
+            words.append(WATCH_FOREVER)
         options = PipelineOptions([*words, *beam_words])
         if choice.name == DATAFLOW:
             try:

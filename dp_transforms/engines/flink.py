@@ -5,6 +5,7 @@ docs/engines.md says what was measured and why each flag is there.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pathlib
@@ -21,7 +22,7 @@ from dp_transforms.engines.engine_process import Engine, engine_file, free_port,
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.portable import portable_options
 
-__all__ = ["JobServer", "WorkerPool", "options", "worker_pool_words"]
+__all__ = ["JobServer", "WorkerPool", "job_server_options", "options", "worker_pool_words"]
 
 ON_LOOPBACK: dict[str, str | int] = {
     "jobmanager.rpc.address": "localhost",
@@ -59,7 +60,7 @@ JAVA_FLAGS = (
 
 
 def options(
-    endpoint: str,
+    endpoint: str | None,
     *,
     checkpointing_interval_seconds: float = 10.0,
     checkpoint_timeout_seconds: float = 120.0,
@@ -75,7 +76,7 @@ def options(
     streaming: bool = True,
     job_name: str | None = None,
 ) -> list[str]:
-    """Beam flags for the job server at `endpoint`.
+    """Beam flags for the job server at `endpoint`; None for Beam's FlinkRunner, see `job_server_options`.
 
     checkpoint_timeout_seconds: a checkpoint that takes longer fails, and Flink restarts the job. This finds a worker
         that hangs, or whose death Beam did not notice.
@@ -123,6 +124,22 @@ def options(
     if savepoint is not None:
         flags.append(f"--savepoint_path={_url(savepoint)}")
     return flags
+
+
+def job_server_options(master: str = LOCAL) -> list[str]:
+    """Beam flags for Beam's FlinkRunner, which starts a job server by itself: that of `make flink`, on loopback alone.
+
+    Beam has no flag for the configuration of a Flink inside the job server. So this process, and all that it starts,
+    gets the variable FLINK_CONF_DIR, if it has none. master: as in `JobServer`. Raises EngineError.
+    """
+    if not os.environ.get("FLINK_CONF_DIR"):
+        folder = tempfile.mkdtemp(prefix="shh-flink-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        write_flink_config(pathlib.Path(folder), _SORT_LARGE_RECORDS | (ON_LOOPBACK if master == LOCAL else {}))
+        os.environ["FLINK_CONF_DIR"] = folder
+    flags = [f"--flink_master={master}", f"--flink_job_server_jar={engine_file(JOB_SERVER_JAR, 'flink')}"]
+    flags += [f"--job_server_java_launcher={java()}", "--expansion_port=-1"]
+    return [*flags, *(f"--job_server_jvm_property={flag}" for flag in JAVA_FLAGS)]
 
 
 def _url(path: str) -> str:

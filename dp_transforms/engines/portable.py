@@ -5,17 +5,19 @@ from __future__ import annotations
 from dp_transforms.engines.on_loopback import listen_on_loopback
 
 ENVIRONMENTS = ("LOOPBACK", "EXTERNAL")
+WATCH_FOREVER = "--job_server_timeout=315360000"
+"""Beam watches a job for so long at most: ten years, in place of one minute."""
 
 
 def portable_options(
-    endpoint: str,
+    endpoint: str | None,
     *,
     environment: str = "LOOPBACK",
     worker_address: str | None = None,
     streaming: bool = True,
     job_name: str | None = None,
 ) -> list[str]:
-    """Flags for a job service at `endpoint` ("host:port").
+    """Flags for a job service at `endpoint` ("host:port"). None: for one that a runner of Beam's own starts.
 
     environment: where the Python code runs. "LOOPBACK": in the process that submits. It must then stay alive, and its
         servers listen on the loopback address alone from now on (`listen_on_loopback`).
@@ -31,7 +33,8 @@ def portable_options(
         )
     if environment == "LOOPBACK":
         listen_on_loopback()
-    flags = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", f"--environment_type={environment}"]
+    flags = [] if endpoint is None else ["--runner=PortableRunner", f"--job_endpoint={endpoint}"]
+    flags.append(f"--environment_type={environment}")
     if worker_address is not None:
         flags.append(f"--environment_config={worker_address}")
     if streaming:

@@ -24,8 +24,14 @@ _START_SECONDS = 120.0
 _SPLIT_NO_BUNDLE = "--experiments=prism_disable_sdf_split"
 
 
-def options(endpoint: str, *, streaming: bool = True, job_name: str | None = None) -> list[str]:
-    """Beam flags for the Prism at `endpoint`; the Python code runs in the process that submits."""
+def options(endpoint: str | None, *, streaming: bool = True, job_name: str | None = None) -> list[str]:
+    """Beam flags for the Prism at `endpoint`; the Python code runs in the process that submits.
+
+    endpoint: None for Beam's PrismRunner, which starts a Prism itself: the flags name that of `make prism`.
+    """
+    if endpoint is None:
+        binary = [f"--prism_location={prism_binary()}"]
+        return [*portable_options(None, streaming=streaming, job_name=job_name), *binary, _SPLIT_NO_BUNDLE]
     return [*portable_options(endpoint, streaming=streaming, job_name=job_name), _SPLIT_NO_BUNDLE]
 
 

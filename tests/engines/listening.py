@@ -18,6 +18,7 @@ import psutil
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, endpoints_pb2
 
 ROOT = pathlib.Path(__file__).parents[2]
+SHH = ("-m", "dp_transforms.cli.main")
 _BETWEEN_LOOKS_SECONDS = 0.01
 _PATIENCE_SECONDS = 600  # a run takes some seconds of a machine that has nothing else to do
 
@@ -68,11 +69,13 @@ class Run(NamedTuple):
 
 
 @contextlib.contextmanager
-def started(words: Sequence[str], folder: pathlib.Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    words: Sequence[str], folder: pathlib.Path, program: Sequence[str] = SHH
+) -> Iterator[subprocess.Popen[bytes]]:
     """`shh` with these words in this folder, its stderr in the file `err` there. It has ended after the block."""
     with open(folder / "err", "wb") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dp_transforms.cli.main", *words],
+            [sys.executable, *program, *words],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.DEVNULL,
@@ -85,12 +88,12 @@ def started(words: Sequence[str], folder: pathlib.Path) -> Iterator[subprocess.P
         process.wait()
 
 
-def run_and_listen(words: Sequence[str], folder: pathlib.Path) -> Run:
+def run_and_listen(words: Sequence[str], folder: pathlib.Path, program: Sequence[str] = SHH) -> Run:
     """Looks from the start of the command to its end. Raises TimeoutError."""
     sockets: set[Socket] = set()
     looks = 0
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    with started(words, folder) as process:
+    with started(words, folder, program) as process:
         while process.poll() is None:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{words} runs after {_PATIENCE_SECONDS} s: {(folder / 'err').read_text()}")

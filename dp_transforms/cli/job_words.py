@@ -1,0 +1,56 @@
+"""The words that pipelines/replay_log.py and pipelines/live_stream.py share: options of `shh` beside Beam's own.
+
+Ours are written as `shh` writes them, with hyphens; those of Beam have underscores.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dp_transforms.cli.noise_key_secret import noise_key_secret
+from dp_transforms.event_files import EventFields
+
+if TYPE_CHECKING:
+    from apache_beam.utils.secret import GcpSecret
+
+
+def job_parser(description: str) -> argparse.ArgumentParser:
+    """With the options of every job: plan, key, fields, domain, and the name of the stream."""
+    made = argparse.ArgumentParser(description=description, epilog="All other options are Beam's.", allow_abbrev=False)
+    made.add_argument("--plan", required=True, help="a path or URL: what shh plan --output wrote")
+    key = made.add_mutually_exclusive_group()
+    key.add_argument(
+        "--noise-key-file",
+        help="at least 32 random bytes, mode 0600, at this path for every worker; needed but on DirectRunner, which"
+        " draws a key for this run and forgets it",
+    )
+    key.add_argument("--noise-key-secret", help="projects/P/secrets/S/versions/N, which workers fetch: for Dataflow")
+    made.add_argument("--user-field", default="user")
+    made.add_argument("--item-field", default="item")
+    made.add_argument("--time-field", default="timestamp")
+    made.add_argument("--time-unit", choices=("s", "ms", "us"), help="of times that are numbers")
+    made.add_argument("--domain-file", help="for a plan with a known domain: the path or URL of its items")
+    made.add_argument("--stream", default="events", help="name of the stream in the report")
+    return made
+
+
+def parse_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options of the parser, and the words that are left for Beam: it would drop one of ours that is written as its
+    own are, and say so in its log alone. Ends the process as argparse does."""
+    ours, beam_words = parser.parse_known_args(words)
+    for word in beam_words:
+        if (name := word.partition("=")[0].removeprefix("--").replace("-", "_")) in vars(ours):
+            parser.error(f"write --{name.replace('_', '-')}, not {word.partition('=')[0]}: those of Beam have _.")
+    return ours, beam_words
+
+
+def fields_of(ours: argparse.Namespace) -> EventFields:
+    """Raises ValueError."""
+    return EventFields(ours.user_field, ours.item_field, ours.time_field, ours.time_unit)
+
+
+def noise_key_of(ours: argparse.Namespace) -> GcpSecret | str | None:
+    """The secret that workers fetch, the path of a key file, or None. Raises UserError."""
+    return ours.noise_key_file if ours.noise_key_secret is None else noise_key_secret(ours.noise_key_secret)

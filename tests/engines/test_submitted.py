@@ -1,0 +1,102 @@
+"""pipelines/*.py on real engines, by the commands of the pages in `runners`: the library's answers, no open port."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+from apache_beam.portability.api import beam_runner_api_pb2
+from confluent_kafka import Producer
+
+from dp_transforms.engines import submitted
+from dp_transforms.report_streams import ReportTopic
+from tests.engines import skip_reason
+from tests.engines.listening import ROOT, run_and_listen
+from tests.helpers.replay_logs import HOURS, log_rows
+from tests.helpers.submitted_jobs import (
+    HEAVY,
+    REPLAY,
+    STREAM,
+    assert_answers,
+    items,
+    made_job,
+    make_folder,
+    words_on_page,
+)
+
+ENGINES = [
+    pytest.param(name, marks=pytest.mark.skipif(reason is not None, reason=reason or ""))
+    for name in ("prism", "flink")
+    for reason in [skip_reason(name)]
+]
+FEWEST_PORTS = {"prism": 2, "flink": 8}  # fewer than these, and the looks have missed what they are there for
+
+
+def program(name: str) -> list[str]:
+    return [str(ROOT / "pipelines" / f"{name}.py")]
+
+
+@pytest.mark.parametrize("name", [REPLAY, STREAM])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_command_of_the_page_gives_the_answers_of_the_library(
+    engine: str, name: str, tmp_path: pathlib.Path
+) -> None:
+    make_folder(tmp_path)
+    before = {path.name for path in tmp_path.iterdir()}
+    run = run_and_listen(words_on_page(engine, name), tmp_path, program(name))
+    assert run.code == 0, run.err[-4000:]
+    made = {path.name for path in tmp_path.iterdir()} - before
+    assert made == {"err", "report.avro" if name == REPLAY else "reports"}, "a draft is left"
+    assert_answers(name, tmp_path)
+    assert run.beyond_loopback == set()
+    assert len(run.ports) >= FEWEST_PORTS[engine]
+
+
+@pytest.fixture
+def folder(kafka, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The current folder; its log is in the topic that is called like its last part, and one for reports is there."""
+    topic = tmp_path.name
+    kafka.create_topic(topic)
+    kafka.create_topic(f"{topic}-reports")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for user, item, seconds in sorted(log_rows(), key=lambda row: row[2]):
+        producer.produce(topic, json.dumps({"user": user, "item": item, "timestamp": seconds}).encode())
+    assert producer.flush(60) == 0
+    make_folder(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_stream_on_dataflow_has_loops_of_timers_that_wait_until_they_are_stored(
+    kafka, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("google.cloud.dataflow", reason="Google's client is missing: pip install -e '.[dev]'")
+    places = {"BROKER:9092": kafka.bootstrap, "clicks": folder.name, "PROJECT": "project", "BUCKET": "bucket"}
+    job, options = made_job(STREAM, places, monkeypatch)
+    timers = []
+    for transform in job.components.transforms.values():
+        if transform.spec.urn == "beam:transform:pardo:v1":
+            payload = beam_runner_api_pb2.ParDoPayload.FromString(transform.spec.payload)
+            timers += [transform.unique_name] if payload.timer_family_specs else []
+    assert any("PollPartitions" in name for name in timers)
+    assert submitted.recovers(options)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(skip_reason("prism") is not None, reason=skip_reason("prism") or "")
+def test_a_topic_is_read_and_another_is_written(kafka, folder: pathlib.Path) -> None:
+    """The command of the page about Kafka, for history: the stop waits a minute for what the topic may still show."""
+    words = [
+        {"clicks": folder.name, "trends": f"{folder.name}-reports"}.get(w, w) for w in words_on_page("kafka", STREAM)
+    ]
+    words = [word.replace("localhost:9092", kafka.bootstrap) for word in words]
+    more = ["--clock", "event", "--time-unit", "s", "--stop-file", "stop"]
+    run = run_and_listen([*words, *more], folder, program(STREAM))
+    assert run.code == 0, run.err[-4000:]
+    (run_id,) = (line.split()[1].rstrip(".") for line in run.err.splitlines() if line.startswith("Run "))
+    header, reports, ended = ReportTopic(kafka.bootstrap, f"{folder.name}-reports").read(run_id)
+    assert header is not None
+    assert ended is not None
+    assert ended.windows == HOURS
+    assert items(list(reports)) == HEAVY

@@ -1,0 +1,124 @@
+"""pipelines/*.py on Beam's own runner in this process: what they publish, and what they refuse."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from dp_transforms.report_files import read_report_file
+from tests.helpers.submitted_jobs import (
+    HEAVY,
+    REPLAY,
+    STREAM,
+    assert_answers,
+    items,
+    make_folder,
+    script,
+    submit,
+    words_on_page,
+)
+
+KEY = ["--noise-key-file", "noise.key"]
+LOG = ["--log", "clicks", "--plan", "plan.json", "--output", "report.avro"]
+FOLDER = ["--folder", "clicks", "--plan", "plan.json", "--output", "reports"]
+ELSEWHERE = ["--runner=PortableRunner", "--job_endpoint=localhost:9"]
+SECRET = ["--noise-key-secret", "projects/p/secrets/s/versions/1"]
+CLOUD = ["--project=project", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=i"]
+DATAFLOW = ["--runner=DataflowRunner", *CLOUD, "--dry_run=true"]
+TOPIC = ["--kafka", "localhost:9", "--plan", "plan.json", "--output-topic", "t"]
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The current folder."""
+    make_folder(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [REPLAY, STREAM])
+def test_what_beam_runs_is_what_shh_replay_publishes(name: str, folder: pathlib.Path) -> None:
+    """The commands of the page, with a key that the test knows."""
+    before = {path.name for path in folder.iterdir()}
+    result = submit(name, [*words_on_page("direct", name), *KEY], folder)
+    assert result.returncode == 0, result.stderr
+    made = {path.name for path in folder.iterdir()} - before
+    assert made == {"report.avro" if name == REPLAY else "reports"}, "a draft is left"
+    assert_answers(name, folder)
+
+
+def test_each_job_draws_a_key_and_a_run_id_of_its_own(folder: pathlib.Path) -> None:
+    replay = script(REPLAY)
+    headers = []
+    for output in ("1.jsonl", "2.jsonl"):
+        replay.run([*LOG[:-1], output])
+        header, reports = read_report_file(folder / output)
+        assert items(list(reports)) == HEAVY
+        headers.append(header)
+    assert headers[0].run_id != headers[1].run_id
+
+
+def test_the_options_of_ours_reach_the_transform(folder: pathlib.Path) -> None:
+    """Other fields, a name of the stream, and a list of the rows that cannot be read."""
+    (folder / "clicks" / "bad.jsonl").write_text('{"user": "u", "item": "i", "timestamp": "no time"}\n' * 2)
+    words = ["--stream", "clicks", "--dead-letter", "bad.txt", "--shards", "3"]
+    script(REPLAY).run([*LOG[:-1], "report.jsonl", *words])
+    header, reports = read_report_file(folder / "report.jsonl")
+    assert header.stream == "clicks"
+    assert {report.stream for report in reports} == {"clicks"}
+    assert len((folder / "bad.txt").read_text().splitlines()) == 2
+    with pytest.raises(SystemExit, match="nobody"):
+        script(REPLAY).run([*LOG[:-1], "other.jsonl", "--user-field", "nobody"])
+
+
+def test_where_too_many_rows_are_bad_nothing_is_published(folder: pathlib.Path) -> None:
+    (folder / "clicks" / "bad.jsonl").write_text('{"user": "u", "item": "i", "timestamp": "no time"}\n' * 9)
+    before = {path.name for path in folder.iterdir()}
+    with pytest.raises(SystemExit, match="--max-bad-fraction"):
+        script(REPLAY).run([*LOG, "--max-bad-fraction", "0.001"])
+    assert {path.name for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "says"),
+    [
+        (REPLAY, [*LOG, *KEY, "--template_location=gs://b/t"], "with the same noise"),
+        (REPLAY, [*LOG, *ELSEWHERE], "need one noise key"),
+        (REPLAY, [*LOG[:-1], "plan.json"], "exists and is never overwritten"),
+        (REPLAY, [*LOG[:-1], "new.avro", "--dead-letter", "noise.key"], "--dead-letter"),
+        (REPLAY, [*LOG[:-1], "nowhere/report.avro"], "folder does not exist"),
+        (REPLAY, [*LOG, "--run-id", "again"], "no option run_id"),
+        (REPLAY, [*LOG, *KEY, *DATAFLOW], "give --noise-key-secret"),
+        (REPLAY, [*LOG, *SECRET, *DATAFLOW], "share no disk, got clicks"),
+        (REPLAY, [*LOG, *SECRET, "--runner=DataflowRunner", *CLOUD, "--streaming"], "no --streaming"),
+        (REPLAY, [*LOG, "--noise-key-secret", "latest"], "with a number N"),
+        (STREAM, [*FOLDER, *KEY, "--run-id", "again"], "belong together"),
+        (STREAM, [*FOLDER, *KEY, *ELSEWHERE, "--savepoint_path=s"], "belong together"),
+        (STREAM, [*FOLDER, *ELSEWHERE], "need one noise key"),
+        (STREAM, [*FOLDER[:-1], "clicks"], "holds files"),
+        (STREAM, [*TOPIC], "--kafka and --topic belong together"),
+        (STREAM, [*FOLDER[:4], "--output-topic", "t"], "--output-topic is a topic of --kafka"),
+        (STREAM, [*FOLDER, *SECRET, *DATAFLOW], "share no disk: give topics and --noise-key-secret, not --folder"),
+        (STREAM, [*FOLDER, "--update"], "belong together"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(
+    folder: pathlib.Path, name: str, words: list[str], says: str
+) -> None:
+    before = {path.name for path in folder.rglob("*")}
+    with pytest.raises(SystemExit) as refused:
+        script(name).run(words)
+    assert str(refused.value.code).startswith(f"{name}: ")
+    assert says in str(refused.value.code)
+    assert {path.name for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(("name", "words"), [(REPLAY, LOG), (STREAM, FOLDER)])
+def test_an_option_of_ours_that_is_written_as_beams_are_is_refused(
+    folder: pathlib.Path, name: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beam would leave it out."""
+    with pytest.raises(SystemExit):
+        script(name).run([*words, "--noise_key_file=noise.key"])
+    assert "write --noise-key-file, not --noise_key_file" in capsys.readouterr().err
