@@ -51,7 +51,7 @@ def errors_in_one_line(outcome: str) -> Iterator[None]:
 
 def _without_message(traceback_text: str, outcome: str) -> str:
     kinds = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception|Interrupt)): ?", traceback_text, re.MULTILINE)
-    places = re.findall(r'File "[^"]*/((?:dp_transforms|pipelines)/[^"]*)", line (\d+)', traceback_text)
+    places = re.findall(r'File "[^"]*/(dp_transforms/[^"]*)", line (\d+)', traceback_text)
     place = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
     return (
         f"the pipeline failed with {kinds[-1] if kinds else 'an error'}{place}; {outcome}."

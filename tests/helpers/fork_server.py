@@ -152,6 +152,7 @@ if __name__ == "__main__":
         code, names = module_of(what)
         exec(code, names)  # noqa: S102
     elif kind == "-m":
+        sys.modules.pop(what, None)  # a program is not imported before it runs
         runpy.run_module(what, run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(what, run_name="__main__")

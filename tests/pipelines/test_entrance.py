@@ -125,6 +125,6 @@ def test_an_error_that_nobody_expected_shows_its_place_and_not_its_words(
     monkeypatch.setattr(show, "read_report", read)
     ended = shh_here.shh("show", "taken", cwd=folder)
     assert ended.returncode == 1
-    assert re.match(r"shh: failed with KeyError at pipelines/\w+\.py:\d+\. This should not happen", ended.stderr)
+    assert re.match(r"shh: failed with KeyError at cli/\w+\.py:\d+\. This should not happen", ended.stderr)
     assert "cell of the data" not in ended.stderr
     assert ended.stderr.count("\n") == 1

@@ -73,10 +73,8 @@ def stopped(folder: pathlib.Path, words: list[str], moment: float, stop: signal.
 
 def came_before_the_first_line(ended: Ended) -> bool:
     """Python was still loading the entrance, modules that import nothing else of ours: no handler was there yet."""
-    modules = set(
-        re.findall(r"/(?:dp_transforms|pipelines|runners)/(?:pipelines/)?(\w+(?:/\w+)*)\.py", ended.stderr_text)
-    )
-    return modules <= {"__init__", "cli", "exit_signals"} and (
+    modules = set(re.findall(r"/dp_transforms/(?:cli/)?(\w+(?:/\w+)*)\.py", ended.stderr_text))
+    return modules <= {"__init__", "main", "exit_signals"} and (
         ended.code < 0 or "KeyboardInterrupt" in ended.stderr_text
     )
 
