@@ -47,10 +47,13 @@ Map of the package, from what knows nothing to what knows all:
   that grow, and how far each one is; sinks that keep the first answer for a window.
 - steps: the heavy steps of a replay as pure functions of packed columns. processes: worker processes of this machine
   that run them.
-- beam: wires the modules above to Beam. Of the library (the folder dp_transforms) only beam/ imports Beam; `pipelines`
-  and `runners` may too.
-- `runners` and `pipelines`: folders beside this one, installed as dp_transforms.engines and dp_transforms.cli:
-  engines and their options; the command ``shh``.
+- beam: wires the modules above to Beam.
+- web: what a browser shows: a report as a page, the live page.
+- engines: starts Flink, Prism and Kafka on this machine, and knows the options of each engine. Knows no privacy.
+- cli: the command ``shh``. Of the library (all but cli, engines and web) only beam/ imports Beam.
+
+Beside this folder, and not installed: `pipelines`, what one submits to Beam (replay_log.py, live_stream.py);
+`runners`, a page, images and manifests for each engine.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The command ``shh``, installed as `dp_transforms.cli`. Each subcommand has a module of its name.
+"""The command ``shh``. Each subcommand has a module of its name.
 
-- cli: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line.
+- main: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line.
 - plan, audit, audit_report, audit_tables: ``shh plan``; ``shh audit`` and how its result is shown.
 - plan_from_log: ``shh plan --from-log``, how active users are.
 - replay, replay_run, replay_progress: ``shh replay``, its pipeline, its progress bar.
 - replay_engine, cluster_replay: where a replay runs; one on a cluster. flink_replay, flink_start, flink_progress,
   dataflow_replay: what each cluster has of its own. noise_key_secret: a key that workers fetch.
 - show, report_table: ``shh show``; reports as a table. explain: ``shh explain``.
-- page: both for the browser, and charts as files. time_axis: times of a time zone.
+- time_axis: times of a time zone. For the browser: `dp_transforms.web.page`.
 - doctor, log_look, field_roles, look_words: ``shh doctor``, a look at a log; what is found in it, which field may be
   the user, and in words.
-- serve: ``shh serve``, a live page of the same parts. serving: what it reads, the server, and who may ask it.
+- serve: ``shh serve``, a live page of the same parts (`dp_transforms.web.serving`).
 - load: ``shh load``. table_output: tables of databases as outputs.
 - simulate, simulated_log: ``shh simulate`` and the log that it makes.
 - stream: ``shh stream``, by the modules of the next two groups.
@@ -45,5 +45,5 @@ What several share:
 Beside the command:
 
 - demo, demo_flink, demo_stream: ``make demo`` and so on. demo_processes, simulated_stream: what they need.
-- dataflow_template: the flex template of Dataflow; main is what its launcher runs.
+- job_words: options that pipelines/replay_log.py and pipelines/live_stream.py share.
 """
