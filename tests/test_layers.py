@@ -175,7 +175,26 @@ def test_the_live_page_is_made_of_what_was_released_and_only_the_part_for_the_op
     assert not _loaded_by(["serve", "--help"], "--token-file") & {"starlette", "uvicorn", "numpy"}
 
 
-def test_runners_know_nothing_of_privacy() -> None:
+def test_what_is_submitted_is_short_and_nobody_imports_it() -> None:
+    scripts = _sources("pipelines")
+    assert {path.stem for path in scripts} == {"live_stream", "replay_log"}
+    for path in scripts:
+        assert len(path.read_text().splitlines()) <= 150, _relative(path)
+    for path in _sources("dp_transforms", "runners", "tests", "benchmarks", "examples"):
+        assert not _within(_imports(path), "pipelines"), _relative(path)
+
+
+def test_each_engine_has_a_folder_with_a_short_page() -> None:
+    folders = {path.name: path for path in (ROOT / "runners").iterdir() if any(path.glob("*.*"))}
+    engines = {"dataflow", "direct", "flink", "kafka", "kubernetes", "monitoring", "prism"}
+    assert set(folders) == engines
+    for name, folder in folders.items():
+        lines = (folder / "README.md").read_text().splitlines()
+        assert 15 <= len(lines) <= 40, name
+        assert max(map(len, lines)) <= 120, name
+
+
+def test_engines_know_nothing_of_privacy() -> None:
     for path in _sources("dp_transforms/engines"):
         ours = _within(_imports(path), "dp_transforms") - {"dp_transforms"}
         assert ours == _within(ours, "dp_transforms.engines"), _relative(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import os
 import pathlib
 import re
@@ -12,6 +14,7 @@ import tarfile
 import tomllib
 
 import pytest
+import setuptools
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -39,6 +42,25 @@ def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, target)
     return folder
+
+
+def test_each_package_has_the_name_of_its_folder_and_tools_are_told_of_no_other_tree() -> None:
+    """What a tool or an editor sees is what Python imports."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    found = setuptools.find_namespace_packages(str(ROOT), include=["dp_transforms*"])
+    packages = {name for name in found if list((ROOT / name.replace(".", "/")).glob("*.py"))}
+    assert {"dp_transforms", "dp_transforms.cli", "dp_transforms.engines", "dp_transforms.web"} <= packages
+    for name in packages:
+        place = importlib.util.find_spec(name)
+        assert place is not None
+        assert place.origin == str(ROOT / name.replace(".", "/") / "__init__.py")
+    assert set(declared["tool"]["setuptools"]) == {"packages", "package-data"}, "no package-dir"
+    assert declared["tool"]["setuptools"]["packages"]["find"] == {"include": ["dp_transforms*"]}
+    (call,) = [node for node in ast.walk(ast.parse((ROOT / "setup.py").read_text())) if isinstance(node, ast.Call)]
+    assert not call.args + call.keywords, "setup.py maps nothing"
+    assert not {"mypy_path", "explicit_package_bases"} & set(declared["tool"]["mypy"])
+    assert set(declared["tool"]["mypy"]["files"]) == {"dp_transforms", "pipelines", "runners"}
+    assert re.search(r"^\t\$\(BIN\)/mypy$", (ROOT / "Makefile").read_text(), re.MULTILINE), "mypy runs plainly"
 
 
 def test_messages_name_extras_that_there_are_and_no_package_of_an_index() -> None:
