@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from dp_transforms.engines import flink, prism
-from dp_transforms.engines.engine_process import EngineError, EngineProcess, engine_file
+from dp_transforms.engines.engine_process import EngineError, EngineProcess, engine_file, engines_folder
 from dp_transforms.engines.flink_cluster import FLINK_LIBRARIES
 from dp_transforms.engines.kafka_server import KAFKA_LIBRARIES
 from tests.engines import skip_reason
@@ -61,6 +62,13 @@ def test_a_missing_program_names_its_remedy(tmp_path, monkeypatch):
     assert "make prism" in (skip_reason("prism") or "")
     with pytest.raises(EngineError, match="make flink"):
         flink.JobServer()
+
+
+def test_engines_are_in_the_checkout_where_make_puts_them(monkeypatch):
+    monkeypatch.delenv("SHH_ENGINES", raising=False)
+    checkout = pathlib.Path(__file__).resolve().parents[2]
+    assert (checkout / "Makefile").exists()
+    assert engines_folder() == checkout / ".engines"
 
 
 @pytest.mark.parametrize(("libraries", "target"), [(KAFKA_LIBRARIES, "kafka"), (FLINK_LIBRARIES, "flink")])
